@@ -1,0 +1,1 @@
+"""Acting: environments, policies, the rollout worker and the actor process."""

@@ -1,0 +1,1 @@
+"""Learning: distributed actors, rollout queue, batches, algorithms, the trainer and the command line."""

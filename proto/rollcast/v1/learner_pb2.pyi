@@ -1,0 +1,184 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PHASE_UNSPECIFIED: _ClassVar[Phase]
+    PHASE_STARTING: _ClassVar[Phase]
+    PHASE_TRAINING: _ClassVar[Phase]
+    PHASE_PAUSED: _ClassVar[Phase]
+    PHASE_STOPPING: _ClassVar[Phase]
+    PHASE_FINISHED: _ClassVar[Phase]
+
+class ActorState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ACTOR_STATE_UNSPECIFIED: _ClassVar[ActorState]
+    ACTOR_STATE_JOINED: _ClassVar[ActorState]
+    ACTOR_STATE_STREAMING: _ClassVar[ActorState]
+    ACTOR_STATE_LOST: _ClassVar[ActorState]
+    ACTOR_STATE_LEFT: _ClassVar[ActorState]
+    ACTOR_STATE_FAILED: _ClassVar[ActorState]
+PHASE_UNSPECIFIED: Phase
+PHASE_STARTING: Phase
+PHASE_TRAINING: Phase
+PHASE_PAUSED: Phase
+PHASE_STOPPING: Phase
+PHASE_FINISHED: Phase
+ACTOR_STATE_UNSPECIFIED: ActorState
+ACTOR_STATE_JOINED: ActorState
+ACTOR_STATE_STREAMING: ActorState
+ACTOR_STATE_LOST: ActorState
+ACTOR_STATE_LEFT: ActorState
+ACTOR_STATE_FAILED: ActorState
+
+class LearnerStatus(_message.Message):
+    __slots__ = ("phase", "waiting_for", "waiting_s", "env_steps", "seconds", "env_steps_per_second", "updates", "updates_per_second", "policy_version", "policy_lag_mean", "policy_lag_max", "queue_size", "queue_capacity", "actors_alive", "actors_expected", "episodes", "mean_return", "duplicate_rollouts", "rejected_rollouts", "run_dir", "waiting_fraction", "software_version", "algorithm")
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
+    WAITING_S_FIELD_NUMBER: _ClassVar[int]
+    ENV_STEPS_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    ENV_STEPS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    UPDATES_FIELD_NUMBER: _ClassVar[int]
+    UPDATES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
+    POLICY_LAG_MEAN_FIELD_NUMBER: _ClassVar[int]
+    POLICY_LAG_MAX_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    ACTORS_ALIVE_FIELD_NUMBER: _ClassVar[int]
+    ACTORS_EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    EPISODES_FIELD_NUMBER: _ClassVar[int]
+    MEAN_RETURN_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_ROLLOUTS_FIELD_NUMBER: _ClassVar[int]
+    REJECTED_ROLLOUTS_FIELD_NUMBER: _ClassVar[int]
+    RUN_DIR_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FRACTION_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    ALGORITHM_FIELD_NUMBER: _ClassVar[int]
+    phase: Phase
+    waiting_for: str
+    waiting_s: float
+    env_steps: int
+    seconds: float
+    env_steps_per_second: float
+    updates: int
+    updates_per_second: float
+    policy_version: int
+    policy_lag_mean: float
+    policy_lag_max: int
+    queue_size: int
+    queue_capacity: int
+    actors_alive: int
+    actors_expected: int
+    episodes: int
+    mean_return: float
+    duplicate_rollouts: int
+    rejected_rollouts: int
+    run_dir: str
+    waiting_fraction: float
+    software_version: str
+    algorithm: str
+    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., waiting_for: _Optional[str] = ..., waiting_s: _Optional[float] = ..., env_steps: _Optional[int] = ..., seconds: _Optional[float] = ..., env_steps_per_second: _Optional[float] = ..., updates: _Optional[int] = ..., updates_per_second: _Optional[float] = ..., policy_version: _Optional[int] = ..., policy_lag_mean: _Optional[float] = ..., policy_lag_max: _Optional[int] = ..., queue_size: _Optional[int] = ..., queue_capacity: _Optional[int] = ..., actors_alive: _Optional[int] = ..., actors_expected: _Optional[int] = ..., episodes: _Optional[int] = ..., mean_return: _Optional[float] = ..., duplicate_rollouts: _Optional[int] = ..., rejected_rollouts: _Optional[int] = ..., run_dir: _Optional[str] = ..., waiting_fraction: _Optional[float] = ..., software_version: _Optional[str] = ..., algorithm: _Optional[str] = ...) -> None: ...
+
+class GetStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetStatusResponse(_message.Message):
+    __slots__ = ("status",)
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    status: LearnerStatus
+    def __init__(self, status: _Optional[_Union[LearnerStatus, _Mapping]] = ...) -> None: ...
+
+class WatchStatusRequest(_message.Message):
+    __slots__ = ("interval_s",)
+    INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
+    interval_s: float
+    def __init__(self, interval_s: _Optional[float] = ...) -> None: ...
+
+class WatchStatusResponse(_message.Message):
+    __slots__ = ("status",)
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    status: LearnerStatus
+    def __init__(self, status: _Optional[_Union[LearnerStatus, _Mapping]] = ...) -> None: ...
+
+class ListActorsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListActorsResponse(_message.Message):
+    __slots__ = ("actors",)
+    ACTORS_FIELD_NUMBER: _ClassVar[int]
+    actors: _containers.RepeatedCompositeFieldContainer[ActorInfo]
+    def __init__(self, actors: _Optional[_Iterable[_Union[ActorInfo, _Mapping]]] = ...) -> None: ...
+
+class ActorInfo(_message.Message):
+    __slots__ = ("actor_id", "slot", "incarnation", "state", "peer", "n_envs", "rollouts", "env_steps", "policy_version", "idle_s", "software_version", "last_error")
+    ACTOR_ID_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    N_ENVS_FIELD_NUMBER: _ClassVar[int]
+    ROLLOUTS_FIELD_NUMBER: _ClassVar[int]
+    ENV_STEPS_FIELD_NUMBER: _ClassVar[int]
+    POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
+    IDLE_S_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    LAST_ERROR_FIELD_NUMBER: _ClassVar[int]
+    actor_id: str
+    slot: int
+    incarnation: int
+    state: ActorState
+    peer: str
+    n_envs: int
+    rollouts: int
+    env_steps: int
+    policy_version: int
+    idle_s: float
+    software_version: str
+    last_error: str
+    def __init__(self, actor_id: _Optional[str] = ..., slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., state: _Optional[_Union[ActorState, str]] = ..., peer: _Optional[str] = ..., n_envs: _Optional[int] = ..., rollouts: _Optional[int] = ..., env_steps: _Optional[int] = ..., policy_version: _Optional[int] = ..., idle_s: _Optional[float] = ..., software_version: _Optional[str] = ..., last_error: _Optional[str] = ...) -> None: ...
+
+class PauseRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PauseResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ResumeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ResumeResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SaveCheckpointRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SaveCheckpointResponse(_message.Message):
+    __slots__ = ("path", "policy_version")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    policy_version: int
+    def __init__(self, path: _Optional[str] = ..., policy_version: _Optional[int] = ...) -> None: ...
+
+class StopRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StopResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

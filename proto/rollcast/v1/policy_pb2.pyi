@@ -1,0 +1,64 @@
+from rollcast.v1 import tensor_pb2 as _tensor_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class GetPolicyRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetPolicyResponse(_message.Message):
+    __slots__ = ("chunk",)
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    chunk: PolicyChunk
+    def __init__(self, chunk: _Optional[_Union[PolicyChunk, _Mapping]] = ...) -> None: ...
+
+class SubscribePolicyRequest(_message.Message):
+    __slots__ = ("after_version",)
+    AFTER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    after_version: int
+    def __init__(self, after_version: _Optional[int] = ...) -> None: ...
+
+class SubscribePolicyResponse(_message.Message):
+    __slots__ = ("chunk",)
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    chunk: PolicyChunk
+    def __init__(self, chunk: _Optional[_Union[PolicyChunk, _Mapping]] = ...) -> None: ...
+
+class PolicyChunk(_message.Message):
+    __slots__ = ("version", "index", "count", "total_bytes", "digest", "payload")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    index: int
+    count: int
+    total_bytes: int
+    digest: bytes
+    payload: bytes
+    def __init__(self, version: _Optional[int] = ..., index: _Optional[int] = ..., count: _Optional[int] = ..., total_bytes: _Optional[int] = ..., digest: _Optional[bytes] = ..., payload: _Optional[bytes] = ...) -> None: ...
+
+class ActRequest(_message.Message):
+    __slots__ = ("observation", "deterministic", "substep_key")
+    OBSERVATION_FIELD_NUMBER: _ClassVar[int]
+    DETERMINISTIC_FIELD_NUMBER: _ClassVar[int]
+    SUBSTEP_KEY_FIELD_NUMBER: _ClassVar[int]
+    observation: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.NamedTensor]
+    deterministic: bool
+    substep_key: str
+    def __init__(self, observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ..., deterministic: _Optional[bool] = ..., substep_key: _Optional[str] = ...) -> None: ...
+
+class ActResponse(_message.Message):
+    __slots__ = ("action", "policy_version")
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
+    action: _tensor_pb2.Tensor
+    policy_version: int
+    def __init__(self, action: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., policy_version: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,167 @@
+from rollcast.v1 import space_pb2 as _space_pb2
+from rollcast.v1 import tensor_pb2 as _tensor_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class JoinRequest(_message.Message):
+    __slots__ = ("actor_id", "process_nonce", "protocol_version", "software_version", "substeps", "n_envs", "network", "incarnation")
+    ACTOR_ID_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_NONCE_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SUBSTEPS_FIELD_NUMBER: _ClassVar[int]
+    N_ENVS_FIELD_NUMBER: _ClassVar[int]
+    NETWORK_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    actor_id: str
+    process_nonce: int
+    protocol_version: int
+    software_version: str
+    substeps: _containers.RepeatedCompositeFieldContainer[_space_pb2.SubstepSpaces]
+    n_envs: int
+    network: str
+    incarnation: int
+    def __init__(self, actor_id: _Optional[str] = ..., process_nonce: _Optional[int] = ..., protocol_version: _Optional[int] = ..., software_version: _Optional[str] = ..., substeps: _Optional[_Iterable[_Union[_space_pb2.SubstepSpaces, _Mapping]]] = ..., n_envs: _Optional[int] = ..., network: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
+
+class JoinResponse(_message.Message):
+    __slots__ = ("actor_id", "slot", "incarnation", "acknowledged_sequence", "n_rollout_steps", "env_seed", "agent_seed", "policy", "max_message_bytes")
+    ACTOR_ID_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    N_ROLLOUT_STEPS_FIELD_NUMBER: _ClassVar[int]
+    ENV_SEED_FIELD_NUMBER: _ClassVar[int]
+    AGENT_SEED_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    actor_id: str
+    slot: int
+    incarnation: int
+    acknowledged_sequence: int
+    n_rollout_steps: int
+    env_seed: int
+    agent_seed: int
+    policy: PolicySpec
+    max_message_bytes: int
+    def __init__(self, actor_id: _Optional[str] = ..., slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., acknowledged_sequence: _Optional[int] = ..., n_rollout_steps: _Optional[int] = ..., env_seed: _Optional[int] = ..., agent_seed: _Optional[int] = ..., policy: _Optional[_Union[PolicySpec, _Mapping]] = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
+
+class PolicySpec(_message.Message):
+    __slots__ = ("network", "hidden_sizes", "activation")
+    NETWORK_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_SIZES_FIELD_NUMBER: _ClassVar[int]
+    ACTIVATION_FIELD_NUMBER: _ClassVar[int]
+    network: str
+    hidden_sizes: _containers.RepeatedScalarFieldContainer[int]
+    activation: str
+    def __init__(self, network: _Optional[str] = ..., hidden_sizes: _Optional[_Iterable[int]] = ..., activation: _Optional[str] = ...) -> None: ...
+
+class StreamRolloutsRequest(_message.Message):
+    __slots__ = ("open", "rollout", "frame", "failure")
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    ROLLOUT_FIELD_NUMBER: _ClassVar[int]
+    FRAME_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    open: OpenStream
+    rollout: Rollout
+    frame: TensorFrame
+    failure: ActorFailure
+    def __init__(self, open: _Optional[_Union[OpenStream, _Mapping]] = ..., rollout: _Optional[_Union[Rollout, _Mapping]] = ..., frame: _Optional[_Union[TensorFrame, _Mapping]] = ..., failure: _Optional[_Union[ActorFailure, _Mapping]] = ...) -> None: ...
+
+class OpenStream(_message.Message):
+    __slots__ = ("actor_id", "incarnation")
+    ACTOR_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    actor_id: str
+    incarnation: int
+    def __init__(self, actor_id: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
+
+class Rollout(_message.Message):
+    __slots__ = ("actor_id", "incarnation", "sequence", "policy_version", "substeps", "reward", "terminated", "truncated", "valid", "final_index", "episodes", "env_seeds")
+    ACTOR_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SUBSTEPS_FIELD_NUMBER: _ClassVar[int]
+    REWARD_FIELD_NUMBER: _ClassVar[int]
+    TERMINATED_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    VALID_FIELD_NUMBER: _ClassVar[int]
+    FINAL_INDEX_FIELD_NUMBER: _ClassVar[int]
+    EPISODES_FIELD_NUMBER: _ClassVar[int]
+    ENV_SEEDS_FIELD_NUMBER: _ClassVar[int]
+    actor_id: str
+    incarnation: int
+    sequence: int
+    policy_version: int
+    substeps: _containers.RepeatedCompositeFieldContainer[SubstepColumns]
+    reward: _tensor_pb2.Tensor
+    terminated: _tensor_pb2.Tensor
+    truncated: _tensor_pb2.Tensor
+    valid: _tensor_pb2.Tensor
+    final_index: _tensor_pb2.Tensor
+    episodes: _containers.RepeatedCompositeFieldContainer[EpisodeStatistics]
+    env_seeds: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, actor_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., policy_version: _Optional[int] = ..., substeps: _Optional[_Iterable[_Union[SubstepColumns, _Mapping]]] = ..., reward: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., terminated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., truncated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., valid: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., final_index: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., episodes: _Optional[_Iterable[_Union[EpisodeStatistics, _Mapping]]] = ..., env_seeds: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class SubstepColumns(_message.Message):
+    __slots__ = ("key", "observation", "action", "log_prob", "last_observation", "final_observation")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    OBSERVATION_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    LOG_PROB_FIELD_NUMBER: _ClassVar[int]
+    LAST_OBSERVATION_FIELD_NUMBER: _ClassVar[int]
+    FINAL_OBSERVATION_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    observation: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.NamedTensor]
+    action: _tensor_pb2.Tensor
+    log_prob: _tensor_pb2.Tensor
+    last_observation: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.NamedTensor]
+    final_observation: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.NamedTensor]
+    def __init__(self, key: _Optional[str] = ..., observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ..., action: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., log_prob: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., last_observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ..., final_observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ...) -> None: ...
+
+class EpisodeStatistics(_message.Message):
+    __slots__ = ("env_index", "episode_return", "n_steps")
+    ENV_INDEX_FIELD_NUMBER: _ClassVar[int]
+    EPISODE_RETURN_FIELD_NUMBER: _ClassVar[int]
+    N_STEPS_FIELD_NUMBER: _ClassVar[int]
+    env_index: int
+    episode_return: float
+    n_steps: int
+    def __init__(self, env_index: _Optional[int] = ..., episode_return: _Optional[float] = ..., n_steps: _Optional[int] = ...) -> None: ...
+
+class TensorFrame(_message.Message):
+    __slots__ = ("sequence", "offset", "data")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    offset: int
+    data: bytes
+    def __init__(self, sequence: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class ActorFailure(_message.Message):
+    __slots__ = ("exception_type", "message", "traceback", "env_seed")
+    EXCEPTION_TYPE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    TRACEBACK_FIELD_NUMBER: _ClassVar[int]
+    ENV_SEED_FIELD_NUMBER: _ClassVar[int]
+    exception_type: str
+    message: str
+    traceback: str
+    env_seed: int
+    def __init__(self, exception_type: _Optional[str] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ..., env_seed: _Optional[int] = ...) -> None: ...
+
+class StreamRolloutsResponse(_message.Message):
+    __slots__ = ("acknowledged_sequence", "credit_sequence", "end_of_training")
+    ACKNOWLEDGED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    END_OF_TRAINING_FIELD_NUMBER: _ClassVar[int]
+    acknowledged_sequence: int
+    credit_sequence: int
+    end_of_training: bool
+    def __init__(self, acknowledged_sequence: _Optional[int] = ..., credit_sequence: _Optional[int] = ..., end_of_training: _Optional[bool] = ...) -> None: ...

@@ -1,0 +1,105 @@
+"""Every error rollcast raises on purpose. `error_status` maps each to its gRPC status code.
+
+    RollcastError
+    ├── InvalidInputError            a value that cannot be right
+    │   ├── ConfigurationError       ... in the settings or a constructor's arguments
+    │   ├── InvalidTensorError       ... in a tensor: dtype, shape, size
+    │   ├── InvalidSpaceError        ... in a space
+    │   └── InvalidRolloutError      ... in a rollout: columns, order, NaN
+    ├── MismatchError                two sides that cannot work together
+    │   ├── SpacesMismatchError      their spaces differ
+    │   └── ProtocolMismatchError    their protocol versions or policy networks differ
+    ├── UnknownActorError            a stream of an actor that has not joined
+    ├── DuplicateSequenceError       a rollout sent twice on one stream
+    ├── ActorReplacedError           another process has joined under the same name
+    ├── LimitExceededError           a declared limit: message, rollout, actors, credits
+    ├── NotReadyError                not now: starting, stopping, no policy yet
+    ├── RefusedError                 not in this state of the run: pause after the end, checkpoint without a run directory
+    ├── AddressInUseError            somebody else serves this address
+    ├── LearnerUnreachableError      nobody answers at this address
+    ├── ActorFailedError             an exception in an actor, with its traceback
+    ├── CollectTimeoutError          no batch by the deadline, and why
+    └── StatisticsError              a statistic that does not exist
+
+A message says what is wrong, with the value; what was expected; what to do.
+"""
+
+
+class RollcastError(Exception):
+    """Base of every error that rollcast raises on purpose."""
+
+
+class InvalidInputError(RollcastError, ValueError):
+    """A value that cannot be right."""
+
+
+class ConfigurationError(InvalidInputError):
+    """A setting or an argument that cannot be right."""
+
+
+class InvalidTensorError(InvalidInputError):
+    """A tensor whose dtype, shape or size is wrong."""
+
+
+class InvalidSpaceError(InvalidInputError):
+    """A space that is malformed or of a kind that is not supported."""
+
+
+class InvalidRolloutError(InvalidInputError):
+    """A rollout that does not fit what was agreed at Join."""
+
+
+class MismatchError(RollcastError):
+    """Two sides that cannot work together."""
+
+
+class SpacesMismatchError(MismatchError):
+    """The spaces of two sides differ."""
+
+
+class ProtocolMismatchError(MismatchError):
+    """The protocol versions or the policy networks of two sides differ."""
+
+
+class UnknownActorError(RollcastError):
+    """An actor that has not joined."""
+
+
+class DuplicateSequenceError(RollcastError):
+    """A rollout sent twice on one stream."""
+
+
+class ActorReplacedError(RollcastError):
+    """Another process has joined under the same name."""
+
+
+class LimitExceededError(RollcastError):
+    """A declared limit was exceeded."""
+
+
+class NotReadyError(RollcastError):
+    """Not now, but later: try again with backoff."""
+
+
+class RefusedError(RollcastError):
+    """Not in this state of the run; trying again will not help."""
+
+
+class AddressInUseError(RollcastError):
+    """Somebody else serves this address."""
+
+
+class LearnerUnreachableError(RollcastError):
+    """Nobody answers at this address."""
+
+
+class ActorFailedError(RollcastError):
+    """An exception in an actor, with its traceback."""
+
+
+class CollectTimeoutError(RollcastError):
+    """No batch by the deadline."""
+
+
+class StatisticsError(RollcastError, LookupError):
+    """A statistic that does not exist."""

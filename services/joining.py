@@ -1,0 +1,38 @@
+"""The agreement an actor and a learner come to before the first rollout."""
+
+from dataclasses import dataclass
+
+from services.policies import PolicySpec
+from services.spaces import EnvironmentSpaces
+
+PROTOCOL_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinOffer:
+    """Who wants to act; field by field as `rollcast.v1.JoinRequest` documents it."""
+
+    actor_id: str
+    process_nonce: int
+    spaces: EnvironmentSpaces
+    n_envs: int
+    network: str
+    software_version: str
+    incarnation: int = 0
+    protocol_version: int = PROTOCOL_VERSION
+    peer: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinAgreement:
+    """What the actor shall do; field by field as `rollcast.v1.JoinResponse` documents it."""
+
+    actor_id: str
+    slot: int
+    incarnation: int
+    acknowledged_sequence: int
+    n_rollout_steps: int
+    env_seed: int
+    agent_seed: int
+    policy: PolicySpec
+    max_message_bytes: int

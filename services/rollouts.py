@@ -1,0 +1,94 @@
+"""Rollouts as values: T steps of B environments, columnar and time-major."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+# One array per leaf of an observation space, by the leaf's path; "" when the space itself is a leaf.
+Observation = Mapping[str, NDArray[np.generic]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeStatistics:
+    """One finished episode.
+
+    Attributes:
+        env_index: Which of the B environments.
+        episode_return: Sum of its rewards.
+        n_steps: Its number of steps.
+    """
+
+    env_index: int
+    episode_return: float
+    n_steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubstepColumns:
+    """What one substep saw and did.
+
+    Attributes:
+        observation: `[T, B, ...]` for every leaf of the observation space, in the order of the space.
+        action: `[T, B, ...]`.
+        log_prob: float32 `[T, B]`, log-probability (density) of the action under the policy that acted.
+        last_observation: `[B, ...]` for every leaf, the observation after the last step.
+        final_observation: `[N, ...]` for every leaf, the true last observation of the episodes that ended at
+            `Rollout.final_index`.
+    """
+
+    observation: Observation
+    action: NDArray[np.generic]
+    log_prob: NDArray[np.float32]
+    last_observation: Observation
+    final_observation: Observation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """T steps of B environments; it continues where the last one stopped.
+
+    Attributes:
+        actor_id: The actor, as it joined.
+        incarnation: Which process of that actor, from 1.
+        sequence: 1, 2, 3, ... within an incarnation.
+        policy_version: The version that acted, from the first step to the last.
+        substeps: Columns by substep key; a flat environment has one, `FLAT_SUBSTEP`.
+        reward: float32 `[T, B]`.
+        terminated: bool `[T, B]`, nothing follows from this step.
+        truncated: bool `[T, B]`, the episode was cut here; its value goes on from the final observation.
+        valid: bool `[T, B]`, or None when every row is a transition. False marks the reset rows of vector environments
+            that reset in the step after the last; the observation of such a row is the final one of its episode.
+        final_index: int32 `[N, 2]`, rows (t, b) where the final observations belong.
+        episodes: Episodes that ended in this rollout.
+        env_seeds: The seed each of the B environments was started with.
+    """
+
+    actor_id: str
+    incarnation: int
+    sequence: int
+    policy_version: int
+    substeps: Mapping[str, SubstepColumns]
+    reward: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    valid: NDArray[np.bool_] | None
+    final_index: NDArray[np.int32]
+    episodes: tuple[EpisodeStatistics, ...]
+    env_seeds: tuple[int, ...]
+
+    @property
+    def n_steps(self) -> int:
+        """T, counting the reset rows too."""
+        return int(self.reward.shape[0])
+
+    @property
+    def n_envs(self) -> int:
+        """B, the number of trajectories."""
+        return int(self.reward.shape[1])
+
+    @property
+    def n_env_steps(self) -> int:
+        """The number of transitions: T times B, less the reset rows."""
+        return self.reward.size if self.valid is None else int(np.count_nonzero(self.valid))
