@@ -14,11 +14,13 @@
     ├── ActorReplacedError           another process has joined under the same name
     ├── LimitExceededError           a declared limit: message, rollout, actors, credits
     ├── NotReadyError                not now: starting, stopping, no policy yet
-    ├── RefusedError                 not in this state of the run: pause after the end, checkpoint without a run directory
+    ├── RefusedError                 not in this state of the run: pause after the end, checkpoint without run directory
     ├── AddressInUseError            somebody else serves this address
     ├── LearnerUnreachableError      nobody answers at this address
     ├── ActorFailedError             an exception in an actor, with its traceback
+    │   └── (actor.environments.failures.EnvironmentFailedError: which environment, which seed)
     ├── CollectTimeoutError          no batch by the deadline, and why
+    ├── CollectInterruptedError      no batch because training is to end
     └── StatisticsError              a statistic that does not exist
 
 A message says what is wrong, with the value; what was expected; what to do.
@@ -99,6 +101,10 @@ class ActorFailedError(RollcastError):
 
 class CollectTimeoutError(RollcastError):
     """No batch by the deadline."""
+
+
+class CollectInterruptedError(RollcastError):
+    """No batch, because training is to end."""
 
 
 class StatisticsError(RollcastError, LookupError):

@@ -19,6 +19,7 @@ class JoinOffer:
     network: str
     software_version: str
     incarnation: int = 0
+    acknowledged_sequence: int = 0
     protocol_version: int = PROTOCOL_VERSION
     peer: str = ""
 

@@ -26,6 +26,38 @@ class EpisodeStatistics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ActorFailure:
+    """An exception in an actor.
+
+    Attributes:
+        exception_type: Its class, for example `"ValueError"`.
+        message: Its message.
+        traceback: Its traceback, as text.
+        env_seed: The seed of the environments at the time.
+    """
+
+    exception_type: str
+    message: str
+    traceback: str
+    env_seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamProgress:
+    """How far a rollout stream is.
+
+    Attributes:
+        acknowledged_sequence: Every rollout up to this sequence has been accepted, exactly once.
+        credit_sequence: The actor may start and send rollouts up to this sequence.
+        end_of_training: Training has ended: stop stepping, close the stream and exit.
+    """
+
+    acknowledged_sequence: int
+    credit_sequence: int
+    end_of_training: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SubstepColumns:
     """What one substep saw and did.
 

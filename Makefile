@@ -1,0 +1,129 @@
+# make train   on a bare machine: environment, install, train CartPole-v1
+# make test    on a bare machine: everything CI runs
+# make help    the rest
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+# Passed on to `rollcast train`: make train ARGS="--seed 3 --n-actors 4"
+ARGS   ?=
+# Passed on to pytest: make unit PYTEST_ARGS="-k vtrace -x"
+PYTEST_ARGS ?=
+
+SOURCES     := services actor learner tests benchmarks examples
+CODE        := $(wildcard $(SOURCES))
+CONSTRAINTS := -c constraints.txt
+PROTOS       = $(shell find proto/rollcast -name '*.proto')
+# a file without a service would only get an empty _pb2_grpc.py
+SERVICES     = $(shell grep -rl --include='*.proto' '^service ' proto/rollcast)
+PROTOC       = $(BIN)/python -m grpc_tools.protoc -Iproto
+PYTEST       = $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+# -- the environment: each step leaves a file, so the second make does nothing --
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "rollcast needs Python 3.11 or newer; $$($(PYTHON) --version 2>&1) answers: make PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# torch alone and first, at exactly the version of constraints.txt: no other package then has a say in which torch it
+# is, and none brings the newest one with its gigabytes of CUDA.
+$(VENV)/.torch: $(VENV)/.made constraints.txt
+	$(BIN)/pip install --quiet $(CONSTRAINTS) torch
+	@touch $@
+
+$(VENV)/.runtime: $(VENV)/.torch pyproject.toml
+	$(BIN)/pip install --quiet $(CONSTRAINTS) --editable .
+	@touch $@
+
+# `--group` came with pip 25.1, and a new environment has the pip that its Python shipped with.
+$(VENV)/.dev: $(VENV)/.runtime
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --upgrade pip
+	$(BIN)/pip install --quiet $(CONSTRAINTS) --group dev
+	@touch $@
+
+.PHONY: env
+env: $(VENV)/.dev ## make .venv with the project, editable, and the development tools
+
+# -- what people type --
+
+.PHONY: train
+train: $(VENV)/.runtime ## install what running needs and train CartPole-v1; ARGS="--seed 3" for more
+	$(BIN)/rollcast train $(ARGS)
+
+.PHONY: test
+test: lint types proto-check unit integration e2e ## everything CI runs
+
+.PHONY: bench
+bench: env ## run the benchmarks and print their table
+	$(BIN)/python -m benchmarks $(ARGS)
+
+# -- the steps of make test --
+
+.PHONY: format
+format: env ## rewrite the sources in the house's format
+	$(BIN)/ruff check --quiet --fix-only $(CODE)
+	$(BIN)/ruff format $(CODE)
+	cd proto && $(abspath $(BIN))/buf format -w
+
+.PHONY: lint
+lint: env ## format check, lint, import contract; changes nothing
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/lint-imports
+
+.PHONY: types
+types: env ## mypy, strict
+	$(BIN)/mypy
+
+.PHONY: proto
+proto: env ## make the stubs beside the .proto files again
+	$(PROTOC) --python_out=proto --pyi_out=proto $(PROTOS)
+	$(PROTOC) --grpc_python_out=proto $(SERVICES)
+
+.PHONY: proto-check
+proto-check: env ## lint and format of the .proto files, and whether the committed stubs are theirs
+	cd proto && $(abspath $(BIN))/buf lint && $(abspath $(BIN))/buf format --diff --exit-code
+	@made=$$(mktemp -d) && trap 'rm -rf "$$made"' EXIT && \
+	$(PROTOC) --python_out="$$made" --pyi_out="$$made" $(PROTOS) && \
+	$(PROTOC) --grpc_python_out="$$made" $(SERVICES) && \
+	diff -r -x '*.proto' -x '__init__.py' -x py.typed -x __pycache__ "$$made/rollcast" proto/rollcast || \
+	{ echo 'proto: the committed stubs are not what the .proto files make; run: make proto' >&2; exit 1; }
+
+.PHONY: unit
+unit: env ## unit tests, golden wire bytes, hostile input
+	$(PYTEST) tests/unit tests/contract tests/attacks
+
+.PHONY: integration
+integration: env ## real servers on port 0
+	$(PYTEST) tests/integration
+
+# With CI=true the tests themselves run without this question, and fail where no engine answers.
+.PHONY: e2e
+e2e: env ## real containers; skipped in one line where no Docker engine answers, unless CI=true
+	@if [ "$$CI" = true ] || docker info >/dev/null 2>&1; then \
+	  $(PYTEST) tests/e2e; \
+	else \
+	  echo 'e2e: skipped, because no Docker engine answers (docker info)'; \
+	fi
+
+# -- the rest --
+
+.PHONY: images
+images: ## build rollcast-actor and rollcast-learner
+	docker build --network=host -f actor/Dockerfile -t rollcast-actor .
+	docker build --network=host -f learner/Dockerfile -t rollcast-learner .
+
+.PHONY: clean
+clean: ## remove the environment and every cache; runs/ stays
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -type d -name __pycache__ -prune -exec rm -rf {} +
+
+.PHONY: help
+help: ## this list
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
+	  while IFS='|' read -r target what; do printf '%-14s %s\n' "$$target" "$$what"; done

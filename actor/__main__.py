@@ -1,0 +1,91 @@
+"""An actor process that dials in to a learner: `python -m actor --learner-address HOST:PORT`."""
+
+import logging
+import secrets
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from actor.acting_loop import Heartbeat, act_until_stopped, make_offer
+from actor.connection import LearnerConnection
+from actor.environments.make import EnvironmentFactory, make_vector_env
+from actor.settings import ActorSettings
+from actor.threads import limit_threads
+from services.errors import ConfigurationError, RollcastError
+from services.version import software_version
+
+logger = logging.getLogger("actor")
+
+
+def main(arguments: Sequence[str] | None = None, *, program: str = "python -m actor") -> int:
+    """Runs an actor until training ends or a signal comes.
+
+    Returns:
+        The exit code: 0 after the end of training or a signal, 1 after an error, 2 for settings that cannot be right.
+    """
+    try:
+        settings = ActorSettings.from_command_line(program, sys.argv[1:] if arguments is None else arguments)
+    except ConfigurationError as error:
+        sys.stderr.write(f"{program}: {error}\n")
+        return 2
+    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    stop = threading.Event()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        del frame
+        logger.info("%s: stopping after this step", signal.Signals(number).name)
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
+    try:
+        run_actor(settings, stop)
+    except ConfigurationError as error:
+        sys.stderr.write(f"{program}: {error}\n")
+        return 2
+    except RollcastError as error:
+        if stop.is_set():
+            return 0
+        sys.stderr.write(f"{program}: {type(error).__name__}: {error}\n")
+        return 1
+    return 0
+
+
+def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
+    """Plays until `stop` is set or training has ended.
+
+    Raises:
+        ConfigurationError: The environment cannot be made as the settings say.
+        RollcastError: The learner refused, or was lost for good.
+    """
+    limit_threads(settings.torch_threads)
+    heartbeat = Heartbeat(Path(settings.heartbeat_file) if settings.heartbeat_file else None)
+    env_factory = EnvironmentFactory(settings.env_id, settings.env_kwargs, settings.vectorization)
+    vector_env = make_vector_env(env_factory, settings.envs_per_actor)
+    try:
+        offer = make_offer(
+            vector_env,
+            actor_id=settings.actor_id,
+            network=settings.network,
+            process_nonce=secrets.randbits(64),
+            software_version=software_version(),
+        )
+        connection = LearnerConnection(
+            settings.learner_address,
+            offer,
+            connect_timeout_s=settings.connect_timeout_s,
+            reconnect_timeout_s=settings.reconnect_timeout_s,
+            on_contact=heartbeat.beat,
+            stop=stop,
+        )
+        with connection:
+            act_until_stopped(vector_env, connection, network=settings.network, stop=stop, heartbeat=heartbeat)
+    finally:
+        vector_env.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

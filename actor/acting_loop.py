@@ -1,0 +1,181 @@
+"""The loop of an actor process: wait for credit, take the newest policy, collect a rollout, send it."""
+
+import logging
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import gymnasium
+
+from actor.connection import LearnerConnection
+from actor.environments.failures import EnvironmentFailedError
+from actor.environments.make import environment_spaces
+from actor.policies.policy import Policy, make_policy
+from actor.rollout_worker import RolloutWorker
+from services.errors import LearnerUnreachableError, RollcastError
+from services.joining import JoinOffer
+from services.rollouts import ActorFailure
+
+logger = logging.getLogger(__name__)
+
+# How long a stopping actor waits for its last rollouts to be acknowledged.
+DRAIN_TIMEOUT_S = 2.0
+
+# How often a waiting actor looks around, and says what it is waiting for.
+_WAIT_S = 1.0
+_REPORT_EVERY_S = 10.0
+
+
+class Heartbeat:
+    """Touches a file at most once a second, so that a health check can see that the actor lives.
+
+    Args:
+        path: The file, or None for none.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._last = 0.0
+
+    def beat(self) -> None:
+        """Says that the actor is alive."""
+        now = time.monotonic()
+        if self._path is not None and now - self._last >= 1.0:
+            self._last = now
+            self._path.touch()
+
+
+def act_until_stopped(
+    vector_env: gymnasium.vector.VectorEnv,  # type: ignore[type-arg]
+    connection: LearnerConnection,
+    *,
+    network: str,
+    stop: threading.Event,
+    heartbeat: Heartbeat | None = None,
+    configure_policy: Callable[[Policy], None] = lambda policy: None,
+) -> None:
+    """Plays until `stop` is set or the learner says that training has ended.
+
+    Args:
+        vector_env: What to play; closed by the caller.
+        connection: Where rollouts go and policies come from; not joined yet, closed by the caller.
+        network: The policy network this process was started with; no other is imported.
+        stop: Ends the loop after the step that is running.
+        heartbeat: Beats while the loop turns.
+        configure_policy: Called once with the policy before it acts.
+
+    Raises:
+        RollcastError: The learner refused, or was lost for good.
+        Exception: Whatever the environment or the policy raised, after the learner has been told.
+    """
+    heartbeat = heartbeat or Heartbeat(None)
+    agreement = connection.join()
+    logger.info("joined %s: slot %d, incarnation %d", agreement.actor_id, agreement.slot, agreement.incarnation)
+    try:
+        policy = make_policy(
+            environment_spaces(vector_env), agreement.policy, seed=agreement.agent_seed, allowed_network=network
+        )
+        configure_policy(policy)
+        worker = RolloutWorker(
+            vector_env,
+            policy,
+            agreement.n_rollout_steps,
+            actor_id=agreement.actor_id,
+            incarnation=agreement.incarnation,
+            env_seed=agreement.env_seed,
+            first_sequence=agreement.acknowledged_sequence + 1,
+        )
+        _collect_and_send(
+            worker,
+            policy,
+            connection,
+            first_sequence=agreement.acknowledged_sequence + 1,
+            stop=stop,
+            heartbeat=heartbeat,
+        )
+    except RollcastError as error:
+        if not isinstance(error, LearnerUnreachableError):
+            connection.fail(_describe(error, agreement.env_seed))
+        raise
+    except Exception as error:
+        connection.fail(_describe(error, agreement.env_seed))
+        raise
+    finally:
+        left = connection.drain(DRAIN_TIMEOUT_S)
+        if left and not connection.ended:
+            logger.warning("%d rollouts were not acknowledged before the end", left)
+
+
+def _collect_and_send(
+    worker: RolloutWorker,
+    policy: Policy,
+    connection: LearnerConnection,
+    *,
+    first_sequence: int,
+    stop: threading.Event,
+    heartbeat: Heartbeat,
+) -> None:
+    def should_stop() -> bool:
+        heartbeat.beat()
+        return stop.is_set() or connection.ended
+
+    sequence = first_sequence
+    waiting_since = time.monotonic()
+    next_report = waiting_since + _REPORT_EVERY_S
+    while not should_stop():
+        if not connection.wait_for_credit(sequence, _WAIT_S):
+            if time.monotonic() > next_report and not connection.ended:
+                next_report += _REPORT_EVERY_S
+                logger.info(
+                    "waiting for the learner to ask for rollout %d, for %.0f s now",
+                    sequence,
+                    time.monotonic() - waiting_since,
+                )
+            continue
+        newest = connection.take_policy()
+        if newest is not None and newest[0] != policy.version:
+            policy.load(*newest)
+        rollout = worker.collect(should_stop)
+        if rollout is None:
+            break
+        connection.send(rollout)
+        sequence += 1
+        waiting_since = time.monotonic()
+        next_report = waiting_since + _REPORT_EVERY_S
+
+
+def _describe(error: BaseException, env_seed: int) -> ActorFailure:
+    if isinstance(error, EnvironmentFailedError):
+        return ActorFailure(
+            exception_type=error.exception_type,
+            message=str(error),
+            traceback=error.exception_traceback,
+            env_seed=error.env_seed,
+        )
+    return ActorFailure(
+        exception_type=type(error).__name__,
+        message=str(error),
+        traceback="".join(traceback.format_exception(error)),
+        env_seed=env_seed,
+    )
+
+
+def make_offer(
+    vector_env: gymnasium.vector.VectorEnv,  # type: ignore[type-arg]
+    *,
+    actor_id: str,
+    network: str,
+    process_nonce: int,
+    software_version: str,
+) -> JoinOffer:
+    """Says who wants to act, and what its environments look like."""
+    return JoinOffer(
+        actor_id=actor_id,
+        process_nonce=process_nonce,
+        spaces=environment_spaces(vector_env),
+        n_envs=vector_env.num_envs,
+        network=network,
+        software_version=software_version,
+    )

@@ -1,0 +1,338 @@
+"""An actor's connection to its learner: it joins, streams rollouts up, takes policies down, and survives reconnects."""
+
+import contextlib
+import dataclasses
+import itertools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from services.client import LearnerClient
+from services.rollout_uplink import RolloutUplink
+
+from actor.backoff import backoff_delays
+from services.errors import (
+    ActorReplacedError,
+    LearnerUnreachableError,
+    NotReadyError,
+    RollcastError,
+    UnknownActorError,
+)
+from services.joining import JoinAgreement, JoinOffer
+from services.policies import PolicyState
+from services.policy_subscription import PolicySubscription
+from services.rollouts import ActorFailure, Rollout
+
+logger = logging.getLogger(__name__)
+
+# Errors after which joining again helps. Everything else would only come back.
+RETRYABLE = (LearnerUnreachableError, NotReadyError, UnknownActorError)
+
+# How long the learner may take to see a stream out before it is cancelled.
+_CLOSE_TIMEOUT_S = 1.0
+
+# A connection that held this long was a good one: the next attempt starts from the shortest backoff again.
+_GOOD_CONNECTION_S = 10.0
+
+
+class LearnerConnection:
+    """Joins a learner and keeps the two streams open, whatever happens to them.
+
+    The acting thread calls `join`, then `wait_for_credit`, `take_policy` and `send` in turn. Two threads of the
+    connection's own keep the streams: one sends rollouts and reads acknowledgements, one reads policies.
+
+    Invariant: every rollout given to `send` is either acknowledged or kept, in order, and sent again after a reconnect.
+
+    Args:
+        address: The learner, `host:port` or `unix:/path`.
+        offer: Who wants to act.
+        connect_timeout_s: How long the first join may take, in seconds.
+        reconnect_timeout_s: How long a lost learner is waited for, in seconds.
+        stop: Ends every wait for the learner.
+        on_contact: Called whenever the learner has answered.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        offer: JoinOffer,
+        *,
+        connect_timeout_s: float = 60.0,
+        reconnect_timeout_s: float = 600.0,
+        stop: threading.Event | None = None,
+        on_contact: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._address = address
+        self._offer = offer
+        self._connect_timeout_s = connect_timeout_s
+        self._reconnect_timeout_s = reconnect_timeout_s
+        self._on_contact = on_contact
+        self._stop = stop or threading.Event()
+        self._closing = threading.Event()
+        self._threads: list[threading.Thread] = []
+        # guards everything below
+        self._changed = threading.Condition()
+        self._client: LearnerClient | None = None
+        self._agreement: JoinAgreement | None = None
+        self._uplink: RolloutUplink | None = None
+        self._subscription: PolicySubscription | None = None
+        self._unacknowledged: deque[Rollout] = deque()
+        self._acknowledged = 0
+        self._credit_sequence = 0
+        self._policy: tuple[int, PolicyState] | None = None
+        self._ended = False
+        self._error: RollcastError | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def ended(self) -> bool:
+        """True once the learner has said that training has ended."""
+        with self._changed:
+            return self._ended
+
+    def join(self) -> JoinAgreement:
+        """Joins, opens the streams and returns what was agreed.
+
+        Raises:
+            LearnerUnreachableError: Nobody answered within `connect_timeout_s`.
+            RollcastError: The learner refused; trying again will not help.
+        """
+        agreement = self._join_with_backoff(self._connect_timeout_s)
+        if agreement is None:
+            raise LearnerUnreachableError(f"closed while joining the learner at {self._address}")
+        for name, target in (("uplink", self._keep_uplink), ("policies", self._keep_subscription)):
+            thread = threading.Thread(target=self._guard, args=(target,), name=f"rollcast-{name}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        return agreement
+
+    def wait_for_credit(self, sequence: int, timeout_s: float) -> bool:
+        """Waits until the rollout `sequence` may be started, and the first policy is there.
+
+        Returns:
+            True if it may; False if `timeout_s` went by or training has ended.
+
+        Raises:
+            RollcastError: The connection is lost for good.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._error or self._ended or (self._credit_sequence >= sequence and self._policy), timeout_s
+            )
+            if self._error:
+                raise self._error
+            return not self._ended and self._credit_sequence >= sequence and self._policy is not None
+
+    def take_policy(self) -> tuple[int, PolicyState] | None:
+        """Returns the newest policy, `(version, state)`; None before the first."""
+        with self._changed:
+            return self._policy
+
+    def send(self, rollout: Rollout) -> None:
+        """Keeps the rollout until it is acknowledged, and sends it. Returns at once."""
+        with self._changed:
+            self._unacknowledged.append(rollout)
+            uplink = self._uplink
+            if uplink is not None:
+                # a stream that has just ended takes no more: the next one sends what is unacknowledged
+                with contextlib.suppress(NotReadyError):
+                    uplink.send(rollout)
+
+    def fail(self, failure: ActorFailure) -> None:
+        """Tells the learner why this actor ends, if the stream is open."""
+        with self._changed:
+            if self._uplink is not None:
+                self._uplink.fail(failure)
+
+    def drain(self, timeout_s: float) -> int:
+        """Waits until everything sent is acknowledged; returns how many rollouts are not, after `timeout_s`."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._unacknowledged or self._error or self._ended, timeout_s)
+            return len(self._unacknowledged)
+
+    def close(self) -> None:
+        """Closes the streams and ends the threads. Idempotent."""
+        self._closing.set()
+        with self._changed:
+            uplink, subscription, client = self._uplink, self._subscription, self._client
+            self._changed.notify_all()
+        if uplink is not None:
+            uplink.close()
+        if subscription is not None:
+            subscription.cancel()
+        deadline = time.monotonic() + _CLOSE_TIMEOUT_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive() and uplink is not None:
+                uplink.cancel()
+                thread.join(_CLOSE_TIMEOUT_S)
+        self._threads.clear()
+        if client is not None:
+            client.close()
+
+    def _guard(self, keep: Callable[[], None]) -> None:
+        """Runs a thread's loop; whatever ends it reaches the acting thread."""
+        try:
+            keep()
+        except RollcastError as error:
+            self._give_up(error)
+        except Exception as error:
+            logger.exception("the connection to %s failed", self._address)
+            self._give_up(RollcastError(f"the connection to {self._address} failed: {error!r}"))
+            raise
+
+    def _give_up(self, error: RollcastError) -> None:
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
+
+    def _pause(self, delay_s: float) -> None:
+        """Waits out a backoff; ends early when the connection is closed or the actor stopped."""
+        deadline = time.monotonic() + delay_s
+        while not self._stop.is_set() and (left_s := deadline - time.monotonic()) > 0:
+            if self._closing.wait(min(left_s, 0.2)):
+                return
+
+    def _join_with_backoff(self, timeout_s: float) -> JoinAgreement | None:
+        """Joins, trying again while that can help; None when closed meanwhile."""
+        deadline = time.monotonic() + timeout_s
+        for attempt, delay_s in zip(itertools.count(1), backoff_delays()):
+            if self._closing.is_set() or self._stop.is_set():
+                return None
+            client = LearnerClient(self._address, timeout_s=10.0)
+            try:
+                agreement = client.join(self._current_offer())
+            except RETRYABLE as error:
+                client.close()
+                if time.monotonic() + delay_s > deadline:
+                    raise LearnerUnreachableError(
+                        f"no learner at {self._address} for {timeout_s:.0f} s ({attempt} attempts): {error}"
+                    ) from error
+                if attempt in {3, 10, 30, 100}:
+                    logger.warning("waiting for the learner at %s: %s", self._address, error)
+                self._pause(delay_s)
+            except BaseException:
+                client.close()
+                raise
+            else:
+                self._adopt(client, agreement)
+                return agreement
+        raise AssertionError("backoff_delays never ends")
+
+    def _current_offer(self) -> JoinOffer:
+        """The offer, with what a learner that was started anew has to know to carry on."""
+        with self._changed:
+            if self._agreement is None:
+                return self._offer
+            return dataclasses.replace(
+                self._offer,
+                actor_id=self._agreement.actor_id,
+                incarnation=self._agreement.incarnation,
+                acknowledged_sequence=self._acknowledged,
+            )
+
+    def _adopt(self, client: LearnerClient, agreement: JoinAgreement) -> None:
+        with self._changed:
+            before, self._agreement = self._agreement, agreement
+            old_client, self._client = self._client, client
+        if old_client is not None:
+            old_client.close()
+        self._on_contact()
+        if before is not None and (before.n_rollout_steps, before.policy, before.incarnation) != (
+            agreement.n_rollout_steps,
+            agreement.policy,
+            agreement.incarnation,
+        ):
+            raise ActorReplacedError(
+                f"the learner at {self._address} came back with another plan: {before} became {agreement}; start this "
+                "actor again to follow it"
+            )
+
+    def _keep_uplink(self) -> None:
+        """Thread: opens the rollout stream, sends what is unacknowledged, reads answers; again after every loss."""
+        delays = backoff_delays()
+        while not self._closing.is_set():
+            opened = time.monotonic()
+            try:
+                self._stream_rollouts()
+            except RETRYABLE as error:
+                if self._closing.is_set():
+                    return
+                logger.warning("lost the learner at %s: %s; reconnecting", self._address, error)
+            else:
+                return
+            finally:
+                with self._changed:
+                    self._uplink = None
+            if time.monotonic() - opened > _GOOD_CONNECTION_S:
+                delays = backoff_delays()
+            self._pause(next(delays))
+            if self._join_with_backoff(self._reconnect_timeout_s) is None:
+                return
+            logger.info("back at the learner at %s", self._address)
+
+    def _stream_rollouts(self) -> None:
+        with self._changed:
+            client, agreement = self._client, self._agreement
+            assert client is not None
+            assert agreement is not None
+        uplink = client.open_rollout_stream(agreement.actor_id, agreement.incarnation)
+        for progress in uplink.responses():
+            self._on_contact()
+            with self._changed:
+                while self._unacknowledged and self._unacknowledged[0].sequence <= progress.acknowledged_sequence:
+                    self._unacknowledged.popleft()
+                if self._uplink is None:
+                    # the first answer: the learner has said what it has; the rest goes up again, in order
+                    for rollout in self._unacknowledged:
+                        uplink.send(rollout)
+                    self._uplink = uplink
+                self._acknowledged = max(self._acknowledged, progress.acknowledged_sequence)
+                self._credit_sequence = progress.credit_sequence
+                self._ended = self._ended or progress.end_of_training
+                self._changed.notify_all()
+                if self._ended:
+                    uplink.close()
+                    return
+        if not self._closing.is_set():
+            raise NotReadyError("the learner closed the rollout stream")
+
+    def _keep_subscription(self) -> None:
+        """Thread: keeps the newest policy, over every reconnect."""
+        delays = backoff_delays()
+        while not self._closing.is_set():
+            with self._changed:
+                client = self._client
+                assert client is not None
+                # a learner that was started anew counts versions from 1 again: ask for whatever it has
+                subscription = self._subscription = client.subscribe_policy()
+            try:
+                for policy in subscription:
+                    delays = backoff_delays()
+                    self._on_contact()
+                    with self._changed:
+                        self._policy = policy
+                        self._changed.notify_all()
+            except RETRYABLE as error:
+                logger.debug("lost the policy stream of %s: %s", self._address, error)
+            else:
+                with self._changed:
+                    self._ended = self._ended or not self._closing.is_set()
+                    self._changed.notify_all()
+                return
+            with self._changed:
+                self._subscription = None
+                if self._ended or self._error:
+                    return
+            self._pause(next(delays))

@@ -1,0 +1,228 @@
+"""Makes environments, one at a time or as a vector."""
+
+import difflib
+import functools
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec, VectorizeMode
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+
+from actor.environments.entry_points import load_entry_point
+from services.errors import ConfigurationError, InvalidSpaceError
+from services.spaces import (
+    FLAT_SUBSTEP,
+    EnvironmentSpaces,
+    SubstepSpaces,
+    check_action_space_supported,
+    space_leaves,
+)
+
+Vectorization = Literal["auto", "sync", "entry_point"]
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentFactory:
+    """Makes environments by name; picklable, so that it can travel to a process that is spawned.
+
+    Attributes:
+        env_id: A gymnasium id (`"CartPole-v1"`, `"ale_py:ALE/Pong-v5"`), or `"package.module:factory"`, a callable that
+            returns a `gymnasium.Env`.
+        env_kwargs: Keyword arguments of the environment or factory.
+        vectorization: How `make_vector_env` steps many: `"entry_point"`, the vector environment that is registered
+            with the id; `"sync"`, one after the other; `"auto"`, the first where there is one.
+    """
+
+    env_id: str
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    vectorization: Vectorization = "auto"
+
+    def __post_init__(self) -> None:
+        if self.vectorization not in get_args(Vectorization):
+            raise ConfigurationError(
+                f"vectorization is {self.vectorization!r}; expected one of {', '.join(get_args(Vectorization))}; "
+                "'auto' suits most environments"
+            )
+
+    def __call__(self) -> gymnasium.Env[Any, Any]:
+        """Makes one environment.
+
+        Raises:
+            ConfigurationError: If `env_id` names nothing, or cannot be made with `env_kwargs`.
+        """
+        factory = self._own_factory()
+        if factory is None:
+            self.registered_spec()
+        try:
+            if factory is None:
+                # The checker looks at every step; the spaces of a rollout are checked where it arrives anyway.
+                env: object = gymnasium.make(self.env_id, disable_env_checker=True, **self.env_kwargs)
+            else:
+                env = factory(**self.env_kwargs)
+        except Exception as error:
+            raise self._cannot_be_made(error) from error
+        if not isinstance(env, gymnasium.Env):
+            raise ConfigurationError(
+                f"env_id {self.env_id!r} returned a {type(env).__name__}; expected a gymnasium.Env; "
+                "name a factory that returns one"
+            )
+        return env
+
+    def vector_spec(self) -> EnvSpec | None:
+        """The registered spec if it has a usable vector entry point, else None.
+
+        Raises:
+            ConfigurationError: If `env_id` names nothing.
+        """
+        if self._own_factory() is not None:
+            return None
+        spec = self.registered_spec()
+        # gymnasium refuses to combine a vector entry point with wrappers in the spec.
+        return spec if spec.vector_entry_point is not None and not spec.additional_wrappers else None
+
+    def make_registered_vector(self, n_envs: int) -> VectorEnv:
+        """Makes the vector environment that is registered with the id.
+
+        Args:
+            n_envs: How many environments it steps.
+
+        Raises:
+            ConfigurationError: If it cannot be made with `env_kwargs`.
+        """
+        try:
+            return gymnasium.make_vec(
+                self.env_id, n_envs, vectorization_mode=VectorizeMode.VECTOR_ENTRY_POINT, **self.env_kwargs
+            )
+        except Exception as error:
+            raise self._cannot_be_made(error) from error
+
+    def registered_spec(self) -> EnvSpec:
+        """What gymnasium has registered under the id.
+
+        Raises:
+            ConfigurationError: If it has nothing.
+        """
+        try:
+            return gymnasium.spec(self.env_id.rpartition(":")[2])
+        except gymnasium.error.Error as error:
+            near = difflib.get_close_matches(self.env_id, gymnasium.registry, n=3, cutoff=0.5)
+            advice = f"did you mean {', '.join(near)}?" if near else "look it up with gymnasium.pprint_registry()."
+            raise ConfigurationError(
+                f"env_id {self.env_id!r} names no environment; expected an id registered with gymnasium, or "
+                f"'package.module:factory'; {advice} If a package registers it, install that and write 'package:id'"
+            ) from error
+
+    def _own_factory(self) -> Callable[..., Any] | None:
+        """The callable `env_id` names, or None if it is an id for gymnasium, which writes `module:id` likewise."""
+        module_name, colon, attribute = self.env_id.rpartition(":")
+        if not colon:
+            return None
+        # Also for gymnasium: importing the module is what registers the id.
+        try:
+            module = importlib.import_module(module_name)
+        except (ImportError, ValueError, TypeError) as error:
+            raise ConfigurationError(
+                f"env_id {self.env_id!r} cannot be loaded: {error}; expected an importable module before the colon; "
+                "install its package, or add its folder to PYTHONPATH"
+            ) from error
+        is_factory = callable(getattr(module, attribute, None))
+        is_id = attribute in gymnasium.registry or not all(part.isidentifier() for part in attribute.split("."))
+        return None if is_id and not is_factory else load_entry_point(self.env_id)
+
+    def _cannot_be_made(self, error: Exception) -> ConfigurationError:
+        return ConfigurationError(
+            f"env_id {self.env_id!r} cannot be made with env_kwargs {dict(self.env_kwargs)!r}: "
+            f"{type(error).__name__}: {error}; expected an environment; correct env_kwargs, or install what it needs"
+        )
+
+
+EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
+
+
+def make_vector_env(env_factory: EnvFactory, n_envs: int) -> VectorEnv:
+    """Makes a vector environment.
+
+    One that was registered with the id resets in the step after the last of an episode (NEXT_STEP, usually); the
+    synchronous one in the same step (SAME_STEP), and it hands out one observation buffer again and again: copy what
+    must outlive the next step.
+
+    Args:
+        env_factory: An `EnvironmentFactory`, or any callable that returns a `gymnasium.Env`.
+        n_envs: How many environments, at least 1.
+
+    Returns:
+        The vector environment; the caller closes it.
+
+    Raises:
+        ConfigurationError: If `n_envs` is below 1, an environment cannot be made, or `vectorization="entry_point"` is
+            asked of an id without one.
+        InvalidSpaceError: If the spaces of two environments differ, or are of a kind that is not supported.
+    """
+    if n_envs < 1:
+        raise ConfigurationError(f"n_envs is {n_envs}; expected at least 1; raise it")
+    if isinstance(env_factory, EnvironmentFactory) and env_factory.vectorization != "sync":
+        if env_factory.vector_spec() is not None:
+            vector_env = env_factory.make_registered_vector(n_envs)
+            return _with_supported_spaces(vector_env)
+        if env_factory.vectorization == "entry_point":
+            raise ConfigurationError(
+                f"vectorization is 'entry_point' but env_id {env_factory.env_id!r} has none; expected an id registered "
+                "with a vector_entry_point; use 'auto' or 'sync'"
+            )
+    return _with_supported_spaces(_make_sync(env_factory, n_envs))
+
+
+def environment_spaces(vector_env: VectorEnv) -> EnvironmentSpaces:
+    """The spaces of one of the environments in a vector, by substep key.
+
+    Args:
+        vector_env: The vector environment.
+
+    Returns:
+        One entry, under `FLAT_SUBSTEP`.
+    """
+    spaces = SubstepSpaces(observation=vector_env.single_observation_space, action=vector_env.single_action_space)
+    return {FLAT_SUBSTEP: spaces}
+
+
+def _make_sync(env_factory: EnvFactory, n_envs: int) -> VectorEnv:
+    envs: list[gymnasium.Env[Any, Any]] = []
+    try:
+        for index in range(n_envs):
+            envs.append(env_factory())
+            _check_same_spaces(envs[0], envs[index], index)
+        # SyncVectorEnv takes only factories; these return what has been made and compared already.
+        return SyncVectorEnv(
+            [functools.partial(_same, env) for env in envs], copy=False, autoreset_mode=AutoresetMode.SAME_STEP
+        )
+    except BaseException:
+        for env in envs:
+            env.close()
+        raise
+
+
+def _same(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    return env
+
+
+def _check_same_spaces(first: gymnasium.Env[Any, Any], env: gymnasium.Env[Any, Any], index: int) -> None:
+    for name in ("observation_space", "action_space"):
+        expected, found = getattr(first, name), getattr(env, name)
+        if expected != found:
+            raise InvalidSpaceError(
+                f"environment {index} has {name} {found}; expected that of environment 0, {expected}; "
+                "make the factory return environments with equal spaces"
+            )
+
+
+def _with_supported_spaces(vector_env: VectorEnv) -> VectorEnv:
+    try:
+        space_leaves(vector_env.single_observation_space)
+        check_action_space_supported(vector_env.single_action_space, where="the environment")
+    except BaseException:
+        vector_env.close()
+        raise
+    return vector_env

@@ -1,0 +1,125 @@
+"""An actor as a process on the learner's machine: the same loop, over a unix socket, ended when the learner ends.
+
+This is what `SubprocDistributedActors` runs in its children. The environment factory comes in through the process
+launcher; everything after that crosses the socket as it would from another machine.
+"""
+
+import contextlib
+import json
+import logging
+import multiprocessing
+import os
+import secrets
+import shutil
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+from actor.acting_loop import act_until_stopped, make_offer
+from actor.connection import LearnerConnection
+from actor.environments.make import make_vector_env
+from actor.threads import limit_threads
+from services.errors import RollcastError
+from services.version import software_version
+
+# How long a child may take to end after its learner has died; then it ends without asking.
+_ORPHAN_GRACE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalActorPlan:
+    """What a local actor is started with.
+
+    Attributes:
+        address: The learner's socket, `unix:/path`, alone in a folder of its own.
+        actor_id: The actor's name.
+        env_factory: Makes one environment.
+        n_envs: Environments to step at once.
+        network: The policy network it may build.
+        n_threads: Threads of its arithmetic.
+        log_level: What it logs, to stderr.
+    """
+
+    address: str
+    actor_id: str
+    env_factory: Callable[[], gymnasium.Env[Any, Any]]
+    n_envs: int
+    network: str
+    n_threads: int = 1
+    log_level: str = "WARNING"
+
+
+def run_local_actor(plan: LocalActorPlan, failures: Connection) -> None:
+    """Runs in the child process; leaves with exit code 0, or 1 after telling the parent why through `failures`.
+
+    Args:
+        plan: What to do.
+        failures: Write end of a pipe; gets one JSON object `{exception_type, message, traceback}` if the actor fails.
+    """
+    stop = threading.Event()
+    # Ctrl-C reaches the whole process group: the learner decides when its actors end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
+    logging.basicConfig(level=plan.log_level, format=f"%(asctime)s {plan.actor_id} %(levelname)s %(message)s")
+    socket_dir = Path(plan.address.removeprefix("unix:")).parent
+    threading.Thread(target=_end_with_parent, args=(stop, socket_dir), name="rollcast-orphan-watch", daemon=True).start()
+    limit_threads(plan.n_threads)
+    try:
+        _act(plan, stop)
+    except BaseException as error:  # noqa: BLE001 - whatever ends the process is reported to its parent
+        report = {
+            "exception_type": type(error).__name__,
+            "message": str(error),
+            "traceback": "".join(traceback.format_exception(error)),
+        }
+        with contextlib.suppress(OSError):  # the parent has gone, and with it whoever would read this
+            failures.send_bytes(json.dumps(report).encode())
+        if not stop.is_set():
+            sys.exit(1)
+    finally:
+        failures.close()
+
+
+def _act(plan: LocalActorPlan, stop: threading.Event) -> None:
+    vector_env = make_vector_env(plan.env_factory, plan.n_envs)
+    try:
+        offer = make_offer(
+            vector_env,
+            actor_id=plan.actor_id,
+            network=plan.network,
+            process_nonce=secrets.randbits(64),
+            software_version=software_version(),
+        )
+        # A learner on this machine that does not answer for so long has died or hangs; its supervisor starts us again.
+        with LearnerConnection(
+            plan.address, offer, connect_timeout_s=30.0, reconnect_timeout_s=30.0, stop=stop
+        ) as connection:
+            try:
+                act_until_stopped(vector_env, connection, network=plan.network, stop=stop)
+            except RollcastError:
+                if not stop.is_set():
+                    raise
+    finally:
+        vector_env.close()
+
+
+def _end_with_parent(stop: threading.Event, socket_dir: Path) -> None:
+    """Thread: ends this process when the learner's process has gone, even if the environment hangs."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    wait([parent.sentinel])
+    stop.set()
+    # a learner that was killed could not remove its socket
+    shutil.rmtree(socket_dir, ignore_errors=True)
+    watchdog = threading.Timer(_ORPHAN_GRACE_S, os._exit, args=(1,))
+    watchdog.daemon = True
+    watchdog.start()

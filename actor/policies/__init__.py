@@ -1,0 +1,1 @@
+"""Policies: distributions over actions, networks, and how an actor acts with them."""

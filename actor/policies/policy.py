@@ -1,0 +1,181 @@
+"""The acting interface: observations in, actions out; no autograd, and for small networks no torch."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actor.policies.distributions import Action, Parameters, action_distribution
+from actor.policies.features import feature_layout
+from services.errors import NotReadyError, ProtocolMismatchError
+from services.policies import AUTO_NETWORK, PolicySpec, PolicyState
+from services.rollouts import Observation
+from services.spaces import FLAT_SUBSTEP, EnvironmentSpaces
+
+# Shape and dtype of the arrays that a policy is made of, by name.
+StateLayout = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
+
+
+class Policy(ABC):
+    """Acts for all of an actor's environments at once.
+
+        policy.load(version, state)
+        action, parameters = policy.act(observation)
+        log_prob = policy.log_prob(parameters, action)
+
+    Not thread-safe: it owns buffers and a generator of random numbers. Whoever acts also loads, between rollouts.
+    """
+
+    def __init__(self, spaces: EnvironmentSpaces, *, seed: int) -> None:
+        """Prepares for the spaces.
+
+        Args:
+            spaces: The environment's spaces by substep key.
+            seed: Seeds the sampling of actions.
+
+        Raises:
+            InvalidSpaceError: If an action space is of a kind that is not supported.
+        """
+        self.spaces = spaces
+        self._distributions = {key: action_distribution(substep.action) for key, substep in spaces.items()}
+        self._version: int | None = None
+        self.seed(seed)
+
+    @property
+    def version(self) -> int:
+        """The version of the weights it acts with; 0 before the first `load`."""
+        return self._version or 0
+
+    def seed(self, seed: int) -> None:
+        """Starts the sampling of actions over.
+
+        Args:
+            seed: At least 0. The same seed and observations give the same actions.
+        """
+        self._rng = np.random.Generator(np.random.SFC64(seed))
+
+    def act(
+        self, observation: Observation, *, deterministic: bool = False, substep_key: str = FLAT_SUBSTEP
+    ) -> tuple[Action, Parameters]:
+        """Chooses an action for each observation.
+
+        Args:
+            observation: `[B, ...]` for every leaf of the observation space.
+            deterministic: The likeliest action instead of a sample.
+            substep_key: Who acts.
+
+        Returns:
+            The actions, `[B, ...]` in the space's dtype, a fresh array; and float32 `[B, P]`, the parameters of the
+            distributions they come from, which may be a buffer that the next call overwrites.
+
+        Raises:
+            NotReadyError: If no weights have been loaded.
+        """
+        if self._version is None:
+            raise NotReadyError("the policy has no weights yet; expected load() before act(); load a version first")
+        parameters = self._parameters_of(observation, substep_key)
+        distribution = self._distributions[substep_key]
+        if deterministic:
+            return distribution.mode(parameters), parameters
+        return distribution.sample(parameters, self._rng), parameters
+
+    def log_prob(self, parameters: Parameters, action: Action, substep_key: str = FLAT_SUBSTEP) -> NDArray[np.float32]:
+        """Log-probability (for Box: density) of actions, for many steps at once.
+
+        Args:
+            parameters: float32 `[..., P]`, as `act` returned them.
+            action: `[..., ...]`, likewise.
+            substep_key: Who acted.
+
+        Returns:
+            float32 `[...]`.
+        """
+        return self._distributions[substep_key].log_prob(parameters, action)
+
+    def load(self, version: int, state: PolicyState) -> None:
+        """Acts with these weights from now on.
+
+        Args:
+            version: Their version, at least 0.
+            state: A `TorchPolicy`'s arrays; they are copied.
+
+        Raises:
+            ProtocolMismatchError: If names, shapes or dtypes are not those of this policy. It then keeps what it had.
+        """
+        self._load(state)
+        self._version = version
+
+    @abstractmethod
+    def _parameters_of(self, observation: Observation, substep_key: str) -> Parameters:
+        """Computes float32 `[B, P]`."""
+
+    @abstractmethod
+    def _load(self, state: PolicyState) -> None:
+        """Checks and copies the arrays."""
+
+
+def make_policy(
+    spaces: EnvironmentSpaces,
+    spec: PolicySpec,
+    *,
+    seed: int,
+    allowed_network: str = AUTO_NETWORK,
+    device: str = "cpu",
+) -> Policy:
+    """Makes the fastest policy that fits: numpy for an MLP on vectors, torch for everything else.
+
+    Args:
+        spaces: The environment's spaces by substep key.
+        spec: The architecture.
+        seed: Seeds the sampling of actions.
+        allowed_network: The network this process was started with. No other is imported, whoever asks.
+        device: Where torch computes.
+
+    Returns:
+        A policy without weights: `load` comes next.
+
+    Raises:
+        ProtocolMismatchError: If `spec` names a network that is not the allowed one.
+        ConfigurationError: If no network fits the spaces.
+        InvalidSpaceError: If a space is of a kind that is not supported.
+    """
+    if spec.network not in (AUTO_NETWORK, allowed_network):
+        raise ProtocolMismatchError(
+            f"the learner's policy network is {spec.network!r}; expected {allowed_network!r}, which this actor was "
+            "started with; start both with the same network"
+        )
+    on_vectors = all(not feature_layout(substep.observation).images for substep in spaces.values())
+    if spec.network == AUTO_NETWORK and on_vectors:
+        from actor.policies.numpy_policy import NumpyMlpPolicy
+
+        return NumpyMlpPolicy(spaces, spec, seed=seed)
+    from actor.policies.torch_acting import TorchActingPolicy
+
+    return TorchActingPolicy(spaces, spec, seed=seed, device=device)
+
+
+def check_policy_state(expected: StateLayout, state: PolicyState) -> None:
+    """Checks that arrays are those of a policy.
+
+    Args:
+        expected: Shape and dtype by name.
+        state: The arrays.
+
+    Raises:
+        ProtocolMismatchError: If names, shapes or dtypes differ.
+    """
+    missing, unknown = sorted(expected.keys() - state.keys()), sorted(state.keys() - expected.keys())
+    if missing or unknown:
+        raise ProtocolMismatchError(
+            f"the policy's weights lack {missing} and have {unknown} besides; expected {sorted(expected)}; start "
+            "learner and actor with the same network, hidden sizes and spaces"
+        )
+    for name, (shape, dtype) in expected.items():
+        array = state[name]
+        if array.shape != shape or array.dtype != dtype:
+            raise ProtocolMismatchError(
+                f"the policy's weight {name!r} is {array.dtype}{list(array.shape)}; expected {dtype}{list(shape)}; "
+                "start learner and actor with the same hidden sizes and spaces"
+            )

@@ -1,0 +1,47 @@
+"""Acting with any network, in torch: the Nature CNN and networks of one's own."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from actor.policies.distributions import Parameters
+from actor.policies.policy import Policy
+from actor.policies.torch_policy import TorchPolicy
+from services.policies import PolicySpec, PolicyState
+from services.rollouts import Observation
+from services.spaces import EnvironmentSpaces
+
+
+class TorchActingPolicy(Policy):
+    """Computes parameters of distributions with a `TorchPolicy`; samples in numpy, which is three times as fast."""
+
+    def __init__(self, spaces: EnvironmentSpaces, spec: PolicySpec, *, seed: int, device: str = "cpu") -> None:
+        """Builds the network.
+
+        Args:
+            spaces: The environment's spaces by substep key.
+            spec: The architecture.
+            seed: Seeds the sampling of actions.
+            device: Where the network computes.
+
+        Raises:
+            ConfigurationError: If no network fits the spaces.
+            InvalidSpaceError: If a space is of a kind that is not supported.
+        """
+        super().__init__(spaces, seed=seed)
+        self._device = torch.device(device)
+        self._policy = TorchPolicy(spaces, spec).to(self._device).eval()
+
+    def _parameters_of(self, observation: Observation, substep_key: str) -> Parameters:
+        with torch.inference_mode():
+            tensors = {path: self._tensor(array) for path, array in observation.items()}
+            parameters: Parameters = self._policy.parameters_of(tensors, substep_key).cpu().numpy()
+        return parameters
+
+    def _load(self, state: PolicyState) -> None:
+        self._policy.load_state_arrays(state)
+
+    def _tensor(self, array: NDArray[np.generic]) -> Tensor:
+        # torch warns of arrays it could write to but must not; those that came over the wire are read-only.
+        return torch.from_numpy(array if array.flags.writeable else array.copy()).to(self._device)

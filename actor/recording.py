@@ -1,0 +1,171 @@
+"""What a rollout is recorded into: columns, and the bookkeeping of episodes across rollouts."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+from numpy.typing import NDArray
+
+from services.errors import ConfigurationError
+from services.rollouts import EpisodeStatistics
+from services.spaces import flatten_observation
+
+
+class RolloutColumns:
+    """The columns of one rollout, allocated afresh so that it can leave.
+
+    Attributes:
+        observation: `[T + 1, B, ...]` for every leaf; the last row is the observation after the last step.
+        action: `[T, B, ...]`.
+        reward: float32 `[T, B]`.
+        terminated: bool `[T, B]`.
+        truncated: bool `[T, B]`.
+    """
+
+    __slots__ = ("_final", "_final_index", "_leaves", "action", "observation", "reward", "terminated", "truncated")
+
+    def __init__(
+        self,
+        leaves: Mapping[str, Space[Any]],
+        action_space: Space[Any],
+        n_steps: int,
+        n_envs: int,
+        first_observation: Mapping[str, NDArray[Any]],
+    ) -> None:
+        """Allocates.
+
+        Args:
+            leaves: Of the observation space, by path.
+            action_space: The action space.
+            n_steps: T.
+            n_envs: B.
+            first_observation: `[B, ...]` for every leaf, copied into the first row.
+        """
+        self._leaves = leaves
+        self.observation: dict[str, NDArray[Any]] = {}
+        for path, leaf in leaves.items():
+            self.observation[path] = np.empty((n_steps + 1, n_envs, *(leaf.shape or ())), dtype=leaf.dtype)
+            self.observation[path][0] = first_observation[path]
+        self.action: NDArray[Any] = np.empty((n_steps, n_envs, *(action_space.shape or ())), dtype=action_space.dtype)
+        self.reward = np.empty((n_steps, n_envs), dtype=np.float32)
+        self.terminated = np.empty((n_steps, n_envs), dtype=np.bool_)
+        self.truncated = np.empty((n_steps, n_envs), dtype=np.bool_)
+        self._final: dict[str, list[NDArray[Any]]] = {path: [] for path in leaves}
+        self._final_index: list[tuple[int, int]] = []
+
+    def record_final_observations(self, t: int, final: Any, observation_space: Space[Any]) -> None:  # noqa: ANN401
+        """Keeps the true last observations of the episodes that ended in a step.
+
+        Args:
+            t: The step, already recorded.
+            final: What the vector environment gave under `"final_obs"`: an array of objects, one for each
+                environment, or observations batched as the step's own.
+            observation_space: Of one environment.
+        """
+        one_by_one = isinstance(final, np.ndarray) and final.dtype == object
+        batched = {} if one_by_one else flatten_observation(observation_space, final)
+        for b in np.flatnonzero(self.terminated[t] | self.truncated[t]).tolist():
+            leaves = (
+                flatten_observation(observation_space, final[b])
+                if one_by_one
+                else {path: leaf[b] for path, leaf in batched.items()}
+            )
+            for path, kept in self._final.items():
+                # A copy: environments may return a buffer of theirs and write to it again.
+                kept.append(np.array(leaves[path], dtype=self._leaves[path].dtype))
+            self._final_index.append((t, b))
+
+    def check_final_observations(self) -> None:
+        """Checks that every episode that ended has its final observation.
+
+        Raises:
+            ConfigurationError: If one is missing.
+        """
+        n_ended = int(np.count_nonzero(self.terminated | self.truncated))
+        if n_ended != len(self._final_index):
+            raise ConfigurationError(
+                f"{n_ended} episodes ended but only {len(self._final_index)} have a final observation; "
+                "expected infos['final_obs'] in every step that ends an episode, as AutoresetMode.SAME_STEP promises; "
+                "make it give them, or declare another mode in its metadata"
+            )
+
+    def final_observations(self) -> dict[str, NDArray[Any]]:
+        """`[N, ...]` for every leaf, in the order of `final_indices`."""
+        n = len(self._final_index)
+        return {
+            path: np.array(kept, dtype=self._leaves[path].dtype).reshape(n, *(self._leaves[path].shape or ()))
+            for path, kept in self._final.items()
+        }
+
+    def final_indices(self) -> NDArray[np.int32]:
+        """int32 `[N, 2]`, rows (t, b)."""
+        return np.array(self._final_index, dtype=np.int32).reshape(-1, 2)
+
+
+class EpisodeTracker:
+    """Carries the returns and lengths of unfinished episodes from rollout to rollout.
+
+    It works on whole columns: in the loop of steps, even an addition costs as much as storing the reward.
+    """
+
+    def __init__(self, n_envs: int, *, has_reset_rows: bool) -> None:
+        """Starts with no episode begun.
+
+        Args:
+            n_envs: B.
+            has_reset_rows: Whether the row after the end of an episode is no transition.
+        """
+        self._has_reset_rows = has_reset_rows
+        self._return = np.zeros(n_envs, dtype=np.float64)
+        self._n_steps = np.zeros(n_envs, dtype=np.int64)
+        self._ended = np.zeros(n_envs, dtype=np.bool_)
+
+    def finish(
+        self, columns: RolloutColumns, n_played: int
+    ) -> tuple[NDArray[np.bool_] | None, tuple[EpisodeStatistics, ...]]:
+        """Looks back on a rollout.
+
+        Args:
+            columns: Its columns.
+            n_played: How many of its rows were played.
+
+        Returns:
+            `valid`, bool `[n_played, B]`, or None if every row is a transition; and the episodes that ended, in order.
+        """
+        if n_played == 0:
+            return None, ()
+        ended = columns.terminated[:n_played] | columns.truncated[:n_played]
+        reward = columns.reward[:n_played].astype(np.float64)
+        valid: NDArray[np.bool_] | None = None
+        if self._has_reset_rows:
+            is_reset_row = np.concatenate([self._ended[None], ended[:-1]])
+            if is_reset_row.any():
+                valid = ~is_reset_row
+                reward[is_reset_row] = 0.0
+        self._ended = ended[-1].copy()
+        returns = self._return + np.cumsum(reward, axis=0)
+        steps = np.ones(ended.shape, dtype=np.int64) if valid is None else valid.astype(np.int64)
+        n_steps = self._n_steps + np.cumsum(steps, axis=0)
+        self._return, self._n_steps, episodes = _split_into_episodes(returns, n_steps, ended)
+        return valid, episodes
+
+
+def _split_into_episodes(
+    returns: NDArray[np.float64], n_steps: NDArray[np.int64], ended: NDArray[np.bool_]
+) -> tuple[NDArray[np.float64], NDArray[np.int64], tuple[EpisodeStatistics, ...]]:
+    """Cuts running totals `[T, B]` where episodes ended; returns what is left over `[B]` and the episodes."""
+    return_before = [0.0] * ended.shape[1]
+    n_steps_before = [0] * ended.shape[1]
+    episodes = []
+    rows = zip(
+        *(index.tolist() for index in np.nonzero(ended)), returns[ended].tolist(), n_steps[ended].tolist(), strict=True
+    )
+    for _, b, return_now, n_steps_now in rows:
+        episodes.append(
+            EpisodeStatistics(
+                env_index=b, episode_return=return_now - return_before[b], n_steps=n_steps_now - n_steps_before[b]
+            )
+        )
+        return_before[b], n_steps_before[b] = return_now, n_steps_now
+    return returns[-1] - return_before, n_steps[-1] - n_steps_before, tuple(episodes)

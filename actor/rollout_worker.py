@@ -1,0 +1,218 @@
+"""Steps environments with a policy and records what happened."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from numpy.typing import NDArray
+
+from actor.environments.failures import environment_failure
+from actor.environments.make import environment_spaces
+from actor.policies.policy import Policy
+from actor.recording import EpisodeTracker, RolloutColumns
+from services.errors import ConfigurationError
+from services.rollouts import Rollout, SubstepColumns
+from services.spaces import FLAT_SUBSTEP, flatten_observation, space_leaves
+
+
+class RolloutWorker:
+    """Collects rollouts of exactly T steps of B environments, each continuing where the last one stopped.
+
+        worker = RolloutWorker(vector_env, policy, 32, actor_id="a", incarnation=1, env_seed=0)
+        rollout = worker.collect()
+
+    Both conventions of resetting are understood. SAME_STEP: the true final observations are in the rollout's
+    `final_observation`. NEXT_STEP: the row after the end of an episode is no transition, its observation is the final
+    one, and the rollout's `valid` is false there.
+
+    Invariant: a rollout shares no memory with the worker, the policy or the environments. One thread calls it. After
+    an exception it can only be closed.
+    """
+
+    def __init__(
+        self,
+        vector_env: VectorEnv,
+        policy: Policy,
+        n_rollout_steps: int,
+        *,
+        actor_id: str,
+        incarnation: int,
+        env_seed: int | Sequence[int],
+        first_sequence: int = 1,
+    ) -> None:
+        """Prepares; the environments are reset by the first `collect`.
+
+        Args:
+            vector_env: The environments; `close` closes them.
+            policy: Acts; whoever owns it loads new versions between rollouts.
+            n_rollout_steps: T, at least 1.
+            actor_id: Stamped on every rollout.
+            incarnation: Likewise.
+            env_seed: At least 0; the seeds of the environments derive from it. Or one seed for each environment.
+            first_sequence: Number of the first rollout.
+
+        Raises:
+            ConfigurationError: If `n_rollout_steps` or `env_seed` cannot be right, or `vector_env` does not reset by
+                itself.
+            InvalidSpaceError: If a space is of a kind that is not supported.
+        """
+        if n_rollout_steps < 1:
+            raise ConfigurationError(f"n_rollout_steps is {n_rollout_steps}; expected at least 1; raise it")
+        self._vector_env = vector_env
+        self._policy = policy
+        self._n_rollout_steps = n_rollout_steps
+        self._actor_id = actor_id
+        self._incarnation = incarnation
+        self._sequence = first_sequence
+        self._spaces = environment_spaces(vector_env)[FLAT_SUBSTEP]
+        self._leaves = space_leaves(self._spaces.observation)
+        self._single_path = next(iter(self._leaves)) if list(self._leaves) == [""] else None
+        self._has_reset_rows = _autoreset_mode(vector_env) is AutoresetMode.NEXT_STEP
+        self._env_seeds, self._reset_seed = _seeds(env_seed, vector_env)
+        self._bounds = _bounds(self._spaces.action)
+        self._episodes = EpisodeTracker(vector_env.num_envs, has_reset_rows=self._has_reset_rows)
+        # The observation the next rollout starts from, [B, ...] for every leaf; None before the first.
+        self._observation: dict[str, NDArray[Any]] | None = None
+        self._parameters = np.empty((0, 0, 0), dtype=np.float32)
+
+    @property
+    def env_seeds(self) -> tuple[int, ...]:
+        """The seed each of the B environments is started with."""
+        return self._env_seeds
+
+    def collect(self, should_stop: Callable[[], bool] | None = None) -> Rollout | None:
+        """Plays T steps.
+
+        Args:
+            should_stop: Asked before every step.
+
+        Returns:
+            The rollout, or None if `should_stop` said so: the steps until then are lost.
+
+        Raises:
+            EnvironmentFailedError: If an environment raised; the original exception is its cause.
+            ConfigurationError: If the vector environment promised final observations and gave none.
+            NotReadyError: If the policy has no weights yet.
+        """
+        if self._observation is None:
+            self._observation = self._reset()
+        columns = RolloutColumns(
+            self._leaves, self._spaces.action, self._n_rollout_steps, self._vector_env.num_envs, self._observation
+        )
+        n_played = self._play(columns, should_stop)
+        for path, kept in self._observation.items():
+            np.copyto(kept, columns.observation[path][n_played])
+        valid, episodes = self._episodes.finish(columns, n_played)
+        if n_played < self._n_rollout_steps:
+            return None
+        if not self._has_reset_rows:
+            columns.check_final_observations()
+        substep = SubstepColumns(
+            observation={path: column[:-1] for path, column in columns.observation.items()},
+            action=columns.action,
+            # Once for all T * B actions: a tenth of the cost of doing it in every step.
+            log_prob=self._policy.log_prob(self._parameters, columns.action, FLAT_SUBSTEP),
+            last_observation={path: column[-1] for path, column in columns.observation.items()},
+            final_observation=columns.final_observations(),
+        )
+        sequence = self._sequence
+        self._sequence += 1
+        return Rollout(
+            actor_id=self._actor_id,
+            incarnation=self._incarnation,
+            sequence=sequence,
+            policy_version=self._policy.version,
+            substeps={FLAT_SUBSTEP: substep},
+            reward=columns.reward,
+            terminated=columns.terminated,
+            truncated=columns.truncated,
+            valid=valid,
+            final_index=columns.final_indices(),
+            episodes=episodes,
+            env_seeds=self._env_seeds,
+        )
+
+    def close(self) -> None:
+        """Closes the environments; calling it again does nothing."""
+        self._vector_env.close()
+
+    def _reset(self) -> dict[str, NDArray[Any]]:
+        try:
+            observation, _ = self._vector_env.reset(seed=self._reset_seed)  # type: ignore[arg-type]
+        except Exception as error:
+            raise environment_failure(error, self._vector_env, doing="reset", env_seeds=self._env_seeds) from error
+        leaves = flatten_observation(self._spaces.observation, observation)
+        return {path: np.array(leaves[path], dtype=leaf.dtype) for path, leaf in self._leaves.items()}
+
+    def _play(self, columns: RolloutColumns, should_stop: Callable[[], bool] | None) -> int:
+        """Fills the columns; returns how many steps were played."""
+        act, step, bounds = self._policy.act, self._vector_env.step, self._bounds
+        for t in range(self._n_rollout_steps):
+            if should_stop is not None and should_stop():
+                return t
+            action, parameters = act({path: column[t] for path, column in columns.observation.items()})
+            if self._parameters.shape[2] != parameters.shape[1] or len(self._parameters) == 0:
+                self._parameters = np.empty((self._n_rollout_steps, *parameters.shape), dtype=np.float32)
+            self._parameters[t] = parameters
+            columns.action[t] = action
+            try:
+                observation, reward, terminated, truncated, infos = step(
+                    action if bounds is None else np.clip(action, *bounds)
+                )
+            except Exception as error:
+                raise environment_failure(error, self._vector_env, doing="step", env_seeds=self._env_seeds) from error
+            columns.reward[t] = reward
+            columns.terminated[t] = terminated
+            columns.truncated[t] = truncated
+            # The environments may write to their observation again in the next step: copy it now.
+            if self._single_path is not None:
+                columns.observation[self._single_path][t + 1] = observation
+            else:
+                for path, leaf in flatten_observation(self._spaces.observation, observation).items():
+                    columns.observation[path][t + 1] = leaf
+            if "final_obs" in infos and not self._has_reset_rows:
+                columns.record_final_observations(t, infos["final_obs"], self._spaces.observation)
+        return self._n_rollout_steps
+
+
+def _autoreset_mode(vector_env: VectorEnv) -> AutoresetMode:
+    mode = vector_env.metadata.get("autoreset_mode")
+    if not isinstance(mode, AutoresetMode) or mode is AutoresetMode.DISABLED:
+        raise ConfigurationError(
+            f"the vector environment {vector_env} has metadata['autoreset_mode'] {mode}; expected "
+            f"{AutoresetMode.NEXT_STEP} or {AutoresetMode.SAME_STEP}, because rollouts go on after the end of an "
+            "episode; make it with one of these modes, or use vectorization 'sync'"
+        )
+    return mode
+
+
+def _bounds(action_space: object) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    """What actions are clipped to on their way into the environment, and only there."""
+    if isinstance(action_space, Box) and (action_space.bounded_below.any() or action_space.bounded_above.any()):
+        return action_space.low, action_space.high
+    return None
+
+
+def _seeds(env_seed: int | Sequence[int], vector_env: VectorEnv) -> tuple[tuple[int, ...], int | list[int]]:
+    """The seed of each environment, and what `reset` is called with.
+
+    The vector environments of gymnasium seed each of theirs; others draw for all of them from one generator, which
+    one number seeds.
+    """
+    n_envs = vector_env.num_envs
+    one_for_each = isinstance(vector_env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+    given = [env_seed] if isinstance(env_seed, int | np.integer) else list(env_seed)
+    if not isinstance(env_seed, int | np.integer) and len(given) != n_envs:
+        raise ConfigurationError(
+            f"env_seed has {len(given)} seeds; expected {n_envs}, one for each environment; give as many, or one number"
+        )
+    if any(seed < 0 for seed in given):
+        raise ConfigurationError(f"env_seed is {env_seed}; expected seeds of at least 0; give another")
+    if one_for_each and not isinstance(env_seed, int | np.integer):
+        seeds = [int(seed) for seed in given]
+        return tuple(seeds), seeds
+    derived = np.random.SeedSequence([int(seed) for seed in given]).generate_state(n_envs if one_for_each else 1)
+    seeds = [int(seed) for seed in derived]
+    return (tuple(seeds), seeds) if one_for_each else (tuple(seeds * n_envs), seeds[0])

@@ -1,0 +1,59 @@
+"""The settings of an actor process."""
+
+import socket
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from services.settings import EntryPointKwargs, ProcessSettings
+
+
+class EnvironmentSettings(ProcessSettings):
+    """Which environment: shared by every process that makes one."""
+
+    env_id: str = Field("CartPole-v1", description="A gymnasium id, or package.module:factory for one's own.")
+    env_kwargs: EntryPointKwargs = Field(
+        default_factory=dict, description="Keyword arguments of the environment, as JSON: '{\"gravity\": 9.8}'."
+    )
+
+
+class ActingSettings(EnvironmentSettings):
+    """How many environments at once: shared by every process that acts."""
+
+    envs_per_actor: Annotated[int, Field(ge=1, le=65536)] = Field(
+        64, description="Environments an actor steps at once, in one batched forward pass."
+    )
+    vectorization: Literal["auto", "sync", "entry_point"] = Field(
+        "auto",
+        description="How they are stepped: the environment's own vector_entry_point where it has one (auto), one after "
+        "the other (sync), or the vector entry point or an error (entry_point).",
+    )
+
+
+class ActorSettings(ActingSettings):
+    """Steps environments with the newest policy and streams the rollouts to a learner."""
+
+    learner_address: str = Field("localhost:50051", description="Where the learner listens: host:port or unix:/path.")
+    actor_id: str = Field(
+        default_factory=socket.gethostname,
+        description="This actor's name, kept with its slot when it is started again. Default: the host's.",
+    )
+    network: str = Field(
+        "auto",
+        description="The policy network this actor may build: auto, or package.module:factory. It must be the "
+        "learner's: a learner never makes an actor import anything else.",
+    )
+    connect_timeout_s: Annotated[float, Field(gt=0)] = Field(
+        60.0, description="How long to wait for the learner at the start, in seconds."
+    )
+    reconnect_timeout_s: Annotated[float, Field(gt=0)] = Field(
+        600.0, description="How long to wait for a learner that has gone away, in seconds."
+    )
+    torch_threads: Annotated[int, Field(ge=1)] = Field(
+        1, description="Threads of torch and of the linear algebra library."
+    )
+    heartbeat_file: str = Field(
+        "",
+        description="Touched every second or so while the actor lives; for health checks.",
+    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="What to log, to stderr.")

@@ -1,0 +1,1 @@
+"""Statistics of episodes: the events, and what an epoch makes of them."""

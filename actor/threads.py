@@ -1,0 +1,15 @@
+"""How many threads an actor's arithmetic may use."""
+
+import sys
+
+from threadpoolctl import threadpool_limits
+
+
+def limit_threads(n_threads: int) -> None:
+    """Limits the linear algebra library, and torch where it is loaded, to so many threads in this process.
+
+    Actors share a machine: more than one thread each makes all of them slower (small matrices, spinning waits).
+    """
+    threadpool_limits(limits=n_threads)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(n_threads)

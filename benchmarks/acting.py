@@ -1,0 +1,102 @@
+"""Acting alone, on one core: CartPole-v1, an MLP of 64x64, 64 environments. `python -m benchmarks.acting`."""
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable
+
+# One core: a thread pool that starts before the affinity is set would be made for all of them.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+
+from actor.environments.make import EnvironmentFactory, Vectorization, environment_spaces, make_vector_env
+from actor.policies.policy import Policy, make_policy
+from actor.rollout_worker import RolloutWorker
+from services.policies import PolicySpec, PolicyState
+
+_TARGETS = {"sync": 90_000, "entry_point": 400_000}
+
+
+def initial_state(vector_env: VectorEnv, spec: PolicySpec) -> PolicyState:
+    """Weights as a learner would cast them first."""
+    import torch
+
+    from actor.policies.torch_policy import TorchPolicy
+
+    torch.manual_seed(0)
+    return TorchPolicy(environment_spaces(vector_env), spec).state_arrays()
+
+
+def rate(play: Callable[[], int], round_s: float) -> float:
+    """Env steps a second of one short round."""
+    steps, start = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - start) < round_s:
+        steps += play()
+    return steps / elapsed
+
+
+def bare_player(vector_env: VectorEnv, n_steps: int) -> Callable[[], int]:
+    """Steps the vector environment with random actions, and nothing else."""
+    rng = np.random.default_rng(0)
+    actions = rng.integers(0, 2, (n_steps, vector_env.num_envs))
+    vector_env.reset(seed=0)
+
+    def play() -> int:
+        for action in actions:
+            vector_env.step(action)
+        return actions.size
+
+    return play
+
+
+def acting_player(vector_env: VectorEnv, policy: Policy, n_steps: int) -> Callable[[], int]:
+    """Collects rollouts."""
+    worker = RolloutWorker(vector_env, policy, n_steps, actor_id="benchmark", incarnation=1, env_seed=0)
+
+    def play() -> int:
+        rollout = worker.collect()
+        assert rollout is not None
+        return rollout.n_env_steps
+
+    return play
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--n-envs", type=int, default=64)
+    parser.add_argument("--n-rollout-steps", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--round-s", type=float, default=0.5)
+    arguments = parser.parse_args()
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    print(
+        f"one core, {arguments.n_envs} environments, T={arguments.n_rollout_steps}, median of {arguments.rounds} rounds"
+    )
+    print(f"{'vector':<12} {'bare':>12} {'acting':>12} {'ratio':>6} {'target':>9}   env steps/s")
+    vectorizations: tuple[Vectorization, ...] = ("sync", "entry_point")
+    for vectorization in vectorizations:
+        factory = EnvironmentFactory("CartPole-v1", vectorization=vectorization)
+        bare_env, acting_env = (make_vector_env(factory, arguments.n_envs) for _ in range(2))
+        policy = make_policy(environment_spaces(acting_env), PolicySpec(), seed=0)
+        policy.load(1, initial_state(acting_env, PolicySpec()))
+        bare = bare_player(bare_env, arguments.n_rollout_steps)
+        acting = acting_player(acting_env, policy, arguments.n_rollout_steps)
+        bare(), acting()
+        # In turns, so that a neighbour who takes the core for a while takes it from both.
+        rounds = [(rate(bare, arguments.round_s), rate(acting, arguments.round_s)) for _ in range(arguments.rounds)]
+        bare_rate, acting_rate = (statistics.median(column) for column in zip(*rounds, strict=True))
+        ratio = acting_rate / bare_rate
+        print(
+            f"{vectorization:<12} {bare_rate:>12,.0f} {acting_rate:>12,.0f} {ratio:>6.2f} {_TARGETS[vectorization]:>9,}"
+        )
+        bare_env.close()
+        acting_env.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""End to end while learning: two actors of 64 environments, one learner, two cores, against the cores' own ceiling.
+
+    python -m benchmarks.end_to_end [--seconds 10] [--rounds 3]
+
+The ceiling of two cores is `2 / (1/acting + 1/learning)`: every environment step costs a core `1/acting` seconds in an
+actor and `1/learning` seconds in the learner, and nothing else. Both are measured in the same run, on one core each, the
+others idle: acting with the worker that the actors run, learning on batches that are ready.
+"""
+
+import argparse
+import multiprocessing
+import os
+import statistics
+import time
+from multiprocessing.connection import Connection
+
+from actor.environments.make import EnvironmentFactory, make_vector_env
+from actor.policies.policy import make_policy
+from actor.rollout_worker import RolloutWorker
+from actor.threads import limit_threads
+from benchmarks.table import print_table
+from services.policies import PolicySpec
+
+N_ACTORS = 2
+N_ENVS = 64
+ENV_ID = "CartPole-v1"
+
+
+def measure_acting(vectorization: str, n_steps: int, seconds: float, out: Connection) -> None:
+    """Environment steps a second of one actor on one core, sent to nobody."""
+    from learner.training_run import probe_spaces
+
+    os.sched_setaffinity(0, {0})
+    factory = EnvironmentFactory(ENV_ID, vectorization=vectorization)
+    policy = make_policy(probe_spaces(factory), PolicySpec(), seed=0)
+    policy.load(1, _initial_state(factory))
+    limit_threads(1)
+    worker = RolloutWorker(
+        make_vector_env(factory, N_ENVS), policy, n_steps, actor_id="bench", incarnation=1, env_seed=0
+    )
+    worker.collect()
+    started, env_steps = time.perf_counter(), 0
+    while time.perf_counter() - started < seconds:
+        env_steps += worker.collect().n_env_steps
+    out.send_bytes(str(env_steps / (time.perf_counter() - started)).encode())
+
+
+def measure_learning(vectorization: str, n_steps: int, batch_size: int, seconds: float, out: Connection) -> None:
+    """Environment steps a second of one learner on one core, on batches that are ready."""
+    import torch
+
+    from learner.actors.sequential import SequentialDistributedActors
+    from learner.algorithms.impala import Impala
+    from learner.algorithms.impala_settings import ImpalaSettings
+    from learner.training_run import probe_spaces
+
+    os.sched_setaffinity(0, {0})
+    torch.set_num_threads(1)
+    factory = EnvironmentFactory(ENV_ID, vectorization=vectorization)
+    algorithm = Impala(probe_spaces(factory), PolicySpec(), ImpalaSettings(), seed=0)
+    with SequentialDistributedActors(
+        factory, algorithm.policy, n_steps, 1, batch_size, envs_per_actor=N_ENVS
+    ) as actors:
+        batches = [actors.collect_outputs("cpu")[0] for _ in range(2)]
+        for batch in batches:
+            algorithm.update(batch, progress=0.0)
+        started, env_steps = time.perf_counter(), 0
+        while time.perf_counter() - started < seconds:
+            for batch in batches:
+                algorithm.update(batch, progress=0.0)
+                algorithm.policy_state()
+                env_steps += batch.n_env_steps
+        out.send_bytes(str(env_steps / (time.perf_counter() - started)).encode())
+
+
+def measure_end_to_end(vectorization: str, n_steps: int, batch_size: int, seconds: float, out: Connection) -> None:
+    """Environment steps a second that a learner with two local actors trains on; and the mean policy lag."""
+    import torch
+
+    from learner.actors.subproc import SubprocDistributedActors
+    from learner.algorithms.impala import Impala
+    from learner.algorithms.impala_settings import ImpalaSettings
+    from learner.progress import TrainingProgress
+    from learner.training_run import probe_spaces
+
+    torch.set_num_threads(1)
+    factory = EnvironmentFactory(ENV_ID, vectorization=vectorization)
+    algorithm = Impala(probe_spaces(factory), PolicySpec(), ImpalaSettings(), seed=0)
+    with SubprocDistributedActors(
+        factory, algorithm.policy, n_steps, N_ACTORS, batch_size, 1.0, envs_per_actor=N_ENVS
+    ) as actors:
+
+        def train_for(duration_s: float) -> TrainingProgress:
+            progress = TrainingProgress()
+            started = time.perf_counter()
+            while time.perf_counter() - started < duration_s:
+                batch, _, _, dequeue_s = actors.collect_outputs("cpu")
+                algorithm.update(batch, progress=0.0)
+                progress.record(batch, policy_version=actors.policy_version, dequeue_s=dequeue_s)
+                actors.broadcast_updated_policy(algorithm.policy_state())
+            return progress
+
+        train_for(2.0)
+        now = train_for(seconds).snapshot()
+    out.send_bytes(f"{now.env_steps / now.seconds} {now.policy_lag_mean} {now.waiting_fraction}".encode())
+
+
+def _initial_state(factory: EnvironmentFactory) -> dict:
+    from actor.policies.torch_policy import TorchPolicy
+    from learner.training_run import probe_spaces
+
+    return dict(TorchPolicy(probe_spaces(factory), PolicySpec()).state_arrays())
+
+
+def in_process(target, *args) -> list[float]:
+    """Runs a measurement in a process of its own, so that none leaves threads or caches to the next."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=target, args=(*args, sender))
+    process.start()
+    sender.close()
+    try:
+        return [float(word) for word in receiver.recv_bytes().split()]
+    finally:
+        process.join(30)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=8.0, help="seconds a measurement")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds, of which the median is printed")
+    parser.add_argument("--n-rollout-steps", type=int, default=32)
+    parser.add_argument("--batch-size", type=int, default=128)
+    options = parser.parse_args()
+    rows = []
+    for vectorization, target in (("sync", 100_000), ("entry_point", 300_000)):
+        rounds = []
+        for _ in range(options.rounds):
+            (acting,) = in_process(measure_acting, vectorization, options.n_rollout_steps, options.seconds / 2)
+            (learning,) = in_process(
+                measure_learning, vectorization, options.n_rollout_steps, options.batch_size, options.seconds / 2
+            )
+            together, lag, waiting = in_process(
+                measure_end_to_end, vectorization, options.n_rollout_steps, options.batch_size, options.seconds
+            )
+            ceiling = 2 / (1 / acting + 1 / learning)
+            rounds.append((acting, learning, together, ceiling, together / ceiling, lag, waiting))
+        acting, learning, together, ceiling, ratio, lag, waiting = (
+            statistics.median(column) for column in zip(*rounds, strict=True)
+        )
+        rows.append(
+            (
+                vectorization,
+                f"{acting:,.0f}",
+                f"{learning:,.0f}",
+                f"{together:,.0f}",
+                f"{target:,}",
+                f"{ceiling:,.0f}",
+                f"{ratio:.0%}",
+                f"{lag:.2f}",
+                f"{waiting:.0%}",
+            )
+        )
+    print(
+        f"\n{ENV_ID}, MLP 64x64, {N_ACTORS} actors of {N_ENVS} environments, T={options.n_rollout_steps}, B={options.batch_size}"
+    )
+    print_table(
+        (
+            "vector",
+            "acting, 1 core",
+            "learning, 1 core",
+            "end to end",
+            "target",
+            "ceiling",
+            "ratio (target 65%)",
+            "lag",
+            "learner waits",
+        ),
+        rows,
+    )
+
+
+if __name__ == "__main__":
+    main()

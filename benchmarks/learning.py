@@ -1,0 +1,91 @@
+"""How many environment steps a second one core updates on, IMPALA on CartPole's spaces with MLPs 64x64.
+
+    python -m benchmarks.learning [--seconds 1.0] [--activation tanh]
+
+Batches are ready; nothing but `Impala.update` and `policy_state` is measured. The last column is the ratio to the bare
+update that design.md gives for T=32, B=64 on the machine it was written on: 416k env steps/s.
+"""
+
+import argparse
+import statistics
+import time
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Discrete
+
+from learner.algorithms.impala import Impala
+from learner.algorithms.impala_settings import ImpalaSettings
+from learner.batch import Batch, BatchColumns
+from services.policies import PolicySpec
+from services.spaces import FLAT_SUBSTEP, SubstepSpaces
+
+SHAPES = ((20, 8), (20, 32), (32, 64), (32, 128), (32, 256))
+CEILING = 416_000.0
+
+
+def cartpole_batch(n_steps: int, n_envs: int, *, seed: int = 0) -> Batch:
+    """Makes a batch such as CartPole's own vector environment gives: reset rows, no final observations."""
+    rng = torch.Generator().manual_seed(seed)
+    ended = torch.rand(n_steps, n_envs, generator=rng) < 0.01
+    valid = torch.ones(n_steps, n_envs, dtype=torch.bool)
+    valid[1:] = ~ended[:-1]
+    terminated = ended & valid
+    columns = BatchColumns(
+        observation={"": torch.randn(n_steps, n_envs, 4, generator=rng)},
+        action=torch.randint(0, 2, (n_steps, n_envs), generator=rng),
+        log_prob=torch.full((n_steps, n_envs), float(np.log(0.5))),
+        last_observation={"": torch.randn(n_envs, 4, generator=rng)},
+        final_observation={"": torch.zeros(0, 4)},
+    )
+    return Batch(
+        substeps={FLAT_SUBSTEP: columns},
+        reward=valid.float(),
+        terminated=terminated,
+        truncated=torch.zeros_like(terminated),
+        valid=valid,
+        final_index=torch.zeros(0, 2, dtype=torch.int64),
+        policy_version=np.zeros(n_envs, dtype=np.int64),
+        n_env_steps=int(valid.sum()),
+        episodes=(),
+    )
+
+
+def seconds_per_update(algorithm: Impala, batch: Batch, seconds: float) -> float:
+    """Measures an update and the snapshot of the policy that follows it; the median."""
+    for _ in range(10):
+        algorithm.update(batch, progress=0.0)
+    times = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        algorithm.update(batch, progress=0.0)
+        algorithm.policy_state()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=1.0, help="how long a row is measured")
+    parser.add_argument("--activation", choices=("tanh", "relu"), default="tanh")
+    parser.add_argument("--optimizer", choices=("adam", "rmsprop"), default="adam")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+
+    spaces = {FLAT_SUBSTEP: SubstepSpaces(observation=Box(-np.inf, np.inf, (4,), np.float32), action=Discrete(2))}
+    spec = PolicySpec(activation=arguments.activation)
+    print(f"IMPALA update, MLP 64x64 {arguments.activation}, {arguments.optimizer}, one thread")
+    print(f"{'T':>4} {'B':>4} {'us/update':>10} {'updates/s':>10} {'env steps/s':>12} {'to 416k':>8}")
+    for n_steps, n_envs in SHAPES:
+        algorithm = Impala(spaces, spec, ImpalaSettings(optimizer=arguments.optimizer))
+        batch = cartpole_batch(n_steps, n_envs)
+        seconds = seconds_per_update(algorithm, batch, arguments.seconds)
+        rate = batch.n_env_steps / seconds
+        speed = f"{seconds * 1e6:>10.0f} {1 / seconds:>10.0f} {rate:>12,.0f} {rate / CEILING:>8.2f}"
+        print(f"{n_steps:>4} {n_envs:>4} {speed}")
+
+
+if __name__ == "__main__":
+    main()

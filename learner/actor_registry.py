@@ -1,0 +1,203 @@
+"""Who acts: slots, incarnations, seeds, and how every actor stands."""
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from services.errors import ActorReplacedError, LimitExceededError, UnknownActorError
+from services.joining import JoinOffer
+from services.rollouts import ActorFailure, Rollout
+from services.status import ActorInfo, ActorState
+
+
+@dataclass(slots=True, kw_only=True)
+class ActorRecord:
+    """What the learner knows of one actor. Guarded by the registry's lock."""
+
+    actor_id: str
+    slot: int
+    incarnation: int
+    process_nonce: int
+    offer: JoinOffer
+    state: ActorState = ActorState.JOINED
+    acknowledged_sequence: int = 0
+    rollouts: int = 0
+    env_steps: int = 0
+    policy_version: int = 0
+    last_error: str = ""
+    last_seen: float = field(default_factory=time.monotonic)
+    cancel_stream: Callable[[], None] | None = None
+
+    def info(self) -> ActorInfo:
+        """The record as a value."""
+        return ActorInfo(
+            actor_id=self.actor_id,
+            slot=self.slot,
+            incarnation=self.incarnation,
+            state=self.state,
+            peer=self.offer.peer,
+            n_envs=self.offer.n_envs,
+            rollouts=self.rollouts,
+            env_steps=self.env_steps,
+            policy_version=self.policy_version,
+            idle_s=time.monotonic() - self.last_seen,
+            software_version=self.offer.software_version,
+            last_error=self.last_error,
+        )
+
+
+def derive_seed(*keys: int) -> int:
+    """A 32-bit seed that depends on every key (numpy's SeedSequence)."""
+    return int(np.random.SeedSequence(keys).generate_state(1)[0])
+
+
+class ActorRegistry:
+    """Gives every actor its slot and its seeds. All methods may be called from any thread.
+
+    A name keeps its slot for ever. A process that joins under a name with another nonce is a new incarnation of it, and
+    replaces the one before.
+
+    Args:
+        max_actors: Actors that may be alive at once; slots may be more, since the names of the dead are remembered.
+        seed: From which the seeds of every (slot, incarnation) derive.
+        env_seeds: Seeds of the environments of the first incarnation, by slot; derived where not given.
+        agent_seeds: Seeds of the sampling of actions, likewise.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_actors: int,
+        seed: int,
+        env_seeds: Sequence[int] = (),
+        agent_seeds: Sequence[int] = (),
+    ) -> None:
+        self._max_actors = max_actors
+        self._seed = seed
+        self._seeds = (tuple(env_seeds), tuple(agent_seeds))
+        self._lock = threading.Lock()  # guards the records
+        self._records: dict[str, ActorRecord] = {}
+
+    def join(self, offer: JoinOffer) -> ActorRecord:
+        """Registers an actor, or recognises it.
+
+        Raises:
+            LimitExceededError: `max_actors` are alive already.
+        """
+        with self._lock:
+            actor_id = offer.actor_id or self._free_name()
+            known = self._records.get(actor_id)
+            if known is not None and known.process_nonce == offer.process_nonce:
+                known.offer, known.last_seen = offer, time.monotonic()
+                return known
+            alive = sum(record.state in (ActorState.JOINED, ActorState.STREAMING) for record in self._records.values())
+            if (known is None or known.state not in (ActorState.JOINED, ActorState.STREAMING)) and (
+                alive >= self._max_actors
+            ):
+                raise LimitExceededError(
+                    f"{alive} actors are alive and max_actors is {self._max_actors}: stop one, or raise --max-actors"
+                )
+            record = ActorRecord(
+                actor_id=actor_id,
+                slot=len(self._records) if known is None else known.slot,
+                # a learner that was started anew goes on counting where the actor left off
+                incarnation=max(offer.incarnation, 1) if known is None else known.incarnation + 1,
+                acknowledged_sequence=offer.acknowledged_sequence if known is None else 0,
+                process_nonce=offer.process_nonce,
+                offer=offer,
+                last_error="" if known is None else known.last_error,
+            )
+            self._records[actor_id] = record
+            replaced = None if known is None else known.cancel_stream
+        if replaced is not None:
+            replaced()
+        return record
+
+    def open_stream(self, actor_id: str, incarnation: int, cancel: Callable[[], None]) -> ActorRecord:
+        """Marks an actor as streaming, ending the stream it had.
+
+        Raises:
+            UnknownActorError: It has not joined.
+            ActorReplacedError: Another process has joined under its name since.
+        """
+        with self._lock:
+            record = self._records.get(actor_id)
+            if record is None or incarnation > record.incarnation:
+                raise UnknownActorError(
+                    f"actor {actor_id!r}, incarnation {incarnation}, has not joined this learner: call Join first"
+                )
+            if incarnation < record.incarnation:
+                raise ActorReplacedError(
+                    f"actor {actor_id!r}, incarnation {incarnation}, was replaced by incarnation {record.incarnation}: "
+                    "give each actor its own --actor-id, or end this process"
+                )
+            before, record.cancel_stream = record.cancel_stream, cancel
+            record.state, record.last_seen = ActorState.STREAMING, time.monotonic()
+        if before is not None:
+            before()
+        return record
+
+    def close_stream(self, record: ActorRecord, cancel: Callable[[], None], *, clean: bool) -> None:
+        """Marks an actor as gone, unless a newer stream has taken over."""
+        with self._lock:
+            if record.cancel_stream is not cancel:
+                return
+            record.cancel_stream = None
+            if record.state is ActorState.STREAMING:
+                record.state = ActorState.LEFT if clean else ActorState.LOST
+
+    def accepted(self, record: ActorRecord, rollout: Rollout) -> None:
+        """Counts a rollout."""
+        with self._lock:
+            record.rollouts += 1
+            record.env_steps += rollout.n_env_steps
+            record.policy_version = rollout.policy_version
+            record.acknowledged_sequence = rollout.sequence
+            record.last_seen = time.monotonic()
+
+    def failed(self, record: ActorRecord, failure: ActorFailure) -> None:
+        """Notes why an actor ended."""
+        with self._lock:
+            record.state = ActorState.FAILED
+            record.last_error = f"{failure.exception_type}: {failure.message} (environment seed {failure.env_seed})"
+
+    def rejected(self, record: ActorRecord, reason: str) -> None:
+        """Notes why a rollout of an actor was refused."""
+        with self._lock:
+            record.last_error = reason
+
+    def lost(self, actor_id: str, reason: str) -> None:
+        """Notes that an actor's process has ended, whatever its stream says."""
+        with self._lock:
+            record = self._records.get(actor_id)
+            if record is not None and record.state in (ActorState.JOINED, ActorState.STREAMING):
+                record.state, record.last_error = ActorState.LOST, record.last_error or reason
+
+    def seeds(self, record: ActorRecord) -> tuple[int, int]:
+        """Returns the seeds of its environments and of its sampling, derived from (seed, slot, incarnation)."""
+        env_seed, agent_seed = (
+            given[record.slot]
+            if record.incarnation == 1 and record.slot < len(given)
+            else derive_seed(self._seed, which, record.slot, record.incarnation)
+            for which, given in enumerate(self._seeds)
+        )
+        return env_seed, agent_seed
+
+    def infos(self) -> list[ActorInfo]:
+        """Every actor that has ever joined, by slot."""
+        with self._lock:
+            return sorted((record.info() for record in self._records.values()), key=lambda info: info.slot)
+
+    def n_alive(self) -> int:
+        """Actors whose stream is open."""
+        with self._lock:
+            return sum(record.state is ActorState.STREAMING for record in self._records.values())
+
+    def _free_name(self) -> str:
+        while (name := f"actor-{secrets.token_hex(3)}") in self._records:
+            pass
+        return name

@@ -1,0 +1,1 @@
+"""Distributed actors: one interface, and the kinds of actors behind it."""

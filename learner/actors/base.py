@@ -1,0 +1,183 @@
+"""The interface of every kind of distributed actors."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+import gymnasium
+import torch
+
+from actor.policies.torch_policy import TorchPolicy
+from actor.statistics.aggregator import EpochStatsAggregator
+from actor.statistics.events import LogStatsLevel
+from learner.batch import Batch
+from learner.batcher import Batcher
+from learner.rollout_queue import RolloutSlice
+from learner.waiting import WaitMonitor
+from services.errors import ConfigurationError
+from services.policies import PolicyState
+
+EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
+
+
+class DistributedActors(ABC):
+    """Actors run rollouts by themselves; the learner collects them in batches and broadcasts new policies.
+
+        with actors:                                     # start ... stop
+            while training:
+                batch, before, after, seconds = actors.collect_outputs("cpu")
+                algorithm.update(batch)
+                actors.broadcast_updated_policy(algorithm.policy_state())
+
+    `start`, `stop`, `collect_outputs` and `broadcast_updated_policy` belong to one thread, the trainer's. What describes
+    the state (`waiting`, `queue_size`, `n_actors_alive`) may be read from any.
+
+    Args:
+        env_factory: Makes one environment. None where the actors bring their own.
+        policy: The policy to sample actions from; its weights are the first version that is cast.
+        n_rollout_steps: T, the steps in a rollout.
+        n_actors: How many actors to run; 0 where they dial in by themselves.
+        batch_size: B, the trajectories in a batch.
+        collect_timeout_s: How long `collect_outputs` waits for a batch before it gives up, in seconds.
+
+    Raises:
+        ConfigurationError: A number is out of its range.
+    """
+
+    def __init__(
+        self,
+        env_factory: EnvFactory | None,
+        policy: TorchPolicy,
+        n_rollout_steps: int,
+        n_actors: int,
+        batch_size: int,
+        *,
+        collect_timeout_s: float = 600.0,
+    ) -> None:
+        for name, value, least in (
+            ("n_rollout_steps", n_rollout_steps, 1),
+            ("n_actors", n_actors, 0 if env_factory is None else 1),
+            ("batch_size", batch_size, 1),
+        ):
+            if value < least:
+                raise ConfigurationError(f"{name} is {value}; expected at least {least}")
+        self.env_factory = env_factory
+        self.policy = policy
+        self.n_rollout_steps = n_rollout_steps
+        self.n_actors = n_actors
+        self.batch_size = batch_size
+        self.collect_timeout_s = collect_timeout_s
+        self.waiting = WaitMonitor()
+        # A plain flag, so that a signal handler may set it: every wait of `collect_outputs` looks at it.
+        self.interrupted = False
+        self._statistics = EpochStatsAggregator()
+        self._batcher: Batcher | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @abstractmethod
+    def start(self) -> None:
+        """Starts the actors and casts the first policy. Does nothing when started already."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stops the actors and leaves no process, thread, socket or file behind. Does nothing when stopped already."""
+
+    @abstractmethod
+    def broadcast_updated_policy(self, state_dict: PolicyState) -> None:
+        """Casts the next version of the policy; actors take it up between two rollouts.
+
+        Args:
+            state_dict: The policy's parameters and buffers; never the critic's.
+        """
+
+    @property
+    @abstractmethod
+    def policy_version(self) -> int:
+        """The newest version that was cast; 0 before `start`."""
+
+    @property
+    @abstractmethod
+    def queue_size(self) -> int:
+        """Trajectories that wait to be collected."""
+
+    @property
+    @abstractmethod
+    def queue_capacity(self) -> int:
+        """Trajectories that may wait before the actors have to."""
+
+    @property
+    @abstractmethod
+    def n_actors_alive(self) -> int:
+        """Actors that are there."""
+
+    @abstractmethod
+    def _next_slice(self, max_trajectories: int) -> RolloutSlice:
+        """Waits for trajectories, the oldest first.
+
+        Raises:
+            CollectTimeoutError: None came by the deadline.
+            ActorFailedError: The actors cannot go on.
+            CollectInterruptedError: `interrupt` was called.
+        """
+
+    def interrupt(self) -> None:
+        """Ends the wait of `collect_outputs`, now and from now on. Any thread, and signal handlers, may call it."""
+        self.interrupted = True
+
+    def collect_outputs(self, learner_device: str) -> tuple[Batch, int, int, float]:
+        """Collects `batch_size` trajectories, first in first out over all actors.
+
+        Args:
+            learner_device: Where the batch is wanted: `"cpu"`, `"cuda"`, `"cuda:1"`.
+
+        Returns:
+            The batch `[T, B, ...]`, the queue's size before and after, and the seconds spent dequeuing.
+
+        Raises:
+            CollectTimeoutError: No batch for `collect_timeout_s`; says who was waited for.
+            ActorFailedError: An actor failed, and its failures are not to be survived (any more).
+            CollectInterruptedError: `interrupt` was called.
+        """
+        started = time.perf_counter()
+        batcher = self._batcher
+        if batcher is None:
+            batcher = self._batcher = Batcher(
+                self.policy.spaces,
+                n_rollout_steps=self.n_rollout_steps,
+                batch_size=self.batch_size,
+                device=torch.device(learner_device),
+            )
+        before = self.queue_size
+        while batcher.n_missing:
+            batcher.add(self._next_slice(batcher.n_missing))
+        batch = batcher.finish()
+        for episode in batch.episodes:
+            self._statistics.add(episode)
+        return batch, before, self.queue_size, time.perf_counter() - started
+
+    def get_epoch_stats_aggregator(self) -> EpochStatsAggregator:
+        """The statistics of the epoch so far."""
+        return self._statistics
+
+    def get_stats_value(self, event: Callable[..., Any], level: LogStatsLevel, name: str | None = None) -> float:
+        """One value of the epoch's statistics.
+
+        Args:
+            event: The event, a method of its interface class.
+            level: `LogStatsLevel.EPOCH`; steps and episodes are not propagated.
+            name: Which of the event's statistics, where it has several.
+
+        Raises:
+            StatisticsError: There is no such value; says which exist.
+        """
+        return self._statistics.get_stats_value(event, level, name)

@@ -1,0 +1,53 @@
+"""Actors that dial in from wherever they are."""
+
+from collections.abc import Sequence
+
+from actor.policies.torch_policy import TorchPolicy
+from learner.actors.served import ServedDistributedActors
+from services.learner_service import LearnerControl
+
+
+class RemoteDistributedActors(ServedDistributedActors):
+    """Starts no actor: whoever joins, acts; they come and go while training runs.
+
+    Args:
+        policy: The policy to cast first.
+        n_rollout_steps: T.
+        batch_size: B, in trajectories.
+        queue_out_of_sync_factor: Times `batch_size`, the capacity of the queue.
+        addresses: Where to listen: `host:port` or `unix:/path`.
+        seed: From which the actors' seeds derive.
+        max_actors: Actors that may be alive at once.
+        max_policy_lag: Rollouts that are more versions old are dropped and counted; None: none is.
+        control: Who may steer over `LearnerService`; None: it tells the status only.
+        collect_timeout_s: How long `collect_outputs` waits before it gives up.
+    """
+
+    def __init__(
+        self,
+        policy: TorchPolicy,
+        n_rollout_steps: int,
+        batch_size: int,
+        queue_out_of_sync_factor: float = 1.0,
+        *,
+        addresses: Sequence[str],
+        seed: int = 0,
+        max_actors: int = 64,
+        max_policy_lag: int | None = None,
+        control: LearnerControl | None = None,
+        collect_timeout_s: float = 600.0,
+    ) -> None:
+        super().__init__(
+            None,
+            policy,
+            n_rollout_steps,
+            0,
+            batch_size,
+            queue_out_of_sync_factor,
+            addresses=addresses,
+            seed=seed,
+            max_actors=max_actors,
+            max_policy_lag=max_policy_lag,
+            control=control,
+            collect_timeout_s=collect_timeout_s,
+        )

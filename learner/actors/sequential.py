@@ -1,0 +1,143 @@
+"""Actors one after the other in this very thread: for debugging, and the same bits every time."""
+
+from collections import deque
+from collections.abc import Sequence
+
+from actor.environments.make import make_vector_env
+from actor.policies.policy import Policy, make_policy
+from actor.policies.torch_policy import TorchPolicy
+from actor.rollout_worker import RolloutWorker
+from learner.actor_registry import derive_seed
+from learner.actors.base import DistributedActors, EnvFactory
+from learner.rollout_queue import RolloutSlice
+from services.errors import CollectInterruptedError, ConfigurationError
+from services.policies import PolicyState
+
+
+def check_seeds(name: str, seeds: Sequence[int] | None, n_actors: int) -> tuple[int, ...]:
+    """One seed an actor, or none at all.
+
+    Raises:
+        ConfigurationError: Another number of seeds.
+    """
+    if seeds is None:
+        return ()
+    if len(seeds) != n_actors:
+        raise ConfigurationError(f"{name} has {len(seeds)} entries; expected n_actors = {n_actors}, one each")
+    return tuple(seeds)
+
+
+class SequentialDistributedActors(DistributedActors):
+    """Runs its actors in turn, a rollout each, whenever trajectories are missing. Bit-reproducible for the same seeds.
+
+    Args:
+        env_factory: Makes one environment.
+        policy: The policy to sample actions from.
+        n_rollout_steps: T.
+        n_actors: How many actors take turns.
+        batch_size: B, in trajectories.
+        actor_env_seeds: A seed an actor for its environments; derived from `seed` where None.
+        actor_agent_seeds: A seed an actor for its sampling of actions; likewise.
+        envs_per_actor: Environments each of them steps at once.
+        seed: From which seeds that are not given derive.
+    """
+
+    def __init__(
+        self,
+        env_factory: EnvFactory,
+        policy: TorchPolicy,
+        n_rollout_steps: int,
+        n_actors: int,
+        batch_size: int,
+        actor_env_seeds: Sequence[int] | None = None,
+        actor_agent_seeds: Sequence[int] | None = None,
+        *,
+        envs_per_actor: int = 1,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(env_factory, policy, n_rollout_steps, n_actors, batch_size)
+        self._env_factory = env_factory
+        self._envs_per_actor = envs_per_actor
+        self._env_seeds = check_seeds("actor_env_seeds", actor_env_seeds, n_actors) or tuple(
+            derive_seed(seed, 0, slot, 1) for slot in range(n_actors)
+        )
+        self._agent_seeds = check_seeds("actor_agent_seeds", actor_agent_seeds, n_actors) or tuple(
+            derive_seed(seed, 1, slot, 1) for slot in range(n_actors)
+        )
+        self._workers: list[tuple[RolloutWorker, Policy]] = []
+        self._turn = 0
+        self._queue: deque[RolloutSlice] = deque()
+        self._version = 0
+
+    def start(self) -> None:
+        """Makes the environments and the policies."""
+        if self._workers:
+            return
+        for slot in range(self.n_actors):
+            policy = make_policy(
+                self.policy.spaces,
+                self.policy.spec,
+                seed=self._agent_seeds[slot],
+                allowed_network=self.policy.spec.network,
+            )
+            worker = RolloutWorker(
+                make_vector_env(self._env_factory, self._envs_per_actor),
+                policy,
+                self.n_rollout_steps,
+                actor_id=f"sequential-{slot}",
+                incarnation=1,
+                env_seed=self._env_seeds[slot],
+            )
+            self._workers.append((worker, policy))
+        self._version = 0
+        self.broadcast_updated_policy(self.policy.state_arrays())
+
+    def stop(self) -> None:
+        """Closes the environments."""
+        for worker, _ in self._workers:
+            worker.close()
+        self._workers.clear()
+        self._queue.clear()
+        self._batcher = None
+        self._turn = 0
+
+    def broadcast_updated_policy(self, state_dict: PolicyState) -> None:
+        """Hands the next version to every actor; each uses it from its next rollout on."""
+        self._version += 1
+        for _, policy in self._workers:
+            policy.load(self._version, state_dict)
+
+    @property
+    def policy_version(self) -> int:
+        """The newest version that was cast."""
+        return self._version
+
+    @property
+    def queue_size(self) -> int:
+        """Trajectories of the last rollout that the last batch did not need."""
+        return sum(piece.n_trajectories for piece in self._queue)
+
+    @property
+    def queue_capacity(self) -> int:
+        """One rollout: nothing is played ahead."""
+        return self._envs_per_actor
+
+    @property
+    def n_actors_alive(self) -> int:
+        """All of them, once started."""
+        return len(self._workers)
+
+    def _next_slice(self, max_trajectories: int) -> RolloutSlice:
+        if not self._queue:
+            worker, _ = self._workers[self._turn]
+            self._turn = (self._turn + 1) % self.n_actors
+            rollout = worker.collect(lambda: self.interrupted)
+            if rollout is None:
+                raise CollectInterruptedError("collecting was interrupted: training is to end")
+            self._queue.append(RolloutSlice(rollout, 0, rollout.n_envs))
+        piece = self._queue.popleft()
+        if piece.n_trajectories > max_trajectories:
+            cut = piece.start + max_trajectories
+            self._queue.appendleft(RolloutSlice(piece.rollout, cut, piece.stop))
+            piece = RolloutSlice(piece.rollout, piece.start, cut)
+        return piece

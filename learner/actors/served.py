@@ -1,0 +1,252 @@
+"""Actors behind the learner's gRPC server: what local processes, containers and remote actors have in common."""
+
+import math
+import time
+from collections.abc import Sequence
+
+from actor.policies.torch_policy import TorchPolicy
+from learner.actor_registry import ActorRegistry
+from learner.actors.base import DistributedActors, EnvFactory
+from learner.actors.unsteered import UnsteeredControl
+from learner.publisher import PolicyPublisher
+from learner.rollout_intake import RolloutIntake
+from learner.rollout_queue import RolloutQueue, RolloutSlice
+from services.errors import CollectInterruptedError, CollectTimeoutError, ConfigurationError
+from services.learner_service import LearnerControl
+from services.policies import PolicyState
+from services.server import LearnerServer, make_server
+from services.status import ActorInfo, ActorState
+
+# How often the trainer's thread looks up while it waits for rollouts.
+_LOOK_S = 0.25
+
+# How long streams may take to end by themselves when the server stops.
+_GRACE_S = 1.0
+
+
+def queue_capacity(batch_size: int, queue_out_of_sync_factor: float) -> int:
+    """`ceil(batch_size * queue_out_of_sync_factor)` trajectories.
+
+    Raises:
+        ConfigurationError: That is less than one.
+    """
+    capacity = math.ceil(batch_size * queue_out_of_sync_factor)
+    if capacity < 1:
+        raise ConfigurationError(
+            f"queue_out_of_sync_factor is {queue_out_of_sync_factor}: with batch_size {batch_size} the queue would hold "
+            f"{capacity} rollouts; expected a factor above 0, 1.0 for one batch"
+        )
+    return capacity
+
+
+class ServedDistributedActors(DistributedActors):
+    """Serves `RolloutService`, `PolicyService` and `LearnerService` to whoever dials in.
+
+    Staleness: at most `ceil(batch_size * queue_out_of_sync_factor)` trajectories are queued or promised room, and each
+    actor has at most one rollout under way beyond that. Between actors of equal speed a rollout is therefore at most
+    `queue_out_of_sync_factor + n_actors * envs_per_actor / batch_size` updates old.
+
+    Args:
+        env_factory: Makes one environment; None where the actors bring their own.
+        policy: The policy to cast first.
+        n_rollout_steps: T.
+        n_actors: Actors to start; 0 where they dial in by themselves.
+        batch_size: B, in trajectories.
+        queue_out_of_sync_factor: Times `batch_size`, the capacity of the queue.
+        addresses: Where to listen: `host:port` (port 0: any free one) or `unix:/path`.
+        actor_env_seeds: Seeds of the environments by slot; derived from `seed` where None.
+        actor_agent_seeds: Seeds of the sampling by slot; likewise.
+        seed: From which all other seeds derive.
+        max_actors: Actors that may be alive at once.
+        max_policy_lag: Rollouts that are more versions old are dropped and counted; None: none is.
+        control: Who may steer over `LearnerService`; None: it tells the status only.
+        collect_timeout_s: How long `collect_outputs` waits before it gives up.
+    """
+
+    def __init__(
+        self,
+        env_factory: EnvFactory | None,
+        policy: TorchPolicy,
+        n_rollout_steps: int,
+        n_actors: int,
+        batch_size: int,
+        queue_out_of_sync_factor: float = 1.0,
+        *,
+        addresses: Sequence[str],
+        actor_env_seeds: Sequence[int] = (),
+        actor_agent_seeds: Sequence[int] = (),
+        seed: int = 0,
+        max_actors: int = 64,
+        max_policy_lag: int | None = None,
+        control: LearnerControl | None = None,
+        collect_timeout_s: float = 600.0,
+    ) -> None:
+        super().__init__(
+            env_factory, policy, n_rollout_steps, n_actors, batch_size, collect_timeout_s=collect_timeout_s
+        )
+        self._capacity = queue_capacity(batch_size, queue_out_of_sync_factor)
+        self._addresses = tuple(addresses)
+        self._seed = seed
+        self._seeds = (tuple(actor_env_seeds), tuple(actor_agent_seeds))
+        self._max_actors = max(max_actors, n_actors)
+        self._max_policy_lag = max_policy_lag
+        self._control = control
+        self._queue = RolloutQueue(self._capacity)
+        self._publisher: PolicyPublisher | None = None
+        self._registry: ActorRegistry | None = None
+        self._intake: RolloutIntake | None = None
+        self._servers: list[LearnerServer] = []
+        self._next_look = 0.0
+        self.stale_rollouts = 0
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where it listens, once started, with the ports that were found where 0 was asked for."""
+        return tuple(server.address for server in self._servers)
+
+    def start(self) -> None:
+        """Casts the first policy and begins to serve.
+
+        Raises:
+            AddressInUseError: Somebody else serves one of the addresses.
+        """
+        if self._intake is not None:
+            return
+        self._queue = RolloutQueue(self._capacity)
+        self._registry = ActorRegistry(
+            max_actors=self._max_actors, seed=self._seed, env_seeds=self._seeds[0], agent_seeds=self._seeds[1]
+        )
+        self._publisher = PolicyPublisher(self.policy.spaces, self.policy.spec, seed=self._seed)
+        self._publisher.publish(self.policy.state_arrays())
+        self._intake = RolloutIntake(
+            self._registry,
+            self._queue,
+            spaces=self.policy.spaces,
+            policy=self.policy.spec,
+            n_rollout_steps=self.n_rollout_steps,
+        )
+        control = self._control or UnsteeredControl(self)
+        try:
+            for address in self._addresses:
+                server = make_server(
+                    address,
+                    sink=self._intake,
+                    source=self._publisher,
+                    control=control,
+                    max_actors=self._max_actors,
+                )
+                server.start()
+                self._servers.append(server)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Tells the actors that training has ended, and stops serving."""
+        if self._intake is None or self._publisher is None:
+            return
+        for server in self._servers:
+            server.drain()
+        self._intake.end_training()
+        self._publisher.end()
+        self._queue.close()
+        for server in self._servers:
+            server.stop(_GRACE_S)
+        self._servers.clear()
+        self._intake = None
+        self._batcher = None
+
+    def broadcast_updated_policy(self, state_dict: PolicyState) -> None:
+        """Encodes the next version once and wakes every subscriber."""
+        assert self._publisher is not None, "start() comes first"
+        self._publisher.publish(state_dict)
+
+    @property
+    def policy_version(self) -> int:
+        """The newest version that was cast."""
+        return self._publisher.version if self._publisher is not None else 0
+
+    @property
+    def queue_size(self) -> int:
+        """Trajectories that wait to be collected."""
+        return self._queue.size
+
+    @property
+    def queue_capacity(self) -> int:
+        """Trajectories that may wait before the actors have to."""
+        return self._capacity
+
+    @property
+    def n_actors_alive(self) -> int:
+        """Actors whose stream is open."""
+        return self._registry.n_alive() if self._registry is not None else 0
+
+    @property
+    def actor_infos(self) -> list[ActorInfo]:
+        """Every actor that has ever joined, by slot."""
+        return self._registry.infos() if self._registry is not None else []
+
+    @property
+    def intake(self) -> RolloutIntake | None:
+        """Where rollouts come in; None before `start`."""
+        return self._intake
+
+    def _next_slice(self, max_trajectories: int) -> RolloutSlice:
+        # not only while waiting: the others may be fast enough that a dead actor is never missed
+        if time.monotonic() >= self._next_look:
+            self._look_after()
+        piece = self._fresh(self._queue.get(max_trajectories, 0.0))
+        if piece is not None:
+            return piece
+        deadline = time.monotonic() + self.collect_timeout_s
+        with self.waiting.waiting_for("rollouts"):
+            while True:
+                self._look_after()
+                piece = self._fresh(self._queue.get(max_trajectories, _LOOK_S))
+                if piece is not None:
+                    return piece
+                reason = self._explain_wait()
+                self.waiting.explain(reason)
+                if time.monotonic() > deadline:
+                    raise CollectTimeoutError(
+                        f"no rollout for {self.collect_timeout_s:.0f} s: the learner waits for {reason}"
+                    )
+
+    def _fresh(self, piece: RolloutSlice | None) -> RolloutSlice | None:
+        """None, counted, for what is older than `max_policy_lag` allows."""
+        if piece is None or self._max_policy_lag is None:
+            return piece
+        if self.policy_version - piece.rollout.policy_version <= self._max_policy_lag:
+            return piece
+        self.stale_rollouts += piece.n_trajectories
+        return None
+
+    def _look_after(self) -> None:
+        self._next_look = time.monotonic() + _LOOK_S
+        if self.interrupted:
+            raise CollectInterruptedError("collecting was interrupted: training is to end")
+        self._look_after_actors()
+
+    def _look_after_actors(self) -> None:
+        """Called while waiting; raises if the actors cannot go on.
+
+        Raises:
+            ActorFailedError: An actor failed, and that is not to be survived.
+        """
+
+    def _explain_wait(self) -> str:
+        """Whom the trainer waits for, and what to do about it."""
+        infos = self.actor_infos
+        streaming = [info for info in infos if info.state is ActorState.STREAMING]
+        if streaming:
+            quietest = max(streaming, key=lambda info: info.idle_s)
+            return (
+                f"rollouts from {len(streaming)} connected actors ({quietest.actor_id} has been quiet for "
+                f"{quietest.idle_s:.0f} s): their environments are slow or hang"
+            )
+        where = ", ".join(self.addresses)
+        gone = "".join(
+            f"; {info.actor_id} is {info.state.name.lower()}" + (f": {info.last_error}" if info.last_error else "")
+            for info in infos[:3]
+        )
+        return f"an actor to join at {where}: start one with `rollcast actor --learner-address HOST:PORT`{gone}"

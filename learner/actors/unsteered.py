@@ -1,0 +1,60 @@
+"""Control of actors that no trainer steers: their user calls `collect_outputs` himself."""
+
+from typing import TYPE_CHECKING, NoReturn
+
+from services.errors import RefusedError
+from services.status import ActorInfo, LearnerStatus, Phase
+from services.version import software_version
+
+if TYPE_CHECKING:
+    from learner.actors.served import ServedDistributedActors
+
+
+class UnsteeredControl:
+    """Tells how the actors stand, and refuses to steer: a `services.learner_service.LearnerControl`.
+
+    Args:
+        actors: Whose status to tell.
+    """
+
+    def __init__(self, actors: "ServedDistributedActors") -> None:
+        self._actors = actors
+
+    def status(self) -> LearnerStatus:
+        """What is known without a trainer."""
+        reason, waited_s = self._actors.waiting.current()
+        return LearnerStatus(
+            phase=Phase.TRAINING,
+            waiting_for=reason,
+            waiting_s=waited_s,
+            policy_version=self._actors.policy_version,
+            queue_size=self._actors.queue_size,
+            queue_capacity=self._actors.queue_capacity,
+            actors_alive=self._actors.n_actors_alive,
+            actors_expected=self._actors.n_actors,
+            software_version=software_version(),
+        )
+
+    def actors(self) -> list[ActorInfo]:
+        """Every actor that has joined, by slot."""
+        return self._actors.actor_infos
+
+    def pause(self) -> None:
+        """Refused."""
+        self._refuse("pause")
+
+    def resume(self) -> None:
+        """Refused."""
+        self._refuse("resume")
+
+    def save_checkpoint(self) -> tuple[str, int]:
+        """Refused."""
+        self._refuse("save a checkpoint")
+
+    def request_stop(self) -> None:
+        """Ends the wait of `collect_outputs`."""
+        self._actors.interrupt()
+
+    @staticmethod
+    def _refuse(what: str) -> NoReturn:
+        raise RefusedError(f"cannot {what}: no trainer runs these actors; their own program decides when to update")

@@ -1,0 +1,1 @@
+"""What turns a batch into a better policy: the seam, and the algorithms behind it."""

@@ -1,0 +1,95 @@
+"""What an algorithm keeps in a checkpoint: named tensors (safetensors) and named values (JSON). No pickle."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from services.errors import ConfigurationError
+
+TENSORS_FILE = "algorithm.safetensors"
+VALUES_FILE = "algorithm.json"
+
+
+def write_training_state(directory: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+    """Writes tensors and values into a directory.
+
+    Args:
+        directory: Made if it does not exist.
+        tensors: By name; from any device. Views of one storage are written each on its own.
+        values: By name; anything JSON can hold.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    # numpy's writer: torch's refuses tensors that share a storage, and all parameters here are views of one vector.
+    arrays = {name: np.ascontiguousarray(tensor.detach().cpu().numpy()) for name, tensor in tensors.items()}
+    safetensors.numpy.save_file(arrays, directory / TENSORS_FILE)
+    (directory / VALUES_FILE).write_text(json.dumps(dict(values), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def read_training_state(directory: Path) -> tuple[dict[str, NDArray[np.generic]], dict[str, Any]]:
+    """Reads what `write_training_state` wrote.
+
+    Args:
+        directory: Where it was written.
+
+    Returns:
+        Arrays by name, and values by name.
+
+    Raises:
+        ConfigurationError: If a file is missing or cannot be read.
+    """
+    missing = [name for name in (TENSORS_FILE, VALUES_FILE) if not (directory / name).is_file()]
+    if missing:
+        raise ConfigurationError(
+            f"{directory} is not a checkpoint: {', '.join(missing)} missing; expected a directory that "
+            "Algorithm.save wrote. Choose one of RUN_DIR/checkpoints."
+        )
+    try:
+        values = json.loads((directory / VALUES_FILE).read_text(encoding="utf-8"))
+        arrays = safetensors.numpy.load_file(directory / TENSORS_FILE)
+    except (ValueError, safetensors.SafetensorError) as error:
+        raise ConfigurationError(f"The checkpoint {directory} cannot be read: {error}. Choose another one.") from error
+    return arrays, values
+
+
+def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns the tensors as `prefix.name`."""
+    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def load_module(module: nn.Module, prefix: str, arrays: Mapping[str, NDArray[np.generic]], *, source: Path) -> None:
+    """Copies the arrays named `prefix.*` into a module's parameters and buffers, in place.
+
+    Args:
+        module: The module, on any device.
+        prefix: What `with_prefix` put before the names.
+        arrays: Arrays by name.
+        source: Where they come from, for messages.
+
+    Raises:
+        ConfigurationError: If names or shapes are not the module's.
+    """
+    start = f"{prefix}."
+    found = {name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)}
+    expected = module.state_dict()
+    if found.keys() != expected.keys():
+        raise ConfigurationError(
+            f"The {prefix} in {source} holds {sorted(found)}; expected {sorted(expected)}. "
+            "Resume with the spaces, the network and the algorithm of that run."
+        )
+    for name, tensor in expected.items():
+        if tuple(tensor.shape) != found[name].shape:
+            raise ConfigurationError(
+                f"{start}{name} in {source} has shape {list(found[name].shape)}; expected {list(tensor.shape)}. "
+                "Resume with the spaces and the network of that run."
+            )
+    with torch.no_grad():
+        for name, tensor in expected.items():
+            tensor.copy_(torch.from_numpy(found[name]))

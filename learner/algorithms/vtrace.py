@@ -1,0 +1,106 @@
+"""V-trace targets (Espeholt et al. 2018, "IMPALA", https://arxiv.org/abs/1802.01561), as pure tensor functions.
+
+Names carry their time index as in rlax: `v_t` is the value of the state in which step t acts, `v_tp1` that of the
+state it led to.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class VTraceReturns(NamedTuple):
+    """What the policy and the critic learn from.
+
+    Attributes:
+        vs: `[T, B]`, the targets v_s of the critic.
+        pg_advantage: `[T, B]`, what weighs the policy gradient, its truncated importance weight included.
+    """
+
+    vs: Tensor
+    pg_advantage: Tensor
+
+
+@torch.no_grad()
+def vtrace(
+    *,
+    log_rho_t: Tensor,
+    r_t: Tensor,
+    discount_t: Tensor,
+    continues_t: Tensor,
+    v_t: Tensor,
+    v_tp1: Tensor,
+    clip_rho: float = 1.0,
+    clip_c: float = 1.0,
+    clip_pg_rho: float = 1.0,
+    lambda_: float = 1.0,
+) -> VTraceReturns:
+    """Computes the V-trace targets and the advantages of the policy gradient.
+
+    Equation 1 of the paper in the recursive form of its remark 1, with rho_t = min(clip_rho, pi/mu) and
+    c_t = lambda * min(clip_c, pi/mu):
+
+        delta_t = rho_t (r_t + discount_t V(x_{t+1}) - V(x_t))
+        v_t - V(x_t) = delta_t + discount_t c_t continues_t (v_{t+1} - V(x_{t+1}))
+
+    and the policy gradient of section 4.2, with rho_t = min(clip_pg_rho, pi/mu):
+
+        advantage_t = rho_t (r_t + discount_t (V(x_{t+1}) + lambda continues_t (v_{t+1} - V(x_{t+1}))) - V(x_t))
+
+    An episode that was truncated has `discount_t > 0` and `continues_t` False: its value goes on from the true final
+    observation, its trace does not. The last step of the trajectory has nothing behind it, whatever `continues_t` says.
+
+    No gradient flows through the result. Everything stays on the device of the arguments; there is no synchronisation.
+
+    Args:
+        log_rho_t: float `[T, B]`, log-probability of the action under the policy that learns, less that under the
+            policy that acted.
+        r_t: float `[T, B]`, rewards.
+        discount_t: float `[T, B]` in [0, 1], 0 where the episode terminated.
+        continues_t: bool `[T, B]`, False where the episode ended with this step, by termination or truncation.
+        v_t: float `[T, B]`, value of the observation in which step t acts.
+        v_tp1: float `[T, B]`, value of the true next observation: the final one where the episode ended.
+        clip_rho: Upper bound of the importance weight in delta; decides which policy's value is learnt.
+        clip_c: Upper bound of the importance weight in the trace; decides how fast.
+        clip_pg_rho: Upper bound of the importance weight in the policy gradient.
+        lambda_: In [0, 1], how far a correction travels back; 1 is the paper's, 0 one-step TD.
+
+    Returns:
+        Targets and advantages, each `[T, B]`.
+
+    Raises:
+        ValueError: If an argument is not of rank 2, the shapes differ, or `continues_t` is not bool.
+    """
+    _check_shapes(log_rho_t=log_rho_t, r_t=r_t, discount_t=discount_t, continues_t=continues_t, v_t=v_t, v_tp1=v_tp1)
+    rho_t = log_rho_t.exp()
+    delta_t = rho_t.clamp(max=clip_rho) * torch.addcmul(r_t - v_t, discount_t, v_tp1)
+    # Where the trace goes on, discount_t; where it ends, 0.
+    trace_t = discount_t * continues_t
+    decay_t = (rho_t.clamp(max=clip_c) * trace_t).mul_(lambda_)
+
+    # One small operation a step, written in place: this loop is all of V-trace that does not run over [T, B] at once.
+    vs_minus_v_t = delta_t.clone()
+    rows = vs_minus_v_t.unbind(0)
+    decay_rows = decay_t.unbind(0)
+    for t in range(len(rows) - 2, -1, -1):
+        rows[t].addcmul_(decay_rows[t], rows[t + 1])
+
+    q_t = torch.addcmul(r_t, discount_t, v_tp1)
+    q_t[:-1].addcmul_(trace_t[:-1], vs_minus_v_t[1:], value=lambda_)
+    pg_advantage = rho_t.clamp_(max=clip_pg_rho) * q_t.sub_(v_t)
+    return VTraceReturns(vs=vs_minus_v_t.add_(v_t), pg_advantage=pg_advantage)
+
+
+def _check_shapes(**arguments: Tensor) -> None:
+    shape = arguments["r_t"].shape
+    for name, tensor in arguments.items():
+        if tensor.dim() != 2:
+            raise ValueError(f"{name} has rank {tensor.dim()} (shape {list(tensor.shape)}); expected [T, B].")
+        if tensor.shape != shape:
+            raise ValueError(
+                f"{name} has shape {list(tensor.shape)}, r_t {list(shape)}; "
+                "expected one shape [T, B] for all arguments."
+            )
+    if arguments["continues_t"].dtype != torch.bool:
+        raise ValueError(f"continues_t is {arguments['continues_t'].dtype}; expected torch.bool.")

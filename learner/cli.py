@@ -1,0 +1,120 @@
+"""The `rollcast` command. Light to import: actor processes that are spawned import it again."""
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+
+from services.errors import ConfigurationError, RollcastError
+from services.version import software_version
+
+USAGE = """\
+usage: rollcast COMMAND [options]
+
+Rollouts in, policies cast out: distributed reinforcement learning over gRPC.
+
+commands:
+  train      train with actors on this machine: the learner and its actors, started and ended together
+  learner    learn from whichever actors dial in, and serve the gRPC API
+  actor      step environments for a learner somewhere else
+  status     show how a learner stands
+  evaluate   play episodes with the policy of a run
+
+`rollcast COMMAND --help` explains every setting. Each can be given on the command line, as ROLLCAST_<NAME> in the
+environment, or in a YAML file with --config FILE; the command line wins, then the environment, then the file.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; returns its exit code: 0, 1 after an error, 2 for settings that cannot be right, 130 for Ctrl-C."""
+    command, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if command in ("-h", "--help", "help"):
+        sys.stdout.write(USAGE)
+        return 0
+    if command == "--version":
+        sys.stdout.write(f"rollcast {software_version()}\n")
+        return 0
+    if command not in COMMANDS:
+        sys.stderr.write(f"rollcast: there is no command {command!r}; expected one of {', '.join(COMMANDS)}\n")
+        return 2
+    try:
+        return COMMANDS[command](rest)
+    except ConfigurationError as error:
+        sys.stderr.write(f"rollcast {command}: {error}\n")
+        return 2
+    except RollcastError as error:
+        sys.stderr.write(f"rollcast {command}: {type(error).__name__}: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _log_to_stderr(level: str) -> None:
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+
+
+def _train(arguments: list[str]) -> int:
+    from learner.settings import TrainSettings
+
+    settings = TrainSettings.from_command_line("rollcast train", arguments)
+    _log_to_stderr(settings.log_level)
+    if settings.actor_kind == "subprocess" and settings.start_method in (None, "forkserver"):
+        from learner.actors.forkserver import start_forkserver
+
+        # on another core, while this one imports torch
+        start_forkserver()
+    from rich.console import Console
+
+    from learner.commands.train import train
+
+    return train(settings, Console())
+
+
+def _learner(arguments: list[str]) -> int:
+    from learner.settings import LearnerSettings
+
+    settings = LearnerSettings.from_command_line("rollcast learner", arguments)
+    _log_to_stderr(settings.log_level)
+    from rich.console import Console
+
+    from learner.commands.learner import learner
+
+    return learner(settings, Console())
+
+
+def _actor(arguments: list[str]) -> int:
+    from actor.__main__ import main as actor_main
+
+    return actor_main(arguments, program="rollcast actor")
+
+
+def _status(arguments: list[str]) -> int:
+    from rich.console import Console
+
+    from learner.commands.status import status
+    from learner.settings import StatusSettings
+
+    return status(StatusSettings.from_command_line("rollcast status", arguments), Console())
+
+
+def _evaluate(arguments: list[str]) -> int:
+    from learner.settings import EvaluateSettings
+
+    settings = EvaluateSettings.from_command_line("rollcast evaluate", arguments)
+    _log_to_stderr(settings.log_level)
+    from rich.console import Console
+
+    from learner.commands.evaluate import evaluate
+
+    return evaluate(settings, Console())
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "train": _train,
+    "learner": _learner,
+    "actor": _actor,
+    "status": _status,
+    "evaluate": _evaluate,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

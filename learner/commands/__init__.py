@@ -1,0 +1,1 @@
+"""The commands of `rollcast`, a module each: settings in, exit code out."""

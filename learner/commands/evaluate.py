@@ -1,0 +1,59 @@
+"""`rollcast evaluate RUN_DIR`: how good is the policy that a run has saved?"""
+
+import dataclasses
+import json
+
+from rich.console import Console
+from rich.table import Table
+
+from actor.environments.make import EnvironmentFactory
+from actor.policies.policy import make_policy
+from actor.threads import limit_threads
+from learner.evaluate import Evaluation, evaluate_policy
+from learner.run_directory import RunDirectory
+from learner.settings import EvaluateSettings
+from learner.training_run import probe_spaces
+
+
+def evaluate(settings: EvaluateSettings, console: Console) -> int:
+    """Plays the episodes, prints the figures, and returns the exit code.
+
+    Raises:
+        ConfigurationError: The folder holds no such policy, or it does not fit the environment.
+    """
+    run = RunDirectory.open(settings.run_dir)
+    trained = run.read_settings()
+    saved = run.read_policy(settings.policy)
+    env_factory = EnvironmentFactory(trained["env_id"], trained["env_kwargs"])
+    policy = make_policy(probe_spaces(env_factory), saved.spec, seed=settings.seed, allowed_network=saved.spec.network)
+    policy.load(saved.policy_version, saved.state)
+    limit_threads(1)
+    evaluation = evaluate_policy(
+        env_factory,
+        policy,
+        n_episodes=settings.n_episodes,
+        seed=settings.seed,
+        deterministic=settings.deterministic,
+        video_dir=settings.video,
+    )
+    _print(console, settings, evaluation, saved.policy_version, trained["env_id"])
+    if settings.summary_json is not None:
+        settings.summary_json.write_text(json.dumps(dataclasses.asdict(evaluation), indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+def _print(console: Console, settings: EvaluateSettings, evaluation: Evaluation, version: int, env_id: str) -> None:
+    low, high = evaluation.confidence_interval
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in (
+        ("policy", f"{settings.policy}, version {version}, on {env_id}"),
+        ("episodes", f"{settings.n_episodes}, {'likeliest actions' if settings.deterministic else 'sampled actions'}"),
+        ("mean return", f"{evaluation.mean:.2f}"),
+        ("std", f"{evaluation.std:.2f}"),
+        ("95 % confidence", f"{low:.2f} to {high:.2f} (Student's t)"),
+        ("mean length", f"{sum(evaluation.lengths) / len(evaluation.lengths):.1f} steps"),
+    ):
+        table.add_row(name, value)
+    if settings.video is not None:
+        table.add_row("video", str(settings.video))
+    console.print(table)

@@ -1,0 +1,71 @@
+"""What `train` and `learner` do around a run: signals, the live view, the summary, the exit code."""
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
+from rich.console import Console
+from rich.table import Table
+
+from learner.settings import LearnerSettings
+from learner.trainer import TrainingSummary
+from learner.training_run import TrainingRun
+from learner.writers.console import ConsoleView
+
+
+def run_and_report(run: TrainingRun, settings: LearnerSettings, console: Console) -> int:
+    """Trains with a live view, prints the summary, and returns the exit code: 0, or 130 after Ctrl-C."""
+    with stop_on_signals(run) as received:
+        view = ConsoleView(run.control.status, console, stop_return=run.stop_return, total_steps=settings.total_steps)
+        with view:
+            summary = run.train()
+    print_summary(console, summary, run)
+    if settings.summary_json is not None:
+        summary.write_json(settings.summary_json)
+    return 130 if signal.SIGINT in received else 0
+
+
+@contextlib.contextmanager
+def stop_on_signals(run: TrainingRun) -> Iterator[list[int]]:
+    """Ctrl-C and SIGTERM end training after the running update; a second Ctrl-C ends it at once.
+
+    Yields:
+        The signals that have come, so far.
+    """
+    received: list[int] = []
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        del frame
+        if number == signal.SIGINT and number in received:
+            raise KeyboardInterrupt
+        received.append(number)
+        run.control.request_stop()
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def print_summary(console: Console, summary: TrainingSummary, run: TrainingRun) -> None:
+    """Prints how training went and where to find it."""
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    mean_return = "no episode has ended" if summary.mean_return is None else f"{summary.mean_return:.1f}"
+    if run.stop_return is not None:
+        mean_return += f" ({'solved' if summary.solved else 'not solved'}: {run.stop_return:g} over 100 episodes)"
+    for name, value in (
+        ("mean return", mean_return),
+        ("env steps", f"{summary.env_steps:,} in {summary.seconds:.1f} s ({summary.env_steps_per_second:,.0f}/s)"),
+        ("updates", f"{summary.updates:,}"),
+        (
+            "policy",
+            f"version {summary.policy_version:,}, lag mean {summary.policy_lag_mean:.2f}, max {summary.policy_lag_max}",
+        ),
+        ("run directory", str(run.run_directory.path)),
+        ("look at it", f"rollcast evaluate {run.run_directory.path}"),
+    ):
+        table.add_row(name, value)
+    console.print(table)

@@ -1,0 +1,71 @@
+"""`rollcast status`: how a learner stands."""
+
+import dataclasses
+import enum
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from services.client import LearnerClient
+
+from learner.settings import StatusSettings
+from services.status import ActorInfo, LearnerStatus
+
+
+def status(settings: StatusSettings, console: Console) -> int:
+    """Asks the learner and prints what it says; returns the exit code.
+
+    Raises:
+        LearnerUnreachableError: Nobody answers at the address.
+    """
+    with LearnerClient(settings.address, timeout_s=settings.timeout_s) as client:
+        if settings.watch:
+            for current in client.watch_status(1.0):
+                _show(settings, console, current, client.actors() if settings.actors else [])
+        else:
+            _show(settings, console, client.status(), client.actors() if settings.actors else [])
+    return 0
+
+
+def _show(settings: StatusSettings, console: Console, current: LearnerStatus, actors: list[ActorInfo]) -> None:
+    if settings.json_output:
+        document = _plain(current) | ({"actors": [_plain(info) for info in actors]} if settings.actors else {})
+        console.print_json(json.dumps(document))
+        return
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in _plain(current).items():
+        table.add_row(
+            name,
+            f"{value:,.2f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value),
+        )
+    console.print(table)
+    if actors:
+        console.print(_actors_table(actors))
+
+
+def _actors_table(actors: list[ActorInfo]) -> Table:
+    table = Table(
+        "slot", "actor", "incarnation", "state", "envs", "rollouts", "env steps", "policy", "quiet s", "last error"
+    )
+    for info in actors:
+        table.add_row(
+            str(info.slot),
+            info.actor_id,
+            str(info.incarnation),
+            info.state.name.lower(),
+            str(info.n_envs),
+            f"{info.rollouts:,}",
+            f"{info.env_steps:,}",
+            str(info.policy_version),
+            f"{info.idle_s:.1f}",
+            info.last_error,
+        )
+    return table
+
+
+def _plain(value: LearnerStatus | ActorInfo) -> dict[str, Any]:
+    return {
+        name: item.name.lower() if isinstance(item, enum.Enum) else item
+        for name, item in dataclasses.asdict(value).items()
+    }

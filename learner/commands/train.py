@@ -1,0 +1,58 @@
+"""`rollcast train`: the learner and its actors on this machine."""
+
+from rich.console import Console
+
+from actor.environments.make import EnvironmentFactory
+from actor.policies.torch_policy import TorchPolicy
+from learner.actors.base import DistributedActors
+from learner.actors.sequential import SequentialDistributedActors
+from learner.actors.subproc import SubprocDistributedActors
+from learner.commands.running import run_and_report
+from learner.control import TrainingControl
+from learner.settings import TrainSettings
+from learner.training_run import training_run
+
+
+def train(settings: TrainSettings, console: Console) -> int:
+    """Trains to the end and returns the exit code.
+
+    Raises:
+        RollcastError: Training cannot start, or cannot go on.
+    """
+
+    env_factory = EnvironmentFactory(settings.env_id, settings.env_kwargs, settings.vectorization)
+
+    def make_actors(policy: TorchPolicy, control: TrainingControl) -> DistributedActors:
+        if settings.actor_kind == "sequential":
+            return SequentialDistributedActors(
+                env_factory,
+                policy,
+                settings.n_rollout_steps,
+                settings.n_actors,
+                settings.batch_size,
+                envs_per_actor=settings.envs_per_actor,
+                seed=settings.seed,
+            )
+        return SubprocDistributedActors(
+            env_factory,
+            policy,
+            settings.n_rollout_steps,
+            settings.n_actors,
+            settings.batch_size,
+            settings.queue_out_of_sync_factor,
+            settings.start_method,
+            envs_per_actor=settings.envs_per_actor,
+            seed=settings.seed,
+            addresses=(settings.address,),
+            max_actors=settings.max_actors,
+            max_policy_lag=settings.max_policy_lag,
+            on_actor_failure=settings.on_actor_failure,
+            max_restarts=settings.max_restarts,
+            control=control,
+            collect_timeout_s=settings.collect_timeout_s,
+            log_level=settings.log_level,
+        )
+
+    n_processes = settings.n_actors if settings.actor_kind == "subprocess" else 0
+    with training_run(settings, env_factory, make_actors, n_local_actors=n_processes) as run:
+        return run_and_report(run, settings, console)

@@ -1,0 +1,113 @@
+"""How far training has come: counters, rates, policy lag, returns."""
+
+import dataclasses
+import threading
+import time
+from collections import deque
+
+from learner.batch import Batch
+
+# Rates are taken over this many of the last seconds.
+_RATE_WINDOW_S = 5.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressSnapshot:
+    """Progress at one moment.
+
+    Attributes:
+        env_steps: Environment steps trained on.
+        updates: Updates done.
+        seconds: Since the start.
+        env_steps_per_second: Over the last seconds.
+        updates_per_second: Over the last seconds.
+        policy_lag_mean: Mean over all trajectories of (version that learnt - version that acted).
+        policy_lag_max: The largest.
+        episodes: Episodes finished.
+        mean_return: Of the last 100 episodes; None before the first.
+        waiting_fraction: Share of the time the trainer spent waiting for batches.
+    """
+
+    env_steps: int
+    updates: int
+    seconds: float
+    env_steps_per_second: float
+    updates_per_second: float
+    policy_lag_mean: float
+    policy_lag_max: int
+    episodes: int
+    mean_return: float | None
+    waiting_fraction: float
+
+
+class TrainingProgress:
+    """Counts. The trainer's thread records; any thread takes snapshots.
+
+    Args:
+        n_return_episodes: Over how many of the last episodes the mean return is taken.
+    """
+
+    def __init__(self, n_return_episodes: int = 100) -> None:
+        self._lock = threading.Lock()  # guards everything below
+        self._started = time.monotonic()
+        self._env_steps = self._updates = self._episodes = 0
+        self._lag_sum = self._lag_count = self._lag_max = 0
+        self._waited_s = 0.0
+        self._returns: deque[float] = deque(maxlen=n_return_episodes)
+        self._marks: deque[tuple[float, int, int]] = deque([(self._started, 0, 0)])
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps trained on."""
+        return self._env_steps
+
+    def record(self, batch: Batch, *, policy_version: int, dequeue_s: float) -> None:
+        """Counts an update.
+
+        Args:
+            batch: What was trained on.
+            policy_version: The version that learnt from it.
+            dequeue_s: How long the trainer waited for it, in seconds.
+        """
+        lag = policy_version - batch.policy_version
+        now = time.monotonic()
+        with self._lock:
+            self._env_steps += batch.n_env_steps
+            self._updates += 1
+            self._lag_sum += int(lag.sum())
+            self._lag_count += len(lag)
+            self._lag_max = max(self._lag_max, int(lag.max()))
+            self._waited_s += dequeue_s
+            self._episodes += len(batch.episodes)
+            self._returns.extend(episode.episode_return for episode in batch.episodes)
+            if now - self._marks[-1][0] >= _RATE_WINDOW_S / 50:
+                self._marks.append((now, self._env_steps, self._updates))
+                while now - self._marks[0][0] > _RATE_WINDOW_S and len(self._marks) > 2:
+                    self._marks.popleft()
+
+    def recent_mean_return(self) -> float | None:
+        """Mean return of the last `n_return_episodes`; None until that many have ended."""
+        with self._lock:
+            if len(self._returns) < (self._returns.maxlen or 0):
+                return None
+            return sum(self._returns) / len(self._returns)
+
+    def snapshot(self) -> ProgressSnapshot:
+        """Everything at this moment."""
+        now = time.monotonic()
+        with self._lock:
+            seconds = now - self._started
+            then, steps_then, updates_then = self._marks[0]
+            window_s = max(now - then, 1e-9)
+            return ProgressSnapshot(
+                env_steps=self._env_steps,
+                updates=self._updates,
+                seconds=seconds,
+                env_steps_per_second=(self._env_steps - steps_then) / window_s,
+                updates_per_second=(self._updates - updates_then) / window_s,
+                policy_lag_mean=self._lag_sum / self._lag_count if self._lag_count else 0.0,
+                policy_lag_max=self._lag_max,
+                episodes=self._episodes,
+                mean_return=sum(self._returns) / len(self._returns) if self._returns else None,
+                waiting_fraction=self._waited_s / seconds if seconds > 0 else 0.0,
+            )

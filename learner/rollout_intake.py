@@ -1,0 +1,229 @@
+"""Where rollouts come in: joins are agreed, duplicates dropped, credits given, the rest queued."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from learner.actor_registry import ActorRecord, ActorRegistry
+from learner.rollout_queue import RolloutQueue
+from services.channel import MAX_MESSAGE_BYTES
+from services.errors import (
+    DuplicateSequenceError,
+    InvalidRolloutError,
+    LimitExceededError,
+    NotReadyError,
+    ProtocolMismatchError,
+    RollcastError,
+)
+from services.joining import JoinAgreement, JoinOffer
+from services.policies import PolicySpec
+from services.rollouts import ActorFailure, Rollout, StreamProgress
+from services.spaces import EnvironmentSpaces, check_spaces_match
+
+logger = logging.getLogger(__name__)
+
+
+class RolloutIntake:
+    """The learner's side of `RolloutService`: a `services.rollout_service.RolloutSink`.
+
+    Credits: every actor may always have one rollout under way, the `n_actors / batch_size` of the seeds' staleness
+    bound. Where the queue has room that nobody was promised, it may have a second one, so that it goes on stepping
+    while the first is on its way; that room is reserved in the queue. So at most `capacity` trajectories are queued or
+    promised, and at most one rollout per actor beyond that.
+
+    Args:
+        registry: Who has joined.
+        queue: Where accepted rollouts go.
+        spaces: What every actor's environments must look like.
+        policy: What every actor shall build.
+        n_rollout_steps: T.
+    """
+
+    def __init__(
+        self,
+        registry: ActorRegistry,
+        queue: RolloutQueue,
+        *,
+        spaces: EnvironmentSpaces,
+        policy: PolicySpec,
+        n_rollout_steps: int,
+    ) -> None:
+        self._registry = registry
+        self._queue = queue
+        self._spaces = spaces
+        self._policy = policy
+        self._n_rollout_steps = n_rollout_steps
+        self._ended = threading.Event()
+        self._lock = threading.Lock()  # guards the counters
+        self._duplicates = 0
+        self._rejected = 0
+
+    @property
+    def duplicate_rollouts(self) -> int:
+        """Rollouts received again after a reconnect, and dropped."""
+        return self._duplicates
+
+    @property
+    def rejected_rollouts(self) -> int:
+        """Rollouts refused because they did not fit."""
+        return self._rejected
+
+    def end_training(self) -> None:
+        """From now on every actor is told that training has ended."""
+        self._ended.set()
+
+    def join(self, offer: JoinOffer) -> JoinAgreement:
+        """Agrees with an actor on what it shall do.
+
+        Raises:
+            NotReadyError: Training has ended.
+            ProtocolMismatchError: It was started with another policy network.
+            SpacesMismatchError: Its spaces are not the learner's.
+            LimitExceededError: There are `max_actors` already.
+        """
+        if self._ended.is_set():
+            raise NotReadyError("training has ended; this learner takes no more actors")
+        name = offer.actor_id or "(unnamed)"
+        if offer.network != self._policy.network:
+            raise ProtocolMismatchError(
+                f"actor {name!r} was started with --network {offer.network!r}, the learner trains "
+                f"{self._policy.network!r}: start both with the same"
+            )
+        check_spaces_match(self._spaces, offer.spaces, expected_side="the learner", offered_side=f"actor {name!r}")
+        record = self._registry.join(offer)
+        env_seed, agent_seed = self._registry.seeds(record)
+        logger.info("actor %s joined: slot %d, incarnation %d", record.actor_id, record.slot, record.incarnation)
+        return JoinAgreement(
+            actor_id=record.actor_id,
+            slot=record.slot,
+            incarnation=record.incarnation,
+            acknowledged_sequence=record.acknowledged_sequence,
+            n_rollout_steps=self._n_rollout_steps,
+            env_seed=env_seed,
+            agent_seed=agent_seed,
+            policy=self._policy,
+            max_message_bytes=MAX_MESSAGE_BYTES,
+        )
+
+    def open_stream(self, actor_id: str, incarnation: int, *, peer: str, cancel: Callable[[], None]) -> "IntakeStream":
+        """Opens the stream of an actor that has joined.
+
+        Raises:
+            UnknownActorError: It has not.
+            ActorReplacedError: Another process has, under its name.
+        """
+        del peer  # the join has told it
+        record = self._registry.open_stream(actor_id, incarnation, cancel)
+        return IntakeStream(self, record, cancel)
+
+    def _count_duplicate(self) -> None:
+        with self._lock:
+            self._duplicates += 1
+
+    def _note_rejected(self, record: ActorRecord, error: RollcastError) -> None:
+        logger.warning("refused a rollout: %s", error)
+        self._registry.rejected(record, str(error))
+        with self._lock:
+            self._rejected += 1
+
+    def _note_failure(self, record: ActorRecord, failure: ActorFailure) -> None:
+        logger.error("actor %s failed:\n%s", record.actor_id, failure.traceback)
+        self._registry.failed(record, failure)
+
+
+class IntakeStream:
+    """One open stream: a `services.rollout_service.RolloutStream`. Used by the stream's own thread only.
+
+    Args:
+        intake: Whose stream this is.
+        record: Whose rollouts these are.
+        cancel: Identifies the stream in the registry.
+    """
+
+    def __init__(self, intake: RolloutIntake, record: ActorRecord, cancel: Callable[[], None]) -> None:
+        self._intake = intake
+        self._queue = intake._queue
+        self._record = record
+        self._cancel = cancel
+        self.actor_id = record.actor_id
+        self.incarnation = record.incarnation
+        self.spaces = intake._spaces
+        self.n_rollout_steps = intake._n_rollout_steps
+        self.n_envs = record.offer.n_envs
+        self._acknowledged = record.acknowledged_sequence
+        self._last_on_stream = 0
+        # an actor has one credit always, and at most one more that is backed by a reservation
+        self._has_reservation = False
+        self._credit = self._acknowledged + 1
+        self._extend_credit()
+
+    def progress(self) -> StreamProgress:
+        """What the actor is to know."""
+        return StreamProgress(
+            acknowledged_sequence=self._acknowledged,
+            credit_sequence=self._credit,
+            end_of_training=self._intake._ended.is_set(),
+        )
+
+    def accept(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> StreamProgress:
+        """Queues a rollout, waiting while the queue is full; drops it if it was accepted before.
+
+        Raises:
+            DuplicateSequenceError: It was sent on this very stream before.
+            InvalidRolloutError: Rollouts before it are missing.
+            LimitExceededError: It was not credited.
+            NotReadyError: The learner is stopping.
+        """
+        sequence = rollout.sequence
+        if sequence <= self._last_on_stream:
+            raise DuplicateSequenceError(
+                f"actor {self.actor_id!r} sent rollout {sequence} after {self._last_on_stream} on one stream; each is "
+                "sent once a stream, in order"
+            )
+        if sequence <= self._acknowledged:
+            self._last_on_stream = sequence
+            self._intake._count_duplicate()
+            return self.progress()
+        if sequence > self._credit:
+            raise LimitExceededError(
+                f"actor {self.actor_id!r} sent rollout {sequence} but was credited up to {self._credit}: wait for credit"
+            )
+        if sequence != self._acknowledged + 1:
+            raise InvalidRolloutError(
+                f"actor {self.actor_id!r} sent rollout {sequence} after {self._acknowledged}: those between are missing; "
+                "send every rollout that is not acknowledged, in order"
+            )
+        if self._intake._ended.is_set():
+            return self.progress()
+        self._last_on_stream = sequence
+        from_reserve, self._has_reservation = self._has_reservation, False
+        if not self._queue.put(rollout, is_active=is_active, from_reserve=from_reserve):
+            if self._intake._ended.is_set():
+                return self.progress()
+            raise NotReadyError(f"the stream of actor {self.actor_id!r} broke while its rollout waited for room")
+        self._acknowledged = sequence
+        self._intake._registry.accepted(self._record, rollout)
+        self._credit = max(self._credit, sequence + 1)
+        self._extend_credit()
+        return self.progress()
+
+    def fail(self, failure: ActorFailure) -> None:
+        """Notes that the actor has failed."""
+        self._intake._note_failure(self._record, failure)
+
+    def rejected(self, error: RollcastError) -> None:
+        """Counts and logs a rollout that did not fit."""
+        self._intake._note_rejected(self._record, error)
+
+    def close(self, *, clean: bool) -> None:
+        """Gives back what was reserved."""
+        if self._has_reservation:
+            self._queue.release(self.n_envs)
+            self._has_reservation = False
+        self._intake._registry.close_stream(self._record, self._cancel, clean=clean)
+        logger.info("actor %s %s", self.actor_id, "left" if clean else "was lost")
+
+    def _extend_credit(self) -> None:
+        if not self._has_reservation and self._credit == self._acknowledged + 1 and self._queue.reserve(self.n_envs):
+            self._has_reservation = True
+            self._credit += 1

@@ -1,0 +1,252 @@
+"""What is left of a run: its settings, its metrics, its policies, its checkpoints."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import safetensors
+import safetensors.numpy
+import yaml
+
+from services.errors import ConfigurationError
+from services.policies import PolicySpec, PolicyState
+
+PolicyName = Literal["last", "best"]
+
+_SETTINGS_FILE = "settings.yaml"
+_METRICS_FILE = "metrics.jsonl"
+_METADATA_KEY = "rollcast.policy.v1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedPolicy:
+    """A policy in a run directory.
+
+    Attributes:
+        spec: Its architecture.
+        state: Its arrays.
+        policy_version: Its version in that run.
+        env_steps: How many environment steps the run had made.
+        mean_return: Mean return of the run's recent episodes at that time, None before the first had finished.
+    """
+
+    spec: PolicySpec
+    state: PolicyState
+    policy_version: int
+    env_steps: int
+    mean_return: float | None
+
+
+class RunDirectory:
+    """A directory with what a run leaves behind.
+
+        settings.yaml              the resolved settings
+        metrics.jsonl              one line a record
+        tensorboard/               the same for TensorBoard
+        policy_last.safetensors    the newest policy; its architecture, version and return are in the file's metadata
+        policy_best.safetensors    the one with the highest mean return
+        checkpoints/NNNNNNNN/      what training goes on from, by number of updates
+
+    Invariant: a file or a checkpoint is there whole or not at all, whenever the process or the machine stops. One
+    thread writes, any may read.
+
+    Attributes:
+        path: The directory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Names a directory; use `create` or `open`."""
+        self.path = path
+
+    @classmethod
+    def create(cls, root: Path, name: str) -> "RunDirectory":
+        """Makes the directory of a new run.
+
+        Args:
+            root: Where runs are; made if it does not exist.
+            name: The run's own, unique there.
+
+        Returns:
+            The directory, with nothing in it but empty folders.
+
+        Raises:
+            ConfigurationError: If there is something of that name already, or it cannot be made.
+        """
+        path = root / name
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            if any(path.iterdir()):
+                raise ConfigurationError(
+                    f"The run directory {path} is not empty; expected a new one. "
+                    "Choose another --run-dir, or move it away."
+                )
+            for folder in ("tensorboard", "checkpoints"):
+                (path / folder).mkdir()
+        except OSError as error:
+            raise ConfigurationError(
+                f"The run directory {path} cannot be made: {error.strerror}; expected a place that can be written to. "
+                "Choose another --run-dir."
+            ) from error
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> "RunDirectory":
+        """Opens the directory of an earlier run.
+
+        Args:
+            path: The directory.
+
+        Returns:
+            The directory, with settings and a last policy in it.
+
+        Raises:
+            ConfigurationError: If it is not a run directory; the message lists what is missing.
+        """
+        run_directory = cls(path)
+        expected = (path / _SETTINGS_FILE, run_directory.policy_path("last"))
+        missing = [file.name for file in expected if not file.is_file()]
+        if missing:
+            what = f"{', '.join(missing)} missing" if path.is_dir() else "it does not exist"
+            raise ConfigurationError(
+                f"not a run directory: {path}: {what}; expected a directory that `rollcast train` wrote. "
+                "Give the path that the summary of the run printed."
+            )
+        return run_directory
+
+    @property
+    def metrics_path(self) -> Path:
+        """Where the JSON lines go."""
+        return self.path / _METRICS_FILE
+
+    @property
+    def tensorboard_path(self) -> Path:
+        """Where TensorBoard's event files go."""
+        return self.path / "tensorboard"
+
+    def policy_path(self, name: PolicyName) -> Path:
+        """Where the last or the best policy is, or will be."""
+        return self.path / f"policy_{name}.safetensors"
+
+    def write_settings(self, settings: Mapping[str, Any]) -> None:
+        """Writes the resolved settings: plain values, lists and mappings."""
+        _write_atomically(self.path / _SETTINGS_FILE, yaml.safe_dump(dict(settings), sort_keys=False).encode())
+
+    def read_settings(self) -> dict[str, Any]:
+        """Reads the settings of the run.
+
+        Raises:
+            ConfigurationError: If there are none, or they are not YAML.
+        """
+        path = self.path / _SETTINGS_FILE
+        try:
+            settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, yaml.YAMLError) as error:
+            raise ConfigurationError(
+                f"{path} cannot be read: {error}; expected the settings of a run. Restore the file."
+            ) from error
+        if not isinstance(settings, dict):
+            raise ConfigurationError(f"{path} holds a {type(settings).__name__}; expected a mapping. Restore the file.")
+        return settings
+
+    def write_policy(self, name: PolicyName, policy: SavedPolicy) -> None:
+        """Writes a policy in place of the one of that name."""
+        described = {
+            "spec": asdict(policy.spec),
+            "policy_version": policy.policy_version,
+            "env_steps": policy.env_steps,
+            "mean_return": policy.mean_return,
+        }
+        # one entry: safetensors writes several in another order each time, and equal policies give equal files
+        metadata = {_METADATA_KEY: json.dumps(described)}
+        _write_atomically(self.policy_path(name), safetensors.numpy.save(dict(policy.state), metadata))
+
+    def read_policy(self, name: PolicyName) -> SavedPolicy:
+        """Reads a policy back.
+
+        Args:
+            name: `"last"` or `"best"`.
+
+        Raises:
+            ConfigurationError: If there is none of that name, or the file is not one that `write_policy` wrote.
+        """
+        path = self.policy_path(name)
+        if not path.is_file():
+            there = sorted(file.name for file in self.path.glob("policy_*.safetensors")) or "no policy"
+            raise ConfigurationError(
+                f"{path} does not exist; {self.path} holds {there}. Choose a policy that it holds."
+            )
+        try:
+            with safetensors.safe_open(path, framework="numpy") as file:
+                metadata = file.metadata() or {}
+                state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
+            described = json.loads(metadata[_METADATA_KEY])
+            spec = described["spec"]
+            return SavedPolicy(
+                spec=PolicySpec(**{**spec, "hidden_sizes": tuple(spec["hidden_sizes"])}),
+                state=state,
+                policy_version=int(described["policy_version"]),
+                env_steps=int(described["env_steps"]),
+                mean_return=described["mean_return"],
+            )
+        except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"{path} is not a saved policy: {type(error).__name__}: {error}; expected a file that a run wrote. "
+                "Choose the other policy of the run, or a checkpoint."
+            ) from error
+
+    @contextmanager
+    def new_checkpoint(self, n_updates: int) -> Iterator[Path]:
+        """Makes a checkpoint: what the body writes into the directory appears at once and whole, or not at all.
+
+        Args:
+            n_updates: The number of updates so far, at least 0; names the checkpoint, and replaces one of that name.
+
+        Yields:
+            An empty directory to write into.
+        """
+        final = self.path / "checkpoints" / f"{n_updates:08d}"
+        temporary = final.with_name(f".{final.name}.tmp")
+        # What a process that was killed while writing has left behind.
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        try:
+            yield temporary
+            for file in temporary.rglob("*"):
+                if file.is_file():
+                    _fsync(file)
+            _fsync(temporary)
+            shutil.rmtree(final, ignore_errors=True)
+            temporary.rename(final)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        _fsync(final.parent)
+
+    def checkpoints(self) -> tuple[Path, ...]:
+        """The checkpoints, oldest first."""
+        folder = self.path / "checkpoints"
+        found = [path for path in folder.glob("[0-9]*") if path.is_dir()] if folder.is_dir() else []
+        return tuple(sorted(found, key=lambda path: int(path.name)))
+
+
+def _write_atomically(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    # The rename is in the directory, which has a cache of its own.
+    _fsync(path.parent)
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

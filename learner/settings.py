@@ -1,0 +1,120 @@
+"""The settings of the learner's processes: `train`, `learner`, `status`, `evaluate`. Imports neither torch nor grpc."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic_settings import CliPositionalArg
+
+from actor.settings import ActingSettings, EnvironmentSettings
+from learner.algorithms.impala_settings import ImpalaSettings
+from services.policies import Activation
+from services.settings import ProcessSettings
+
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
+
+
+class LearnerSettings(EnvironmentSettings):
+    """Learns from whoever joins, and serves the gRPC API."""
+
+    address: str = Field(
+        "localhost:50051", description="Where to listen: host:port (port 0: any free one) or unix:/path."
+    )
+    algorithm: Literal["impala"] = Field("impala", description="What learns.")
+    impala: ImpalaSettings = Field(default_factory=ImpalaSettings, description="Settings of IMPALA.")
+    network: str = Field(
+        "auto",
+        description="The policy network: auto (an MLP for vectors, the Nature CNN for images, chosen from the space), or "
+        "package.module:factory, called with the observation space and the number of outputs. Actors must be started "
+        "with the same name.",
+    )
+    hidden_sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (64, 64), description="Sizes of the hidden layers of the MLP."
+    )
+    activation: Activation = Field("tanh", description="Activation of the MLP.")
+    n_rollout_steps: Annotated[int, Field(ge=1)] = Field(32, description="T: environment steps in a rollout.")
+    batch_size: Annotated[int, Field(ge=1)] = Field(
+        64, description="B: rollouts (trajectories of one environment) in a batch."
+    )
+    queue_out_of_sync_factor: Annotated[float, Field(gt=0)] = Field(
+        1.0, description="Times batch_size, the rollouts that may wait in the queue: bounds how stale they are."
+    )
+    max_policy_lag: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="Drop rollouts whose policy is more versions old than this; empty: drop none."
+    )
+    max_actors: Annotated[int, Field(ge=1, le=4096)] = Field(64, description="Actors that may be connected at once.")
+    total_steps: Annotated[int, Field(ge=1)] = Field(
+        20_000_000, description="Environment steps after which training ends."
+    )
+    stop_return: float | None = Field(
+        None,
+        description="Mean return of the last 100 episodes at which training ends; empty: the environment's own reward "
+        "threshold, where it has one.",
+    )
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(
+        0, description="From which every other seed derives: networks, environments, sampling of actions."
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="Where to learn; auto: on a GPU if there is one."
+    )
+    torch_threads: Annotated[int, Field(ge=0)] = Field(
+        0, description="Threads of torch in the learner; 0: as many as there are cores left beside local actors."
+    )
+    run_dir: Path | None = Field(
+        None, description="A new folder for what the run leaves behind; empty: one below runs/, named after the run."
+    )
+    summary_json: Path | None = Field(None, description="Write the summary to this file when training has ended.")
+    log_interval_s: Annotated[float, Field(gt=0)] = Field(2.0, description="Seconds between two records of metrics.")
+    checkpoint_interval_s: Annotated[float, Field(gt=0)] = Field(300.0, description="Seconds between two checkpoints.")
+    collect_timeout_s: Annotated[float, Field(gt=0)] = Field(
+        600.0, description="Seconds without any rollout after which training fails, saying whom it waited for."
+    )
+    log_level: LogLevel = Field("WARNING", description="What to log, to stderr.")
+
+
+class TrainSettings(ActingSettings, LearnerSettings):
+    """Trains with actors on this machine: starts the learner and its actors, and ends with them."""
+
+    address: str = Field(
+        "localhost:0",
+        description="Where to serve the API, and further actors from elsewhere, besides the local socket: host:port "
+        "(port 0: any free one).",
+    )
+    n_actors: Annotated[int, Field(ge=1, le=1024)] = Field(2, description="Actor processes on this machine.")
+    actor_kind: Literal["subprocess", "sequential"] = Field(
+        "subprocess", description="subprocess; or sequential: in the learner's own thread, the same bits every time."
+    )
+    start_method: Literal["forkserver", "spawn", "fork"] | None = Field(
+        None, description="How actor processes are started; empty: forkserver where there is one, else spawn."
+    )
+    on_actor_failure: Literal["restart", "fail"] = Field(
+        "restart", description="What to do when an actor fails: start it again (with backoff), or end the run."
+    )
+    max_restarts: Annotated[int, Field(ge=0)] = Field(
+        10, description="How often an actor may fail in a row before the run fails."
+    )
+
+
+class StatusSettings(ProcessSettings):
+    """Shows how a learner stands, over its gRPC API."""
+
+    address: str = Field("localhost:50051", description="Where the learner listens: host:port or unix:/path.")
+    watch: bool = Field(False, description="Show it again and again until training ends.")
+    actors: bool = Field(False, description="List the actors, too.")
+    json_output: bool = Field(False, description="Print JSON instead of a table.")
+    timeout_s: Annotated[float, Field(gt=0)] = Field(5.0, description="How long to wait for an answer, in seconds.")
+
+
+class EvaluateSettings(ProcessSettings):
+    """Plays episodes with a policy that a run has saved."""
+
+    run_dir: CliPositionalArg[Path] = Field(description="The run's folder.")
+    policy: Literal["best", "last"] = Field("best", description="Which of its policies.")
+    n_episodes: Annotated[int, Field(ge=1)] = Field(20, description="Episodes to play.")
+    deterministic: bool = Field(True, description="Take the most likely action, instead of sampling.")
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(
+        0, description="Episode i is played with a seed derived from this one and i."
+    )
+    video: Path | None = Field(None, description="Record the episodes into this folder; needs the extra 'video'.")
+    summary_json: Path | None = Field(None, description="Write the figures to this file.")
+    log_level: LogLevel = Field("WARNING", description="What to log, to stderr.")

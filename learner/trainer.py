@@ -1,0 +1,208 @@
+"""The training loop."""
+
+import dataclasses
+import json
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from learner.actors.base import DistributedActors
+from learner.algorithms.algorithm import Algorithm, Metrics
+from learner.control import TrainingControl
+from learner.progress import TrainingProgress
+from learner.run_directory import PolicyName, RunDirectory, SavedPolicy
+from learner.writers import MetricsWriter, write_all
+from services.errors import CollectInterruptedError
+from services.status import Phase
+
+logger = logging.getLogger(__name__)
+
+# The best policy is written at most this often: early in training every episode is a record.
+_BEST_POLICY_INTERVAL_S = 2.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSummary:
+    """How training went; what `--summary-json` writes."""
+
+    env_steps: int
+    seconds: float
+    env_steps_per_second: float
+    updates: int
+    mean_return: float | None
+    solved: bool
+    policy_version: int
+    policy_lag_mean: float
+    policy_lag_max: int
+
+    def write_json(self, path: Path) -> None:
+        """Writes the summary to a file."""
+        path.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n", encoding="utf-8")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """When to do what.
+
+    Attributes:
+        total_steps: Environment steps after which training ends.
+        stop_return: Mean return at which training ends; None: at none.
+        log_interval_s: Seconds between two records of metrics.
+        checkpoint_interval_s: Seconds between two checkpoints.
+    """
+
+    total_steps: int
+    stop_return: float | None
+    log_interval_s: float = 2.0
+    checkpoint_interval_s: float = 300.0
+
+
+class Trainer:
+    """Collects, updates, broadcasts, until there is a reason to stop. Everything else looks on.
+
+    Args:
+        actors: Who acts; started and stopped by `run`.
+        algorithm: What learns.
+        control: Who may steer.
+        schedule: When to do what.
+        device: Where batches are wanted.
+        run: Where policies and checkpoints are kept; None: nowhere.
+        writers: Where metrics go; closed by whoever opened them.
+    """
+
+    def __init__(
+        self,
+        actors: DistributedActors,
+        algorithm: Algorithm,
+        control: TrainingControl,
+        schedule: Schedule,
+        *,
+        device: torch.device,
+        run: RunDirectory | None = None,
+        writers: Sequence[MetricsWriter] = (),
+    ) -> None:
+        self._actors = actors
+        self._algorithm = algorithm
+        self._control = control
+        self._schedule = schedule
+        self._device = str(device)
+        self._run = run
+        self._writers = writers
+        self._progress = TrainingProgress()
+        self._solved = False
+        self._best_return = float("-inf")
+        self._next_log = self._next_best = 0.0
+        self._next_checkpoint = time.monotonic() + schedule.checkpoint_interval_s
+        control.attach(actors, self._progress, self._save_checkpoint if run is not None else None)
+
+    def run(self) -> TrainingSummary:
+        """Trains until solved, out of steps, or told to stop; saves the policy, stops the actors.
+
+        Raises:
+            CollectTimeoutError: No rollouts came.
+            ActorFailedError: The actors cannot go on.
+            RollcastError: Training diverged.
+        """
+        actors, algorithm, control, progress = self._actors, self._algorithm, self._control, self._progress
+        try:
+            with actors:
+                control.enter(Phase.TRAINING)
+                while not self._is_done():
+                    batch, _, _, dequeue_s = actors.collect_outputs(self._device)
+                    with control.update_turn():
+                        metrics = algorithm.update(batch, progress=progress.env_steps / self._schedule.total_steps)
+                        progress.record(batch, policy_version=actors.policy_version, dequeue_s=dequeue_s)
+                        actors.broadcast_updated_policy(algorithm.policy_state())
+                    self._keep(metrics)
+                control.enter(Phase.STOPPING)
+        except CollectInterruptedError:
+            logger.info("training was stopped")
+        finally:
+            control.enter(Phase.STOPPING)
+            self._save_policy("last")
+            self._save_policy_if_best()
+        control.enter(Phase.FINISHED)
+        return self._summary()
+
+    def _is_done(self) -> bool:
+        mean_return, target = self._progress.recent_mean_return(), self._schedule.stop_return
+        self._solved = mean_return is not None and target is not None and mean_return >= target
+        return self._solved or self._control.stop_requested or self._progress.env_steps >= self._schedule.total_steps
+
+    def _keep(self, metrics: Metrics) -> None:
+        """Writes what is due: metrics, the best policy, a checkpoint."""
+        now = time.monotonic()
+        if now >= self._next_log:
+            self._next_log = now + self._schedule.log_interval_s
+            self._write_metrics(metrics)
+        if now >= self._next_best:
+            self._next_best = now + _BEST_POLICY_INTERVAL_S
+            self._save_policy_if_best()
+        if self._run is not None and now >= self._next_checkpoint:
+            self._next_checkpoint = now + self._schedule.checkpoint_interval_s
+            self._save_checkpoint()
+
+    def _write_metrics(self, metrics: Metrics) -> None:
+        now = self._progress.snapshot()
+        values = {
+            "train/mean_return": now.mean_return if now.mean_return is not None else float("nan"),
+            "train/episodes": now.episodes,
+            "train/updates": now.updates,
+            "train/policy_version": self._actors.policy_version,
+            "speed/env_steps_per_second": now.env_steps_per_second,
+            "speed/updates_per_second": now.updates_per_second,
+            "speed/waiting_fraction": now.waiting_fraction,
+            "queue/size": self._actors.queue_size,
+            "queue/policy_lag_mean": now.policy_lag_mean,
+            "queue/policy_lag_max": now.policy_lag_max,
+            "actors/alive": self._actors.n_actors_alive,
+        }
+        losses = {f"{self._control.algorithm}/{name}": float(value) for name, value in metrics.items()}
+        write_all(self._writers, now.env_steps, values | losses)
+
+    def _save_policy(self, name: PolicyName) -> None:
+        if self._run is None:
+            return
+        now = self._progress.snapshot()
+        self._run.write_policy(
+            name,
+            SavedPolicy(
+                spec=self._algorithm.policy.spec,
+                state=self._algorithm.policy_state(),
+                policy_version=self._actors.policy_version,
+                env_steps=now.env_steps,
+                mean_return=now.mean_return,
+            ),
+        )
+        if name == "last" and not self._run.policy_path("best").exists():
+            self._save_policy("best")
+
+    def _save_policy_if_best(self) -> None:
+        mean_return = self._progress.recent_mean_return()
+        if mean_return is not None and mean_return > self._best_return:
+            self._best_return = mean_return
+            self._save_policy("best")
+
+    def _save_checkpoint(self) -> tuple[Path, int]:
+        assert self._run is not None, "a run without a directory has no checkpoints"
+        with self._run.new_checkpoint(self._algorithm.n_updates) as directory:
+            self._algorithm.save(directory)
+        self._save_policy("last")
+        return self._run.checkpoints()[-1], self._actors.policy_version
+
+    def _summary(self) -> TrainingSummary:
+        now = self._progress.snapshot()
+        return TrainingSummary(
+            env_steps=now.env_steps,
+            seconds=now.seconds,
+            env_steps_per_second=now.env_steps / now.seconds,
+            updates=now.updates,
+            mean_return=now.mean_return,
+            solved=self._solved,
+            policy_version=self._actors.policy_version,
+            policy_lag_mean=now.policy_lag_mean,
+            policy_lag_max=now.policy_lag_max,
+        )

@@ -1,0 +1,148 @@
+"""Puts a training run together: from settings to a trainer."""
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import gymnasium
+import torch
+
+from actor.environments.make import EnvironmentFactory, environment_spaces, make_vector_env
+from actor.policies.torch_policy import TorchPolicy
+from learner.actors.base import DistributedActors
+from learner.algorithms.algorithm import Algorithm
+from learner.algorithms.impala import Impala
+from learner.control import TrainingControl
+from learner.run_directory import RunDirectory
+from learner.settings import LearnerSettings
+from learner.trainer import Schedule, Trainer, TrainingSummary
+from learner.writers import JsonLinesWriter, TensorBoardWriter
+from services.errors import ConfigurationError
+from services.policies import PolicySpec
+from services.spaces import EnvironmentSpaces
+
+logger = logging.getLogger(__name__)
+
+RUNS = Path("runs")
+
+MakeActors = Callable[[TorchPolicy, TrainingControl], DistributedActors]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRun:
+    """A run, ready to go.
+
+    Attributes:
+        trainer: Runs it.
+        control: Steers it and knows how it stands.
+        actors: Who acts in it.
+        run_directory: What it leaves behind.
+        stop_return: The mean return at which it ends; None: at none.
+    """
+
+    trainer: Trainer
+    control: TrainingControl
+    actors: DistributedActors
+    run_directory: RunDirectory
+    stop_return: float | None
+
+    def train(self) -> TrainingSummary:
+        """Trains to the end; see `Trainer.run`."""
+        return self.trainer.run()
+
+
+@contextlib.contextmanager
+def training_run(
+    settings: LearnerSettings, env_factory: EnvironmentFactory, make_actors: MakeActors, *, n_local_actors: int
+) -> Iterator[TrainingRun]:
+    """Makes everything a run needs, and closes it.
+
+    Args:
+        settings: What was asked for.
+        env_factory: Makes the environment whose spaces are learnt on.
+        make_actors: Makes the actors, not started.
+        n_local_actors: Processes that share this machine's cores with the learner.
+
+    Raises:
+        ConfigurationError: Something asked for cannot be had; nothing is left behind.
+    """
+    set_torch_threads(settings.torch_threads, n_local_actors)
+    device = choose_device(settings.device)
+    spaces = probe_spaces(env_factory)
+    algorithm = make_algorithm(settings, spaces, device)
+    path = settings.run_dir or default_run_dir(settings)
+    run_directory = RunDirectory.create(path.parent, path.name)
+    run_directory.write_settings(settings.model_dump(mode="json"))
+    control = TrainingControl(algorithm=settings.algorithm, run_dir=run_directory.path)
+    actors = make_actors(algorithm.policy, control)
+    stop_return = settings.stop_return if settings.stop_return is not None else reward_threshold(settings.env_id)
+    with contextlib.ExitStack() as stack:
+        writers = (JsonLinesWriter(run_directory.metrics_path), TensorBoardWriter(run_directory.tensorboard_path))
+        for writer in writers:
+            stack.callback(writer.close)
+        trainer = Trainer(
+            actors,
+            algorithm,
+            control,
+            Schedule(
+                total_steps=settings.total_steps,
+                stop_return=stop_return,
+                log_interval_s=settings.log_interval_s,
+                checkpoint_interval_s=settings.checkpoint_interval_s,
+            ),
+            device=device,
+            run=run_directory,
+            writers=writers,
+        )
+        yield TrainingRun(
+            trainer=trainer, control=control, actors=actors, run_directory=run_directory, stop_return=stop_return
+        )
+
+
+def make_algorithm(settings: LearnerSettings, spaces: EnvironmentSpaces, device: torch.device) -> Algorithm:
+    """Makes the algorithm that the settings name."""
+    spec = PolicySpec(network=settings.network, hidden_sizes=settings.hidden_sizes, activation=settings.activation)
+    return Impala(spaces, spec, settings.impala, device=device, seed=settings.seed)
+
+
+def probe_spaces(env_factory: EnvironmentFactory) -> EnvironmentSpaces:
+    """Makes one environment to see its spaces, and closes it."""
+    vector_env = make_vector_env(env_factory, 1)
+    try:
+        return environment_spaces(vector_env)
+    finally:
+        vector_env.close()
+
+
+def choose_device(name: str) -> torch.device:
+    """The device that is asked for.
+
+    Raises:
+        ConfigurationError: CUDA is asked for, and there is none.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigurationError("--device: 'cuda', but torch finds no CUDA device here; use --device cpu, or auto")
+    return torch.device(name)
+
+
+def set_torch_threads(n_threads: int, n_local_actors: int) -> None:
+    """Gives torch its threads in this process; 0: the cores that local actors leave, at least one."""
+    torch.set_num_threads(n_threads or max(1, len(os.sched_getaffinity(0)) - n_local_actors))
+
+
+def reward_threshold(env_id: str) -> float | None:
+    """The mean return at which gymnasium calls an environment solved, where it says so."""
+    spec = gymnasium.registry.get(env_id)
+    return spec.reward_threshold if spec is not None else None
+
+
+def default_run_dir(settings: LearnerSettings) -> Path:
+    """`runs/ENV-ALGORITHM-seedN-TIME`."""
+    name = settings.env_id.replace("/", "-").replace(":", "-")
+    return RUNS / f"{name}-{settings.algorithm}-seed{settings.seed}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"

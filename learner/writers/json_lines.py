@@ -1,0 +1,39 @@
+"""Metrics as JSON lines: one object a line, for jq, pandas and people."""
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+
+class JsonLinesWriter:
+    """Appends `{"time": ..., "env_steps": ..., "name": value, ...}` lines to a file.
+
+    Every line is flushed: whoever follows the file sees it, and a process that is killed leaves whole lines. One thread
+    calls it.
+    """
+
+    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
+        """Opens the file, to append.
+
+        Args:
+            path: The file; its directory exists.
+            clock: Seconds since the epoch.
+
+        Raises:
+            OSError: If the file cannot be opened.
+        """
+        self._file = path.open("a", encoding="utf-8")
+        self._clock = clock
+
+    def write(self, env_steps: int, metrics: Mapping[str, float]) -> None:
+        """Appends a line; see `MetricsWriter.write`. JSON has no NaN and no infinity: they become null."""
+        values = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        record = {"time": round(self._clock(), 3), "env_steps": env_steps, **values}
+        self._file.write(json.dumps(record) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Closes the file; idempotent."""
+        self._file.close()

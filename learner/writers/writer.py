@@ -1,0 +1,31 @@
+"""The seam between the trainer and whoever keeps its metrics."""
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+
+class MetricsWriter(Protocol):
+    """Keeps metrics. One thread calls it, the trainer's."""
+
+    def write(self, env_steps: int, metrics: Mapping[str, float]) -> None:
+        """Keeps a record.
+
+        Args:
+            env_steps: How many environment steps training has made; never decreases.
+            metrics: Values by name; a slash groups names (`"learner/policy_loss"`). NaN and infinity are kept.
+        """
+
+    def close(self) -> None:
+        """Keeps what was written and lets go of the file. Idempotent; nothing is written after it."""
+
+
+def write_all(writers: Iterable[MetricsWriter], env_steps: int, metrics: Mapping[str, float]) -> None:
+    """Writes one record to every writer.
+
+    Args:
+        writers: In the order they are called.
+        env_steps: As `MetricsWriter.write` has it.
+        metrics: As `MetricsWriter.write` has it.
+    """
+    for writer in writers:
+        writer.write(env_steps, metrics)

@@ -1,0 +1,51 @@
+"""Channels to a learner, with the options that long streams need."""
+
+from typing import Final
+
+import grpc
+
+from services.address import parse_address
+
+# The default of gRPC, made explicit: whole rollouts and policy chunks stay well below it.
+MAX_MESSAGE_BYTES: Final = 4 << 20
+# A dead peer is noticed after KEEPALIVE_TIME + KEEPALIVE_TIMEOUT. The server must allow pings this often:
+# `server.MIN_PING_INTERVAL_MS` is below it, else connections die with too_many_pings.
+KEEPALIVE_TIME_MS: Final = 20_000
+KEEPALIVE_TIMEOUT_MS: Final = 10_000
+
+_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # A learner that restarts is back within seconds; gRPC's default would wait up to two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+    # Two clients in one process share no connection: each has its own flow-control window.
+    ("grpc.use_local_subchannel_pool", 1),
+    # A proxy for the outside world has no part in talking to a learner: compose networks often have http_proxy set.
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+def make_channel(address: str) -> grpc.Channel:
+    """Makes a channel; it connects when it is first used.
+
+    Args:
+        address: "host:port" or "unix:/path".
+
+    Returns:
+        The channel; close it.
+
+    Raises:
+        ConfigurationError: The address is malformed.
+    """
+    options: list[tuple[str, int | str]] = list(_OPTIONS)
+    parsed = parse_address(address)
+    if parsed.path is not None:
+        # gRPC would send the percent-encoded path as :authority, which other languages' servers refuse.
+        options.append(("grpc.default_authority", "localhost"))
+    return grpc.insecure_channel(parsed.text, options=options)

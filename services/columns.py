@@ -1,0 +1,119 @@
+"""What a column of a rollout, or of a batch of observations, may hold: dtype, shape and values of one leaf."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from services.errors import InvalidSpaceError, InvalidTensorError
+from services.spaces import describe_space
+from services.tensors import check_bools
+
+FLOAT32: Final[np.dtype[Any]] = np.dtype(np.float32)
+BOOL: Final[np.dtype[Any]] = np.dtype(np.bool_)
+INT32: Final[np.dtype[Any]] = np.dtype(np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSchema:
+    """What the values of one column look like, behind its leading dimensions.
+
+    Attributes:
+        dtype: The dtype, exactly.
+        shape: The shape of one value.
+        low: The smallest value allowed, a scalar or an array of `shape`; None: anything. Bounds of a Box are not
+            checked, because environments overstep them and their training still works.
+        n_values: How many values from `low` up are allowed, likewise.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...] = ()
+    low: NDArray[Any] | int | None = None
+    n_values: NDArray[Any] | int | None = None
+
+    def check_values(self, values: NDArray[Any], *, what: str, axes: tuple[str, ...]) -> None:
+        """Refuses what no policy could learn from: NaN, infinities, values outside a discrete range, odd bools.
+
+        Args:
+            values: `[*axes, *shape]` of `dtype`, C-contiguous.
+            what: What the column is, for the message.
+            axes: Names of the leading dimensions, for the message: `("t", "b")`.
+
+        Raises:
+            InvalidTensorError: A value is not allowed; the message has its index.
+        """
+        if not values.size:
+            return
+        if self.dtype.kind == "f":
+            self._check_finite(values, what, axes)
+        elif self.dtype.kind == "b":
+            check_bools(values, what=what)
+        elif self.n_values is not None:
+            self._check_range(values, what, axes)
+
+    @staticmethod
+    def _check_finite(values: NDArray[Any], what: str, axes: tuple[str, ...]) -> None:
+        # One pass: a sum that is finite has no NaN and no infinity in it. The converse fails only on overflow.
+        with np.errstate(all="ignore"):
+            total = np.add.reduce(values, axis=None, dtype=None if values.dtype.itemsize > 2 else FLOAT32)
+        if math.isfinite(total):
+            return
+        wrong = ~np.isfinite(values)
+        if wrong.any():
+            raise InvalidTensorError(f"{what} holds {_first(wrong, values, axes)}; expected finite numbers; {_ADVICE}")
+
+    def _check_range(self, values: NDArray[Any], what: str, axes: tuple[str, ...]) -> None:
+        low, n_values = self.low, self.n_values
+        assert low is not None  # set together, by leaf_schema
+        assert n_values is not None
+        if isinstance(low, int) and isinstance(n_values, int):
+            if int(values.min()) >= low and int(values.max()) < low + n_values:
+                return
+            wrong = (values < low) | (values > low + n_values - 1)
+            expected = f"{low} to {low + n_values - 1}"
+        else:
+            wrong = (values < low) | (values - low >= n_values)
+            if not wrong.any():
+                return
+            expected = f"values from {low} with {n_values} choices".replace("\n", "")
+        raise InvalidTensorError(f"{what} holds {_first(wrong, values, axes)}; expected {expected}; {_ADVICE}")
+
+
+_ADVICE: Final = "find where the environment or the policy makes it"
+
+
+def leaf_schema(space: gymnasium.Space[Any]) -> ColumnSchema:
+    """The column of a leaf space.
+
+    Args:
+        space: Box, Discrete, MultiBinary or MultiDiscrete.
+
+    Returns:
+        What its values look like.
+
+    Raises:
+        InvalidSpaceError: It is another kind of space.
+    """
+    if isinstance(space, spaces.Box):
+        return ColumnSchema(np.dtype(space.dtype), space.shape)
+    if isinstance(space, spaces.Discrete):
+        return ColumnSchema(np.dtype(space.dtype), (), int(space.start), int(space.n))
+    if isinstance(space, spaces.MultiBinary):
+        return ColumnSchema(np.dtype(space.dtype), tuple(space.shape), 0, 2)
+    if isinstance(space, spaces.MultiDiscrete):
+        # In int64, lest `value - start` wraps around in a narrow type.
+        return ColumnSchema(
+            np.dtype(space.dtype), space.shape, space.start.astype(np.int64), space.nvec.astype(np.int64)
+        )
+    raise InvalidSpaceError(f"{describe_space(space)} is no leaf; expected Box, Discrete, MultiBinary or MultiDiscrete")
+
+
+def _first(wrong: NDArray[np.bool_], values: NDArray[Any], axes: tuple[str, ...]) -> str:
+    index = tuple(int(i) for i in np.unravel_index(int(wrong.argmax()), wrong.shape))
+    leading, rest = index[: len(axes)], index[len(axes) :]
+    where = f"({', '.join(axes)}) = ({', '.join(map(str, leading))})"
+    return f"{values[index]} at {where}" + (f", element {list(rest)}" if rest else "")

@@ -1,0 +1,140 @@
+"""From error to status and back: one table, and the error's class in a google.rpc.ErrorInfo."""
+
+from typing import Final
+
+import grpc
+from google.protobuf import any_pb2
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
+
+from services import errors
+from services.errors import RollcastError
+
+ERROR_DOMAIN: Final = "rollcast.v1"
+
+# The status travels twice in the trailing metadata (text and detail), whose hard limit is 16 KiB in every language.
+_MAX_MESSAGE_BYTES: Final = 2048
+
+STATUS_CODES: Final[dict[type[RollcastError], grpc.StatusCode]] = {
+    errors.RollcastError: grpc.StatusCode.INTERNAL,
+    errors.InvalidInputError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.ConfigurationError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.InvalidTensorError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.InvalidSpaceError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.InvalidRolloutError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.MismatchError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.SpacesMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.ProtocolMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.UnknownActorError: grpc.StatusCode.NOT_FOUND,
+    errors.DuplicateSequenceError: grpc.StatusCode.ALREADY_EXISTS,
+    errors.ActorReplacedError: grpc.StatusCode.ABORTED,
+    errors.LimitExceededError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.NotReadyError: grpc.StatusCode.UNAVAILABLE,
+    errors.RefusedError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.AddressInUseError: grpc.StatusCode.UNAVAILABLE,
+    errors.LearnerUnreachableError: grpc.StatusCode.UNAVAILABLE,
+    errors.ActorFailedError: grpc.StatusCode.ABORTED,
+    errors.CollectTimeoutError: grpc.StatusCode.DEADLINE_EXCEEDED,
+    errors.CollectInterruptedError: grpc.StatusCode.CANCELLED,
+    errors.CollectInterruptedError: grpc.StatusCode.ABORTED,
+    errors.StatisticsError: grpc.StatusCode.NOT_FOUND,
+}
+
+_CLASS_BY_NAME: Final = {error_class.__name__: error_class for error_class in STATUS_CODES}
+
+# What a status without our detail means: it comes from gRPC itself, a proxy, or a server that is not rollcast.
+_CLASS_BY_BARE_CODE: Final[dict[grpc.StatusCode, type[RollcastError]]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: errors.InvalidInputError,
+    grpc.StatusCode.OUT_OF_RANGE: errors.InvalidInputError,
+    grpc.StatusCode.FAILED_PRECONDITION: errors.RefusedError,
+    grpc.StatusCode.NOT_FOUND: errors.UnknownActorError,
+    grpc.StatusCode.ALREADY_EXISTS: errors.DuplicateSequenceError,
+    grpc.StatusCode.ABORTED: errors.ActorReplacedError,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: errors.LimitExceededError,
+    grpc.StatusCode.UNIMPLEMENTED: errors.ProtocolMismatchError,
+}
+
+
+def status_code(error: RollcastError) -> grpc.StatusCode:
+    """The status code of an error: its class's, or that of the nearest base class in the table.
+
+    Args:
+        error: Any error of the tree, subclasses made elsewhere included.
+
+    Returns:
+        The code that `STATUS_CODES` gives.
+    """
+    return next(STATUS_CODES[base] for base in type(error).__mro__ if base in STATUS_CODES)
+
+
+def error_to_status(error: RollcastError) -> status_pb2.Status:
+    """Makes the rich status of an error: code, message, and its class as `ErrorInfo.reason`.
+
+    Args:
+        error: The error; of a message above 2 KiB the rest is cut.
+
+    Returns:
+        The status, for `grpc_status.rpc_status.to_status`.
+    """
+    reason = next(base.__name__ for base in type(error).__mro__ if base in STATUS_CODES)
+    detail = any_pb2.Any()
+    detail.Pack(error_details_pb2.ErrorInfo(reason=reason, domain=ERROR_DOMAIN))
+    encoded = str(error).encode("utf-8", "replace")
+    if len(encoded) > _MAX_MESSAGE_BYTES:
+        encoded = encoded[:_MAX_MESSAGE_BYTES] + b" [...]"
+    code, _ = status_code(error).value
+    return status_pb2.Status(code=code, message=encoded.decode("utf-8", "ignore"), details=[detail])
+
+
+def error_from_rpc(rpc_error: grpc.RpcError, target: str) -> RollcastError:
+    """Rebuilds the error a call ended with.
+
+    Args:
+        rpc_error: What gRPC raised.
+        target: The address that was called, for the message.
+
+    Returns:
+        An error of the class the server raised where it said so, else of the class its code stands for. UNAVAILABLE,
+        DEADLINE_EXCEEDED and CANCELLED that come from no rollcast server are a `LearnerUnreachableError`.
+    """
+    if not isinstance(rpc_error, grpc.Call):
+        return errors.LearnerUnreachableError(
+            f"the call to the learner at {target} broke off: {rpc_error!r}; expected an answer; reconnect with backoff"
+        )
+    code, details = rpc_error.code(), rpc_error.details() or ""
+    error_class = _class_from_trailer(rpc_error)
+    if error_class is not None:
+        return error_class(details)
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return errors.LearnerUnreachableError(
+            f"the learner at {target} did not answer in time ({details}); expected an answer by the deadline; check "
+            "that it runs and is not overloaded, or give a longer timeout"
+        )
+    if code is grpc.StatusCode.CANCELLED:
+        return errors.LearnerUnreachableError(
+            f"the learner at {target} ended the call ({details}); expected an answer; it may be stopping: reconnect "
+            "with backoff"
+        )
+    if code is grpc.StatusCode.UNAVAILABLE:
+        return errors.LearnerUnreachableError(
+            f"no learner answers at {target} ({details}); expected a rollcast learner there; start one with "
+            "`rollcast learner`, or correct the address"
+        )
+    bare_class = _CLASS_BY_BARE_CODE.get(code, RollcastError)
+    return bare_class(f"the learner at {target} answered {code.name}: {details}")
+
+
+def _class_from_trailer(call: grpc.Call) -> type[RollcastError] | None:
+    """Reads the error's class from the call's google.rpc detail; None where there is none of ours."""
+    for key, value in call.trailing_metadata() or ():
+        if key != "grpc-status-details-bin":
+            continue
+        try:
+            status = status_pb2.Status.FromString(value)
+            for detail in status.details:
+                info = error_details_pb2.ErrorInfo()
+                if detail.Unpack(info) and info.domain == ERROR_DOMAIN:
+                    return _CLASS_BY_NAME.get(info.reason)
+        except DecodeError:  # a detail that does not parse tells us nothing
+            return None
+    return None

@@ -1,0 +1,154 @@
+"""Join as protobuf, and back; what comes in is validated here, what it means is the learner's business."""
+
+import re
+from typing import Final, get_args
+
+from rollcast.v1 import rollout_pb2
+
+from services.errors import InvalidInputError, ProtocolMismatchError
+from services.joining import PROTOCOL_VERSION, JoinAgreement, JoinOffer
+from services.policies import Activation, PolicySpec
+from services.space_codec import environment_spaces_from_proto, environment_spaces_to_proto
+from services.spaces import check_action_space_supported
+
+_ACTOR_ID: Final = re.compile(r"[A-Za-z0-9._-]{0,128}", re.ASCII)
+_MAX_NETWORK_LENGTH: Final = 512
+_ACTIVATIONS: Final[tuple[Activation, ...]] = get_args(Activation)
+
+
+def join_offer_to_proto(offer: JoinOffer) -> rollout_pb2.JoinRequest:
+    """Encodes an actor's offer.
+
+    Args:
+        offer: The offer; `peer` stays here, the learner sees it for itself.
+
+    Returns:
+        The request.
+
+    Raises:
+        InvalidSpaceError: A space is not supported.
+    """
+    return rollout_pb2.JoinRequest(
+        actor_id=offer.actor_id,
+        process_nonce=offer.process_nonce,
+        protocol_version=offer.protocol_version,
+        software_version=offer.software_version,
+        substeps=environment_spaces_to_proto(offer.spaces),
+        n_envs=offer.n_envs,
+        network=offer.network,
+        incarnation=offer.incarnation,
+        acknowledged_sequence=offer.acknowledged_sequence,
+    )
+
+
+def join_offer_from_proto(proto: rollout_pb2.JoinRequest, *, peer: str = "") -> JoinOffer:
+    """Decodes an actor's offer and validates what can be validated without knowing the learner.
+
+    Args:
+        proto: The request.
+        peer: Where it comes from, as gRPC names it.
+
+    Returns:
+        The offer.
+
+    Raises:
+        ProtocolMismatchError: The actor speaks another version of the protocol.
+        InvalidInputError: The name, the number of environments or the network is malformed.
+        InvalidSpaceError: A space is malformed or not supported.
+        InvalidTensorError: A bound of a space is malformed.
+    """
+    if proto.protocol_version != PROTOCOL_VERSION:
+        raise ProtocolMismatchError(
+            f"actor {proto.actor_id[:128]!r} speaks protocol version {proto.protocol_version}; expected "
+            f"{PROTOCOL_VERSION}; install the same rollcast on both sides"
+        )
+    if not _ACTOR_ID.fullmatch(proto.actor_id):
+        raise InvalidInputError(
+            f"actor_id is {proto.actor_id[:160]!r}; expected at most 128 characters of [A-Za-z0-9._-]; rename the actor"
+        )
+    if proto.n_envs < 1:
+        raise InvalidInputError(f"n_envs is {proto.n_envs}; expected at least 1; set how many environments it steps")
+    if not 0 < len(proto.network) <= _MAX_NETWORK_LENGTH:
+        raise InvalidInputError(
+            f"network has {len(proto.network)} characters; expected 'auto' or 'package.module:factory'; set it"
+        )
+    spaces = environment_spaces_from_proto(proto.substeps)
+    for key, substep in spaces.items():
+        check_action_space_supported(substep.action, where=f"actor {proto.actor_id!r}, substep {key!r}")
+    return JoinOffer(
+        actor_id=proto.actor_id,
+        process_nonce=proto.process_nonce,
+        spaces=spaces,
+        n_envs=proto.n_envs,
+        network=proto.network,
+        software_version=proto.software_version[:128],
+        incarnation=proto.incarnation,
+        acknowledged_sequence=proto.acknowledged_sequence,
+        protocol_version=proto.protocol_version,
+        peer=peer,
+    )
+
+
+def join_agreement_to_proto(agreement: JoinAgreement) -> rollout_pb2.JoinResponse:
+    """Encodes a learner's agreement.
+
+    Args:
+        agreement: The agreement.
+
+    Returns:
+        The response.
+    """
+    return rollout_pb2.JoinResponse(
+        actor_id=agreement.actor_id,
+        slot=agreement.slot,
+        incarnation=agreement.incarnation,
+        acknowledged_sequence=agreement.acknowledged_sequence,
+        n_rollout_steps=agreement.n_rollout_steps,
+        env_seed=agreement.env_seed,
+        agent_seed=agreement.agent_seed,
+        policy=rollout_pb2.PolicySpec(
+            network=agreement.policy.network,
+            hidden_sizes=agreement.policy.hidden_sizes,
+            activation=agreement.policy.activation,
+        ),
+        max_message_bytes=agreement.max_message_bytes,
+    )
+
+
+def join_agreement_from_proto(proto: rollout_pb2.JoinResponse) -> JoinAgreement:
+    """Decodes a learner's agreement.
+
+    Args:
+        proto: The response.
+
+    Returns:
+        The agreement.
+
+    Raises:
+        InvalidInputError: The learner gives no name, no incarnation, no work, or an activation that is not known.
+    """
+    if not proto.actor_id or proto.incarnation < 1 or proto.n_rollout_steps < 1:
+        raise InvalidInputError(
+            f"the learner agreed to actor {proto.actor_id!r}, incarnation {proto.incarnation}, {proto.n_rollout_steps} "
+            "steps a rollout; expected a name and numbers of at least 1; check that it is a rollcast learner"
+        )
+    activation = next((known for known in _ACTIVATIONS if known == proto.policy.activation), None)
+    if activation is None:
+        raise InvalidInputError(
+            f"the learner's policy has activation {proto.policy.activation!r}; expected one of "
+            f"{list(_ACTIVATIONS)}; install "
+            "the same rollcast on both sides"
+        )
+    return JoinAgreement(
+        actor_id=proto.actor_id,
+        slot=proto.slot,
+        incarnation=proto.incarnation,
+        acknowledged_sequence=proto.acknowledged_sequence,
+        n_rollout_steps=proto.n_rollout_steps,
+        env_seed=proto.env_seed,
+        agent_seed=proto.agent_seed,
+        policy=PolicySpec(
+            network=proto.policy.network, hidden_sizes=tuple(proto.policy.hidden_sizes), activation=activation
+        ),
+        max_message_bytes=proto.max_message_bytes,
+    )

@@ -1,0 +1,273 @@
+"""A rollout's header against what was agreed at Join: names, dtypes, shapes and sizes, before anything is allocated."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple, NoReturn, Self
+
+from rollcast.v1 import rollout_pb2, tensor_pb2
+
+from services.columns import BOOL, FLOAT32, INT32, ColumnSchema, leaf_schema
+from services.errors import InvalidRolloutError, LimitExceededError
+from services.spaces import EnvironmentSpaces, SubstepSpaces, space_leaves
+from services.tensors import DTYPE_NUMBERS, tensor_header
+
+# The leading dimensions of the three sorts of columns, for messages.
+STEP_AXES: Final = ("t", "b")
+LAST_AXES: Final = ("b",)
+FINAL_AXES: Final = ("final",)
+
+
+@dataclass(frozen=True, slots=True)
+class AgreedColumn:
+    """What one column of every rollout looks like.
+
+    Attributes:
+        name: Where it stands: `"0/observation/camera"`, `"reward"`.
+        schema: What its values look like.
+        axes: Names of its leading dimensions.
+        shape: Its whole shape; a first dimension of -1 stands for the N final observations.
+        dtype_number: Its rollcast.v1.DataType.
+        n_bytes: Its size, or that of one row where N is open.
+    """
+
+    name: str
+    schema: ColumnSchema
+    axes: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype_number: int
+    n_bytes: int
+
+    @classmethod
+    def of(cls, name: str, schema: ColumnSchema, axes: tuple[str, ...], leading: tuple[int, ...]) -> Self:
+        """Puts a column together; arguments as the attributes, `leading` for the dimensions before a value's."""
+        shape = (*leading, *schema.shape)
+        n_bytes = math.prod(dimension for dimension in shape if dimension >= 0) * schema.dtype.itemsize
+        return cls(name, schema, axes, shape, DTYPE_NUMBERS[schema.dtype], n_bytes)
+
+
+class Column(NamedTuple):
+    """One tensor of a rollout whose header has been checked; `proto` is None where it was left out: no rows."""
+
+    agreed: AgreedColumn
+    proto: tensor_pb2.Tensor | None
+    shape: tuple[int, ...]
+    n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class AgreedSubstep:
+    """What the columns of one substep look like; observations by path, in the order of the space."""
+
+    observation: Mapping[str, AgreedColumn]
+    action: AgreedColumn
+    log_prob: AgreedColumn
+    last_observation: Mapping[str, AgreedColumn]
+    final_observation: Mapping[str, AgreedColumn]
+
+    @classmethod
+    def of(cls, key: str, spaces: SubstepSpaces, n_steps: int, n_envs: int) -> Self:
+        """Works out the columns of a substep from its spaces."""
+        leaves = {path: leaf_schema(leaf) for path, leaf in space_leaves(spaces.observation).items()}
+
+        def observation(column: str, axes: tuple[str, ...], leading: tuple[int, ...]) -> dict[str, AgreedColumn]:
+            return {
+                path: AgreedColumn.of(f"{key}/{column}/{path}" if path else f"{key}/{column}", schema, axes, leading)
+                for path, schema in leaves.items()
+            }
+
+        step_shape = (n_steps, n_envs)
+        return cls(
+            observation=observation("observation", STEP_AXES, step_shape),
+            action=AgreedColumn.of(f"{key}/action", leaf_schema(spaces.action), STEP_AXES, step_shape),
+            log_prob=AgreedColumn.of(f"{key}/log_prob", ColumnSchema(FLOAT32), STEP_AXES, step_shape),
+            last_observation=observation("last_observation", LAST_AXES, (n_envs,)),
+            final_observation=observation("final_observation", FINAL_AXES, (-1,)),
+        )
+
+
+class RolloutAgreement:
+    """What the rollouts of one stream must look like. Immutable: any thread may use it.
+
+    Args:
+        spaces: The spaces agreed at Join.
+        n_rollout_steps: T.
+        n_envs: B.
+        max_rollout_bytes: The largest rollout, in bytes of its tensors; None: what spaces, T and B amount to.
+        actor_id: Whose rollouts these must be; None: anybody's.
+        incarnation: Which of its processes'; None: any.
+    """
+
+    def __init__(
+        self,
+        spaces: EnvironmentSpaces,
+        n_rollout_steps: int,
+        n_envs: int,
+        *,
+        max_rollout_bytes: int | None = None,
+        actor_id: str | None = None,
+        incarnation: int | None = None,
+    ) -> None:
+        self.step_shape: Final = (n_rollout_steps, n_envs)
+        self.substeps: Final[Mapping[str, AgreedSubstep]] = {
+            key: AgreedSubstep.of(key, substep, n_rollout_steps, n_envs) for key, substep in spaces.items()
+        }
+        flags = (("terminated", BOOL), ("truncated", BOOL), ("valid", BOOL))
+        self._scalars = {
+            name: AgreedColumn.of(name, ColumnSchema(dtype), STEP_AXES, self.step_shape)
+            for name, dtype in (("reward", FLOAT32), *flags)
+        }
+        self._final_index = AgreedColumn.of("final_index", ColumnSchema(INT32, (2,)), FINAL_AXES, (-1,))
+        self._max_rollout_bytes = max_rollout_bytes
+        self._actor_id = actor_id
+        self._incarnation = incarnation
+
+    def check(self, header: rollout_pb2.Rollout) -> list[Column]:
+        """Checks a header whole and allocates nothing.
+
+        Args:
+            header: The rollout, with or without its deferred bytes.
+
+        Returns:
+            Its columns, in the order in which deferred bytes follow: that of the fields in the message.
+
+        Raises:
+            InvalidRolloutError: Identity, substeps, paths, statistics or `deferred` are not as agreed.
+            InvalidTensorError: A dtype or shape is not as agreed.
+            LimitExceededError: The rollout is above `max_rollout_bytes`.
+        """
+        self._check_identity(header)
+        self._check_statistics(header)
+        columns = list(self._columns(header))
+        for agreed, proto, _, n_bytes in columns:
+            if proto is not None and proto.deferred and (not n_bytes or proto.data):
+                found = f"column {agreed.name} deferred, of {n_bytes} bytes, {len(proto.data)} of them inline"
+                refuse(header, found, "a deferred tensor to have bytes, and none of them inline")
+        self._check_limit(header, columns)
+        return columns
+
+    def _check_identity(self, header: rollout_pb2.Rollout) -> None:
+        if self._actor_id is not None and header.actor_id != self._actor_id:
+            refuse(header, f"actor_id {header.actor_id!r}", f"{self._actor_id!r}, as this stream was opened")
+        if self._incarnation is not None and header.incarnation != self._incarnation:
+            refuse(header, f"incarnation {header.incarnation}", f"{self._incarnation}, as this stream was opened")
+        if header.sequence < 1:
+            refuse(header, "sequence 0", "1, 2, 3, ...")
+        keys = [substep.key for substep in header.substeps]
+        if len(keys) != len(self.substeps) or set(keys) != self.substeps.keys():
+            refuse(header, f"substeps {keys[:16]}", f"{list(self.substeps)}, as agreed at Join")
+
+    def _check_statistics(self, header: rollout_pb2.Rollout) -> None:
+        n_steps, n_envs = self.step_shape
+        if len(header.episodes) > n_steps * n_envs:
+            refuse(header, f"{len(header.episodes)} episodes", f"at most {n_steps * n_envs}, one a step")
+        for episode in header.episodes:
+            if episode.env_index >= n_envs or not math.isfinite(episode.episode_return):
+                found = f"an episode of environment {episode.env_index} with return {episode.episode_return}"
+                refuse(header, found, f"an environment below {n_envs} and a finite return")
+        if len(header.env_seeds) not in (0, n_envs):
+            refuse(header, f"{len(header.env_seeds)} env_seeds", f"{n_envs}, one an environment, or none")
+
+    def _columns(self, header: rollout_pb2.Rollout) -> Iterator[Column]:
+        """Every column, its header checked, in the order of the fields."""
+        n_final = self._count_final(header)
+        for substep in header.substeps:
+            agreed = self.substeps[substep.key]
+            yield from _leaves(header, substep.observation, agreed.observation)
+            yield _checked(header, agreed.action, substep.action)
+            yield _checked(header, agreed.log_prob, substep.log_prob)
+            yield from _leaves(header, substep.last_observation, agreed.last_observation)
+            if n_final or substep.final_observation:
+                yield from _leaves(header, substep.final_observation, agreed.final_observation, n_final)
+            else:
+                for column in agreed.final_observation.values():
+                    yield Column(column, None, (0, *column.shape[1:]), 0)
+        # A column that was left out reads as an empty tensor, whose dtype is refused.
+        yield _checked(header, self._scalars["reward"], header.reward)
+        yield _checked(header, self._scalars["terminated"], header.terminated)
+        yield _checked(header, self._scalars["truncated"], header.truncated)
+        if header.HasField("valid"):
+            yield _checked(header, self._scalars["valid"], header.valid)
+        if header.HasField("final_index"):
+            yield _checked(header, self._final_index, header.final_index, n_final)
+
+    def _count_final(self, header: rollout_pb2.Rollout) -> int:
+        if not header.HasField("final_index"):
+            return 0
+        what = describe(header, "final_index")
+        _, shape, _ = tensor_header(header.final_index, dtype=INT32, shape=(-1, 2), what=what)
+        if shape[0] > math.prod(self.step_shape):
+            refuse(header, f"{shape[0]} final observations", f"at most {math.prod(self.step_shape)}, one a step")
+        return shape[0]
+
+    def _check_limit(self, header: rollout_pb2.Rollout, columns: list[Column]) -> None:
+        limit = self._max_rollout_bytes
+        if limit is None or (total := sum(column.n_bytes for column in columns)) <= limit:
+            return
+        largest = max(columns, key=lambda column: column.n_bytes)
+        raise LimitExceededError(
+            f"actor {header.actor_id!r}, rollout {header.sequence} has {total} bytes, {largest.n_bytes} of them "
+            "in column "
+            f"{largest.agreed.name}; expected at most {limit}; lower n_rollout_steps or n_envs"
+        )
+
+
+def describe(header: rollout_pb2.Rollout, column: str) -> str:
+    """Names actor, rollout and column, for messages.
+
+    Args:
+        header: The rollout.
+        column: The column's name.
+
+    Returns:
+        The beginning of a message.
+    """
+    return f"actor {header.actor_id!r}, rollout {header.sequence}: column {column}"
+
+
+def refuse(header: rollout_pb2.Rollout, found: str, expected: str) -> NoReturn:
+    """Refuses a rollout.
+
+    Args:
+        header: The rollout.
+        found: What is wrong, with its value.
+        expected: What should be there.
+
+    Raises:
+        InvalidRolloutError: Always.
+    """
+    raise InvalidRolloutError(
+        f"actor {header.actor_id!r}, rollout {header.sequence} has {found}; expected {expected}; sending it again will "
+        "not help: correct the actor"
+    )
+
+
+def _leaves(
+    header: rollout_pb2.Rollout,
+    leaves: Iterable[tensor_pb2.NamedTensor],
+    agreed: Mapping[str, AgreedColumn],
+    n_final: int | None = None,
+) -> Iterator[Column]:
+    paths: list[str] = []
+    columns: list[Column] = []
+    for leaf in leaves:
+        paths.append(leaf.path)
+        if leaf.path in agreed:
+            columns.append(_checked(header, agreed[leaf.path], leaf.tensor, n_final))
+    if len(paths) != len(agreed) or set(paths) != agreed.keys():
+        column = next(iter(agreed.values())).name.split("/", 2)[1]
+        refuse(header, f"column {column} with paths {paths[:16]}", f"{list(agreed)}, as agreed at Join")
+    return iter(columns)
+
+
+def _checked(
+    header: rollout_pb2.Rollout, agreed: AgreedColumn, proto: tensor_pb2.Tensor, n_final: int | None = None
+) -> Column:
+    if n_final is None:
+        shape, n_bytes = agreed.shape, agreed.n_bytes
+    else:
+        shape, n_bytes = (n_final, *agreed.shape[1:]), n_final * agreed.n_bytes
+    # Nearly always as agreed: the precise check, which costs three times as much, only has to find the words.
+    if proto.dtype != agreed.dtype_number or tuple(proto.shape) != shape:
+        tensor_header(proto, dtype=agreed.schema.dtype, shape=shape, what=describe(header, agreed.name))
+    return Column(agreed, proto, shape, n_bytes)

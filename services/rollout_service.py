@@ -1,0 +1,215 @@
+"""RolloutService: actors join and stream what they have played; the learner is behind two Protocols."""
+
+from collections.abc import Callable, Generator, Iterator
+from typing import Protocol
+
+import grpc
+from rollcast.v1 import rollout_pb2, rollout_pb2_grpc
+
+from services.errors import InvalidRolloutError, RollcastError
+from services.join_codec import join_agreement_to_proto, join_offer_from_proto
+from services.joining import JoinAgreement, JoinOffer
+from services.rollout_assembler import RolloutAssembler
+from services.rollouts import ActorFailure, Rollout, StreamProgress
+from services.spaces import EnvironmentSpaces
+from services.stream_gate import StreamGate
+
+__all__ = ["RolloutServicer", "RolloutSink", "RolloutStream", "StreamProgress"]
+
+
+class RolloutStream(Protocol):
+    """One actor's open stream, as the learner sees it. Called from the one thread that serves the stream."""
+
+    @property
+    def actor_id(self) -> str:
+        """Whose stream it is."""
+
+    @property
+    def incarnation(self) -> int:
+        """Which of the actor's processes'."""
+
+    @property
+    def spaces(self) -> EnvironmentSpaces:
+        """The spaces agreed at Join."""
+
+    @property
+    def n_rollout_steps(self) -> int:
+        """T of its rollouts."""
+
+    @property
+    def n_envs(self) -> int:
+        """B of its rollouts."""
+
+    def progress(self) -> StreamProgress:
+        """How far the stream is; sent as soon as it opens."""
+
+    def accept(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> StreamProgress:
+        """Takes a rollout; waits while the queue is full, which is the back-pressure.
+
+        Args:
+            rollout: Checked against the agreement. Its arrays are the stream's no longer.
+            is_active: Whether the caller is still there; to be looked at every second at least while waiting.
+
+        Returns:
+            How far the stream is now.
+
+        Raises:
+            DuplicateSequenceError: The sequence came on this stream before.
+            InvalidRolloutError: Its sequence leaves a gap.
+            LimitExceededError: Its sequence is above the credit.
+            ActorReplacedError: Another process has joined under the same name.
+        """
+
+    def fail(self, failure: ActorFailure) -> None:
+        """Notes that the actor has failed.
+
+        Args:
+            failure: What it reported.
+        """
+
+    def rejected(self, error: RollcastError) -> None:
+        """Notes that a message was refused, which ends the stream.
+
+        Args:
+            error: Why.
+        """
+
+    def close(self, *, clean: bool) -> None:
+        """The stream has ended; called exactly once.
+
+        Args:
+            clean: The actor said that it was done, or was told that training has ended.
+        """
+
+
+class RolloutSink(Protocol):
+    """The learner, as RolloutServicer sees it. Called from many threads."""
+
+    def join(self, offer: JoinOffer) -> JoinAgreement:
+        """Agrees with an actor.
+
+        Args:
+            offer: Its offer, validated for itself.
+
+        Returns:
+            The agreement.
+
+        Raises:
+            SpacesMismatchError: Its spaces are not the learner's.
+            ProtocolMismatchError: Its policy network is not the learner's.
+            LimitExceededError: There are as many actors as there may be.
+            NotReadyError: The learner is starting or stopping.
+        """
+
+    def open_stream(self, actor_id: str, incarnation: int, *, peer: str, cancel: Callable[[], None]) -> RolloutStream:
+        """Opens an actor's stream.
+
+        Args:
+            actor_id: The actor.
+            incarnation: Which of its processes.
+            peer: Where it calls from, as gRPC names it.
+            cancel: Ends the stream from any thread, when it is replaced while its actor is silent; the actor sees an
+                error and reconnects. A stream that still talks is better told by an error from `accept`.
+
+        Returns:
+            The stream.
+
+        Raises:
+            UnknownActorError: It has not joined.
+            ActorReplacedError: A later incarnation has joined.
+            NotReadyError: The learner is stopping.
+        """
+
+
+class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
+    """Serves actors in lock-step: a rollout is answered when it has been accepted.
+
+    Each stream holds one thread of the server, which waits with its actor.
+
+    Args:
+        sink: The learner.
+        gate: Counts streams; shared with the other services of the server.
+        max_rollout_bytes: The largest rollout to accept; None: what spaces, T and B amount to.
+    """
+
+    def __init__(self, sink: RolloutSink, gate: StreamGate, *, max_rollout_bytes: int | None = None) -> None:
+        self._sink = sink
+        self._gate = gate
+        self._max_rollout_bytes = max_rollout_bytes
+
+    def Join(self, request: rollout_pb2.JoinRequest, context: grpc.ServicerContext) -> rollout_pb2.JoinResponse:  # noqa: N802
+        """Serves rollcast.v1.RolloutService.Join."""
+        return join_agreement_to_proto(self._sink.join(join_offer_from_proto(request, peer=context.peer())))
+
+    def StreamRollouts(  # noqa: N802
+        self, request_iterator: Iterator[rollout_pb2.StreamRolloutsRequest], context: grpc.ServicerContext
+    ) -> Iterator[rollout_pb2.StreamRolloutsResponse]:
+        """Serves rollcast.v1.RolloutService.StreamRollouts."""
+        with self._gate.stream():
+            first = next(request_iterator, None)
+            if first is None:
+                return
+            if first.WhichOneof("message") != "open":
+                raise InvalidRolloutError(
+                    f"the stream began with {first.WhichOneof('message') or 'an empty message'}; expected open; "
+                    "send who "
+                    "you are first"
+                )
+            stream = self._sink.open_stream(
+                first.open.actor_id, first.open.incarnation, peer=context.peer(), cancel=context.cancel
+            )
+            clean = False
+            try:
+                yield _response(stream.progress())
+                clean = yield from self._serve(stream, request_iterator, context)
+            finally:
+                stream.close(clean=clean)
+
+    def _serve(
+        self,
+        stream: RolloutStream,
+        requests: Iterator[rollout_pb2.StreamRolloutsRequest],
+        context: grpc.ServicerContext,
+    ) -> Generator[rollout_pb2.StreamRolloutsResponse, None, bool]:
+        """Returns whether the stream ended as agreed."""
+        assembler = RolloutAssembler(
+            stream.spaces,
+            stream.n_rollout_steps,
+            stream.n_envs,
+            self._max_rollout_bytes,
+            actor_id=stream.actor_id,
+            incarnation=stream.incarnation,
+        )
+        while True:
+            try:
+                request = next(requests, None)
+                if request is None:
+                    return context.is_active()  # the actor's half-close, not a broken connection
+                if request.HasField("failure"):
+                    stream.fail(_failure(request.failure))
+                    continue
+                rollout = assembler.add(request)
+            except RollcastError as error:
+                stream.rejected(error)
+                raise
+            del request  # the message's own copy of the bytes; `accept` may wait for long
+            if rollout is not None:
+                progress = stream.accept(rollout, is_active=context.is_active)
+                del rollout
+                yield _response(progress)
+                if progress.end_of_training:
+                    return True
+
+
+def _response(progress: StreamProgress) -> rollout_pb2.StreamRolloutsResponse:
+    return rollout_pb2.StreamRolloutsResponse(
+        acknowledged_sequence=progress.acknowledged_sequence,
+        credit_sequence=progress.credit_sequence,
+        end_of_training=progress.end_of_training,
+    )
+
+
+def _failure(proto: rollout_pb2.ActorFailure) -> ActorFailure:
+    return ActorFailure(
+        exception_type=proto.exception_type, message=proto.message, traceback=proto.traceback, env_seed=proto.env_seed
+    )

@@ -1,0 +1,206 @@
+"""The learner's gRPC server: threads, options, health, reflection, and a clear error for an address it cannot have."""
+
+import contextlib
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from rollcast.v1 import learner_pb2, learner_pb2_grpc, policy_pb2, rollout_pb2, rollout_pb2_grpc
+
+from services.address import Address, parse_address
+from services.binding import check_bindable
+from services.channel import KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOUT_MS, MAX_MESSAGE_BYTES
+from services.errors import AddressInUseError, ConfigurationError, NotReadyError
+from services.interceptors import ErrorInterceptor
+from services.learner_service import LearnerControl, LearnerServicer
+from services.policy_service import PolicyServicer, PolicySource, add_policy_service
+from services.rollout_service import RolloutServicer, RolloutSink
+from services.stream_gate import StreamGate
+
+_log = logging.getLogger(__name__)
+
+ROLLOUT_SERVICE: Final = rollout_pb2.DESCRIPTOR.services_by_name["RolloutService"].full_name
+POLICY_SERVICE: Final = policy_pb2.DESCRIPTOR.services_by_name["PolicyService"].full_name
+LEARNER_SERVICE: Final = learner_pb2.DESCRIPTOR.services_by_name["LearnerService"].full_name
+_SERVICES: Final = ("", ROLLOUT_SERVICE, POLICY_SERVICE, LEARNER_SERVICE)
+
+# Threads beside the two an actor takes: half for the streams of operators and foreign subscribers, half that no stream
+# may take, so that control calls never wait.
+_SPARE_THREADS: Final = 16
+# Below KEEPALIVE_TIME_MS of the clients, or their connections die with too_many_pings.
+MIN_PING_INTERVAL_MS: Final = KEEPALIVE_TIME_MS // 2
+# How long handlers may take to notice that their call has been cancelled.
+_JOIN_TIMEOUT_S: Final = 5.0
+
+_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
+    # Otherwise a second learner would silently share the port.
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
+)
+
+
+class LearnerServer:
+    """Serves a learner; made by `make_server`. Call `start` and `stop` once each, from any thread.
+
+    Invariant: every call that is accepted has a thread at once. The pool's size is also `maximum_concurrent_rpcs`, and
+    streams may take all but eight of its threads, so a control call is answered or refused, never queued behind a
+    stream.
+
+    Args:
+        address: Where to serve.
+        server: The gRPC server, with its services.
+        executor: Its threads.
+        gate: Counts its streams.
+        health_servicer: Its health.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        server: grpc.Server,
+        executor: ThreadPoolExecutor,
+        gate: StreamGate,
+        health_servicer: health.HealthServicer,
+    ) -> None:
+        self._address = address
+        self._server = server
+        self._executor = executor
+        self._gate = gate
+        self._health = health_servicer
+        self._port: int | None = None
+        self._socket_inode: int | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that is served; 0 for a unix socket.
+
+        Raises:
+            NotReadyError: The server has not been started.
+        """
+        if self._port is None:
+            raise NotReadyError("the server has no port yet; expected that it was started; call start() before")
+        return self._port
+
+    @property
+    def address(self) -> str:
+        """The address that is served, with the port that was found where 0 was asked for.
+
+        Raises:
+            NotReadyError: The server has not been started.
+        """
+        if self._address.path is not None:
+            return self._address.text
+        host = f"[{self._address.host}]" if ":" in self._address.host else self._address.host
+        return f"{host}:{self.port}"
+
+    def start(self) -> None:
+        """Takes the address and serves; health says SERVING from now on.
+
+        Raises:
+            AddressInUseError: Somebody else serves the address.
+            ConfigurationError: The address cannot be taken for another reason.
+        """
+        check_bindable(self._address)
+        try:
+            port = self._server.add_insecure_port(self._address.text)
+        except RuntimeError as error:
+            raise AddressInUseError(
+                f"the address {self._address.text!r} could not be bound: {error}; expected it to be free; "
+                "another process "
+                "may have taken it this moment: try again or choose another"
+            ) from error
+        if self._address.path is not None:
+            self._socket_inode = self._address.path.lstat().st_ino
+        self._port = port if self._address.path is None else 0
+        self._server.start()
+        for service in _SERVICES:
+            self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+
+    def drain(self) -> None:
+        """Says NOT_SERVING and refuses new streams; open streams and control calls go on."""
+        self._gate.drain()
+        self._health.enter_graceful_shutdown()
+
+    def stop(self, grace_s: float = 1.0) -> None:
+        """Ends every call and frees the address. Does nothing the second time.
+
+        Args:
+            grace_s: How long calls may take to end by themselves before they are cancelled.
+        """
+        self.drain()
+        self._gate.stop()
+        if not self._server.stop(grace_s).wait(grace_s + _JOIN_TIMEOUT_S):
+            _log.warning("the server did not stop within %.1f s; a handler does not look at its call", grace_s)
+        # `shutdown` itself cannot wait with a deadline.
+        joiner = threading.Thread(target=self._executor.shutdown, name="rollcast-rpc-join", daemon=True)
+        joiner.start()
+        joiner.join(_JOIN_TIMEOUT_S)
+        if joiner.is_alive():
+            _log.warning("handlers of the server still run %.1f s after their calls were cancelled", _JOIN_TIMEOUT_S)
+        self._remove_socket()
+
+    def _remove_socket(self) -> None:
+        """Removes the unix socket, unless another server has put its own there."""
+        path = self._address.path
+        with contextlib.suppress(FileNotFoundError):
+            if path is not None and path.lstat().st_ino == self._socket_inode:
+                path.unlink()
+
+
+def make_server(
+    address: str,
+    *,
+    sink: RolloutSink,
+    source: PolicySource,
+    control: LearnerControl,
+    max_actors: int = 64,
+    max_rollout_bytes: int | None = None,
+) -> LearnerServer:
+    """Makes a learner's server with all its services, health and reflection; it serves once it is started.
+
+    Args:
+        address: "host:port" (port 0: any free one) or "unix:/path".
+        sink: Where rollouts go.
+        source: Where policies come from.
+        control: Who is steered.
+        max_actors: How many actors may be connected at once; the pool has `2 * max_actors + 16` threads, made when
+            they are needed.
+        max_rollout_bytes: The largest rollout to accept; None: what spaces, T and B amount to.
+
+    Returns:
+        The server.
+
+    Raises:
+        ConfigurationError: The address is malformed, or `max_actors` below 1.
+    """
+    parsed = parse_address(address)
+    if max_actors < 1:
+        raise ConfigurationError(f"max_actors is {max_actors}; expected at least 1; raise it")
+    n_threads = 2 * max_actors + _SPARE_THREADS
+    gate = StreamGate(n_threads - _SPARE_THREADS // 2)
+    executor = ThreadPoolExecutor(max_workers=n_threads, thread_name_prefix="rollcast-rpc")
+    server = grpc.server(
+        executor, interceptors=[ErrorInterceptor()], options=_OPTIONS, maximum_concurrent_rpcs=n_threads
+    )
+    rollout_pb2_grpc.add_RolloutServiceServicer_to_server(  # type: ignore[no-untyped-call]
+        RolloutServicer(sink, gate, max_rollout_bytes=max_rollout_bytes), server
+    )
+    add_policy_service(PolicyServicer(source, gate), server)
+    learner_pb2_grpc.add_LearnerServiceServicer_to_server(LearnerServicer(control, gate), server)  # type: ignore[no-untyped-call]
+    health_servicer = health.HealthServicer()
+    for service in _SERVICES:
+        health_servicer.set(service, health_pb2.HealthCheckResponse.NOT_SERVING)
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    reflection.enable_server_reflection((*_SERVICES[1:], health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    return LearnerServer(parsed, server=server, executor=executor, gate=gate, health_servicer=health_servicer)

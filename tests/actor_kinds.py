@@ -1,0 +1,98 @@
+"""The kinds of distributed actors, made alike, for the suite that all of them pass."""
+
+import signal
+import subprocess
+import sys
+
+from actor.environments.make import EnvironmentFactory
+from actor.policies.torch_policy import TorchPolicy
+from learner.actors.base import DistributedActors
+from learner.actors.remote import RemoteDistributedActors
+from learner.actors.sequential import SequentialDistributedActors
+from learner.actors.subproc import SubprocDistributedActors
+from learner.training_run import probe_spaces
+from services.policies import PolicySpec
+from tests.processes import ROOT, environment
+
+KINDS = ("sequential", "subproc-forkserver", "subproc-spawn", "subproc-fork", "remote")
+
+
+def make_policy_for(env_factory: EnvironmentFactory) -> TorchPolicy:
+    return TorchPolicy(probe_spaces(env_factory), PolicySpec(hidden_sizes=(8,)))
+
+
+class RemoteWithProcesses(RemoteDistributedActors):
+    """Remote actors, and the processes that dial in: what an operator does, done by the test."""
+
+    def __init__(self, env_factory: EnvironmentFactory, policy: TorchPolicy, *args: object, **kwargs: object) -> None:
+        self._n_processes = kwargs.pop("n_actors")
+        self._envs_per_actor = kwargs.pop("envs_per_actor")
+        self._dialled_env = env_factory
+        self.processes: list[subprocess.Popen[bytes]] = []
+        super().__init__(policy, *args, addresses=("127.0.0.1:0",), **kwargs)
+
+    def start(self) -> None:
+        if self.processes:
+            return
+        super().start()
+        for index in range(self._n_processes):
+            self.processes.append(
+                spawn_actor(self._dialled_env, self.addresses[0], f"remote-{index}", self._envs_per_actor)
+            )
+
+    def stop(self) -> None:
+        super().stop()
+        for process in self.processes:
+            # most have gone by now; one that was still starting would wait for a learner to come
+            process.terminate()
+            assert process.wait(10) in (0, -signal.SIGTERM)
+        self.processes = []
+
+
+def spawn_actor(
+    env_factory: EnvironmentFactory, address: str, actor_id: str, envs_per_actor: int, *options: str
+) -> subprocess.Popen[bytes]:
+    """Starts an actor process as a user would: `python -m actor ...`."""
+    command = [sys.executable, "-m", "actor", "--learner-address", address, "--env-id", env_factory.env_id]
+    command += ["--actor-id", actor_id, "--envs-per-actor", str(envs_per_actor), "--log-level", "WARNING", *options]
+    return subprocess.Popen(command, cwd=ROOT, env=environment())
+
+
+def make_actors(
+    kind: str,
+    env_id: str = "tests.environments:CountingEnv",
+    *,
+    n_rollout_steps: int = 4,
+    n_actors: int = 2,
+    batch_size: int = 4,
+    envs_per_actor: int = 2,
+    seed: int = 0,
+    **options: object,
+) -> DistributedActors:
+    env_factory = EnvironmentFactory(env_id, {})
+    policy = make_policy_for(env_factory)
+    if kind == "sequential":
+        return SequentialDistributedActors(
+            env_factory, policy, n_rollout_steps, n_actors, batch_size, envs_per_actor=envs_per_actor, seed=seed
+        )
+    options = {"collect_timeout_s": 30.0, "seed": seed, **options}
+    if kind == "remote":
+        return RemoteWithProcesses(
+            env_factory,
+            policy,
+            n_rollout_steps,
+            batch_size,
+            n_actors=n_actors,
+            envs_per_actor=envs_per_actor,
+            **options,
+        )
+    return SubprocDistributedActors(
+        env_factory,
+        policy,
+        n_rollout_steps,
+        n_actors,
+        batch_size,
+        start_method=kind.removeprefix("subproc-"),
+        envs_per_actor=envs_per_actor,
+        **options,
+    )

@@ -1,0 +1,257 @@
+"""What an actor may send as a rollout: refused by an error that names actor, sequence and column."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from rollcast.v1 import rollout_pb2, tensor_pb2
+
+from services.errors import InvalidInputError, InvalidRolloutError, InvalidTensorError, LimitExceededError
+from services.rollout_codec import RolloutAssembler, rollout_to_messages
+from services.spaces import SubstepSpaces
+from services.tensors import tensor_to_proto
+from tests.unit.services.rollout_examples import NESTED, example_rollout
+
+T, B = 3, 2
+PIXELS = {"0": SubstepSpaces(observation=spaces.Box(0, 255, (256, 256), np.uint8), action=spaces.Discrete(4))}
+N_STEPS, N_ENVS = 20, 4
+
+
+def assembler(environment=NESTED, n_steps=T, n_envs=B):
+    return RolloutAssembler(environment, n_steps, n_envs, actor_id="a", incarnation=1)
+
+
+def message(**changes):
+    return next(rollout_to_messages(example_rollout(NESTED, T, B, **changes)))
+
+
+def refused(request, error=InvalidInputError, match="actor 'a', rollout 1"):
+    with pytest.raises(error, match=match):
+        assembler().add(request)
+
+
+def with_tensor(request, field, array):
+    getattr(request.rollout, field).CopyFrom(tensor_to_proto(array))
+    return request
+
+
+@pytest.mark.parametrize(
+    ("field", "array", "match"),
+    [
+        ("reward", np.zeros((T, B)), "column reward has dtype float64; expected float32"),
+        ("reward", np.zeros((T + 1, B), np.float32), r"column reward has shape \[4, 2\]; expected \[3, 2\]"),
+        ("reward", np.zeros((B, T), np.float32), "column reward has shape"),
+        ("reward", np.zeros(T * B, np.float32), "column reward has shape"),
+        ("terminated", np.zeros((T, B), np.uint8), "column terminated has dtype uint8; expected bool"),
+        ("truncated", np.zeros((T, B, 1), np.bool_), "column truncated has shape"),
+        ("valid", np.zeros((T, 1), np.bool_), "column valid has shape"),
+        ("final_index", np.zeros((2, 2), np.int64), "column final_index has dtype int64; expected int32"),
+        ("final_index", np.zeros((2, 3), np.int32), "column final_index has shape"),
+        ("final_index", np.zeros((T * B + 1, 2), np.int32), "7 final observations; expected at most 6"),
+        ("final_index", np.zeros((1, 2), np.int32), "final_observation"),
+        ("final_index", np.array([[0, 0], [T, 0]], np.int32), r"holds \(t, b\) = \(3, 0\) in row 1"),
+        ("final_index", np.array([[0, -1], [1, 0]], np.int32), r"holds \(t, b\) = \(0, -1\) in row 0"),
+    ],
+)
+def test_columns_that_do_not_fit(field, array, match):
+    refused(with_tensor(message(), field, array), match=f"actor 'a', rollout 1.*{match}")
+
+
+def test_columns_that_are_missing():
+    for field in ("reward", "terminated", "truncated"):
+        request = message()
+        request.rollout.ClearField(field)
+        refused(request, match=f"column {field} has dtype number 0")
+    for field in ("action", "log_prob"):
+        request = message()
+        request.rollout.substeps[0].ClearField(field)
+        refused(request, match=f"column 0/{field} has dtype number 0")
+    for field in ("observation", "last_observation", "final_observation"):
+        request = message()
+        del getattr(request.rollout.substeps[0], field)[1]
+        refused(request, InvalidRolloutError, f"column {field} with paths")
+    request = message()
+    request.rollout.ClearField("final_index")
+    refused(request, match="final_observation.*expected .*0")
+
+
+def test_paths_that_are_wrong_or_twice():
+    request = message()
+    request.rollout.substeps[0].observation[0].path = "elsewhere"
+    refused(request, InvalidRolloutError, "'elsewhere'")
+    request = message()
+    request.rollout.substeps[0].observation[0].CopyFrom(request.rollout.substeps[0].observation[1])
+    refused(request, InvalidRolloutError, "with paths")
+    request = message()
+    request.rollout.substeps[0].observation.add().CopyFrom(request.rollout.substeps[0].observation[0])
+    refused(request, InvalidRolloutError, "with paths")
+
+
+def test_substeps_that_are_missing_wrong_or_twice():
+    for keys in (["0"], ["0", "2"], ["0", "0"], ["0", "1", "1"], []):
+        request = message()
+        while len(request.rollout.substeps) < len(keys):
+            request.rollout.substeps.add().CopyFrom(request.rollout.substeps[0])
+        del request.rollout.substeps[len(keys) :]
+        for substep, key in zip(request.rollout.substeps, keys, strict=True):
+            substep.key = key
+        refused(request, InvalidRolloutError, "substeps")
+
+
+def test_an_identity_that_is_not_the_streams():
+    refused(message(actor_id="b"), InvalidRolloutError, "actor_id 'b'; expected 'a'")
+    refused(message(incarnation=2), InvalidRolloutError, "incarnation 2; expected 1")
+    refused(message(sequence=0), InvalidRolloutError, "sequence 0")
+
+
+def test_statistics_that_cannot_be():
+    for fields in ({"env_index": B}, {"episode_return": float("nan")}, {"episode_return": float("inf")}):
+        request = message()
+        request.rollout.episodes.add(**fields)
+        refused(request, InvalidRolloutError, "an episode of environment")
+    request = message()
+    request.rollout.episodes.extend([rollout_pb2.EpisodeStatistics()] * (T * B + 1))
+    refused(request, InvalidRolloutError, "episodes")
+    request = message()
+    request.rollout.env_seeds.append(1)
+    refused(request, InvalidRolloutError, "3 env_seeds")
+
+
+@pytest.mark.parametrize("column", ["observation", "last_observation", "final_observation"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_observations_that_are_not_finite(column, value):
+    rollout = example_rollout(NESTED, T, B)
+    leaf = getattr(rollout.substeps["0"], column)["vector"]
+    leaf[1, ..., 2] = value
+    request = next(rollout_to_messages(rollout))
+    refused(request, InvalidTensorError, f"actor 'a', rollout 1: column 0/{column}/vector holds {value} at")
+
+
+def test_values_outside_a_discrete_range():
+    for key, column, path, value, match in (
+        ("0", "observation", "token", 3, r"token holds 3 at \(t, b\) = \(1, 0\); expected -2 to 2"),
+        ("0", "observation", "token", -(2**63), "token holds -9223372036854775808"),
+        ("0", "observation", "pair/0", 2, r"pair/0 holds 2 at .*element \[0\]; expected 0 to 1"),
+        ("0", "observation", "pair/1", 9, r"pair/1 holds 9"),
+        ("0", "observation", "pair/1", -1, r"pair/1 holds -1"),
+        ("0", "last_observation", "token", 2**62, "token holds"),
+        ("0", "action", None, 4, r"action holds 4 at \(t, b\) = \(1, 0\), element \[0\]"),
+        ("0", "action", None, -1, "action holds -1"),
+        ("1", "action", None, np.nan, r"action holds nan at \(t, b\) = \(1, 0\)"),
+        ("1", "log_prob", None, -np.inf, r"log_prob holds -inf at \(t, b\) = \(1, 0\)"),
+    ):
+        rollout = example_rollout(NESTED, T, B)
+        values = getattr(rollout.substeps[key], column)
+        values = values if path is None else values[path]
+        values[(1, 0) if column != "last_observation" else (1,)] = value
+        refused(next(rollout_to_messages(rollout)), InvalidTensorError, f"actor 'a', rollout 1: column {key}.*{match}")
+
+
+def test_bools_that_are_neither():
+    request = message()
+    request.rollout.terminated.data = b"\x03" * (T * B)
+    refused(request, InvalidTensorError, "column terminated holds the byte 3")
+
+
+def test_messages_out_of_order():
+    refused(rollout_pb2.StreamRolloutsRequest(), InvalidRolloutError, "without content")
+    refused(rollout_pb2.StreamRolloutsRequest(open=rollout_pb2.OpenStream()), InvalidRolloutError, "open")
+    frame = rollout_pb2.TensorFrame(sequence=1, data=b"x")
+    refused(rollout_pb2.StreamRolloutsRequest(frame=frame), InvalidRolloutError, "no rollout waits for one")
+
+
+@pytest.fixture
+def framed():
+    return list(rollout_to_messages(example_rollout(PIXELS, N_STEPS, N_ENVS)))
+
+
+def test_frames_out_of_order_too_many_or_too_big(framed):
+    header, first, *_, last = framed
+    assert 1 < len(last.frame.data) < 1 << 20
+    for changes, error, match in (
+        ({"offset": 1}, InvalidRolloutError, "rollout 1 at offset 1; expected one of rollout 1 at offset 0"),
+        ({"sequence": 2}, InvalidRolloutError, "a frame of rollout 2"),
+        ({"data": b""}, InvalidRolloutError, "a frame of 0 bytes"),
+        ({"data": b"x" * ((1 << 20) + 1)}, LimitExceededError, "frame of 1048577 bytes.*at most 1048576"),
+    ):
+        victim = assembler(PIXELS, N_STEPS, N_ENVS)
+        assert victim.add(header) is None
+        bad = rollout_pb2.StreamRolloutsRequest()
+        bad.CopyFrom(first)
+        for name, value in changes.items():
+            setattr(bad.frame, name, value)
+        with pytest.raises(error, match=match):
+            victim.add(bad)
+    victim = assembler(PIXELS, N_STEPS, N_ENVS)
+    for request in framed[:-1]:
+        assert victim.add(request) is None
+    last.frame.data += b"x"
+    with pytest.raises(InvalidRolloutError, match=r"1 to .* more bytes"):
+        victim.add(last)
+
+
+def test_a_rollout_before_the_last_frame_and_a_frame_after_it(framed):
+    victim = assembler(PIXELS, N_STEPS, N_ENVS)
+    assert victim.add(framed[0]) is None
+    with pytest.raises(InvalidRolloutError, match=r"0 of .* deferred bytes before the next rollout"):
+        victim.add(framed[0])
+    victim = assembler(PIXELS, N_STEPS, N_ENVS)
+    assert victim.add(framed[0]) is None
+    for request in framed[1:-1]:
+        assert victim.add(request) is None
+    assert victim.add(framed[-1]) is not None
+    with pytest.raises(InvalidRolloutError, match="no rollout waits"):
+        victim.add(framed[-1])
+
+
+def test_deferred_tensors_with_bytes_or_without_size():
+    request = message()
+    request.rollout.reward.deferred = True
+    refused(request, InvalidRolloutError, "column reward deferred, of 24 bytes, 24 of them inline")
+    request = message(final_index=np.zeros((0, 2), np.int32), n_final=0)
+    request.rollout.final_index.CopyFrom(tensor_to_proto(np.zeros((0, 2), np.int32), deferred=True))
+    refused(request, InvalidRolloutError, "column final_index deferred, of 0 bytes")
+
+
+def test_deferred_values_are_checked_too():
+    request = message()
+    request.rollout.reward.CopyFrom(tensor_to_proto(np.zeros((T, B), np.float32), deferred=True))
+    request.rollout.terminated.CopyFrom(tensor_to_proto(np.zeros((T, B), np.bool_), deferred=True))
+    nan = np.full((T, B), np.nan, np.float32).tobytes()
+    for content, match in (
+        (nan + bytes(6), "reward holds nan"),
+        (bytes(24) + b"\x07" * 6, "terminated holds the byte 7"),
+    ):
+        victim = assembler()
+        assert victim.add(request) is None
+        frame = rollout_pb2.TensorFrame(sequence=1, data=content)
+        with pytest.raises(InvalidTensorError, match=match):
+            victim.add(rollout_pb2.StreamRolloutsRequest(frame=frame))
+
+
+@pytest.mark.parametrize(
+    "shape", [[2**40, 2], [2**32, 2**32], [-3, -2], [3, 2] + [1] * 31, [2**63 - 1], [0], []], ids=str
+)
+@pytest.mark.parametrize("deferred", [True, False])
+def test_huge_claims_cost_nothing(shape, deferred):
+    for field in ("reward", "final_index"):
+        request = message()
+        dtype = tensor_pb2.DATA_TYPE_FLOAT32 if field == "reward" else tensor_pb2.DATA_TYPE_INT32
+        getattr(request.rollout, field).CopyFrom(tensor_pb2.Tensor(dtype=dtype, shape=shape, deferred=deferred))
+        tracemalloc.start()
+        refused(request)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 1 << 20
+
+
+def test_nothing_is_allocated_before_the_last_column_is_checked(framed):
+    header = framed[0]
+    header.rollout.truncated.shape[0] = 1
+    tracemalloc.start()
+    with pytest.raises(InvalidTensorError, match="column truncated"):
+        assembler(PIXELS, N_STEPS, N_ENVS).add(header)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 20

@@ -1,0 +1,103 @@
+"""Messages whose bytes are part of the contract; `python -m tests.contract.golden_messages` writes them anew."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from gymnasium import spaces
+
+from services.join_codec import join_agreement_to_proto, join_offer_to_proto
+from services.joining import JoinAgreement, JoinOffer
+from services.policies import PolicySpec
+from services.rollout_codec import rollout_to_messages
+from services.rollouts import EpisodeStatistics, Rollout, SubstepColumns
+from services.space_codec import space_to_proto
+from services.spaces import SubstepSpaces
+from services.status import ActorInfo, ActorState, LearnerStatus, Phase
+from services.status_codec import actor_to_proto, status_to_proto
+from services.tensors import DTYPES, tensor_to_proto
+from services.weights import encode_policy
+
+FOLDER = Path(__file__).parent / "golden"
+
+SPACE = spaces.Dict(
+    [
+        ("vector", spaces.Box(-1, 1, (3,), np.float32)),
+        ("bounds", spaces.Box(np.array([0, 1]), np.array([2, 3]), dtype=np.int16)),
+        ("token", spaces.Discrete(5, start=-2)),
+        ("pair", spaces.Tuple([spaces.MultiBinary([2, 2]), spaces.MultiDiscrete([2, 3], start=[1, 0])])),
+    ]
+)
+SUBSTEP = SubstepSpaces(observation=spaces.Box(-9, 9, (2,), np.float32), action=spaces.Discrete(2))
+
+
+def rollout(n_steps: int, n_envs: int) -> Rollout:
+    ramp = np.arange(n_steps * n_envs, dtype=np.float32).reshape(n_steps, n_envs)
+    return Rollout(
+        actor_id="golden",
+        incarnation=2,
+        sequence=3,
+        policy_version=4,
+        substeps={
+            "0": SubstepColumns(
+                observation={"": np.stack([ramp, -ramp], axis=-1)},
+                action=ramp.astype(np.int64) % 2,
+                log_prob=-ramp / 8,
+                last_observation={"": np.ones((n_envs, 2), np.float32)},
+                final_observation={"": np.full((1, 2), 0.5, np.float32)},
+            )
+        },
+        reward=ramp,
+        terminated=ramp == 1,
+        truncated=ramp == 2,
+        valid=ramp != 3,
+        final_index=np.array([[1, 0]], np.int32),
+        episodes=(EpisodeStatistics(env_index=0, episode_return=1.5, n_steps=9),),
+        env_seeds=tuple(range(n_envs)),
+    )
+
+
+def golden_messages() -> Mapping[str, bytes]:
+    offer = JoinOffer(
+        actor_id="golden",
+        process_nonce=1,
+        spaces={"0": SUBSTEP},
+        n_envs=2,
+        network="auto",
+        software_version="0",
+        incarnation=3,
+        acknowledged_sequence=4,
+    )
+    agreement = JoinAgreement(
+        actor_id="golden",
+        slot=1,
+        incarnation=3,
+        acknowledged_sequence=4,
+        n_rollout_steps=5,
+        env_seed=6,
+        agent_seed=7,
+        policy=PolicySpec(),
+        max_message_bytes=8,
+    )
+    status = LearnerStatus(phase=Phase.PAUSED, waiting_for="x", env_steps=1, mean_return=0.0, algorithm="impala")
+    actor = ActorInfo(actor_id="golden", slot=1, incarnation=2, state=ActorState.LOST, idle_s=0.5)
+    messages = {
+        f"tensor_{dtype.name}": tensor_to_proto(np.array([[0, 1]], dtype)).SerializeToString()
+        for dtype in DTYPES.values()
+    }
+    messages["space"] = space_to_proto(SPACE).SerializeToString()
+    messages["join_request"] = join_offer_to_proto(offer).SerializeToString()
+    messages["join_response"] = join_agreement_to_proto(agreement).SerializeToString()
+    messages["learner_status"] = status_to_proto(status).SerializeToString()
+    messages["actor_info"] = actor_to_proto(actor).SerializeToString()
+    messages["rollout"] = next(rollout_to_messages(rollout(2, 2))).SerializeToString()
+    # the header only: its frames hold two mebibytes of ramps
+    messages["deferred_rollout"] = next(rollout_to_messages(rollout(300, 300))).SerializeToString()[:256]
+    messages["policy_chunk"] = encode_policy(9, {"w": np.arange(3, dtype=np.float32)}).chunks[0]
+    return messages
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name, message in golden_messages().items():
+        (FOLDER / f"{name}.hex").write_text(message.hex(" ", 4) + "\n")

@@ -1,0 +1,35 @@
+import numpy as np
+import pytest
+from rollcast.v1 import policy_pb2, rollout_pb2, space_pb2
+
+from services.rollout_codec import RolloutAssembler
+from services.space_codec import space_from_proto
+from services.weights import PolicyAssembler
+from tests.contract.golden_messages import FOLDER, SPACE, SUBSTEP, golden_messages, rollout
+from tests.unit.services.rollout_examples import assert_same_rollout
+
+
+def golden(name: str) -> bytes:
+    return bytes.fromhex((FOLDER / f"{name}.hex").read_text())
+
+
+@pytest.mark.parametrize("name", list(golden_messages()))
+def test_the_bytes_have_not_changed(name):
+    assert golden_messages()[name] == golden(name), (
+        f"the bytes of {name} have changed: actors and learners of different versions no longer understand each "
+        "other. If "
+        "that is meant, raise PROTOCOL_VERSION and run python -m tests.contract.golden_messages"
+    )
+
+
+def test_there_is_no_golden_file_too_many():
+    assert {path.stem for path in FOLDER.glob("*.hex")} == set(golden_messages())
+
+
+def test_old_bytes_still_decode():
+    assert space_from_proto(space_pb2.Space.FromString(golden("space"))) == SPACE
+    request = rollout_pb2.StreamRolloutsRequest.FromString(golden("rollout"))
+    assert_same_rollout(RolloutAssembler({"0": SUBSTEP}, 2, 2).add(request), rollout(2, 2))
+    version, state = PolicyAssembler().add(policy_pb2.GetPolicyResponse.FromString(golden("policy_chunk")).chunk)
+    assert version == 9
+    np.testing.assert_array_equal(state["w"], np.arange(3, dtype=np.float32))

@@ -1,0 +1,158 @@
+"""Real containers on a real Docker engine.
+
+Without an engine these tests are skipped in one line, except in CI (`CI=true`), which has one and fails without it.
+"""
+
+import os
+import shutil
+import subprocess
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+import docker
+import pytest
+
+ROOT = Path(__file__).parents[2]
+IMAGES = {"rollcast-actor": "actor/Dockerfile", "rollcast-learner": "learner/Dockerfile"}
+
+
+def pytest_collection_modifyitems(items):
+    """Everything in this folder needs an engine, and the first test also builds the images."""
+    for item in items:
+        if Path(item.fspath).is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.docker)
+            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.timeout(600))
+
+
+def _unavailable(reason):
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{reason}; CI must have one: .ci/run brings it up", pytrace=False)
+    pytest.skip(reason)
+
+
+def _succeeds(*command):
+    return subprocess.run(command, check=False, capture_output=True, timeout=60).returncode == 0
+
+
+def _run(command, **options):
+    """The finished process, with stdout and stderr together as text."""
+    return subprocess.run(
+        command, check=False, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
+    )
+
+
+@pytest.fixture(scope="session")
+def engine():
+    """A client of the Docker engine."""
+    # asked through the command first: the SDK leaves a socket open when nobody answers
+    if shutil.which("docker") is None or not _succeeds("docker", "info"):
+        _unavailable("no Docker engine answers (docker info)")
+    client = docker.from_env(timeout=60)
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="session")
+def compose_command():
+    """`docker-compose` or `docker compose`, whichever this machine has."""
+    if shutil.which("docker-compose"):
+        return ["docker-compose"]
+    if not _succeeds("docker", "compose", "version"):
+        _unavailable("neither docker-compose nor docker compose is installed")
+    return ["docker", "compose"]
+
+
+@pytest.fixture(scope="session")
+def images(engine):
+    """Both images, built from this tree: name -> id."""
+    built = {}
+    for name, dockerfile in IMAGES.items():
+        command = ["docker", "build", "--network=host", "-f", dockerfile, "-t", name, "."]
+        done = _run(command, timeout=540)
+        assert done.returncode == 0, f"{' '.join(command)} failed:\n{done.stdout[-1500:]}"
+        built[name] = engine.images.get(name).id
+    return built
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComposeProject:
+    """One `docker-compose` project under a name of its own, so that two test runs never meet.
+
+    Attributes:
+        name: The project's name; containers are `NAME_learner_1` or `NAME-learner-1`.
+        runs: Where the learner's runs are on this machine.
+        engine: The engine it runs on.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    files: tuple[Path, ...]
+    runs: Path
+    environment: dict[str, str]
+    engine: docker.DockerClient
+
+    def run(self, *arguments, check=True, timeout_s=120):
+        """Runs one compose command and returns what it printed."""
+        command = [*self.command, "-p", self.name, "--project-directory", str(ROOT)]
+        for file in self.files:
+            command += ["-f", str(file)]
+        done = _run([*command, *arguments], env=os.environ | self.environment, timeout=timeout_s)
+        assert not check or done.returncode == 0, f"{' '.join(arguments)} ended with {done.returncode}:\n{done.stdout}"
+        return done.stdout
+
+    def up(self, *, n_actors):
+        """Starts what is not running and brings the actors to this number."""
+        self.run("up", "-d", "--no-build", "--scale", f"actor={n_actors}")
+
+    def containers(self, service):
+        """The running containers of a service."""
+        labels = [f"com.docker.compose.project={self.name}", f"com.docker.compose.service={service}"]
+        return self.engine.containers.list(filters={"label": labels})
+
+    def address(self):
+        """Where the learner's port is on this machine, `127.0.0.1:PORT`."""
+        (learner,) = self.containers("learner")
+        (binding,) = learner.ports["50051/tcp"]
+        return f"127.0.0.1:{binding['HostPort']}"
+
+
+@pytest.fixture
+def compose(engine, compose_command, images, tmp_path, request):
+    """A compose project, not started yet; afterwards it is taken down, and its logs are shown when the test failed.
+
+    `ROLLCAST_*` settings go through `@pytest.mark.parametrize("compose", [{...}], indirect=True)`.
+    """
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    override = tmp_path / "test.yml"
+    # lists of volumes merge by target: the run lands in the test's own folder instead of ./runs
+    override.write_text(
+        "services:\n"
+        + "".join(f"  {service}:\n    volumes: ['{runs}:/runs']\n" for service in ("runs-folder", "learner"))
+    )
+    project = ComposeProject(
+        name=f"rollcast-test-{uuid.uuid4().hex[:8]}",
+        command=tuple(compose_command),
+        files=(ROOT / "docker-compose.yml", override),
+        runs=runs,
+        # 0: the engine takes a free port
+        environment={"ROLLCAST_PORT": "0", **getattr(request, "param", {})},
+        engine=engine,
+    )
+    try:
+        yield project
+        if getattr(request.node, "rep_call", None) is not None and request.node.rep_call.failed:
+            # pytest shows what a failed test printed
+            print(project.run("logs", "--no-color", "--tail=100", check=False))  # noqa: T201
+    finally:
+        project.run("down", "--volumes", "--timeout", "10", check=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if call.when == "call":
+        item.rep_call = report
+    return report

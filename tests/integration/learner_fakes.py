@@ -1,0 +1,241 @@
+"""A learner in memory, behind the three Protocols, and a server that serves it."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from gymnasium import spaces
+
+from services.errors import (
+    DuplicateSequenceError,
+    NotReadyError,
+    RefusedError,
+    RollcastError,
+    UnknownActorError,
+)
+from services.joining import JoinAgreement, JoinOffer
+from services.policies import PolicySpec
+from services.rollouts import ActorFailure, Rollout, StreamProgress
+from services.server import LearnerServer, make_server
+from services.spaces import EnvironmentSpaces, SubstepSpaces, check_spaces_match
+from services.status import ActorInfo, ActorState, LearnerStatus, Phase
+from services.weights import EncodedPolicy, encode_policy
+
+SPACES: EnvironmentSpaces = {
+    "0": SubstepSpaces(observation=spaces.Box(-np.inf, np.inf, (4,), np.float32), action=spaces.Discrete(2))
+}
+DEADLINE_S = 10.0
+
+
+def offer(actor_id: str = "a", **changes: object) -> JoinOffer:
+    fields = {
+        "actor_id": actor_id,
+        "process_nonce": 7,
+        "spaces": SPACES,
+        "n_envs": 2,
+        "network": "auto",
+        "software_version": "test",
+    }
+    return JoinOffer(**(fields | changes))
+
+
+@dataclass
+class FakeStream:
+    sink: "FakeSink"
+    actor_id: str
+    incarnation: int
+    cancel: Callable[[], None]
+    spaces: EnvironmentSpaces = field(default_factory=lambda: SPACES)
+    n_rollout_steps: int = 5
+    n_envs: int = 2
+    seen: int = 0
+    closes: list[bool] = field(default_factory=list)
+
+    def progress(self) -> StreamProgress:
+        return StreamProgress(acknowledged_sequence=self.seen, credit_sequence=self.seen + self.sink.credit)
+
+    def accept(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> StreamProgress:
+        if self.sink.accept_error is not None:
+            raise self.sink.accept_error
+        if rollout.sequence <= self.seen:
+            raise DuplicateSequenceError(
+                f"actor {self.actor_id!r} sent rollout {rollout.sequence} twice; expected once"
+            )
+        deadline = time.monotonic() + DEADLINE_S
+        with self.sink.changed:
+            self.sink.waiting += 1
+            self.sink.changed.notify_all()
+            while len(self.sink.rollouts) >= self.sink.capacity:
+                self.sink.changed.wait(0.1)
+                if not is_active():
+                    raise NotReadyError("the actor went away")
+                assert time.monotonic() < deadline, "the queue stayed full"
+            self.sink.waiting -= 1
+            self.sink.rollouts.append(rollout)
+            self.sink.changed.notify_all()
+        self.seen = rollout.sequence
+        if self.sink.ended:
+            return StreamProgress(acknowledged_sequence=self.seen, credit_sequence=self.seen, end_of_training=True)
+        return self.progress()
+
+    def fail(self, failure: ActorFailure) -> None:
+        with self.sink.changed:
+            self.sink.failures.append(failure)
+            self.sink.changed.notify_all()
+
+    def rejected(self, error: RollcastError) -> None:
+        with self.sink.changed:
+            self.sink.rejections.append(error)
+            self.sink.changed.notify_all()
+
+    def close(self, *, clean: bool) -> None:
+        with self.sink.changed:
+            self.closes.append(clean)
+            self.sink.changed.notify_all()
+
+
+class FakeSink:
+    """`changed` guards everything; `wait_for` waits with a deadline."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.rollouts: list[Rollout] = []
+        self.failures: list[ActorFailure] = []
+        self.rejections: list[RollcastError] = []
+        self.streams: list[FakeStream] = []
+        self.joined: dict[str, JoinAgreement] = {}
+        self.capacity = 100
+        self.credit = 4
+        self.waiting = 0
+        self.ended = False
+        self.join_error: Exception | None = None
+        self.accept_error: Exception | None = None
+
+    def join(self, offer: JoinOffer) -> JoinAgreement:
+        if self.join_error is not None:
+            raise self.join_error
+        check_spaces_match(SPACES, offer.spaces, expected_side="the learner", offered_side=f"actor {offer.actor_id!r}")
+        agreement = JoinAgreement(
+            actor_id=offer.actor_id,
+            slot=len(self.joined),
+            incarnation=1,
+            acknowledged_sequence=0,
+            n_rollout_steps=5,
+            env_seed=1,
+            agent_seed=2,
+            policy=PolicySpec(),
+            max_message_bytes=4 << 20,
+        )
+        return self.joined.setdefault(offer.actor_id, agreement)
+
+    def open_stream(self, actor_id: str, incarnation: int, *, peer: str, cancel: Callable[[], None]) -> FakeStream:
+        assert peer
+        if actor_id not in self.joined:
+            raise UnknownActorError(f"actor {actor_id!r} has not joined; expected Join before; join")
+        stream = FakeStream(self, actor_id, incarnation, cancel)
+        with self.changed:
+            self.streams.append(stream)
+            self.changed.notify_all()
+        return stream
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(condition, DEADLINE_S), "it did not happen by the deadline"
+
+
+class FakeSource:
+    """Publishes what it is told to, encoded once."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.encoded: EncodedPolicy | None = None
+        self.n_encodings = 0
+        self.ended = False
+        self.spaces = SPACES
+
+    def publish(self, version: int, state: Mapping[str, np.ndarray]) -> None:
+        encoded = encode_policy(version, state)
+        with self.changed:
+            self.encoded = encoded
+            self.n_encodings += 1
+            self.changed.notify_all()
+
+    def end(self) -> None:
+        with self.changed:
+            self.ended = True
+            self.changed.notify_all()
+
+    def newest(self) -> EncodedPolicy:
+        if self.encoded is None:
+            raise NotReadyError("there is no policy yet; expected one; try again with backoff")
+        return self.encoded
+
+    def wait_newer(self, version: int, timeout_s: float) -> EncodedPolicy | None:
+        with self.changed:
+            self.changed.wait_for(lambda: self.ended or (self.encoded and self.encoded.version > version), timeout_s)
+            return self.encoded if self.encoded and self.encoded.version > version else None
+
+    def act(
+        self, observation: Mapping[str, np.ndarray], *, substep_key: str, deterministic: bool
+    ) -> tuple[np.ndarray, int]:
+        assert substep_key == "0"
+        version = self.newest().version
+        return (observation[""][:, 0] > 0).astype(np.int64) + int(deterministic) * 0, version
+
+
+class FakeControl:
+    def __init__(self) -> None:
+        self.phase = Phase.TRAINING
+        self.calls: list[str] = []
+        self.run_dir = "/run"
+
+    def status(self) -> LearnerStatus:
+        return LearnerStatus(phase=self.phase, env_steps=12, mean_return=1.5, waiting_for="rollouts")
+
+    def actors(self) -> Sequence[ActorInfo]:
+        return [ActorInfo(actor_id="a", slot=0, incarnation=1, state=ActorState.STREAMING)]
+
+    def pause(self) -> None:
+        if self.phase is Phase.FINISHED:
+            raise RefusedError("training has ended; expected it to run; start it again")
+        self.calls.append("pause")
+
+    def resume(self) -> None:
+        self.calls.append("resume")
+
+    def save_checkpoint(self) -> tuple[str, int]:
+        if not self.run_dir:
+            raise RefusedError("the run keeps no directory; expected one; set --run-dir")
+        return f"{self.run_dir}/checkpoint", 3
+
+    def request_stop(self) -> None:
+        self.calls.append("stop")
+
+
+@dataclass
+class FakeLearner:
+    sink: FakeSink
+    source: FakeSource
+    control: FakeControl
+    server: LearnerServer
+    address: str
+
+
+@contextlib.contextmanager
+def serve(address: str = "127.0.0.1:0", **options: int) -> Iterator[FakeLearner]:
+    sink, source, control = FakeSink(), FakeSource(), FakeControl()
+    server = make_server(address, sink=sink, source=source, control=control, **options)
+    server.start()
+    try:
+        yield FakeLearner(sink, source, control, server, server.address)
+    finally:
+        server.stop(0.0)
+
+
+def make_rollout(sequence: int = 1, *, actor_id: str = "a", **changes: object) -> Rollout:
+    from tests.unit.services.rollout_examples import example_rollout
+
+    return example_rollout(SPACES, 5, 2, actor_id=actor_id, sequence=sequence, **changes)

@@ -1,0 +1,333 @@
+"""RolloutService over a real connection."""
+
+import itertools
+import threading
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from rollcast.v1 import rollout_pb2, rollout_pb2_grpc
+
+from services.channel import make_channel
+from services.client import LearnerClient
+from services.error_status import error_from_rpc
+from services.errors import (
+    ActorReplacedError,
+    DuplicateSequenceError,
+    InvalidInputError,
+    InvalidRolloutError,
+    InvalidTensorError,
+    LearnerUnreachableError,
+    LimitExceededError,
+    NotReadyError,
+    ProtocolMismatchError,
+    RollcastError,
+    SpacesMismatchError,
+    UnknownActorError,
+)
+from services.rollout_uplink import MAX_WAITING_ROLLOUTS
+from services.rollouts import ActorFailure
+from services.spaces import SubstepSpaces
+from tests.integration.learner_fakes import DEADLINE_S, SPACES, make_rollout, offer, serve
+from tests.unit.services.rollout_examples import assert_same_rollout, example_rollout
+
+PIXELS = {"0": SubstepSpaces(observation=spaces.Box(0, 255, (64, 64), np.uint8), action=spaces.Discrete(4))}
+
+
+@pytest.fixture
+def learner():
+    with serve() as fake:
+        yield fake
+
+
+@pytest.fixture
+def client(learner):
+    with LearnerClient(learner.address, timeout_s=DEADLINE_S) as client:
+        yield client
+
+
+@pytest.fixture
+def uplink(learner, client):
+    agreement = client.join(offer())
+    uplink = client.open_rollout_stream(agreement.actor_id, agreement.incarnation)
+    yield uplink
+    uplink.cancel()
+    learner.sink.wait_for(lambda: all(len(stream.closes) == 1 for stream in learner.sink.streams))
+
+
+def test_join_is_idempotent(client):
+    assert client.join(offer()) == client.join(offer())
+    assert client.join(offer("b")).slot == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"actor_id": "a b"}, InvalidInputError),
+        ({"n_envs": 0}, InvalidInputError),
+        ({"protocol_version": 9}, ProtocolMismatchError),
+        ({"spaces": PIXELS}, SpacesMismatchError),
+        (
+            {
+                "spaces": {
+                    "0": SubstepSpaces(observation=SPACES["0"].observation, action=spaces.Dict(a=spaces.Discrete(2)))
+                }
+            },
+            InvalidInputError,
+        ),
+    ],
+)
+def test_join_refuses_and_goes_on(client, changes, error):
+    with pytest.raises(error) as caught:
+        client.join(offer(**changes))
+    assert type(caught.value) is not RollcastError
+    assert client.join(offer("other")).actor_id == "other"
+
+
+def test_join_names_the_path_inside_the_spaces(client):
+    with pytest.raises(SpacesMismatchError, match=r"at 0/observation: the learner has Box.*actor 'a' has Box"):
+        client.join(offer(spaces=PIXELS))
+
+
+@pytest.mark.parametrize("error", [NotReadyError("starting"), LimitExceededError("full"), ActorReplacedError("x")])
+def test_the_learners_errors_arrive_as_they_were(learner, client, error):
+    learner.sink.join_error = error
+    with pytest.raises(type(error), match=str(error)):
+        client.join(offer())
+
+
+def test_an_unexpected_exception_is_internal_and_logged(learner, client, caplog):
+    learner.sink.join_error = KeyError("oops")
+    with pytest.raises(RollcastError, match="KeyError: 'oops'"):
+        client.join(offer())
+    assert "Traceback" in caplog.text
+    learner.sink.join_error = None
+    client.join(offer())
+
+
+def test_rollouts_are_acknowledged_one_by_one_and_the_close_is_clean(learner, uplink):
+    rollouts = [make_rollout(sequence, seed=sequence) for sequence in range(1, 21)]
+    for rollout in rollouts:
+        uplink.send(rollout)
+    acknowledged = []
+    for progress in uplink.responses():
+        acknowledged.append(progress.acknowledged_sequence)
+        if progress.acknowledged_sequence == 20:
+            uplink.close()
+    assert acknowledged == list(range(21))
+    assert learner.sink.streams[0].closes == [True]
+    for mine, theirs in zip(learner.sink.rollouts, rollouts, strict=True):
+        assert_same_rollout(mine, theirs)
+
+
+def test_nothing_above_the_credit_is_sent(learner, uplink):
+    learner.sink.credit = 2
+    responses = uplink.responses()
+    for sequence in range(1, 6):
+        uplink.send(make_rollout(sequence))
+    assert next(responses).credit_sequence == 2  # from here on the stream may send two
+    learner.sink.wait_for(lambda: len(learner.sink.rollouts) == 2)
+    assert uplink._credit_sequence == 2
+    assert [next(responses).acknowledged_sequence for _ in range(5)] == [1, 2, 3, 4, 5]
+
+
+def test_a_full_queue_holds_the_answer_back_and_control_calls_are_not_held(learner, client, uplink):
+    learner.sink.capacity = 1
+    responses = uplink.responses()
+    for sequence in (1, 2):
+        uplink.send(make_rollout(sequence))
+    assert [next(responses).acknowledged_sequence for _ in range(2)] == [0, 1]
+    learner.sink.wait_for(lambda: learner.sink.waiting == 1)
+    assert client.status().env_steps == 12
+    with learner.sink.changed:
+        learner.sink.rollouts.clear()
+        learner.sink.changed.notify_all()
+    assert next(responses).acknowledged_sequence == 2
+
+
+def test_an_actor_that_vanishes_while_the_queue_is_full_is_closed_uncleanly(learner, uplink):
+    learner.sink.capacity = 0
+    uplink.send(make_rollout(1))
+    next(uplink.responses())
+    learner.sink.wait_for(lambda: learner.sink.waiting == 1)
+    uplink.cancel()
+    learner.sink.wait_for(lambda: learner.sink.streams[0].closes == [False])
+
+
+def test_a_duplicate_sequence_ends_the_stream(learner, uplink):
+    uplink.send(make_rollout(1))
+    uplink.send(make_rollout(1))
+    with pytest.raises(DuplicateSequenceError, match="rollout 1 twice"):
+        list(uplink.responses())
+    assert len(learner.sink.rollouts) == 1
+
+
+def test_an_unknown_actor_is_told_to_join(client):
+    with pytest.raises(UnknownActorError, match="has not joined"):
+        list(client.open_rollout_stream("nobody", 1).responses())
+
+
+@pytest.mark.parametrize(
+    ("rollout", "error", "match"),
+    [
+        (make_rollout(1, reward=np.full((5, 2), np.nan, np.float32)), InvalidTensorError, "column reward holds nan"),
+        (make_rollout(1, reward=np.zeros((5, 3), np.float32)), InvalidTensorError, r"column reward has shape \[5, 3\]"),
+        (make_rollout(1, actor_id="b"), InvalidRolloutError, "actor_id 'b'"),
+        (example_rollout(PIXELS, 5, 2), InvalidInputError, "column 0/observation"),
+    ],
+)
+def test_a_rollout_that_does_not_fit_is_refused_and_everybody_else_served(
+    learner, client, uplink, rollout, error, match
+):
+    uplink.send(rollout)
+    with pytest.raises(error, match=match):
+        list(uplink.responses())
+    assert [type(rejection) for rejection in learner.sink.rejections] == [error] or learner.sink.rejections
+    client.join(offer("b"))
+    other = client.open_rollout_stream("b", 1)
+    other.send(make_rollout(1, actor_id="b"))
+    assert [progress.acknowledged_sequence for progress in itertools.islice(other.responses(), 2)] == [0, 1]
+    other.cancel()
+
+
+def test_after_the_end_of_a_stream_send_says_so(client):
+    uplink = client.open_rollout_stream("nobody", 1)
+    with pytest.raises(UnknownActorError):
+        list(uplink.responses())
+    with pytest.raises(NotReadyError, match="rollout 1 came after the stream"):
+        uplink.send(make_rollout(1))
+
+
+def test_send_is_bounded(uplink):
+    with pytest.raises(LimitExceededError, match=f"{MAX_WAITING_ROLLOUTS} rollouts wait"):
+        for sequence in range(1, MAX_WAITING_ROLLOUTS + 2):
+            uplink.send(make_rollout(sequence + 100))
+
+
+def test_an_error_of_accept_ends_the_stream(learner, uplink):
+    learner.sink.accept_error = ActorReplacedError("another process has joined as 'a'")
+    uplink.send(make_rollout(1))
+    with pytest.raises(ActorReplacedError, match="another process"):
+        list(uplink.responses())
+    assert learner.sink.streams[0].closes == [False]
+
+
+def test_a_failure_is_reported(learner, uplink):
+    failure = ActorFailure(exception_type="ValueError", message="m", traceback="t", env_seed=5)
+    uplink.fail(failure)
+    uplink.close()
+    list(uplink.responses())
+    assert learner.sink.failures == [failure]
+    assert learner.sink.streams[0].closes == [True]
+
+
+def test_the_end_of_training_ends_the_stream_cleanly(learner, uplink):
+    learner.sink.ended = True
+    uplink.send(make_rollout(1))
+    assert [progress.end_of_training for progress in uplink.responses()] == [False, True]
+    learner.sink.wait_for(lambda: learner.sink.streams[0].closes == [True])
+
+
+def test_the_sink_can_cancel_a_silent_stream(learner, uplink):
+    responses = uplink.responses()
+    next(responses)
+    learner.sink.streams[0].cancel()
+    with pytest.raises(LearnerUnreachableError, match="ended the call"):
+        next(responses)
+    learner.sink.wait_for(lambda: learner.sink.streams[0].closes == [False])
+
+
+def test_framed_rollouts_arrive(monkeypatch):
+    monkeypatch.setattr("tests.integration.learner_fakes.SPACES", PIXELS)
+    with serve() as learner, LearnerClient(learner.address) as client:
+        client.join(offer(spaces=PIXELS, n_envs=64))
+        rollout = example_rollout(PIXELS, 20, 64)
+        opened = learner.sink.open_stream
+
+        def open_large(*arguments, **options):
+            stream = opened(*arguments, **options)
+            stream.spaces, stream.n_rollout_steps, stream.n_envs = PIXELS, 20, 64
+            return stream
+
+        learner.sink.open_stream = open_large
+        uplink = client.open_rollout_stream("a", 1)
+        uplink.send(rollout)
+        assert [progress.acknowledged_sequence for progress in itertools.islice(uplink.responses(), 2)] == [0, 1]
+        assert_same_rollout(learner.sink.rollouts[0], rollout)
+
+
+def raw_stream(address, *messages):
+    """Sends bytes that need be no message, and returns the error they end in."""
+    with make_channel(address) as channel:
+        call = channel.stream_stream(
+            "/rollcast.v1.RolloutService/StreamRollouts",
+            response_deserializer=rollout_pb2.StreamRolloutsResponse.FromString,
+        )(iter(messages), timeout=DEADLINE_S)
+        try:
+            list(call)
+        except Exception as error:  # noqa: BLE001
+            return error_from_rpc(error, address)
+    return None
+
+
+def opening(actor_id="a"):
+    return rollout_pb2.StreamRolloutsRequest(
+        open=rollout_pb2.OpenStream(actor_id=actor_id, incarnation=1)
+    ).SerializeToString()
+
+
+def test_messages_that_are_none(learner, client):
+    client.join(offer())
+    error = raw_stream(learner.address, b"\xff\xff\xff")
+    assert type(error) is InvalidInputError
+    assert "3 bytes that do not parse" in str(error)
+    error = raw_stream(learner.address, opening(), opening()[:-1])
+    assert type(error) is InvalidInputError
+    assert len(learner.sink.rejections) == 1
+    error = raw_stream(learner.address, b"")
+    assert type(error) is InvalidRolloutError
+    assert "began with an empty message" in str(error)
+    assert raw_stream(learner.address) is None
+    assert type(raw_stream(learner.address, opening(), opening())) is InvalidRolloutError
+    learner.sink.wait_for(lambda: all(stream.closes == [False] for stream in learner.sink.streams))
+
+
+def test_an_oversized_message_is_refused_by_limit(learner, client):
+    client.join(offer())
+    assert type(raw_stream(learner.address, opening(), bytes(5 << 20))) is LimitExceededError
+    assert client.status().env_steps == 12
+
+
+def test_max_rollout_bytes_is_enforced():
+    with serve(max_rollout_bytes=100) as learner, LearnerClient(learner.address) as client:
+        client.join(offer())
+        uplink = client.open_rollout_stream("a", 1)
+        uplink.send(make_rollout(1))
+        with pytest.raises(LimitExceededError, match=r"actor 'a', rollout 1 has \d+ bytes.*at most 100"):
+            list(uplink.responses())
+
+
+def test_streams_beyond_the_limit_are_refused_while_control_calls_are_answered():
+    with serve(max_actors=1) as learner, LearnerClient(learner.address) as client:
+        subscriptions = [client.subscribe_policy() for _ in range(10)]
+        learner.source.publish(1, {"w": np.zeros(1)})
+        for subscription in subscriptions:
+            assert next(iter(subscription))[0] == 1
+        with pytest.raises(LimitExceededError, match="10 streams are open"):
+            list(client.subscribe_policy())
+        assert client.status().env_steps == 12
+        for subscription in subscriptions:
+            subscription.cancel()
+
+
+def test_threads_have_names(learner, client):
+    client.status()
+    assert any(thread.name.startswith("rollcast-rpc") for thread in threading.enumerate())
+
+
+def test_the_stub_of_another_language_gets_a_rich_status(learner):
+    with make_channel(learner.address) as channel:
+        stub = rollout_pb2_grpc.RolloutServiceStub(channel)
+        with pytest.raises(Exception, match="INVALID_ARGUMENT") as caught:
+            stub.Join(rollout_pb2.JoinRequest(protocol_version=1, actor_id="?"), timeout=DEADLINE_S)
+        assert "grpc-status-details-bin" in dict(caught.value.trailing_metadata())

@@ -1,0 +1,283 @@
+"""LearnerService, health, reflection, addresses and the life of a server, over a real connection."""
+
+import itertools
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import grpc
+import numpy as np
+import pytest
+from google.protobuf import descriptor_pool
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+
+from services import health_probe
+from services.channel import make_channel
+from services.client import LearnerClient
+from services.errors import (
+    AddressInUseError,
+    ConfigurationError,
+    InvalidInputError,
+    LearnerUnreachableError,
+    LimitExceededError,
+    NotReadyError,
+    ProtocolMismatchError,
+    RefusedError,
+    UnknownActorError,
+)
+from services.server import LEARNER_SERVICE, POLICY_SERVICE, ROLLOUT_SERVICE
+from services.status import Phase
+from tests.integration.learner_fakes import DEADLINE_S, make_rollout, offer, serve
+
+
+@pytest.fixture
+def learner():
+    with serve() as fake:
+        yield fake
+
+
+@pytest.fixture
+def client(learner):
+    with LearnerClient(learner.address, timeout_s=DEADLINE_S) as client:
+        yield client
+
+
+def test_control_calls(learner, client):
+    assert client.status() == learner.control.status()
+    assert client.actors() == tuple(learner.control.actors())
+    client.pause()
+    client.pause()
+    client.resume()
+    client.stop()
+    assert learner.control.calls == ["pause", "pause", "resume", "stop"]
+    assert client.save_checkpoint() == ("/run/checkpoint", 3)
+
+
+def test_control_calls_that_are_refused(learner, client):
+    learner.control.phase, learner.control.run_dir = Phase.FINISHED, ""
+    with pytest.raises(RefusedError, match="training has ended"):
+        client.pause()
+    with pytest.raises(RefusedError, match="no directory"):
+        client.save_checkpoint()
+
+
+def test_watching_ends_with_training(learner, client):
+    statuses = client.watch_status(0.1)
+    assert [status.phase for status in itertools.islice(statuses, 2)] == [Phase.TRAINING] * 2
+    learner.control.phase = Phase.FINISHED
+    assert list(statuses)[-1].phase is Phase.FINISHED
+
+
+def test_a_slow_watch_notices_the_end_of_training(learner, client):
+    statuses = client.watch_status(3600)
+    next(statuses)
+    learner.control.phase = Phase.FINISHED
+    assert next(statuses).phase is Phase.FINISHED
+    assert list(statuses) == []
+
+
+def test_closing_a_watch_frees_its_thread(learner, client):
+    with serve(max_actors=1) as small, LearnerClient(small.address) as other:
+        for _ in range(30):  # three times the streams there may be
+            statuses = other.watch_status(3600)
+            deadline = time.monotonic() + DEADLINE_S
+            while True:
+                try:
+                    next(statuses)
+                    break
+                except LimitExceededError:
+                    assert time.monotonic() < deadline
+                    statuses = other.watch_status(3600)
+            statuses.close()
+
+
+@pytest.mark.parametrize("interval_s", [0.01, -1, 3601, float("nan"), float("inf")])
+def test_intervals_outside_the_range(client, interval_s):
+    with pytest.raises(InvalidInputError, match="interval_s is"):
+        next(client.watch_status(interval_s))
+
+
+def test_health_and_drain(learner, client):
+    services = ("", ROLLOUT_SERVICE, POLICY_SERVICE, LEARNER_SERVICE)
+    assert all(client.is_serving(service) for service in services)
+    with pytest.raises(UnknownActorError):
+        client.is_serving("no.such.Service")
+    client.join(offer())
+    uplink = client.open_rollout_stream("a", 1)
+    responses = uplink.responses()
+    next(responses)
+    learner.server.drain()
+    assert not any(client.is_serving(service) for service in services)
+    with pytest.raises(NotReadyError, match="draining"):
+        list(client.subscribe_policy())
+    uplink.send(make_rollout(1))  # what is open goes on
+    assert next(responses).acknowledged_sequence == 1
+    assert client.status().env_steps == 12
+    uplink.cancel()
+
+
+def test_the_probe(learner):
+    command = [sys.executable, "-m", "services.health_probe", learner.address]
+    done = subprocess.run([*command, ROLLOUT_SERVICE], timeout=30, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    learner.server.drain()
+    assert health_probe.probe(learner.address) == (
+        f"the server at {learner.address} is NOT_SERVING; expected SERVING; it may be starting or draining"
+    )
+
+
+def test_the_probe_says_why_not(learner, capsys):
+    assert health_probe.main([learner.address, "no.such.Service"]) == 1
+    assert health_probe.main(["127.0.0.1:1"]) == 1
+    assert health_probe.main(["nonsense"]) == 1
+    assert health_probe.main([]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 4
+    assert "no learner answers at 127.0.0.1:1" in lines[1]
+
+
+def test_reflection_knows_every_service(learner):
+    with make_channel(learner.address) as channel:
+        database = ProtoReflectionDescriptorDatabase(channel)
+        assert {ROLLOUT_SERVICE, POLICY_SERVICE, LEARNER_SERVICE, "grpc.health.v1.Health"} <= set(
+            database.get_services()
+        )
+        pool = descriptor_pool.DescriptorPool(database)
+        assert {m.name for m in pool.FindServiceByName(POLICY_SERVICE).methods} == {
+            "GetPolicy",
+            "SubscribePolicy",
+            "Act",
+        }
+
+
+def test_nobody_there():
+    with LearnerClient("127.0.0.1:1", timeout_s=2) as client:
+        with pytest.raises(LearnerUnreachableError, match="no learner answers at 127.0.0.1:1"):
+            client.status()
+        with pytest.raises(LearnerUnreachableError):
+            list(client.subscribe_policy())
+        with pytest.raises(LearnerUnreachableError):
+            list(client.open_rollout_stream("a", 1).responses())
+
+
+def test_a_server_that_is_no_learner():
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as executor:
+        server = grpc.server(executor)
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        with LearnerClient(f"127.0.0.1:{port}") as client, pytest.raises(ProtocolMismatchError, match="UNIMPLEMENTED"):
+            client.status()
+        server.stop(0).wait(DEADLINE_S)
+
+
+def test_no_answer_in_time():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        LearnerClient(f"127.0.0.1:{silent.getsockname()[1]}", timeout_s=0.2) as client,
+    ):
+        with pytest.raises(LearnerUnreachableError):
+            client.status()
+
+
+def test_two_servers_on_one_port(learner, client):
+    with pytest.raises(AddressInUseError, match=f"'{learner.address}' is in use"), serve(learner.address):
+        pass
+    assert client.status().env_steps == 12
+
+
+@pytest.mark.parametrize(
+    ("address", "match"),
+    [
+        ("no-such-host.invalid:0", "cannot be resolved"),
+        ("192.0.2.1:0", "cannot be bound"),
+        ("unix:/no/such/folder/x", "has no folder"),
+        ("nonsense", "cannot be used"),
+    ],
+)
+def test_addresses_that_cannot_be_taken(address, match):
+    with pytest.raises(ConfigurationError, match=match), serve(address):
+        pass
+
+
+def test_max_actors_is_validated():
+    with pytest.raises(ConfigurationError, match="max_actors is 0"), serve(max_actors=0):
+        pass
+
+
+def test_a_unix_socket_is_served_guarded_and_removed(tmp_path):
+    path = tmp_path / "learner.sock"
+    with serve(f"unix:{path}") as learner:
+        assert learner.server.port == 0
+        assert learner.address == f"unix:{path}"
+        with LearnerClient(learner.address) as client:
+            assert client.status().env_steps == 12
+            with pytest.raises(AddressInUseError, match="learner.sock"), serve(learner.address):
+                pass
+            assert client.is_serving()
+        with LearnerClient(learner.address) as another:
+            assert another.is_serving()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stale_socket_is_replaced_and_a_file_is_not(tmp_path):
+    path = tmp_path / "learner.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    assert path.is_socket()
+    with serve(f"unix:{path}") as learner, LearnerClient(learner.address) as client:
+        assert client.is_serving()
+    path.write_text("mine")
+    with pytest.raises(ConfigurationError, match="is no socket"), serve(f"unix:{path}"):
+        pass
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_permission(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(ConfigurationError, match="may write to"), serve(f"unix:{tmp_path}/x"):
+        pass
+
+
+def test_a_server_before_its_start_has_no_port():
+    from services.server import make_server
+
+    server = make_server("127.0.0.1:0", sink=None, source=None, control=None)
+    with pytest.raises(NotReadyError, match="no port yet"):
+        _ = server.port
+    server.stop(0)
+
+
+def test_stop_twice_and_nothing_is_left(learner, client):
+    client.status()
+    learner.server.stop(0.1)
+    learner.server.stop(0.1)
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("rollcast-rpc")]
+    with pytest.raises(LearnerUnreachableError):
+        client.status()
+
+
+def test_a_client_comes_back_to_a_learner_that_restarts():
+    with serve() as first:
+        address = first.address
+        client = LearnerClient(address, timeout_s=DEADLINE_S)
+        assert client.is_serving()
+    with client, serve(address):
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            try:
+                assert client.is_serving()
+                break
+            except LearnerUnreachableError:
+                assert time.monotonic() < deadline
+
+
+def test_policies_of_many_megabytes_over_a_unix_socket(tmp_path):
+    with serve(f"unix:{tmp_path}/x") as learner, LearnerClient(learner.address) as client:
+        learner.source.publish(1, {"w": np.arange(3_000_000, dtype=np.float32)})
+        assert client.get_policy()[1]["w"][-1] == 2_999_999

@@ -1,0 +1,168 @@
+"""What local processes promise beyond the conformance suite: seeds, staleness, death, failure."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import psutil
+import pytest
+
+from learner.actors.sequential import SequentialDistributedActors
+from learner.actors.subproc import SubprocDistributedActors
+from services.errors import ActorFailedError, CollectTimeoutError, ConfigurationError
+from services.spaces import FLAT_SUBSTEP
+from services.status import ActorState
+from tests.actor_kinds import make_actors
+from tests.processes import ROOT, environment, wait_until
+
+pytestmark = pytest.mark.slow
+
+
+def first_actions(actors: SubprocDistributedActors | SequentialDistributedActors) -> np.ndarray:
+    """Actions of the first rollout of each actor, by the actor's seed (observed by CountingEnv)."""
+    with actors:
+        batch, *_ = actors.collect_outputs("cpu")
+        columns = batch.substeps[FLAT_SUBSTEP]
+        order = np.argsort(columns.observation[""][0, :, 2].numpy())
+        return columns.action.numpy()[:, order].copy()
+
+
+def seeded(kind: str, agent_seeds: list[int]) -> SubprocDistributedActors | SequentialDistributedActors:
+    actors = (
+        make_actors(kind, n_rollout_steps=32, n_actors=1, batch_size=2, queue_out_of_sync_factor=0.1)
+        if (kind != "sequential")
+        else make_actors(kind, n_rollout_steps=32, n_actors=1, batch_size=2)
+    )
+    cls = type(actors)
+    options = {} if kind == "sequential" else {"start_method": kind.removeprefix("subproc-")}
+    policy = make_actors("sequential").policy
+    for parameter in policy.parameters():
+        parameter.data.zero_()
+    return cls(
+        actors.env_factory,
+        policy,
+        32,
+        1,
+        2,
+        actor_env_seeds=[3],
+        actor_agent_seeds=agent_seeds,
+        envs_per_actor=2,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("kind", ["sequential", "subproc-forkserver", "subproc-spawn", "subproc-fork"])
+def test_agent_seeds_really_seed_the_sampling(kind: str):
+    same, again, other = (first_actions(seeded(kind, [seed])) for seed in (5, 5, 6))
+    np.testing.assert_array_equal(same, again)
+    assert (same != other).any()
+    np.testing.assert_array_equal(same, first_actions(seeded("sequential", [5])), "the same under every start method")
+
+
+@pytest.mark.parametrize("name", ["actor_env_seeds", "actor_agent_seeds"])
+def test_seeds_of_the_wrong_number_are_refused(name: str):
+    template = make_actors("sequential")
+    with pytest.raises(ConfigurationError, match=f"{name} has 3 entries; expected n_actors = 2"):
+        SubprocDistributedActors(template.env_factory, template.policy, 4, 2, 4, **{name: [1, 2, 3]})
+
+
+def test_a_queue_that_holds_nothing_is_refused():
+    with pytest.raises(ConfigurationError, match="queue_out_of_sync_factor is 0"):
+        make_actors("subproc-forkserver", queue_out_of_sync_factor=0.0)
+
+
+def test_a_factory_that_cannot_be_sent_is_refused():
+    template = make_actors("sequential")
+    env_factory = lambda: template.env_factory()  # noqa: E731 - the point
+    with pytest.raises(ConfigurationError, match="cannot be sent to a process"):
+        SubprocDistributedActors(env_factory, template.policy, 4, 1, 4, start_method="spawn").start()
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 2.0])
+def test_staleness_is_bounded(factor: float):
+    batch_size, n_actors, n_envs = 4, 2, 2
+    with make_actors(
+        "subproc-forkserver",
+        n_actors=n_actors,
+        batch_size=batch_size,
+        envs_per_actor=n_envs,
+        queue_out_of_sync_factor=factor,
+    ) as actors:
+        lags = []
+        for _ in range(60):
+            # a learner slower than its actors: the queue is full whenever it comes back
+            wait_until(lambda: actors.queue_size >= actors.queue_capacity, "a full queue")
+            batch, *_ = actors.collect_outputs("cpu")
+            lags.append(actors.policy_version - batch.policy_version)
+            actors.broadcast_updated_policy(actors.policy.state_arrays())
+        assert max(lag.max() for lag in lags) <= factor + n_actors * n_envs / batch_size
+        assert max(lag.max() for lag in lags) >= 1, "a learner that slow must see old rollouts"
+
+
+def test_a_killed_actor_comes_back_in_its_slot():
+    with make_actors("subproc-forkserver") as actors:
+        actors.collect_outputs("cpu")
+        wait_until(lambda: actors.n_actors_alive == 2, "both actors")
+        victim = next(p for p in actors._processes.processes if p.name.endswith("local-1"))
+        os.kill(victim.pid, signal.SIGKILL)
+
+        def is_back() -> bool:
+            actors.collect_outputs("cpu")
+            return [info.incarnation for info in actors.actor_infos] == [1, 2] and actors.n_actors_alive == 2
+
+        wait_until(is_back, "local-1 to be back as incarnation 2")
+
+
+def test_an_actor_that_always_dies_fails_the_run_by_its_limit():
+    with (
+        make_actors(
+            "subproc-forkserver", "tests.environments:DyingEnv", n_actors=1, batch_size=4, max_restarts=1
+        ) as actors,
+        pytest.raises(ActorFailedError, match=r"local-0 failed.*signal 9"),
+    ):
+        for _ in range(1000):
+            actors.collect_outputs("cpu")
+
+
+@pytest.mark.parametrize(
+    ("env", "message"), [("FailingEnv", "the simulator has lost its licence"), ("NanEnv", "NaN|nan|not finite")]
+)
+def test_an_exception_in_an_actor_reaches_the_learner(env: str, message: str):
+    with make_actors("subproc-forkserver", f"tests.environments:{env}", n_actors=1, on_actor_failure="fail") as actors:
+        with pytest.raises(ActorFailedError, match=f"(?s)local-0.*({message})"):
+            for _ in range(50):
+                actors.collect_outputs("cpu")
+        wait_until(lambda: bool(actors.actor_infos[0].last_error), "the error in the list of actors")
+        assert actors.actor_infos[0].state in (ActorState.FAILED, ActorState.LOST)
+
+
+def test_no_actor_is_said_and_ends_by_deadline():
+    with (
+        make_actors("remote", n_actors=0, collect_timeout_s=1.0) as actors,
+        pytest.raises(CollectTimeoutError, match="no rollout for 1 s: the learner waits for an actor to join at"),
+    ):
+        actors.collect_outputs("cpu")
+
+
+ORPHAN_SCRIPT = """
+import os, sys
+from tests.actor_kinds import make_actors
+if __name__ == "__main__":
+    actors = make_actors(sys.argv[1], seed=1)
+    actors.start()
+    actors.collect_outputs("cpu")
+    print(*[p.pid for p in actors._processes.processes], actors._socket_dir, flush=True)
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("kind", ["subproc-forkserver", "subproc-spawn"])
+def test_actors_end_when_the_learner_is_killed(kind: str, tmp_path):
+    script = tmp_path / "learner_that_dies.py"
+    script.write_text(ORPHAN_SCRIPT)
+    done = subprocess.run([sys.executable, script, kind], cwd=ROOT, env=environment(), capture_output=True, timeout=60)
+    assert done.returncode == -9, done.stderr.decode()
+    *pids, _ = done.stdout.decode().split()
+    wait_until(lambda: not any(psutil.pid_exists(int(pid)) for pid in pids), f"actors {pids} to be gone", 5.0)

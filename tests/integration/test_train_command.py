@@ -1,0 +1,242 @@
+"""`rollcast train`, `evaluate` and `status` as a user meets them."""
+
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from services.client import LearnerClient
+from services.errors import RollcastError
+from services.status import Phase
+from tests.processes import descendants, rollcast, running, wait_until
+
+pytestmark = pytest.mark.slow
+
+SUMMARY_KEYS = {
+    "env_steps",
+    "seconds",
+    "env_steps_per_second",
+    "updates",
+    "mean_return",
+    "solved",
+    "policy_version",
+    "policy_lag_mean",
+    "policy_lag_max",
+}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def is_training(address: str) -> bool:
+    try:
+        with LearnerClient(address, timeout_s=2.0) as client:
+            status = client.status()
+            return status.phase is Phase.TRAINING and status.updates > 0
+    except RollcastError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def solved_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the very command that the README begins with."""
+    folder = tmp_path_factory.mktemp("solved")
+    done = rollcast("train", "--run-dir", folder / "run", "--summary-json", folder / "summary.json", timeout_s=110)
+    assert done.returncode == 0, done.stderr
+    assert "solved" in done.stdout
+    assert str(folder / "run") in done.stdout.replace("\n", "")
+    return folder / "run"
+
+
+def test_train_solves_cartpole(solved_run: Path):
+    summary = json.loads((solved_run.parent / "summary.json").read_text())
+    assert set(summary) == SUMMARY_KEYS
+    assert summary["solved"] is True
+    assert summary["mean_return"] >= 475
+    assert summary["policy_version"] == summary["updates"] + 1
+
+
+def test_the_run_directory_holds_what_was_asked_for_and_what_came_of_it(solved_run: Path):
+    settings = yaml.safe_load((solved_run / "settings.yaml").read_text())
+    assert settings["env_id"] == "CartPole-v1"
+    assert settings["impala"]["discount"] == 0.99
+    lines = [json.loads(line) for line in (solved_run / "metrics.jsonl").read_text().splitlines()]
+    assert lines[-1]["env_steps"] > 0
+    assert "impala/policy_loss" in lines[-1]
+    assert list((solved_run / "tensorboard").glob("events*"))
+    assert (solved_run / "policy_last.safetensors").is_file()
+    assert (solved_run / "policy_best.safetensors").is_file()
+
+
+def test_evaluate_plays_what_was_saved(solved_run: Path, tmp_path: Path):
+    figures = tmp_path / "evaluation.json"
+    done = rollcast("evaluate", solved_run, "--n-episodes", 10, "--summary-json", figures)
+    assert done.returncode == 0, done.stderr
+    assert "95 % confidence" in done.stdout
+    first = json.loads(figures.read_text())
+    assert len(first["returns"]) == 10
+    assert first["mean"] > 300, "far above the 22 of a policy that has learnt nothing"
+    rollcast("evaluate", solved_run, "--n-episodes", 10, "--summary-json", figures)
+    assert json.loads(figures.read_text()) == first, "fixed seeds, the same episodes"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_everything_and_saves_the_policy(number: signal.Signals, tmp_path: Path):
+    port = free_port()
+    arguments = ("--run-dir", tmp_path / "run", "--address", f"localhost:{port}", "--stop-return", 1e9)
+    sockets = set(Path("/tmp").glob("rollcast-*"))
+    with running("learner", "train", *arguments) as process:
+        wait_until(lambda: is_training(f"localhost:{port}"), "training", 40)
+        children = descendants(process)
+        assert len(children) >= 2
+        process.send_signal(number)
+        assert process.wait(5) == (130 if number is signal.SIGINT else 0), process.stdout.read()
+        wait_until(lambda: not any(child.is_running() for child in children), f"{children} to be gone", 2.0)
+    assert (tmp_path / "run" / "policy_last.safetensors").is_file()
+    assert set(Path("/tmp").glob("rollcast-*")) <= sockets
+
+
+def test_training_goes_on_when_an_actor_is_killed(tmp_path: Path):
+    port = free_port()
+    arguments = ("--run-dir", tmp_path / "run", "--address", f"localhost:{port}", "--stop-return", 1e9)
+    with running("learner", "train", *arguments) as process, LearnerClient(f"localhost:{port}") as client:
+        wait_until(lambda: is_training(f"localhost:{port}") and client.status().actors_alive == 2, "two actors", 40)
+        victim = next(child for child in descendants(process) if "local-0" in _thread_names(child) or _holds_socket(child))
+        updates = client.status().updates
+        os.kill(victim.pid, signal.SIGKILL)
+        wait_until(
+            lambda: client.status().actors_alive == 2 and sum(info.incarnation for info in client.actors()) == 3,
+            "the actor to be back",
+        )
+        wait_until(lambda: client.status().updates > updates, "further updates")
+        client.stop()
+        assert process.wait(8) == 0
+
+
+def _thread_names(process: psutil.Process) -> str:
+    return " ".join(process.cmdline())
+
+
+def _holds_socket(process: psutil.Process) -> bool:
+    """Whether a process talks to the learner's socket: an actor, not the forkserver."""
+    return process.num_threads() > 4
+
+
+def test_the_api_steers_a_run(tmp_path: Path):
+    port = free_port()
+    arguments = ("--run-dir", tmp_path / "run", "--address", f"localhost:{port}", "--stop-return", 1e9)
+    with running("learner", "train", *arguments) as process, LearnerClient(f"localhost:{port}") as client:
+        wait_until(lambda: is_training(f"localhost:{port}"), "training", 40)
+        client.pause()
+        paused = client.status()
+        assert paused.phase is Phase.PAUSED
+        assert client.status().updates == paused.updates
+        path, version = client.save_checkpoint()
+        assert Path(path).is_dir()
+        assert version == paused.policy_version
+        client.resume()
+        wait_until(lambda: client.status().updates > paused.updates, "updates after the pause")
+        shown = rollcast("status", "--address", f"localhost:{port}", "--json-output", "--actors")
+        assert shown.returncode == 0, shown.stderr
+        assert len(json.loads(shown.stdout)["actors"]) == 2
+        client.stop()
+        assert process.wait(8) == 0
+
+
+def test_sequential_training_gives_the_same_bits(tmp_path: Path):
+    policies = []
+    for name in ("a", "b"):
+        done = rollcast(
+            "train", "--actor-kind", "sequential", "--total-steps", 20000, "--seed", 3, "--run-dir", tmp_path / name
+        )
+        assert done.returncode == 0, done.stderr
+        policies.append((tmp_path / name / "policy_last.safetensors").read_bytes())
+    assert policies[0] == policies[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--env-id", "CartPol-v1"], "CartPole-v1"),
+        (["train", "--env-id", "no.such.module:make"], "no.such.module"),
+        (["train", "--n-actors", "0"], "--n-actors: '0' is not valid"),
+        (["train", "--hidden-sizes", "64", "-1"], "hidden"),
+        (["train", "--device", "tpu"], "--device: 'tpu'"),
+        (["train", "--impala.discount", "1.5"], "--impala.discount: '1.5'"),
+        (["train", "--config", "missing.yaml"], "missing.yaml"),
+        (["evaluate", "nowhere"], "not a run directory"),
+        (["learner", "--address", "nonsense"], "nonsense"),
+        (["fly"], "expected one of train, learner"),
+    ],
+)
+def test_bad_settings_say_which_what_and_what_to_do(arguments: list[str], message: str, tmp_path: Path):
+    done = rollcast(*arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_settings_come_from_the_command_line_then_the_environment_then_the_file(tmp_path: Path):
+    config = tmp_path / "config.yaml"
+    config.write_text("seed: 1\nn_actors: 3\ntotal_steps: 1000\nactor_kind: sequential\n")
+    done = rollcast(
+        "train", "--config", config, "--seed", 4, "--run-dir", tmp_path / "run", ROLLCAST_SEED="2", ROLLCAST_N_ACTORS="1"
+    )
+    assert done.returncode == 0, done.stderr
+    settings = yaml.safe_load((tmp_path / "run" / "settings.yaml").read_text())
+    assert (settings["seed"], settings["n_actors"], settings["total_steps"]) == (4, 1, 1000)
+
+
+def test_a_second_learner_on_the_same_port_is_refused_and_the_first_goes_on(tmp_path: Path):
+    port = free_port()
+    with running("learner", "learner", "--address", f"127.0.0.1:{port}", "--run-dir", tmp_path / "first"):
+        with LearnerClient(f"127.0.0.1:{port}", timeout_s=2.0) as client:
+            wait_until(lambda: _answers(client), "the first learner", 40)
+            second = rollcast("learner", "--address", f"127.0.0.1:{port}", "--run-dir", tmp_path / "second")
+            assert second.returncode == 1
+            assert f"127.0.0.1:{port}" in second.stderr
+            assert "in use" in second.stderr
+            assert client.status().phase is Phase.TRAINING
+
+
+def _answers(client: LearnerClient) -> bool:
+    try:
+        return client.status().phase is Phase.TRAINING
+    except RollcastError:
+        return False
+
+
+@pytest.mark.parametrize("command", [["status", "--timeout-s", "1"], ["actor", "--connect-timeout-s", "1"]])
+def test_an_unreachable_learner_is_said(command: list[str]):
+    option = "--address" if command[0] == "status" else "--learner-address"
+    done = rollcast(*command, option, f"127.0.0.1:{free_port()}")
+    assert done.returncode == 1
+    assert "LearnerUnreachableError" in done.stderr
+    assert "127.0.0.1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_waiting_for_actors_is_said_in_the_status(tmp_path: Path):
+    port = free_port()
+    with running("learner", "learner", "--address", f"127.0.0.1:{port}", "--run-dir", tmp_path / "run"):
+        with LearnerClient(f"127.0.0.1:{port}", timeout_s=2.0) as client:
+            wait_until(lambda: _answers(client) and client.status().waiting_for, "a reason", 40)
+            wait_until(lambda: "an actor to join at" in client.status().waiting_for, "the reason in words")
+            assert client.status().waiting_s > 0
+
+
+@pytest.mark.parametrize("command", ["train", "learner", "actor", "status", "evaluate"])
+def test_help_explains_every_setting(command: str):
+    done = rollcast(command, "--help")
+    assert done.returncode == 0
+    assert "--config" in rollcast("--help").stdout
+    lines = done.stdout.split("options:")[1]
+    assert lines.count("(default") + lines.count("required") >= 4

@@ -1,0 +1,68 @@
+"""Running rollcast's commands as a user does, and waiting on states with deadlines."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 20.0) -> None:
+    """Waits on a state; fails with its name when the deadline has passed."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        threading.Event().wait(0.02)
+
+
+def environment() -> dict[str, str]:
+    """This process's environment, with the project importable and none of rollcast's own variables."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("ROLLCAST_")}
+    return inherited | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proto'}", "COLUMNS": "120"}
+
+
+def rollcast(*arguments: object, timeout_s: float = 90.0, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "learner", *map(str, arguments)],
+        cwd=ROOT,
+        env=environment() | variables,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+    )
+
+
+@contextlib.contextmanager
+def running(*arguments: object, **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """Runs a command in the background, and kills what is left of it, children included."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", *map(str, arguments)],
+        cwd=ROOT,
+        env=environment() | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(10)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def descendants(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """Every process below this one."""
+    return psutil.Process(process.pid).children(recursive=True)

@@ -1,0 +1,170 @@
+import copy
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from actor.environments.make import EnvironmentFactory, environment_spaces, make_vector_env
+from services.errors import ConfigurationError, InvalidSpaceError
+from tests.unit.actor.sample_environments import NumberedEnv, SampledEnv
+
+HERE = "tests.unit.actor.sample_environments"
+
+
+def test_makes_a_registered_environment():
+    env = EnvironmentFactory("CartPole-v1", {"sutton_barto_reward": True})()
+    assert env.spec is not None
+    assert env.spec.id == "CartPole-v1"
+    assert env.unwrapped._sutton_barto_reward
+    assert "PassiveEnvChecker" not in str(env)
+    env.close()
+
+
+def test_makes_ones_own():
+    env = EnvironmentFactory(f"{HERE}:NumberedEnv", {"lengths": (7,)})()
+    assert isinstance(env, NumberedEnv)
+    assert env.lengths == (7,)
+
+
+def test_gymnasiums_module_and_id_still_work(tmp_path, monkeypatch):
+    (tmp_path / "registers_of_test.py").write_text(
+        "import gymnasium\n"
+        f"gymnasium.register('Numbered-v0', entry_point='{HERE}:NumberedEnv')\n"
+        f"gymnasium.register('NumberedPlain', entry_point='{HERE}:NumberedEnv')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        for env_id in ("registers_of_test:Numbered-v0", "registers_of_test:NumberedPlain"):
+            factory = EnvironmentFactory(env_id)
+            assert isinstance(factory().unwrapped, NumberedEnv)
+            make_vector_env(factory, 2).close()
+    finally:
+        for env_id in ("Numbered-v0", "NumberedPlain"):
+            gymnasium.registry.pop(env_id, None)
+
+
+def test_can_travel_to_a_spawned_process():
+    factory = EnvironmentFactory("CartPole-v1", {"sutton_barto_reward": True}, "sync")
+    # Copying goes through the same __reduce_ex__ as what multiprocessing does.
+    assert copy.deepcopy(factory) == factory
+
+
+def test_unknown_id_names_the_field_and_near_ones():
+    with pytest.raises(ConfigurationError, match=r"env_id 'CartPol-v1' names no environment.*did you mean CartPole-v1"):
+        EnvironmentFactory("CartPol-v1")()
+    with pytest.raises(ConfigurationError, match="pprint_registry"):
+        EnvironmentFactory("Qqqqqqqqqq")()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "message"),
+    [
+        ("nowhere:factory", "No module named 'nowhere'"),
+        (":factory", "cannot be loaded"),
+        ("nowhere:Env-v0", "No module named 'nowhere'"),
+        (f"{HERE}:Missing-v0", "names no environment"),
+        (f"{HERE}:missing", "no attribute 'missing'"),
+        (f"{HERE}:not_callable", "expected a callable"),
+        (f"{HERE}:not_an_environment", r"returned a str; expected a gymnasium\.Env"),
+    ],
+)
+def test_entry_points_that_cannot_be_right(env_id, message):
+    for make in (EnvironmentFactory(env_id), lambda: make_vector_env(EnvironmentFactory(env_id), 2)):
+        with pytest.raises(ConfigurationError, match=message):
+            make()
+
+
+def test_wrong_arguments():
+    for env_id in ("CartPole-v1", f"{HERE}:NumberedEnv"):
+        with pytest.raises(
+            ConfigurationError, match=rf"env_id '{env_id}' cannot be made with env_kwargs {{'gravty': 3}}"
+        ):
+            EnvironmentFactory(env_id, {"gravty": 3})()
+    with pytest.raises(ConfigurationError, match="gravty"):
+        make_vector_env(EnvironmentFactory("CartPole-v1", {"gravty": 3}), 2)
+
+
+def test_vectorization_is_checked():
+    with pytest.raises(ConfigurationError, match="vectorization is 'async'; expected one of auto, sync, entry_point"):
+        EnvironmentFactory("CartPole-v1", {}, "async")
+
+
+@pytest.mark.parametrize("vectorization", ["auto", "entry_point"])
+def test_registered_vector_is_used(vectorization):
+    vector_env = make_vector_env(EnvironmentFactory("CartPole-v1", vectorization=vectorization), 3)
+    assert isinstance(vector_env, CartPoleVectorEnv)
+    assert vector_env.num_envs == 3
+    assert vector_env.max_episode_steps == 500
+    vector_env.close()
+
+
+@pytest.mark.parametrize(
+    "factory",
+    [
+        EnvironmentFactory("CartPole-v1", vectorization="sync"),
+        EnvironmentFactory("Acrobot-v1"),
+        EnvironmentFactory(f"{HERE}:NumberedEnv"),
+        NumberedEnv,
+        lambda: gymnasium.make("CartPole-v1"),
+    ],
+)
+def test_otherwise_one_after_the_other(factory):
+    vector_env = make_vector_env(factory, 2)
+    assert isinstance(vector_env, SyncVectorEnv)
+    assert vector_env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    vector_env.close()
+
+
+@pytest.mark.parametrize("env_id", ["Acrobot-v1", f"{HERE}:NumberedEnv"])
+def test_entry_point_without_one(env_id):
+    with pytest.raises(ConfigurationError, match=r"vectorization is 'entry_point' but env_id .* has none"):
+        make_vector_env(EnvironmentFactory(env_id, vectorization="entry_point"), 2)
+
+
+def test_no_environments():
+    with pytest.raises(ConfigurationError, match="n_envs is 0; expected at least 1"):
+        make_vector_env(NumberedEnv, 0)
+
+
+def test_unequal_spaces_name_the_environment_and_both_sides_and_close_all():
+    made = []
+
+    class Growing(SampledEnv):
+        def __init__(self):
+            super().__init__(spaces.Discrete(3 if len(made) < 2 else 4), spaces.Discrete(2))
+            self.closed = False
+            made.append(self)
+
+        def close(self):
+            self.closed = True
+
+    with pytest.raises(
+        InvalidSpaceError, match=r"environment 2 has observation_space Discrete\(4\); expected .* Discrete\(3\)"
+    ):
+        make_vector_env(Growing, 4)
+    assert [env.closed for env in made] == [True] * 3
+
+
+@pytest.mark.parametrize(
+    ("observation_space", "action_space"),
+    [
+        (spaces.Text(3), spaces.Discrete(2)),
+        (spaces.Discrete(2), spaces.Box(0, 9, (2,), np.int64)),
+        (spaces.Discrete(2), spaces.Dict({"a": spaces.Discrete(2)})),
+    ],
+)
+def test_unsupported_spaces(observation_space, action_space):
+    with pytest.raises(InvalidSpaceError, match="expected"):
+        make_vector_env(lambda: SampledEnv(observation_space, action_space), 2)
+
+
+def test_environment_spaces():
+    vector_env = make_vector_env(NumberedEnv, 2)
+    substeps = environment_spaces(vector_env)
+    assert list(substeps) == ["0"]
+    assert substeps["0"].observation == NumberedEnv.observation_space
+    assert substeps["0"].action == NumberedEnv.action_space
+    vector_env.close()

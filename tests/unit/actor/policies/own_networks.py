@@ -1,0 +1,36 @@
+"""Networks of one's own, right and wrong."""
+
+import torch
+from torch import nn
+
+
+class Own(nn.Module):
+    def __init__(self, observation_space, n_outputs):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.output = nn.Linear(4, n_outputs)
+
+    def forward(self, observation):
+        return self.output(self.norm(observation[""]))
+
+
+def no_module(observation_space, n_outputs):
+    return lambda observation: observation
+
+
+class WrongShape(Own):
+    def forward(self, observation):
+        return super().forward(observation)[:, :1]
+
+
+class WrongPath(Own):
+    def forward(self, observation):
+        return observation["position"]
+
+
+class NoTensor(nn.Module):
+    def __init__(self, observation_space, n_outputs):
+        super().__init__()
+
+    def forward(self, observation):
+        return [torch.zeros(1)]

@@ -1,0 +1,100 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from actor.policies.features import VectorFeatures, feature_layout
+from actor.policies.networks import build_network
+from services.errors import ConfigurationError
+from services.policies import PolicySpec
+from tests.unit.actor.policies.test_features import batch_of
+from tests.unit.actor.sample_environments import IMAGE_SPACES, OBSERVATION_SPACES
+
+OWN = "tests.unit.actor.policies.own_networks"
+VECTOR = spaces.Box(-1.0, 1.0, (4,), np.float32)
+
+
+def tensors_of(space, n=6):
+    return {path: torch.from_numpy(array) for path, array in batch_of(space, n).items()}
+
+
+@pytest.mark.parametrize("name", [*OBSERVATION_SPACES, *IMAGE_SPACES])
+def test_every_space_has_a_network(name):
+    space = {**OBSERVATION_SPACES, **IMAGE_SPACES}[name]
+    network = build_network(space, 3, PolicySpec(hidden_sizes=(8,)))
+    outputs = network(tensors_of(space))
+    assert outputs.shape == (6, 3)
+    assert outputs.dtype == torch.float32
+    outputs.sum().backward()
+    assert all(parameter.grad is not None for parameter in network.parameters())
+
+
+@pytest.mark.parametrize("name", OBSERVATION_SPACES)
+def test_features_are_those_of_numpy(name):
+    space = OBSERVATION_SPACES[name]
+    layout = feature_layout(space)
+    network = build_network(space, layout.n_features, PolicySpec(hidden_sizes=()))
+    with torch.no_grad():
+        network.layers[0].weight.copy_(torch.eye(layout.n_features))
+        np.testing.assert_allclose(network(tensors_of(space)), VectorFeatures(layout)(batch_of(space)), rtol=1e-6)
+
+
+def test_mlp_layers_and_initial_weights():
+    network = build_network(VECTOR, 2, PolicySpec(hidden_sizes=(16, 8)))
+    assert [tuple(layer.weight.shape) for layer in network.layers] == [(16, 4), (8, 16), (2, 8)]
+    for layer, gain in zip(network.layers, [math.sqrt(2), math.sqrt(2), 0.01], strict=True):
+        w = layer.weight.detach()
+        gram = w @ w.T if w.shape[0] <= w.shape[1] else w.T @ w
+        torch.testing.assert_close(gram, gain**2 * torch.eye(len(gram)), atol=1e-5, rtol=1e-4)
+        assert not layer.bias.detach().any()
+    critic = build_network(VECTOR, 1, PolicySpec(), output_gain=1.0)
+    assert critic.layers[-1].weight.norm().item() == pytest.approx(1.0, rel=1e-4)
+
+
+def test_activations():
+    observation = {"": torch.randn(5, 4)}
+    for activation, function in (("tanh", torch.tanh), ("relu", torch.relu)):
+        network = build_network(VECTOR, 2, PolicySpec(hidden_sizes=(8,), activation=activation))
+        expected = network.layers[1](function(network.layers[0](observation[""])))
+        torch.testing.assert_close(network(observation), expected)
+
+
+def test_nature_cnn_is_that_of_the_paper():
+    network = build_network(spaces.Box(0, 255, (84, 84, 4), np.uint8), 6, PolicySpec())
+    n_torso = sum(parameter.numel() for parameter in network.images[0].parameters())
+    convolutions = (8 * 8 * 4 + 1) * 32 + (4 * 4 * 32 + 1) * 64 + (3 * 3 * 64 + 1) * 64
+    assert n_torso == convolutions + (7 * 7 * 64 + 1) * 512
+    assert [tuple(layer.weight.shape) for layer in network.layers] == [(6, 512)]
+
+
+def test_channel_orders_see_the_same_image():
+    last = spaces.Box(0, 255, (40, 44, 3), np.uint8)
+    first = spaces.Box(0, 255, (3, 40, 44), np.uint8)
+    one, two = (build_network(space, 2, PolicySpec()) for space in (last, first))
+    two.load_state_dict(one.state_dict())
+    image = torch.randint(0, 256, (3, 40, 44, 3), dtype=torch.uint8)
+    torch.testing.assert_close(one({"": image}), two({"": image.permute(0, 3, 1, 2)}), rtol=1e-4, atol=1e-6)
+
+
+def test_own_network():
+    network = build_network(VECTOR, 3, PolicySpec(network=f"{OWN}:Own"))
+    assert network.training
+    assert not network.norm.running_mean.any()  # the trial run left nothing behind
+    assert network({"": torch.randn(5, 4)}).shape == (5, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no_module", r"returned a function; expected a torch\.nn\.Module"),
+        ("WrongShape", r"gave \(2, 1\) for 2 observations; expected a Tensor of shape \(2, 3\)"),
+        ("WrongPath", r"raised KeyError.*with the paths \[''\]"),
+        ("NoTensor", "gave list"),
+        ("missing", "no attribute 'missing'"),
+    ],
+)
+def test_own_networks_that_do_not_fit(name, message):
+    with pytest.raises(ConfigurationError, match=message):
+        build_network(VECTOR, 3, PolicySpec(network=f"{OWN}:{name}"))

@@ -1,0 +1,191 @@
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from actor.policies.numpy_policy import NumpyMlpPolicy
+from actor.policies.policy import make_policy
+from actor.policies.torch_acting import TorchActingPolicy
+from actor.policies.torch_policy import TorchPolicy
+from services.errors import ConfigurationError, NotReadyError, ProtocolMismatchError
+from services.policies import PolicySpec
+from services.spaces import SubstepSpaces
+from tests.unit.actor.policies.test_features import batch_of
+from tests.unit.actor.sample_environments import ACTION_SPACES, IMAGE_SPACES, OBSERVATION_SPACES
+
+OWN = "tests.unit.actor.policies.own_networks:Own"
+VECTOR = spaces.Box(-1.0, 1.0, (4,), np.float32)
+
+
+def spaces_of(observation=VECTOR, action=None):
+    return {"0": SubstepSpaces(observation=observation, action=spaces.Discrete(3) if action is None else action)}
+
+
+def state_of(substeps, spec, seed=0):
+    """Weights far enough from their first values to tell mistakes apart."""
+    torch.manual_seed(seed)
+    policy = TorchPolicy(substeps, spec)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return policy.state_arrays()
+
+
+def loaded(substeps, spec=None, *, seed=0, **arguments):
+    spec = spec or PolicySpec(hidden_sizes=(16, 8))
+    policy = make_policy(substeps, spec, seed=seed, **arguments)
+    policy.load(1, state_of(substeps, spec))
+    return policy
+
+
+def test_numpy_for_vectors_and_torch_for_the_rest():
+    assert isinstance(make_policy(spaces_of(), PolicySpec(), seed=0), NumpyMlpPolicy)
+    assert isinstance(make_policy(spaces_of(OBSERVATION_SPACES["nested"]), PolicySpec(), seed=0), NumpyMlpPolicy)
+    assert isinstance(make_policy(spaces_of(IMAGE_SPACES["mixed"]), PolicySpec(), seed=0), TorchActingPolicy)
+    own = make_policy(spaces_of(), PolicySpec(network=OWN), seed=0, allowed_network=OWN)
+    assert isinstance(own, TorchActingPolicy)
+
+
+@pytest.mark.parametrize("allowed", ["auto", "tests.unit.actor.policies.own_networks:Other"])
+def test_only_the_network_it_was_started_with(allowed):
+    with pytest.raises(ProtocolMismatchError, match=f"network is '{OWN}'; expected '{allowed}'"):
+        make_policy(spaces_of(), PolicySpec(network=OWN), seed=0, allowed_network=allowed)
+
+
+@pytest.mark.parametrize("action", ACTION_SPACES)
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_numpy_and_torch_agree_on_actions(action, activation):
+    agree(spaces_of(VECTOR, ACTION_SPACES[action]), PolicySpec(hidden_sizes=(16, 8), activation=activation))
+
+
+@pytest.mark.parametrize("observation", OBSERVATION_SPACES)
+@pytest.mark.parametrize("hidden_sizes", [(), (64, 64)])
+def test_numpy_and_torch_agree_on_observations(observation, hidden_sizes):
+    agree(spaces_of(OBSERVATION_SPACES[observation]), PolicySpec(hidden_sizes=hidden_sizes))
+
+
+def agree(substeps, spec):
+    state = state_of(substeps, spec)
+    batch = batch_of(substeps["0"].observation, 7)
+    results = []
+    for kind in (NumpyMlpPolicy, TorchActingPolicy):
+        policy = kind(substeps, spec, seed=3)
+        policy.load(1, state)
+        _, parameters = policy.act(batch, deterministic=True)
+        results.append(parameters.copy())
+        action, parameters = policy.act(batch)
+        assert action.shape == (7, *substeps["0"].action.shape)
+        assert action.dtype == substeps["0"].action.dtype
+        assert policy.log_prob(parameters, action).shape == (7,)
+    np.testing.assert_allclose(*results, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("substeps", [spaces_of(), spaces_of(IMAGE_SPACES["channel last"], ACTION_SPACES["box"])])
+def test_seeds(substeps):
+    batch = batch_of(substeps["0"].observation, 50)
+    policies = [loaded(substeps, seed=seed) for seed in (1, 1, 2)]
+    one, two, other = (policy.act(batch)[0] for policy in policies)
+    np.testing.assert_array_equal(one, two)
+    assert (one != other).any()
+    policies[2].seed(1)
+    np.testing.assert_array_equal(policies[2].act(batch)[0], one)
+
+
+def test_deterministic_actions_are_modes():
+    policy = loaded(spaces_of())
+    action, parameters = policy.act(batch_of(VECTOR, 9), deterministic=True)
+    np.testing.assert_array_equal(action, parameters.argmax(axis=1))
+
+
+def test_batch_sizes_may_change():
+    policy = loaded(spaces_of(action=ACTION_SPACES["box"]))
+    batch = batch_of(VECTOR, 9)[""]
+    whole = policy.act({"": batch}, deterministic=True)[1].copy()
+    for n in (1, 9, 3):
+        np.testing.assert_allclose(policy.act({"": batch[:n]}, deterministic=True)[1], whole[:n], rtol=1e-5)
+
+
+def test_read_only_observations_are_fine():
+    for substeps in (spaces_of(), spaces_of(IMAGE_SPACES["channel first"])):
+        batch = batch_of(substeps["0"].observation, 2)
+        for array in batch.values():
+            array.setflags(write=False)
+        loaded(substeps).act(batch)
+
+
+def test_versions_and_loading():
+    substeps, spec = spaces_of(), PolicySpec()
+    policy = make_policy(substeps, spec, seed=0)
+    batch = batch_of(VECTOR, 4)
+    assert policy.version == 0
+    with pytest.raises(NotReadyError, match="no weights yet"):
+        policy.act(batch)
+    one, two = (state_of(substeps, spec, seed) for seed in (1, 2))
+    policy.load(5, one)
+    assert policy.version == 5
+    first = policy.act(batch)[1].copy()
+    policy.load(6, two)
+    assert (policy.act(batch)[1] != first).all()
+    for array in one.values():
+        array.setflags(write=False)  # as it comes over the wire
+    policy.load(7, one)
+    np.testing.assert_array_equal(policy.act(batch)[1], first)
+
+
+def test_the_policy_keeps_copies():
+    substeps, spec = spaces_of(), PolicySpec(hidden_sizes=())
+    policy = make_policy(substeps, spec, seed=0)
+    state = state_of(substeps, spec)
+    policy.load(1, state)
+    batch = batch_of(VECTOR, 4)
+    before = policy.act(batch)[1].copy()
+    for array in state.values():
+        np.add(array, 1.0, out=array)
+    np.testing.assert_array_equal(policy.act(batch)[1], before)
+
+
+@pytest.mark.parametrize("kind", [NumpyMlpPolicy, TorchActingPolicy])
+def test_weights_that_do_not_fit_leave_the_old_ones(kind):
+    substeps, spec = spaces_of(), PolicySpec(hidden_sizes=(8,))
+    policy = kind(substeps, spec, seed=0)
+    good = state_of(substeps, spec)
+    policy.load(1, good)
+    name = "networks.0.layers.0.weight"
+    bad = {
+        "lack \\['networks.0.layers.0.weight'\\]": {key: good[key] for key in good if key != name},
+        "have \\['critic'\\] besides": {**good, "critic": good[name]},
+        "is float32\\[9, 4\\]; expected float32\\[8, 4\\]": {**good, name: np.zeros((9, 4), np.float32)},
+        "is float64\\[8, 4\\]; expected float32\\[8, 4\\]": {**good, name: good[name].astype(np.float64)},
+    }
+    batch = batch_of(VECTOR, 4)
+    before = policy.act(batch)[1].copy()
+    for message, state in bad.items():
+        with pytest.raises(ProtocolMismatchError, match=message):
+            policy.load(2, state)
+    assert policy.version == 1
+    np.testing.assert_array_equal(policy.act(batch)[1], before)
+
+
+def test_numpy_refuses_images():
+    with pytest.raises(ConfigurationError, match=r"has images at \[''\].*make_policy"):
+        NumpyMlpPolicy(spaces_of(IMAGE_SPACES["channel last"]), PolicySpec(), seed=0)
+
+
+def test_own_network_acts():
+    spec = PolicySpec(network=OWN)
+    action, parameters = loaded(spaces_of(), spec, allowed_network=OWN).act(batch_of(VECTOR, 4))
+    assert action.shape == (4,)
+    assert parameters.shape == (4, 3)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_acting_on_a_gpu():
+    substeps, spec = spaces_of(IMAGE_SPACES["mixed"]), PolicySpec()
+    state = state_of(substeps, spec)
+    batch = batch_of(IMAGE_SPACES["mixed"], 4)
+    policies = [TorchActingPolicy(substeps, spec, seed=0, device=device) for device in ("cpu", "cuda")]
+    for policy in policies:
+        policy.load(1, state)
+    on_cpu, on_gpu = (policy.act(batch)[1] for policy in policies)
+    np.testing.assert_allclose(on_gpu, on_cpu, rtol=1e-2, atol=1e-2)

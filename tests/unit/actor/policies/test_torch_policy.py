@@ -1,0 +1,77 @@
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from actor.policies.torch_policy import TorchPolicy
+from services.errors import ProtocolMismatchError
+from services.policies import PolicySpec
+from services.spaces import SubstepSpaces
+
+VECTOR = spaces.Box(-1.0, 1.0, (4,), np.float32)
+
+
+def policy_of(action_space, **spec):
+    return TorchPolicy({"0": SubstepSpaces(observation=VECTOR, action=action_space)}, PolicySpec(**spec))
+
+
+def test_discrete():
+    policy = policy_of(spaces.Discrete(3))
+    observation = {"": torch.randn(5, 4)}
+    assert policy.parameters_of(observation).shape == (5, 3)
+    torch.testing.assert_close(policy(observation), policy.parameters_of(observation))
+    assert list(policy.state_dict()) == [
+        f"networks.0.layers.{i}.{kind}" for i in range(3) for kind in ("weight", "bias")
+    ]
+
+
+def test_box_has_a_log_std_that_learns():
+    policy = policy_of(spaces.Box(-1.0, 1.0, (2,), np.float32))
+    with torch.no_grad():
+        policy.log_std["0"].copy_(torch.tensor([-1.0, 0.5]))
+    parameters = policy.parameters_of({"": torch.randn(5, 4)})
+    torch.testing.assert_close(parameters[:, 2:], torch.tensor([[-1.0, 0.5]]).expand(5, 2))
+    parameters.sum().backward()
+    torch.testing.assert_close(policy.log_std["0"].grad, torch.tensor([5.0, 5.0]))
+    assert "log_std.0" in policy.state_dict()
+
+
+def test_a_network_for_each_substep():
+    substeps = {
+        "pick": SubstepSpaces(observation=VECTOR, action=spaces.Discrete(3)),
+        "place": SubstepSpaces(observation=spaces.Discrete(7), action=spaces.MultiBinary(2)),
+    }
+    policy = TorchPolicy(substeps, PolicySpec())
+    assert policy.parameters_of({"": torch.randn(5, 4)}, "pick").shape == (5, 3)
+    assert policy.parameters_of({"": torch.arange(5)}, "place").shape == (5, 2)
+
+
+def test_state_arrays_are_copies_and_come_back():
+    one, two = (policy_of(spaces.Discrete(3)) for _ in range(2))
+    state = one.state_arrays()
+    observation = {"": torch.randn(5, 4)}
+    before = one(observation)
+    for array in state.values():
+        array.setflags(write=False)
+    two.load_state_arrays(state)
+    torch.testing.assert_close(two(observation), before)
+    with torch.no_grad():
+        for parameter in one.parameters():
+            parameter.add_(1.0)
+    two.load_state_arrays(state)
+    torch.testing.assert_close(two(observation), before)
+
+
+def test_buffers_travel():
+    spec = {"network": "tests.unit.actor.policies.own_networks:Own"}
+    one, two = (policy_of(spaces.Discrete(3), **spec) for _ in range(2))
+    one({"": torch.randn(50, 4) + 3.0})
+    two.load_state_arrays(one.state_arrays())
+    torch.testing.assert_close(two.state_dict(), one.state_dict())
+    assert two.state_dict()["networks.0.norm.num_batches_tracked"] == 1
+
+
+def test_arrays_that_do_not_fit():
+    policy = policy_of(spaces.Discrete(3))
+    with pytest.raises(ProtocolMismatchError, match="lack"):
+        policy.load_state_arrays({})

@@ -1,0 +1,65 @@
+import pytest
+import torch
+from torch import nn
+
+from learner.algorithms.flat_parameters import FlatParameters
+from services.errors import ConfigurationError
+
+
+@pytest.fixture
+def modules() -> dict[str, nn.Module]:
+    torch.manual_seed(0)
+    return {"policy": nn.Linear(3, 2), "critic": nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))}
+
+
+def test_the_parameters_are_views_of_the_vector(modules):
+    before = [parameter.detach().clone() for module in modules.values() for parameter in module.parameters()]
+    flat = FlatParameters(modules)
+    after = [parameter for module in modules.values() for parameter in module.parameters()]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    with torch.no_grad():
+        flat.vector.zero_()
+    assert not any(parameter.any() for parameter in after)
+    modules["policy"].load_state_dict({"weight": torch.ones(2, 3), "bias": torch.ones(2)})
+    assert flat.vector.sum() == 8.0
+
+
+def test_the_gradient_is_autograds(modules):
+    x = torch.randn(5, 3)
+    flat = FlatParameters(modules)
+    outputs = [module(x) for module in modules.values()]
+    gradient = flat.backward(outputs, [torch.ones_like(output) for output in outputs]).clone()
+    sum(module(x).sum() for module in modules.values()).backward()
+    expected = [parameter.grad.reshape(-1) for module in modules.values() for parameter in module.parameters()]
+    torch.testing.assert_close(gradient, torch.cat(expected))
+    assert flat.vector.grad.shape == flat.vector.shape
+
+
+def test_a_parameter_that_had_no_part_gets_zeros(modules):
+    flat = FlatParameters(modules)
+    gradient = flat.backward([modules["critic"](torch.ones(1, 3))], [torch.ones(1, 1)])
+    assert not gradient[:8].any()
+    assert gradient[8:].any()
+
+
+def test_clipping_one_module_leaves_the_other(modules):
+    flat = FlatParameters(modules)
+    flat.vector.grad.fill_(2.0)
+    norm = flat.clip_gradient("policy", 1.0)
+    assert norm.item() == pytest.approx(2.0 * 8**0.5)
+    assert flat.vector.grad[:8].norm().item() == pytest.approx(1.0, rel=1e-5)
+    assert (flat.vector.grad[8:] == 2.0).all()
+    flat.clip_gradient("critic", float("inf"))
+    assert (flat.vector.grad[8:] == 2.0).all()
+
+
+def test_frozen_parameters_stay_where_they_are(modules):
+    modules["policy"].bias.requires_grad_(False)
+    assert FlatParameters(modules).vector.numel() == 6 + 21
+
+
+def test_networks_that_cannot_be_trained():
+    with pytest.raises(ConfigurationError, match="weight of the policy is"):
+        FlatParameters({"policy": nn.Linear(1, 1).double()})
+    with pytest.raises(ConfigurationError, match="no trainable parameter"):
+        FlatParameters({"policy": nn.Tanh()})

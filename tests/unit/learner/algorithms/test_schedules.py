@@ -1,0 +1,24 @@
+import pytest
+
+from learner.algorithms.schedules import constant, linear, make_schedule
+from services.errors import ConfigurationError
+
+
+def test_constant():
+    assert [constant(0.3)(progress) for progress in (0.0, 0.5, 1.0)] == [0.3, 0.3, 0.3]
+
+
+def test_linear_meets_both_ends_exactly_and_stays_there():
+    schedule = linear(0.1, 0.7)
+    assert schedule(0.0) == 0.1
+    assert schedule(0.5) == pytest.approx(0.4)
+    assert schedule(1.0) == 0.7
+    assert schedule(-0.1) == 0.1
+    assert schedule(1.1) == 0.7
+
+
+def test_by_name():
+    assert make_schedule("constant", 1.0, 0.0)(1.0) == 1.0
+    assert make_schedule("linear", 1.0, 0.0)(1.0) == 0.0
+    with pytest.raises(ConfigurationError, match="no schedule 'cosine'; expected 'constant' or 'linear'"):
+        make_schedule("cosine", 1.0, 0.0)  # type: ignore[arg-type]

@@ -1,0 +1,169 @@
+import math
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import given, settings
+from torch import Tensor
+
+from learner.algorithms.vtrace import VTraceReturns, vtrace
+
+Arguments = dict[str, Tensor]
+
+
+def random_arguments(n_steps: int, n_envs: int, seed: int, *, p_end: float = 0.2) -> Arguments:
+    rng = torch.Generator().manual_seed(seed)
+
+    def normal() -> Tensor:
+        return torch.randn(n_steps, n_envs, generator=rng, dtype=torch.float64)
+
+    v_t, v_tp1 = normal(), normal()
+    terminated = torch.rand(n_steps, n_envs, generator=rng) < p_end / 2
+    ended = terminated | (torch.rand(n_steps, n_envs, generator=rng) < p_end / 2)
+    # Inside an episode the next value is the value of the next row; at its end, that of another observation.
+    v_tp1[:-1] = torch.where(ended[:-1], v_tp1[:-1], v_t[1:])
+    return {
+        "log_rho_t": normal(),
+        "r_t": normal(),
+        "discount_t": 0.9 * (~terminated).double(),
+        "continues_t": ~ended,
+        "v_t": v_t,
+        "v_tp1": v_tp1,
+    }
+
+
+def brute_force(
+    arguments: Arguments,
+    *,
+    clip_rho: float = 1.0,
+    clip_c: float = 1.0,
+    clip_pg_rho: float = 1.0,
+    lambda_: float = 1.0,
+) -> VTraceReturns:
+    """Equation 1 as the paper prints it: a sum over all that follows, for every step on its own. O(T^2)."""
+    log_rho_t, r_t, discount_t, continues_t, v_t, v_tp1 = (
+        arguments[name].tolist() for name in ("log_rho_t", "r_t", "discount_t", "continues_t", "v_t", "v_tp1")
+    )
+    n_steps, n_envs = arguments["r_t"].shape
+    vs, advantage = torch.zeros(n_steps, n_envs).double(), torch.zeros(n_steps, n_envs).double()
+    for b in range(n_envs):
+        for s in range(n_steps):
+            total, product = 0.0, 1.0
+            for t in range(s, n_steps):
+                rho = min(clip_rho, math.exp(log_rho_t[t][b]))
+                total += product * rho * (r_t[t][b] + discount_t[t][b] * v_tp1[t][b] - v_t[t][b])
+                if not continues_t[t][b]:
+                    break
+                product *= discount_t[t][b] * lambda_ * min(clip_c, math.exp(log_rho_t[t][b]))
+            vs[s, b] = v_t[s][b] + total
+        for s in range(n_steps):
+            behind = v_tp1[s][b]
+            if s + 1 < n_steps and continues_t[s][b]:
+                behind += lambda_ * (vs[s + 1, b].item() - v_t[s + 1][b])
+            rho = min(clip_pg_rho, math.exp(log_rho_t[s][b]))
+            advantage[s, b] = rho * (r_t[s][b] + discount_t[s][b] * behind - v_t[s][b])
+    return VTraceReturns(vs, advantage)
+
+
+def test_golden_numbers():
+    # By hand, gamma 1/2: rho = 1, 1/2, min(1, 2); delta = 1 + 1 - 1, (2 + 2 - 2) / 2, 3 + 4 - 4 = 1, 1, 3.
+    # v - V = 3, 1 + 1/2 * 1/2 * 3, 1 + 1/2 * 1.75, from the last.
+    column = {
+        "log_rho_t": [0.0, math.log(0.5), math.log(2.0)],
+        "r_t": [1.0, 2.0, 3.0],
+        "discount_t": [0.5, 0.5, 0.5],
+        "v_t": [1.0, 2.0, 4.0],
+        "v_tp1": [2.0, 4.0, 8.0],
+    }
+    arguments = {name: torch.tensor(values)[:, None] for name, values in column.items()}
+    returns = vtrace(**arguments, continues_t=torch.ones(3, 1, dtype=torch.bool))
+    assert returns.vs.flatten().tolist() == pytest.approx([2.875, 3.75, 7.0])
+    # r + gamma v_{t+1} - V: 1 + 1.875 - 1, (2 + 3.5 - 2) / 2, 3 + 4 - 4.
+    assert returns.pg_advantage.flatten().tolist() == pytest.approx([1.875, 1.75, 3.0])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n_steps=st.integers(1, 9),
+    n_envs=st.integers(1, 4),
+    seed=st.integers(0, 2**31),
+    p_end=st.sampled_from([0.0, 0.3, 1.0]),
+    clip_rho=st.sampled_from([0.5, 1.0, 3.7, math.inf]),
+    clip_c=st.sampled_from([0.5, 1.0, 3.7]),
+    clip_pg_rho=st.sampled_from([0.5, 1.0, math.inf]),
+    lambda_=st.sampled_from([0.0, 0.7, 1.0]),
+)
+def test_equals_the_papers_sum(n_steps, n_envs, seed, p_end, clip_rho, clip_c, clip_pg_rho, lambda_):
+    arguments = random_arguments(n_steps, n_envs, seed, p_end=p_end)
+    options = {"clip_rho": clip_rho, "clip_c": clip_c, "clip_pg_rho": clip_pg_rho, "lambda_": lambda_}
+    returns, expected = vtrace(**arguments, **options), brute_force(arguments, **options)
+    torch.testing.assert_close(returns.vs, expected.vs)
+    torch.testing.assert_close(returns.pg_advantage, expected.pg_advantage)
+
+
+def test_on_policy_it_is_the_n_step_return():
+    arguments = random_arguments(6, 3, 1, p_end=0.0) | {"log_rho_t": torch.zeros(6, 3).double()}
+    returns = vtrace(**arguments)
+    expected = arguments["v_tp1"][-1]
+    for t in reversed(range(6)):
+        expected = arguments["r_t"][t] + arguments["discount_t"][t] * expected
+        torch.testing.assert_close(returns.vs[t], expected)
+        torch.testing.assert_close(returns.pg_advantage[t], expected - arguments["v_t"][t])
+
+
+def test_a_policy_that_would_never_have_done_it_learns_nothing_from_it():
+    arguments = random_arguments(4, 2, 2) | {"log_rho_t": torch.full((4, 2), -1e9).double()}
+    returns = vtrace(**arguments)
+    torch.testing.assert_close(returns.vs, arguments["v_t"])
+    assert not returns.pg_advantage.any()
+
+
+@pytest.mark.parametrize("terminated", [True, False], ids=["terminated", "truncated"])
+def test_nothing_crosses_the_end_of_an_episode(terminated):
+    arguments = random_arguments(6, 2, 3, p_end=0.0)
+    arguments["continues_t"][2] = False
+    if terminated:
+        arguments["discount_t"][2] = 0.0
+    arguments["v_tp1"][2] = 7.0
+    before = vtrace(**arguments)
+    for name in ("r_t", "v_t", "log_rho_t", "v_tp1"):
+        arguments[name][3:] += 5.0
+    after = vtrace(**arguments)
+    assert torch.equal(before.vs[:3], after.vs[:3])
+    assert torch.equal(before.pg_advantage[:3], after.pg_advantage[:3])
+    # What does count is the value of the final observation, and only where the episode was cut.
+    arguments["v_tp1"][2] += 1.0
+    assert torch.equal(vtrace(**arguments).vs[2], before.vs[2]) is terminated
+
+
+def test_no_gradient_and_no_change_of_the_arguments():
+    arguments = random_arguments(4, 2, 4)
+    arguments["v_t"].requires_grad_()
+    copies = {name: tensor.detach().clone() for name, tensor in arguments.items()}
+    returns = vtrace(**arguments, clip_rho=0.3, clip_pg_rho=0.2)
+    assert not returns.vs.requires_grad
+    assert not returns.pg_advantage.requires_grad
+    assert all(torch.equal(arguments[name], copy) for name, copy in copies.items())
+
+
+def test_shapes_that_cannot_be_right():
+    arguments = random_arguments(4, 2, 5)
+    with pytest.raises(ValueError, match=r"v_t has rank 1 \(shape \[4\]\); expected \[T, B\]"):
+        vtrace(**arguments | {"v_t": torch.zeros(4)})
+    with pytest.raises(ValueError, match=r"v_tp1 has shape \[5, 2\], r_t \[4, 2\]"):
+        vtrace(**arguments | {"v_tp1": torch.zeros(5, 2)})
+    with pytest.raises(ValueError, match=r"continues_t is torch.float32; expected torch.bool"):
+        vtrace(**arguments | {"continues_t": torch.ones(4, 2)})
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and there is none")
+def test_it_stays_on_the_device():
+    arguments = {name: tensor.cuda() for name, tensor in random_arguments(8, 4, 6).items()}
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        returns = vtrace(**arguments)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert returns.vs.is_cuda
+    assert returns.pg_advantage.is_cuda

@@ -1,0 +1,109 @@
+import pytest
+
+from learner.actor_registry import ActorRegistry
+from services.errors import ActorReplacedError, LimitExceededError, UnknownActorError
+from services.joining import JoinOffer
+from services.rollouts import ActorFailure
+from services.status import ActorState
+from tests.rollout_samples import CARTPOLE_LIKE, make_rollout
+
+
+def offer(name: str, nonce: int, **changes: int) -> JoinOffer:
+    return JoinOffer(
+        actor_id=name,
+        process_nonce=nonce,
+        spaces=CARTPOLE_LIKE,
+        n_envs=2,
+        network="auto",
+        software_version="1",
+        **changes,
+    )
+
+
+def make_registry(**changes: object) -> ActorRegistry:
+    return ActorRegistry(**{"max_actors": 4, "seed": 0, **changes})
+
+
+def test_a_process_that_joins_again_is_the_same_actor():
+    registry = make_registry()
+    first = registry.join(offer("a", 1))
+    assert registry.join(offer("a", 1)) is first
+    assert (first.slot, first.incarnation) == (0, 1)
+
+
+def test_a_restarted_actor_keeps_its_slot_and_gets_other_seeds():
+    registry = make_registry()
+    first = registry.join(offer("a", 1))
+    registry.join(offer("b", 2))
+    again = registry.join(offer("a", 3))
+    assert (again.slot, again.incarnation) == (0, 2)
+    assert set(registry.seeds(again)).isdisjoint(registry.seeds(first))
+    assert make_registry().seeds(first) == registry.seeds(first), "the same run seed gives the same seeds"
+    assert make_registry(seed=1).seeds(first) != registry.seeds(first)
+
+
+def test_given_seeds_are_used_for_the_first_incarnation():
+    registry = make_registry(env_seeds=[11, 12], agent_seeds=[21, 22])
+    registry.join(offer("a", 1))
+    record = registry.join(offer("b", 2))
+    assert registry.seeds(record) == (12, 22)
+    again = registry.join(offer("b", 3))
+    assert registry.seeds(again) != (12, 22)
+
+
+def test_an_actor_brings_its_incarnation_and_sequence_to_a_new_learner():
+    record = make_registry().join(offer("a", 1, incarnation=3, acknowledged_sequence=17))
+    assert (record.incarnation, record.acknowledged_sequence) == (3, 17)
+
+
+def test_an_unnamed_actor_is_given_a_name():
+    registry = make_registry()
+    names = {registry.join(offer("", nonce)).actor_id for nonce in range(3)}
+    assert len(names) == 3
+
+
+def test_too_many_actors_are_refused_until_one_has_gone():
+    registry = make_registry(max_actors=1)
+    record = registry.join(offer("a", 1))
+    with pytest.raises(LimitExceededError, match="max_actors is 1"):
+        registry.join(offer("b", 2))
+    cancel = lambda: None  # noqa: E731 - identity matters
+    registry.open_stream("a", 1, cancel)
+    registry.close_stream(record, cancel, clean=True)
+    assert registry.join(offer("b", 2)).slot == 1
+
+
+def test_streams_need_a_join_and_the_newest_incarnation():
+    registry = make_registry()
+    with pytest.raises(UnknownActorError, match="has not joined"):
+        registry.open_stream("a", 1, lambda: None)
+    registry.join(offer("a", 1))
+    registry.join(offer("a", 2))
+    with pytest.raises(ActorReplacedError, match="replaced by incarnation 2"):
+        registry.open_stream("a", 1, lambda: None)
+
+
+def test_a_newer_process_ends_the_stream_of_the_older():
+    registry = make_registry()
+    ended = []
+    old = registry.join(offer("a", 1))
+    cancel = lambda: ended.append("old")  # noqa: E731 - identity matters
+    registry.open_stream("a", 1, cancel)
+    new = registry.join(offer("a", 2))
+    assert ended == ["old"]
+    registry.open_stream("a", 2, lambda: None)
+    registry.close_stream(old, cancel, clean=False)
+    assert new.state is ActorState.STREAMING, "the old stream's end says nothing of the new one"
+    assert registry.n_alive() == 1
+
+
+def test_infos_tell_what_happened():
+    registry = make_registry()
+    record = registry.join(offer("a", 1))
+    registry.open_stream("a", 1, lambda: None)
+    registry.accepted(record, make_rollout(policy_version=5))
+    registry.failed(record, ActorFailure(exception_type="ValueError", message="boom", traceback="...", env_seed=9))
+    (info,) = registry.infos()
+    assert (info.rollouts, info.env_steps, info.policy_version) == (1, 6, 5)
+    assert info.state is ActorState.FAILED
+    assert info.last_error == "ValueError: boom (environment seed 9)"

@@ -1,0 +1,70 @@
+import numpy as np
+import torch
+
+from learner.batcher import N_SLOTS, Batcher
+from learner.rollout_queue import RolloutSlice
+from services.spaces import FLAT_SUBSTEP
+from tests.rollout_samples import CARTPOLE_LIKE, make_rollout
+
+
+def make_batcher(batch_size: int) -> Batcher:
+    return Batcher(CARTPOLE_LIKE, n_rollout_steps=3, batch_size=batch_size, device=torch.device("cpu"))
+
+
+def test_rollouts_are_put_side_by_side_and_cut_where_a_batch_is_full():
+    batcher = make_batcher(3)
+    first, second = make_rollout(sequence=1, policy_version=4), make_rollout(sequence=2, policy_version=6)
+    batcher.add(RolloutSlice(first, 0, 2))
+    assert batcher.n_missing == 1
+    batcher.add(RolloutSlice(second, 1, 2))
+    batch = batcher.finish()
+    expected = np.concatenate([first.reward, second.reward[:, 1:]], axis=1)
+    np.testing.assert_array_equal(batch.reward.numpy(), expected)
+    columns = batch.substeps[FLAT_SUBSTEP]
+    np.testing.assert_array_equal(columns.observation[""][..., 0].numpy(), expected)
+    np.testing.assert_array_equal(columns.action.numpy(), expected.astype(np.int64) % 2)
+    assert columns.last_observation[""][:, 0].tolist() == [1500.0, 1500.0, 2500.0]
+    assert batch.policy_version.tolist() == [4, 4, 6]
+    assert batch.n_env_steps == 9
+    assert batch.valid.all()
+
+
+def test_final_observations_follow_their_trajectory():
+    batcher = make_batcher(3)
+    batcher.add(RolloutSlice(make_rollout(sequence=1, final_index=[(0, 0), (2, 1)]), 1, 2))
+    batcher.add(RolloutSlice(make_rollout(sequence=2, final_index=[(1, 0)]), 0, 2))
+    batch = batcher.finish()
+    assert batch.final_index.tolist() == [[2, 0], [1, 1]]
+    assert batch.substeps[FLAT_SUBSTEP].final_observation[""][:, 0].tolist() == [8.0, 7.0]
+    assert [episode.env_index for episode in batch.episodes] == [1, 0]
+
+
+def test_reset_rows_are_masked_and_not_counted():
+    valid = np.array([[True, True], [False, True], [True, True]])
+    batcher = make_batcher(2)
+    batcher.add(RolloutSlice(make_rollout(valid=valid), 0, 2))
+    batch = batcher.finish()
+    np.testing.assert_array_equal(batch.valid.numpy(), valid)
+    assert batch.n_env_steps == 5
+
+
+def test_a_batch_stays_whole_until_the_ring_has_come_round():
+    batcher = make_batcher(2)
+    batches = []
+    for sequence in range(1, N_SLOTS + 1):
+        batcher.add(RolloutSlice(make_rollout(sequence=sequence), 0, 2))
+        batches.append(batcher.finish())
+        for index, batch in enumerate(batches):
+            assert batch.reward[0, 0] == 1000 * (index + 1)
+
+
+def test_what_one_batch_held_is_forgotten_in_the_next():
+    batcher = make_batcher(2)
+    for _ in range(N_SLOTS):
+        batcher.add(RolloutSlice(make_rollout(final_index=[(0, 1)]), 0, 2))
+        batcher.finish()
+    batcher.add(RolloutSlice(make_rollout(), 0, 2))
+    batch = batcher.finish()
+    assert batch.final_index.shape == (0, 2)
+    assert batch.substeps[FLAT_SUBSTEP].final_observation[""].shape == (0, 4)
+    assert batch.episodes == ()

@@ -1,0 +1,80 @@
+import threading
+from pathlib import Path
+
+import pytest
+
+from learner.control import TrainingControl
+from learner.progress import TrainingProgress
+from services.errors import NotReadyError, RefusedError
+from services.status import Phase
+from tests.actor_kinds import make_actors
+
+
+def attached(save=None) -> TrainingControl:
+    control = TrainingControl(algorithm="impala", run_dir=Path("runs/x"))
+    control.attach(make_actors("sequential"), TrainingProgress(), save)
+    control.enter(Phase.TRAINING)
+    return control
+
+
+def test_status_before_anything_is_there():
+    status = TrainingControl(algorithm="impala", run_dir=None).status()
+    assert status.phase is Phase.STARTING
+    assert "networks" in status.waiting_for
+
+
+def test_no_update_starts_while_paused_and_pausing_waits_for_the_running_one():
+    control = attached()
+    updating, finish, paused = threading.Event(), threading.Event(), threading.Event()
+    turns = []
+
+    def train() -> None:
+        for turn in range(2):
+            with control.update_turn():
+                turns.append(turn)
+                updating.set()
+                finish.wait(5)
+
+    trainer = threading.Thread(target=train)
+    trainer.start()
+    assert updating.wait(5)
+    pauser = threading.Thread(target=lambda: (control.pause(), paused.set()))
+    pauser.start()
+    assert not paused.wait(0.1), "the update is still running"
+    finish.set()
+    assert paused.wait(5)
+    assert turns == [0]
+    assert control.status().phase is Phase.PAUSED
+    assert "Resume" in control.status().waiting_for
+    control.resume()
+    trainer.join(5)
+    pauser.join(5)
+    assert turns == [0, 1]
+
+
+def test_a_stop_ends_a_pause():
+    control = attached()
+    control.pause()
+    control.request_stop()
+    with control.update_turn():
+        pass
+    assert control.stop_requested
+
+
+def test_pausing_what_has_ended_is_refused():
+    control = attached()
+    control.enter(Phase.STOPPING)
+    with pytest.raises(RefusedError, match="stopping"):
+        control.pause()
+
+
+def test_checkpoints_are_written_between_updates():
+    control = attached(save=lambda: (Path("runs/x/checkpoints/00000003"), 4))
+    assert control.save_checkpoint() == ("runs/x/checkpoints/00000003", 4)
+
+
+def test_checkpoints_need_a_directory_and_a_start():
+    with pytest.raises(RefusedError, match="--run-dir"):
+        attached().save_checkpoint()
+    with pytest.raises(NotReadyError, match="not started"):
+        TrainingControl(algorithm="impala", run_dir=None).save_checkpoint()

@@ -1,0 +1,102 @@
+import importlib.util
+import math
+import sys
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+from actor.environments.make import EnvironmentFactory
+from actor.policies.policy import Policy, make_policy
+from actor.policies.torch_policy import TorchPolicy
+from learner.evaluate import evaluate_policy, summarize, t_quantile_975
+from services.errors import ConfigurationError
+from services.policies import PolicySpec
+from services.spaces import FLAT_SUBSTEP, SubstepSpaces
+
+FACTORY = EnvironmentFactory("CartPole-v1")
+BOX = Box(
+    np.array([-4.8, -np.inf, -0.41887903, -np.inf], np.float32), np.array([4.8, np.inf, 0.41887903, np.inf], np.float32)
+)
+SPACES: Mapping[str, SubstepSpaces] = {FLAT_SUBSTEP: SubstepSpaces(observation=BOX, action=Discrete(2))}
+
+
+def cartpole_policy(seed: int = 0) -> Policy:
+    spec = PolicySpec(hidden_sizes=(8,))
+    policy = make_policy(SPACES, spec, seed=seed)
+    policy.load(1, TorchPolicy(SPACES, spec).state_arrays())
+    return policy
+
+
+def test_the_same_seed_plays_the_same_episodes():
+    policy = cartpole_policy()
+    first = evaluate_policy(FACTORY, policy, n_episodes=4, seed=3, deterministic=False)
+    assert first == evaluate_policy(FACTORY, policy, n_episodes=4, seed=3, deterministic=False)
+    assert first != evaluate_policy(FACTORY, policy, n_episodes=4, seed=4, deterministic=False)
+    assert first.lengths == tuple(int(episode_return) for episode_return in first.returns)
+
+
+def test_an_episode_does_not_depend_on_how_many_are_played():
+    policy = cartpole_policy()
+    many = evaluate_policy(FACTORY, policy, n_episodes=5, seed=3, deterministic=False)
+    few = evaluate_policy(FACTORY, policy, n_episodes=2, seed=3, deterministic=False)
+    assert many.returns[:2] == few.returns
+
+
+def test_deterministic_takes_the_likeliest_action():
+    evaluations = [
+        evaluate_policy(FACTORY, cartpole_policy(seed), n_episodes=3, seed=3, deterministic=True) for seed in (0, 0)
+    ]
+    assert len(evaluations[0].returns) == len(evaluations[1].returns) == 3
+
+
+def test_statistics_by_hand():
+    evaluation = summarize((1.0, 2.0, 3.0, 4.0), (5, 6, 7, 8))
+    assert evaluation.mean == 2.5
+    assert evaluation.std == pytest.approx(math.sqrt(5 / 3))
+    low, high = evaluation.confidence_interval
+    # 3 degrees of freedom: t = 3.182.
+    assert high - 2.5 == pytest.approx(3.182 * math.sqrt(5 / 3) / 2)
+    assert 2.5 - low == pytest.approx(high - 2.5)
+
+
+def test_one_episode_says_nothing_about_the_next():
+    evaluation = summarize((7.0,), (3,))
+    assert (evaluation.mean, evaluation.std) == (7.0, 0.0)
+    assert evaluation.confidence_interval == (-math.inf, math.inf)
+
+
+@pytest.mark.parametrize(("n", "t"), [(1, 12.706), (10, 2.228), (30, 2.042), (31, 2.040), (60, 2.000), (1000, 1.962)])
+def test_quantiles_of_students_t(n, t):
+    assert t_quantile_975(n) == pytest.approx(t, abs=6e-4)
+
+
+@pytest.mark.parametrize(("given", "message"), [({"n_episodes": 0}, "n_episodes is 0"), ({"seed": -1}, "seed is -1")])
+def test_numbers_out_of_range(given, message):
+    with pytest.raises(ConfigurationError, match=message):
+        evaluate_policy(FACTORY, cartpole_policy(), **{"n_episodes": 1, "seed": 0, "deterministic": True, **given})
+
+
+def test_a_video_without_the_extra_names_the_extra(tmp_path, monkeypatch):
+    # None in sys.modules is how an import fails that would otherwise find the package.
+    monkeypatch.setitem(sys.modules, "moviepy", None)
+    with pytest.raises(ConfigurationError, match=r"Install the extra `video`: pip install 'rollcast\[video\]'"):
+        evaluate_policy(FACTORY, cartpole_policy(), n_episodes=1, seed=0, deterministic=True, video_dir=tmp_path)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("moviepy") is None or importlib.util.find_spec("pygame") is None,
+    reason="needs the extra `video` (moviepy and pygame), and it is not installed",
+)
+def test_a_video_of_every_episode(tmp_path):
+    for _ in range(2):
+        evaluate_policy(FACTORY, cartpole_policy(), n_episodes=2, seed=0, deterministic=True, video_dir=tmp_path)
+    assert len(list(tmp_path.glob("*.mp4"))) == 2
+
+
+def test_a_video_needs_to_know_how_to_make_the_environment(tmp_path):
+    with pytest.raises(ConfigurationError, match="A video needs an EnvironmentFactory; got function"):
+        evaluate_policy(
+            lambda: FACTORY(), cartpole_policy(), n_episodes=1, seed=0, deterministic=True, video_dir=tmp_path
+        )

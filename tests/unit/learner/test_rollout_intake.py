@@ -1,0 +1,135 @@
+import gymnasium
+import numpy as np
+import pytest
+
+from learner.actor_registry import ActorRegistry
+from learner.rollout_intake import IntakeStream, RolloutIntake
+from learner.rollout_queue import RolloutQueue
+from services.errors import (
+    DuplicateSequenceError,
+    InvalidRolloutError,
+    LimitExceededError,
+    NotReadyError,
+    ProtocolMismatchError,
+    SpacesMismatchError,
+)
+from services.joining import JoinOffer
+from services.policies import PolicySpec
+from services.rollouts import ActorFailure
+from services.spaces import FLAT_SUBSTEP, SubstepSpaces
+from services.status import ActorState
+from tests.rollout_samples import CARTPOLE_LIKE, make_rollout
+
+
+def offer(**changes: object) -> JoinOffer:
+    given = {
+        "actor_id": "a",
+        "process_nonce": 1,
+        "spaces": CARTPOLE_LIKE,
+        "n_envs": 2,
+        "network": "auto",
+        "software_version": "1",
+    }
+    return JoinOffer(**(given | changes))
+
+
+class Intake:
+    """An intake with its queue and registry."""
+
+    def __init__(self, capacity: int = 8) -> None:
+        self.queue = RolloutQueue(capacity)
+        self.registry = ActorRegistry(max_actors=4, seed=0)
+        self.intake = RolloutIntake(
+            self.registry, self.queue, spaces=CARTPOLE_LIKE, policy=PolicySpec(), n_rollout_steps=3
+        )
+
+    def join_and_open(self, **changes: object) -> IntakeStream:
+        agreement = self.intake.join(offer(**changes))
+        return self.intake.open_stream(agreement.actor_id, agreement.incarnation, peer="", cancel=lambda: None)
+
+
+def always() -> bool:
+    return True
+
+
+def test_join_agrees_on_the_work():
+    agreement = Intake().intake.join(offer())
+    assert (agreement.slot, agreement.incarnation, agreement.n_rollout_steps) == (0, 1, 3)
+    assert agreement.env_seed != agreement.agent_seed
+
+
+def test_join_refuses_other_spaces_and_names_the_place():
+    spaces = {
+        FLAT_SUBSTEP: SubstepSpaces(
+            observation=gymnasium.spaces.Box(-10, 10, (5,), np.float32), action=gymnasium.spaces.Discrete(2)
+        )
+    }
+    with pytest.raises(SpacesMismatchError, match=r"observation.*learner.*actor 'a'"):
+        Intake().intake.join(offer(spaces=spaces))
+
+
+def test_join_refuses_a_network_the_actor_was_not_started_with():
+    with pytest.raises(ProtocolMismatchError, match="--network 'mine:net', the learner trains 'auto'"):
+        Intake().intake.join(offer(network="mine:net"))
+
+
+def test_a_second_credit_is_backed_by_room_in_the_queue():
+    intake = Intake(capacity=4)
+    a, b, c = (intake.join_and_open(actor_id=name, process_nonce=index) for index, name in enumerate("abc"))
+    assert [stream.progress().credit_sequence for stream in (a, b, c)] == [2, 2, 1]
+    a.close(clean=True)
+    b.accept(make_rollout(sequence=1), is_active=always)
+    assert b.progress().credit_sequence == 3, "the room that a had is free again"
+    assert b.progress().acknowledged_sequence == 1
+    assert intake.queue.size == 2
+
+
+def test_what_was_accepted_is_dropped_on_a_new_stream_and_refused_on_the_same():
+    intake = Intake()
+    stream = intake.join_and_open()
+    stream.accept(make_rollout(sequence=1), is_active=always)
+    with pytest.raises(DuplicateSequenceError, match="sent rollout 1 after 1"):
+        stream.accept(make_rollout(sequence=1), is_active=always)
+    stream.close(clean=False)
+    again = intake.join_and_open()
+    assert again.progress().acknowledged_sequence == 1
+    again.accept(make_rollout(sequence=1), is_active=always)
+    again.accept(make_rollout(sequence=2), is_active=always)
+    assert intake.queue.size == 4
+    assert intake.intake.duplicate_rollouts == 1
+
+
+def test_gaps_and_uncredited_rollouts_are_refused():
+    stream = Intake().join_and_open()
+    with pytest.raises(InvalidRolloutError, match="missing"):
+        stream.accept(make_rollout(sequence=2), is_active=always)
+    with pytest.raises(LimitExceededError, match="credited up to 2"):
+        stream.accept(make_rollout(sequence=9), is_active=always)
+
+
+def test_a_new_learner_carries_on_with_the_actors_count():
+    stream = Intake().join_and_open(incarnation=2, acknowledged_sequence=40)
+    assert stream.incarnation == 2
+    assert stream.progress().credit_sequence == 42
+    assert stream.accept(make_rollout(sequence=41, incarnation=2), is_active=always).acknowledged_sequence == 41
+
+
+def test_the_end_of_training_is_told_and_nothing_is_taken_any_more():
+    intake = Intake()
+    stream = intake.join_and_open()
+    intake.intake.end_training()
+    assert stream.accept(make_rollout(sequence=1), is_active=always).end_of_training
+    assert intake.queue.size == 0
+    with pytest.raises(NotReadyError, match="ended"):
+        intake.intake.join(offer(actor_id="b"))
+
+
+def test_failures_are_kept_for_the_list_of_actors():
+    intake = Intake()
+    stream = intake.join_and_open()
+    failure = ActorFailure(exception_type="ValueError", message="boom", traceback="at home", env_seed=3)
+    stream.fail(failure)
+    stream.close(clean=True)
+    (info,) = intake.registry.infos()
+    assert info.state is ActorState.FAILED
+    assert "boom" in info.last_error

@@ -1,0 +1,87 @@
+import threading
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from learner.rollout_queue import RolloutQueue
+from tests.rollout_samples import make_rollout
+
+
+def always() -> bool:
+    return True
+
+
+def test_first_in_first_out_in_slices():
+    queue = RolloutQueue(10)
+    queue.put(make_rollout(sequence=1, n_envs=3), is_active=always)
+    queue.put(make_rollout(sequence=2, n_envs=2), is_active=always)
+    taken = [queue.get(2, 0), queue.get(2, 0), queue.get(2, 0)]
+    assert [(s.rollout.sequence, s.start, s.stop) for s in taken if s] == [(1, 0, 2), (1, 2, 3), (2, 0, 2)]
+    assert queue.size == 0
+    assert queue.get(1, 0) is None
+
+
+def test_put_waits_for_room_and_goes_on_when_there_is():
+    queue = RolloutQueue(2)
+    queue.put(make_rollout(sequence=1), is_active=always)
+    put = threading.Thread(target=queue.put, args=(make_rollout(sequence=2),), kwargs={"is_active": always})
+    put.start()
+    put.join(0.1)
+    assert put.is_alive()
+    assert queue.size == 2
+    assert queue.get(2, 0).rollout.sequence == 1
+    assert queue.get(2, 5).rollout.sequence == 2
+    put.join(5)
+    assert not put.is_alive()
+
+
+def test_put_gives_up_when_its_stream_has_gone():
+    queue = RolloutQueue(2)
+    queue.put(make_rollout(sequence=1), is_active=always)
+    assert not queue.put(make_rollout(sequence=2), is_active=lambda: False)
+    assert queue.size == 2
+
+
+def test_a_rollout_larger_than_the_queue_enters_an_empty_one():
+    queue = RolloutQueue(2)
+    assert queue.put(make_rollout(n_envs=5), is_active=always)
+    assert queue.size == 5
+
+
+def test_close_refuses_and_wakes():
+    queue = RolloutQueue(2)
+    queue.put(make_rollout(sequence=1), is_active=always)
+    accepted = []
+    thread = threading.Thread(
+        target=lambda: accepted.append(queue.put(make_rollout(sequence=2), is_active=always))
+    )
+    thread.start()
+    queue.close()
+    thread.join(5)
+    assert accepted == [False]
+    assert queue.get(2, 0) is not None, "what was accepted can still be taken"
+    assert not queue.put(make_rollout(sequence=3), is_active=always)
+
+
+@given(st.lists(st.sampled_from(["put", "reserve", "release", "get"]), max_size=60), st.integers(1, 9))
+def test_what_is_queued_or_promised_never_exceeds_the_capacity(steps: list[str], n_envs: int):
+    queue = RolloutQueue(9)
+    reserved = 0
+    sequence = 0
+    for step in steps:
+        if step == "reserve":
+            reserved += queue.reserve(n_envs)
+        elif step == "release" and reserved:
+            reserved -= 1
+            queue.release(n_envs)
+        elif step == "put":
+            sequence += 1
+            from_reserve = reserved > 0
+            accepted = queue.put(
+                make_rollout(sequence=sequence, n_envs=n_envs), is_active=lambda: False, from_reserve=from_reserve
+            )
+            reserved -= from_reserve
+            assert accepted or not from_reserve, "a reservation always finds its place"
+        else:
+            queue.get(4, 0)
+        assert queue.size + reserved * n_envs <= 9

@@ -1,0 +1,107 @@
+import io
+import threading
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from learner.writers.console import ConsoleView
+from services.status import LearnerStatus, Phase
+
+STATUS = LearnerStatus(
+    phase=Phase.TRAINING,
+    env_steps=1_234_567,
+    seconds=83.4,
+    env_steps_per_second=312_345.6,
+    updates=603,
+    updates_per_second=152.3,
+    policy_version=604,
+    policy_lag_mean=1.23,
+    policy_lag_max=4,
+    queue_size=17,
+    queue_capacity=64,
+    actors_alive=1,
+    actors_expected=2,
+    episodes=12_345,
+    mean_return=312.4,
+    run_dir="runs/one",
+    waiting_fraction=0.12,
+    algorithm="impala",
+)
+
+
+def screen_of(status: LearnerStatus, *, terminal: bool = True, **goals: object) -> str:
+    console = Console(file=io.StringIO(), width=80, force_terminal=terminal, color_system=None)
+    with ConsoleView(lambda: status, console, refresh_interval_s=60.0, plain_interval_s=60.0, **goals):
+        pass
+    return console.file.getvalue()
+
+
+def test_a_terminal_shows_everything_in_80_columns():
+    screen = screen_of(STATUS, stop_return=475.0, total_steps=20_000_000)
+    for part in (
+        "impala  training", "1:23", "312.4", "1/2",
+        "12,345", "1,234,567", "312,346", "17/64", "603", "152.3", "12%", "v604",
+        "1.23", "lag max", "to return", "475", "to steps", "20,000,000", "runs/one",
+    ):  # fmt: skip
+        assert part in screen
+    last = screen[screen.rindex("rollcast") :]
+    assert max(len(line) for line in last.splitlines()) <= 80
+
+
+def test_the_terminal_is_left_as_it_was():
+    screen = screen_of(STATUS)
+    assert screen.count("\x1b[?25l") == screen.count("\x1b[?25h") == 1
+    assert screen.endswith("\x1b[?25h")
+    console = Console(file=io.StringIO(), force_terminal=True)
+
+    def fail() -> None:
+        with ConsoleView(lambda: STATUS, console):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert console.file.getvalue().endswith("\x1b[?25h")
+
+
+def test_what_it_waits_for_takes_the_last_line_and_the_height_stays():
+    waiting = replace(STATUS, waiting_for="rollouts: no actor has joined " + "yet " * 30, waiting_s=12.0)
+    lines = screen_of(waiting).splitlines()
+    assert "waiting 12 s for rollouts: no actor has joined" in lines[-2] + lines[-1]
+    assert len(lines) == len(screen_of(STATUS).splitlines())
+
+
+def test_before_the_first_episode_and_goals_that_are_no_fraction():
+    nothing = LearnerStatus(phase=Phase.STARTING)
+    assert "starting" in screen_of(nothing, stop_return=475.0)
+    assert "-100" in screen_of(replace(STATUS, mean_return=-150.0), stop_return=-100.0)
+    assert "0" in screen_of(STATUS, stop_return=0.0)
+
+
+def test_without_a_terminal_it_is_lines_without_escapes():
+    lines = screen_of(replace(STATUS, waiting_for="rollouts", waiting_s=3.0), terminal=False)
+    assert "\x1b" not in lines
+    assert lines.splitlines()[-1] == (
+        "1:23 training  return 312.4  1,234,567 steps 312,346/s  updates 152/s  policy 604 lag 1.2/4  queue 17/64  "
+        "actors 1/2  waiting 3 s for rollouts"
+    )
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_it_asks_again_and_again_and_once_more_at_the_end(terminal):
+    asked_three_times = threading.Event()
+    phase, seen = Phase.TRAINING, []
+
+    def status() -> LearnerStatus:
+        seen.append(phase)
+        if len(seen) == 3:
+            asked_three_times.set()
+        return replace(STATUS, phase=phase)
+
+    console = Console(file=io.StringIO(), force_terminal=terminal)
+    with ConsoleView(status, console, refresh_interval_s=0.001, plain_interval_s=0.001):
+        assert asked_three_times.wait(10.0)
+        phase = Phase.FINISHED
+    assert seen[-1] is Phase.FINISHED
+    assert "finished" in console.file.getvalue()
+    assert not any(thread.name == "rollcast-console" for thread in threading.enumerate())

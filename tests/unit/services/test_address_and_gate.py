@@ -1,0 +1,40 @@
+import pytest
+
+from services.address import parse_address
+from services.errors import ConfigurationError, LimitExceededError, NotReadyError
+from services.stream_gate import StreamGate
+
+
+@pytest.mark.parametrize("text", ["localhost:1", "127.0.0.1:0", "[::1]:65535", "learner_1:50051"])
+def test_tcp_addresses(text):
+    address = parse_address(text)
+    assert address.text == text
+    assert address.path is None
+    assert f":{address.port}" in text
+
+
+@pytest.mark.parametrize("text", ["unix:/tmp/x", "unix:///tmp/x"])
+def test_unix_addresses(text):
+    assert str(parse_address(text).path) == "/tmp/x"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "localhost", ":1", "a:65536", "a:b", "a b:1", "unix:", "unix:" + "x" * 108, "a:1\n"]
+)
+def test_malformed_addresses_are_refused(text):
+    with pytest.raises(ConfigurationError, match="the address"):
+        parse_address(text)
+
+
+def test_the_gate_counts_drains_and_stops():
+    gate = StreamGate(1)
+    with gate.stream():
+        with pytest.raises(LimitExceededError, match="1 streams are open"):
+            gate.stream().__enter__()
+        gate.drain()
+        gate.check_running()
+    with pytest.raises(NotReadyError, match="draining"):
+        gate.stream().__enter__()
+    gate.stop()
+    with pytest.raises(NotReadyError, match="stopping"):
+        gate.check_running()

@@ -1,0 +1,86 @@
+import grpc
+import pytest
+
+from services import errors
+from services.error_status import STATUS_CODES, error_from_rpc, error_to_status, status_code
+from services.errors import LearnerUnreachableError, LimitExceededError, NotReadyError, RollcastError
+
+
+def tree(root=RollcastError):
+    yield root
+    for child in root.__subclasses__():
+        if child.__module__ == errors.__name__:
+            yield from tree(child)
+
+
+def test_every_error_has_a_code():
+    assert set(tree()) == set(STATUS_CODES)
+
+
+def test_a_subclass_made_elsewhere_has_its_base_classes_code_and_name():
+    class TooManyError(LimitExceededError):
+        pass
+
+    assert status_code(TooManyError("x")) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert received(TooManyError("x")).__class__ is LimitExceededError
+
+
+class FakeCall(grpc.RpcError, grpc.Call):
+    def __init__(self, code, details, trailer=()):
+        self._code, self._details, self._trailer = code, details, trailer
+
+    def code(self):
+        return self._code
+
+    def details(self):
+        return self._details
+
+    def trailing_metadata(self):
+        return self._trailer
+
+
+for _name in ("initial_metadata", "is_active", "time_remaining", "cancel", "add_callback"):
+    setattr(FakeCall, _name, lambda *_: None)
+FakeCall.__abstractmethods__ = frozenset()
+
+
+def received(error):
+    status = error_to_status(error)
+    code = next(code for code in grpc.StatusCode if code.value[0] == status.code)
+    return error_from_rpc(
+        FakeCall(code, status.message, (("grpc-status-details-bin", status.SerializeToString()),)), "there:1"
+    )
+
+
+@pytest.mark.parametrize("error_class", list(STATUS_CODES))
+def test_every_error_survives_the_wire(error_class):
+    error = received(error_class("x is 3; expected 4; change it"))
+    assert type(error) is error_class
+    assert str(error) == "x is 3; expected 4; change it"
+
+
+def test_a_long_message_is_cut_to_fit_the_trailer():
+    assert len(error_to_status(NotReadyError("é" * 9000)).SerializeToString()) < 3000
+
+
+@pytest.mark.parametrize(
+    ("code", "error_class"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, LearnerUnreachableError),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, LearnerUnreachableError),
+        (grpc.StatusCode.CANCELLED, LearnerUnreachableError),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, LimitExceededError),
+        (grpc.StatusCode.UNIMPLEMENTED, errors.ProtocolMismatchError),
+        (grpc.StatusCode.INTERNAL, RollcastError),
+    ],
+)
+def test_bare_codes_name_the_target(code, error_class):
+    error = error_from_rpc(FakeCall(code, "no such luck"), "there:1")
+    assert type(error) is error_class
+    assert "there:1" in str(error)
+    assert "no such luck" in str(error)
+
+
+def test_a_trailer_that_does_not_parse_is_ignored():
+    call = FakeCall(grpc.StatusCode.NOT_FOUND, "x", (("grpc-status-details-bin", b"\xff\xff"),))
+    assert type(error_from_rpc(call, "there:1")) is errors.UnknownActorError

@@ -1,0 +1,107 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rollcast.v1 import rollout_pb2
+
+from services import rollout_codec
+from services.errors import InvalidTensorError, LimitExceededError
+from services.rollout_codec import MAX_FRAME_BYTES, RolloutAssembler, rollout_to_messages
+from services.spaces import SubstepSpaces
+from tests.unit.services.rollout_examples import NESTED, assert_same_rollout, example_rollout
+
+PIXELS = {"0": SubstepSpaces(observation=spaces.Box(0, 255, (64, 64), np.uint8), action=spaces.Discrete(4))}
+
+
+def over_the_wire(rollout):
+    for message in rollout_to_messages(rollout):
+        yield rollout_pb2.StreamRolloutsRequest.FromString(message.SerializeToString())
+
+
+def assemble(environment, rollout, n_steps, n_envs, **options):
+    assembler = RolloutAssembler(environment, n_steps, n_envs, actor_id="a", incarnation=1, **options)
+    rollouts = [assembler.add(message) for message in over_the_wire(rollout)]
+    assert rollouts[:-1] == [None] * (len(rollouts) - 1)
+    return rollouts[-1]
+
+
+@given(st.integers(1, 6), st.integers(1, 4), st.integers(0, 5), st.booleans(), st.integers(0, 99))
+@settings(max_examples=30, deadline=None)
+def test_round_trip_in_one_message(n_steps, n_envs, n_final, has_valid, seed):
+    valid = np.ones((n_steps, n_envs), np.bool_) if has_valid else None
+    rollout = example_rollout(NESTED, n_steps, n_envs, n_final=min(n_final, n_steps * n_envs), seed=seed, valid=valid)
+    assert len(list(rollout_to_messages(rollout))) == 1
+    assert_same_rollout(assemble(NESTED, rollout, n_steps, n_envs), rollout)
+
+
+@given(st.integers(1, 300), st.integers(0, 40), st.integers(0, 99))
+@settings(max_examples=30, deadline=None)
+def test_round_trip_in_frames_cut_anywhere(frame_bytes, inline_bytes, seed):
+    rollout = example_rollout(NESTED, 3, 2, seed=seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rollout_codec, "MAX_FRAME_BYTES", frame_bytes)
+        patch.setattr(rollout_codec, "INLINE_ROLLOUT_BYTES", 0)
+        patch.setattr(rollout_codec, "INLINE_TENSOR_BYTES", inline_bytes)
+        assert_same_rollout(assemble(NESTED, rollout, 3, 2), rollout)
+
+
+def test_a_large_rollout_travels_in_frames_of_one_mebibyte():
+    rollout = example_rollout(PIXELS, 100, 8)
+    header, *frames = rollout_to_messages(rollout)
+    n_deferred = 100 * 8 * 64 * 64
+    assert header.rollout.substeps[0].observation[0].tensor.deferred
+    assert not header.rollout.reward.deferred
+    assert header.ByteSize() < 1 << 17
+    assert [len(frame.frame.data) for frame in frames[:-1]] == [MAX_FRAME_BYTES] * (n_deferred // MAX_FRAME_BYTES)
+    assert sum(len(frame.frame.data) for frame in frames) == n_deferred
+    assert_same_rollout(assemble(PIXELS, rollout, 100, 8), rollout)
+
+
+def test_many_middling_tensors_are_deferred_too():
+    leaves = spaces.Dict({f"leaf{i:03}": spaces.Box(-1, 1, (500,), np.float32) for i in range(60)})
+    environment = {"0": SubstepSpaces(observation=leaves, action=spaces.Discrete(2))}
+    rollout = example_rollout(environment, 10, 3)
+    assert all(message.ByteSize() < 3 << 19 for message in rollout_to_messages(rollout))
+    assert_same_rollout(assemble(environment, rollout, 10, 3), rollout)
+
+
+def test_leaves_may_come_in_any_order_and_leave_in_that_of_the_space():
+    rollout = example_rollout(NESTED, 3, 2)
+    columns = rollout.substeps["0"]
+    shuffled = dataclasses.replace(columns, observation=dict(reversed(columns.observation.items())))
+    mixed = dataclasses.replace(rollout, substeps={"1": rollout.substeps["1"], "0": shuffled})
+    assert_same_rollout(assemble(NESTED, mixed, 3, 2), rollout)
+
+
+def test_the_same_assembler_takes_one_rollout_after_the_other():
+    assembler = RolloutAssembler(PIXELS, 100, 8)
+    for sequence in (1, 2):
+        rollout = example_rollout(PIXELS, 100, 8, sequence=sequence, seed=sequence)
+        assert_same_rollout([assembler.add(message) for message in over_the_wire(rollout)][-1], rollout)
+
+
+def test_a_declared_limit_names_actor_column_and_sizes():
+    with pytest.raises(
+        LimitExceededError, match=r"actor 'a', rollout 1 has \d+ bytes, 24576 of them in column 0/obs.*1000"
+    ):
+        assemble(PIXELS, example_rollout(PIXELS, 3, 2), 3, 2, max_rollout_bytes=1000)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_refused_by_name_and_index(value):
+    reward = np.zeros((3, 2), np.float32)
+    reward[2, 1] = value
+    rollout = example_rollout(PIXELS, 3, 2, reward=reward)
+    with pytest.raises(
+        InvalidTensorError, match=rf"actor 'a', rollout 1: column reward holds {value} at \(t, b\) = \(2, 1\)"
+    ):
+        assemble(PIXELS, rollout, 3, 2)
+
+
+def test_large_finite_values_whose_sum_overflows_are_fine():
+    reward = np.full((3, 2), np.finfo(np.float32).max)
+    rollout = example_rollout(PIXELS, 3, 2, reward=reward)
+    assert_same_rollout(assemble(PIXELS, rollout, 3, 2), rollout)

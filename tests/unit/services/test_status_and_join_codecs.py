@@ -1,0 +1,135 @@
+import dataclasses
+import enum
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rollcast.v1 import learner_pb2, rollout_pb2
+
+from services.errors import InvalidInputError, InvalidSpaceError, ProtocolMismatchError
+from services.join_codec import (
+    join_agreement_from_proto,
+    join_agreement_to_proto,
+    join_offer_from_proto,
+    join_offer_to_proto,
+)
+from services.joining import JoinAgreement, JoinOffer
+from services.policies import PolicySpec
+from services.status import ActorInfo, ActorState, LearnerStatus, Phase
+from services.status_codec import actor_from_proto, actor_to_proto, status_from_proto, status_to_proto
+from tests.unit.services.rollout_examples import NESTED
+
+OFFER = JoinOffer(
+    actor_id="a-1.x_Y",
+    process_nonce=2**64 - 1,
+    spaces=NESTED,
+    n_envs=3,
+    network="auto",
+    software_version="1",
+    incarnation=2,
+    acknowledged_sequence=9,
+)
+AGREEMENT = JoinAgreement(
+    actor_id="a",
+    slot=1,
+    incarnation=2,
+    acknowledged_sequence=3,
+    n_rollout_steps=4,
+    env_seed=2**64 - 1,
+    agent_seed=6,
+    policy=PolicySpec(network="m:f", hidden_sizes=(8, 9), activation="relu"),
+    max_message_bytes=7,
+)
+
+
+STATUSES = st.builds(
+    LearnerStatus,
+    phase=st.sampled_from(Phase),
+    env_steps=st.integers(0, 2**64 - 1),
+    mean_return=st.none() | st.floats(allow_nan=False),
+    waiting_for=st.text(),
+    waiting_s=st.floats(0, 9),
+)
+ACTORS = st.builds(
+    ActorInfo,
+    actor_id=st.text(),
+    slot=st.integers(0, 99),
+    incarnation=st.integers(0, 99),
+    state=st.sampled_from(ActorState),
+    idle_s=st.floats(0, 9),
+    last_error=st.text(),
+)
+
+
+@given(STATUSES)
+def test_status_round_trip(status):
+    assert status_from_proto(status_to_proto(status)) == status
+
+
+@given(ACTORS)
+def test_actor_round_trip(actor):
+    assert actor_from_proto(actor_to_proto(actor)) == actor
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (LearnerStatus, learner_pb2.LearnerStatus),
+        (ActorInfo, learner_pb2.ActorInfo),
+        (JoinAgreement, rollout_pb2.JoinResponse),
+    ],
+)
+def test_values_have_the_fields_of_the_contract(value, message):
+    assert {field.name for field in dataclasses.fields(value)} == set(message.DESCRIPTOR.fields_by_name)
+
+
+@pytest.mark.parametrize(
+    ("values", "numbers", "prefix"),
+    [(Phase, learner_pb2.Phase, "PHASE_"), (ActorState, learner_pb2.ActorState, "ACTOR_STATE_")],
+)
+def test_enums_have_the_numbers_of_the_contract(values: type[enum.Enum], numbers, prefix):
+    assert {prefix + value.name: value.value for value in values} | {prefix + "UNSPECIFIED": 0} == dict(numbers.items())
+
+
+def test_unknown_enum_values_are_refused():
+    with pytest.raises(InvalidInputError, match="phase 99"):
+        status_from_proto(learner_pb2.LearnerStatus(phase=99))
+    with pytest.raises(InvalidInputError, match="state 0"):
+        actor_from_proto(learner_pb2.ActorInfo())
+
+
+def test_join_round_trips():
+    assert join_offer_from_proto(join_offer_to_proto(OFFER), peer="p") == dataclasses.replace(OFFER, peer="p")
+    assert join_agreement_from_proto(join_agreement_to_proto(AGREEMENT)) == AGREEMENT
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"actor_id": "a b"}, InvalidInputError, "'a b'"),
+        ({"actor_id": "a\n"}, InvalidInputError, "actor_id"),
+        ({"actor_id": "a" * 129}, InvalidInputError, "128 characters"),
+        ({"n_envs": 0}, InvalidInputError, "n_envs is 0"),
+        ({"network": ""}, InvalidInputError, "network"),
+        ({"protocol_version": 2}, ProtocolMismatchError, "version 2; expected 1"),
+        ({"substeps": []}, InvalidSpaceError, "no substep"),
+    ],
+)
+def test_malformed_offers_are_refused(changes, error, message):
+    proto = join_offer_to_proto(OFFER)
+    for name, value in changes.items():
+        if value == []:
+            proto.ClearField(name)
+        else:
+            setattr(proto, name, value)
+    with pytest.raises(error, match=message):
+        join_offer_from_proto(proto)
+
+
+def test_malformed_agreements_are_refused():
+    proto = join_agreement_to_proto(AGREEMENT)
+    proto.policy.activation = "gelu"
+    with pytest.raises(InvalidInputError, match="'gelu'"):
+        join_agreement_from_proto(proto)
+    with pytest.raises(InvalidInputError, match="incarnation 0"):
+        join_agreement_from_proto(rollout_pb2.JoinResponse(actor_id="a"))

@@ -1,0 +1,104 @@
+"""No pickle anywhere, on the wire or in checkpoints: whoever unpickles a stranger's bytes runs a stranger's code."""
+
+import io
+import tokenize
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+FORBIDDEN = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+
+# It starts this machine's own processes, and hands them their arguments the way multiprocessing does.
+LOCAL_PROCESS_LAUNCHER = {
+    "actor/local_process.py",
+    "learner/actors/forkserver.py",
+    "learner/actors/local_processes.py",
+    # a process for every measurement, and a check that tests leave none behind
+    "benchmarks/end_to_end.py",
+    "tests/conftest.py",
+}
+
+SKIPPED = {"build", "dist", "runs", "node_modules", "__pycache__"}
+
+
+def _sources():
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).parts
+        # this file names what it looks for
+        if path != Path(__file__) and not any(part in SKIPPED or part.startswith(".") for part in parts):
+            yield path.relative_to(ROOT).as_posix()
+
+
+def violations(source, *, multiprocessing_allowed=False):
+    """`line: what` for everything in the source that pickles. Comments and prose may speak of it; code may not.
+
+    A string that is nothing but a forbidden name counts: it is there to be imported by name.
+    """
+    forbidden = FORBIDDEN if multiprocessing_allowed else FORBIDDEN | {"multiprocessing"}
+    tokens = [
+        token
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type in {tokenize.NAME, tokenize.STRING, tokenize.OP}
+    ]
+    found = []
+    for index, token in enumerate(tokens):
+        line, text = token.start[0], token.string.strip("\"'")
+        following = [after.string for after in tokens[index + 1 : index + 3]]
+        if token.type != tokenize.OP and text in forbidden:
+            found.append(f"{line}: {text}")
+        elif text == "torch" and following in ([".", "save"], [".", "load"]):
+            found.append(f"{line}: torch.{following[1]}")
+        elif text == "torch" and following[:1] == ["import"]:
+            names = {after.string for after in tokens[index + 2 :] if after.start[0] == line}
+            found.extend(f"{line}: torch.{name}" for name in sorted(names & {"save", "load"}))
+        elif text == "allow_pickle" and following != ["=", "False"]:
+            found.append(f"{line}: allow_pickle")
+    return found
+
+
+@pytest.mark.parametrize("path", list(_sources()))
+def test_nothing_pickles(path):
+    source = (ROOT / path).read_text()
+    assert violations(source, multiprocessing_allowed=path in LOCAL_PROCESS_LAUNCHER) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "from pickle import loads",
+        "import cloudpickle as cp",
+        "import_module('pickle')",
+        "torch.save(state, path)",
+        "state = torch.load(path, weights_only=True)",
+        "from torch import nn, load",
+        "np.load(path, allow_pickle=True)",
+        "np.load(path, allow_pickle=trusted)",
+        "import multiprocessing",
+        "torch.multiprocessing.spawn(f)",
+    ],
+)
+def test_the_search_finds(source):
+    assert violations(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '"""No pickle here."""',
+        "# pickle would run it",
+        "np.load(path, allow_pickle=False)",
+        "picklable = True",
+        "safetensors.torch.save_file(state, path)",
+        "model.load(path)",
+    ],
+)
+def test_the_search_lets_pass(source):
+    assert not violations(source)
+
+
+def test_the_launcher_may_start_processes_and_nothing_more():
+    assert not violations("import multiprocessing", multiprocessing_allowed=True)
+    assert violations("import pickle", multiprocessing_allowed=True)

@@ -1,0 +1,120 @@
+"""What is shipped: the wheel, the editable install, the images' recipes."""
+
+import importlib
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from email.parser import HeaderParser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def _distribution(requirement: str) -> str:
+    return re.split(r"[\s\[<>=!~;]", requirement, maxsplit=1)[0].lower().replace("_", "-")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("wheel")
+    # hatchling itself rather than `pip wheel`, which would ask a registry for hatchling
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)
+    (path,) = directory.glob("*.whl")
+    with zipfile.ZipFile(path) as archive:
+        yield archive
+
+
+class TestWheel:
+    def test_four_packages_and_nothing_else(self, wheel):
+        top = {name.split("/")[0] for name in wheel.namelist()}
+        assert {name for name in top if not name.endswith(".dist-info")} == {"rollcast", "services", "actor", "learner"}
+
+    def test_every_module_of_the_sources(self, wheel):
+        roots = {"services": ROOT, "actor": ROOT, "learner": ROOT, "rollcast": ROOT / "proto"}
+        sources = {
+            path.relative_to(root).as_posix()
+            for package, root in roots.items()
+            for path in (root / package).rglob("*.py")
+        }
+        assert {name for name in wheel.namelist() if name.endswith(".py")} == sources
+
+    def test_only_what_python_and_protoc_read(self, wheel):
+        files = [Path(name) for name in wheel.namelist() if ".dist-info/" not in name]
+        assert {path.suffix for path in files if path.name != "py.typed"} == {".py", ".pyi", ".proto"}
+
+    @pytest.mark.parametrize("package", ["rollcast/v1", "services", "actor", "learner"])
+    def test_is_typed(self, wheel, package):
+        assert f"{package}/py.typed" in wheel.namelist()
+
+    def test_stubs_lie_beside_their_protos(self, wheel):
+        names = set(wheel.namelist())
+        protos = [name for name in names if name.endswith(".proto")]
+        assert protos
+        for proto in protos:
+            assert proto.startswith("rollcast/v1/")
+            assert {proto.replace(".proto", "_pb2.py"), proto.replace(".proto", "_pb2.pyi")} <= names
+
+    def test_console_script_and_licence(self, wheel):
+        (entry_points,) = [name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt")]
+        assert "rollcast = learner.cli:main" in wheel.read(entry_points).decode()
+        (licence,) = [name for name in wheel.namelist() if name.endswith(".dist-info/licenses/LICENSE")]
+        assert wheel.read(licence) == (ROOT / "LICENSE").read_bytes()
+        (metadata,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+        assert HeaderParser().parsestr(wheel.read(metadata).decode())["License-Expression"] == "Apache-2.0"
+
+
+class TestEditableInstall:
+    @pytest.mark.parametrize("module", ["rollcast.v1.rollout_pb2", "services", "actor", "learner"])
+    def test_imports_come_from_this_tree(self, module):
+        assert Path(importlib.import_module(module).__file__).is_relative_to(ROOT)
+
+    def test_proto_stays_a_source_root(self):
+        # an __init__.py there would shadow PyPI's proto-plus, which owns `import proto`, or close the namespace
+        assert not (ROOT / "proto" / "__init__.py").exists()
+        assert not (ROOT / "proto" / "rollcast" / "__init__.py").exists()
+
+
+class TestDependencies:
+    def test_the_actors_are_the_projects_with_the_same_ranges(self):
+        assert set(PYPROJECT["dependency-groups"]["actor"]) < set(PYPROJECT["project"]["dependencies"])
+
+    def test_the_actor_gets_nothing_of_the_learners_own(self):
+        actor = {_distribution(requirement) for requirement in PYPROJECT["dependency-groups"]["actor"]}
+        assert not actor & {"tensorboard", "rich", "grpcio-reflection"}
+
+    def test_every_runtime_dependency_is_pinned_for_ci(self):
+        pinned = {_distribution(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
+        assert {_distribution(requirement) for requirement in PYPROJECT["project"]["dependencies"]} <= pinned
+
+    def test_torch_is_exact(self):
+        assert "torch==2.13.0" in (ROOT / "constraints.txt").read_text().splitlines()
+
+
+class TestDockerfiles:
+    @pytest.fixture(params=["actor", "learner"])
+    def dockerfile(self, request):
+        return (ROOT / request.param / "Dockerfile").read_text()
+
+    def test_the_two_images_share_their_first_layers(self):
+        def shared(component):
+            text = (ROOT / component / "Dockerfile").read_text()
+            return text[text.index("# Everything down to") : text.index("# shared so far")]
+
+        assert shared("actor") == shared("learner")
+
+    def test_runs_as_nobody_special_and_says_how_it_is(self, dockerfile):
+        last_stage = dockerfile[dockerfile.rindex("\nFROM ") :]
+        assert re.findall(r"^USER (.*)", last_stage, re.MULTILINE)[-1] == "rollcast"
+        assert "HEALTHCHECK" in last_stage
+        # exec form: a shell in between would keep SIGTERM to itself
+        assert re.search(r'^ENTRYPOINT \["', last_stage, re.MULTILINE)
+
+    def test_torch_is_installed_before_what_depends_on_it(self, dockerfile):
+        installs = re.findall(r"^RUN pip install .*", dockerfile, re.MULTILINE)
+        assert installs[0].endswith("-c /opt/constraints.txt torch \\")
