@@ -48,7 +48,7 @@ class Heartbeat:
 
 
 def act_until_stopped(
-    vector_env: gymnasium.vector.VectorEnv,  # type: ignore[type-arg]
+    vector_env: gymnasium.vector.VectorEnv,
     connection: LearnerConnection,
     *,
     network: str,
@@ -163,7 +163,7 @@ def _describe(error: BaseException, env_seed: int) -> ActorFailure:
 
 
 def make_offer(
-    vector_env: gymnasium.vector.VectorEnv,  # type: ignore[type-arg]
+    vector_env: gymnasium.vector.VectorEnv,
     *,
     actor_id: str,
     network: str,

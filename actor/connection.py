@@ -11,10 +11,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from services.client import LearnerClient
-from services.rollout_uplink import RolloutUplink
-
 from actor.backoff import backoff_delays
+from services.client import LearnerClient
 from services.errors import (
     ActorReplacedError,
     LearnerUnreachableError,
@@ -25,6 +23,7 @@ from services.errors import (
 from services.joining import JoinAgreement, JoinOffer
 from services.policies import PolicyState
 from services.policy_subscription import PolicySubscription
+from services.rollout_uplink import RolloutUplink
 from services.rollouts import ActorFailure, Rollout
 
 logger = logging.getLogger(__name__)
@@ -83,6 +82,7 @@ class LearnerConnection:
         self._unacknowledged: deque[Rollout] = deque()
         self._acknowledged = 0
         self._credit_sequence = 0
+        self._min_policy_version = 0
         self._policy: tuple[int, PolicyState] | None = None
         self._ended = False
         self._error: RollcastError | None = None
@@ -118,7 +118,7 @@ class LearnerConnection:
         return agreement
 
     def wait_for_credit(self, sequence: int, timeout_s: float) -> bool:
-        """Waits until the rollout `sequence` may be started, and the first policy is there.
+        """Waits until the rollout `sequence` may be started: it is credited, and a policy new enough is there.
 
         Returns:
             True if it may; False if `timeout_s` went by or training has ended.
@@ -126,13 +126,19 @@ class LearnerConnection:
         Raises:
             RollcastError: The connection is lost for good.
         """
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._error or self._ended or (self._credit_sequence >= sequence and self._policy), timeout_s
+
+        def may_start() -> bool:
+            return (
+                self._credit_sequence >= sequence
+                and self._policy is not None
+                and self._policy[0] >= self._min_policy_version
             )
+
+        with self._changed:
+            self._changed.wait_for(lambda: self._error or self._ended or may_start(), timeout_s)
             if self._error:
                 raise self._error
-            return not self._ended and self._credit_sequence >= sequence and self._policy is not None
+            return not self._ended and may_start()
 
     def take_policy(self) -> tuple[int, PolicyState] | None:
         """Returns the newest policy, `(version, state)`; None before the first."""
@@ -300,6 +306,7 @@ class LearnerConnection:
                     self._uplink = uplink
                 self._acknowledged = max(self._acknowledged, progress.acknowledged_sequence)
                 self._credit_sequence = progress.credit_sequence
+                self._min_policy_version = progress.min_policy_version
                 self._ended = self._ended or progress.end_of_training
                 self._changed.notify_all()
                 if self._ended:

@@ -70,7 +70,9 @@ def run_local_actor(plan: LocalActorPlan, failures: Connection) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
     logging.basicConfig(level=plan.log_level, format=f"%(asctime)s {plan.actor_id} %(levelname)s %(message)s")
     socket_dir = Path(plan.address.removeprefix("unix:")).parent
-    threading.Thread(target=_end_with_parent, args=(stop, socket_dir), name="rollcast-orphan-watch", daemon=True).start()
+    threading.Thread(
+        target=_end_with_parent, args=(stop, socket_dir), name="rollcast-orphan-watch", daemon=True
+    ).start()
     limit_threads(plan.n_threads)
     try:
         _act(plan, stop)

@@ -3,8 +3,8 @@
     python -m benchmarks.end_to_end [--seconds 10] [--rounds 3]
 
 The ceiling of two cores is `2 / (1/acting + 1/learning)`: every environment step costs a core `1/acting` seconds in an
-actor and `1/learning` seconds in the learner, and nothing else. Both are measured in the same run, on one core each, the
-others idle: acting with the worker that the actors run, learning on batches that are ready.
+actor and `1/learning` seconds in the learner, and nothing else. Both are measured in the same run, on one core each:
+acting with the worker that the actors run, learning on batches that are ready.
 """
 
 import argparse
@@ -126,6 +126,7 @@ def in_process(target, *args) -> list[float]:
 
 
 def main() -> None:
+    """Measures, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=8.0, help="seconds a measurement")
     parser.add_argument("--rounds", type=int, default=3, help="rounds, of which the median is printed")
@@ -162,7 +163,8 @@ def main() -> None:
             )
         )
     print(
-        f"\n{ENV_ID}, MLP 64x64, {N_ACTORS} actors of {N_ENVS} environments, T={options.n_rollout_steps}, B={options.batch_size}"
+        f"\n{ENV_ID}, MLP 64x64, {N_ACTORS} actors of {N_ENVS} environments, "
+        f"T={options.n_rollout_steps}, B={options.batch_size}"
     )
     print_table(
         (

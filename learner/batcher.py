@@ -136,7 +136,7 @@ class Batcher:
         slot = self._slots[self._current]
         batch = self._to_batch(slot)
         if self._device.type == "cuda":
-            slot.copied = torch.cuda.Event()
+            slot.copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
             slot.copied.record()
         self._current = (self._current + 1) % N_SLOTS
         self._filled = 0

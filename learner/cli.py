@@ -25,7 +25,11 @@ environment, or in a YAML file with --config FILE; the command line wins, then t
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns its exit code: 0, 1 after an error, 2 for settings that cannot be right, 130 for Ctrl-C."""
+    """Runs a command.
+
+    Returns:
+        The exit code: 0, 1 after an error, 2 for settings that cannot be right, 130 after Ctrl-C.
+    """
     command, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if command in ("-h", "--help", "help"):
         sys.stdout.write(USAGE)
@@ -36,8 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command not in COMMANDS:
         sys.stderr.write(f"rollcast: there is no command {command!r}; expected one of {', '.join(COMMANDS)}\n")
         return 2
+    return _run(command, rest)
+
+
+def _run(command: str, arguments: list[str]) -> int:
     try:
-        return COMMANDS[command](rest)
+        return COMMANDS[command](arguments)
     except ConfigurationError as error:
         sys.stderr.write(f"rollcast {command}: {error}\n")
         return 2

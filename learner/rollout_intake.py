@@ -37,6 +37,7 @@ class RolloutIntake:
         spaces: What every actor's environments must look like.
         policy: What every actor shall build.
         n_rollout_steps: T.
+        credit_version: The policy version that a rollout started on a credit given now must have at least; 0: any.
     """
 
     def __init__(
@@ -47,12 +48,14 @@ class RolloutIntake:
         spaces: EnvironmentSpaces,
         policy: PolicySpec,
         n_rollout_steps: int,
+        credit_version: Callable[[], int] = lambda: 0,
     ) -> None:
         self._registry = registry
         self._queue = queue
         self._spaces = spaces
         self._policy = policy
         self._n_rollout_steps = n_rollout_steps
+        self._credit_version = credit_version
         self._ended = threading.Event()
         self._lock = threading.Lock()  # guards the counters
         self._duplicates = 0
@@ -163,6 +166,7 @@ class IntakeStream:
             acknowledged_sequence=self._acknowledged,
             credit_sequence=self._credit,
             end_of_training=self._intake._ended.is_set(),
+            min_policy_version=self._intake._credit_version(),
         )
 
     def accept(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> StreamProgress:
@@ -186,22 +190,22 @@ class IntakeStream:
             return self.progress()
         if sequence > self._credit:
             raise LimitExceededError(
-                f"actor {self.actor_id!r} sent rollout {sequence} but was credited up to {self._credit}: wait for credit"
+                f"actor {self.actor_id!r} sent rollout {sequence} but was credited up to {self._credit}: "
+                "wait for credit"
             )
         if sequence != self._acknowledged + 1:
             raise InvalidRolloutError(
-                f"actor {self.actor_id!r} sent rollout {sequence} after {self._acknowledged}: those between are missing; "
-                "send every rollout that is not acknowledged, in order"
+                f"actor {self.actor_id!r} sent rollout {sequence} after {self._acknowledged}: those between are "
+                "missing; send every rollout that is not acknowledged, in order"
             )
         if self._intake._ended.is_set():
             return self.progress()
-        self._last_on_stream = sequence
         from_reserve, self._has_reservation = self._has_reservation, False
         if not self._queue.put(rollout, is_active=is_active, from_reserve=from_reserve):
             if self._intake._ended.is_set():
                 return self.progress()
             raise NotReadyError(f"the stream of actor {self.actor_id!r} broke while its rollout waited for room")
-        self._acknowledged = sequence
+        self._last_on_stream = self._acknowledged = sequence
         self._intake._registry.accepted(self._record, rollout)
         self._credit = max(self._credit, sequence + 1)
         self._extend_credit()

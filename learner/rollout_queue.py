@@ -31,7 +31,8 @@ class RolloutQueue:
     Invariant: `size <= capacity`, or the queue holds one rollout only (one that is larger than the capacity).
 
     Any number of threads may `put`; one thread at a time may `get`. `put` blocks while the queue is full: that is the
-    back-pressure that reaches the actors.
+    back-pressure that reaches the actors. Those that wait are let in in the order in which they came, so that no actor
+    is overtaken twice by another of the same speed.
 
     Args:
         capacity: In trajectories, at least 1.
@@ -45,6 +46,7 @@ class RolloutQueue:
         self._size = 0
         self._reserved = 0
         self._closed = False
+        self._turns: deque[object] = deque()
 
     @property
     def size(self) -> int:
@@ -61,22 +63,37 @@ class RolloutQueue:
             from_reserve: The rollout uses a reservation made by `reserve`.
 
         Returns:
-            False if the rollout is not in the queue: the queue was closed, or `is_active` became False before it fitted.
+            False if the rollout is not in the queue: the queue was closed, or `is_active` became False meanwhile.
         """
         n_trajectories = rollout.n_envs
         with self._changed:
             if from_reserve:
                 self._reserved -= n_trajectories
-            while not self._closed and self._size and self._size + self._reserved + n_trajectories > self.capacity:
-                if not is_active():
-                    return False
-                self._changed.wait(_CHECK_S)
+            elif not self._wait_for_turn(n_trajectories, is_active):
+                return False
             if self._closed:
                 return False
             self._rollouts.append(rollout)
             self._size += n_trajectories
             self._changed.notify_all()
             return True
+
+    def _wait_for_turn(self, n_trajectories: int, is_active: Callable[[], bool]) -> bool:
+        """Waits, in the order of arrival, until so many trajectories fit. Called with the lock held."""
+        turn = object()
+        self._turns.append(turn)
+        try:
+            while not self._closed and not (self._turns[0] is turn and self._fits(n_trajectories)):
+                if not is_active():
+                    return False
+                self._changed.wait(_CHECK_S)
+            return True
+        finally:
+            self._turns.remove(turn)
+            self._changed.notify_all()
+
+    def _fits(self, n_trajectories: int) -> bool:
+        return not self._size or self._size + self._reserved + n_trajectories <= self.capacity
 
     def reserve(self, n_trajectories: int) -> bool:
         """Sets room for a coming rollout aside, if there is any; never waits.

@@ -24,9 +24,9 @@ class LearnerSettings(EnvironmentSettings):
     impala: ImpalaSettings = Field(default_factory=ImpalaSettings, description="Settings of IMPALA.")
     network: str = Field(
         "auto",
-        description="The policy network: auto (an MLP for vectors, the Nature CNN for images, chosen from the space), or "
-        "package.module:factory, called with the observation space and the number of outputs. Actors must be started "
-        "with the same name.",
+        description="The policy network: auto (an MLP for vectors, the Nature CNN for images, chosen from the space), "
+        "or package.module:factory, called with the observation space and the number of outputs. Actors must be "
+        "started with the same name.",
     )
     hidden_sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         (64, 64), description="Sizes of the hidden layers of the MLP."
@@ -41,6 +41,11 @@ class LearnerSettings(EnvironmentSettings):
     )
     max_policy_lag: Annotated[int, Field(ge=0)] | None = Field(
         None, description="Drop rollouts whose policy is more versions old than this; empty: drop none."
+    )
+    bounded_staleness: bool = Field(
+        False,
+        description="Let actors wait for the newest policy before they start a rollout, so that none is more than "
+        "queue_out_of_sync_factor + (environments of all actors) / batch_size versions old.",
     )
     max_actors: Annotated[int, Field(ge=1, le=4096)] = Field(64, description="Actors that may be connected at once.")
     total_steps: Annotated[int, Field(ge=1)] = Field(
@@ -79,6 +84,9 @@ class TrainSettings(ActingSettings, LearnerSettings):
         "localhost:0",
         description="Where to serve the API, and further actors from elsewhere, besides the local socket: host:port "
         "(port 0: any free one).",
+    )
+    bounded_staleness: bool = Field(
+        True, description="As for a learner; on one machine policies arrive at once, so it costs little."
     )
     n_actors: Annotated[int, Field(ge=1, le=1024)] = Field(2, description="Actor processes on this machine.")
     actor_kind: Literal["subprocess", "sequential"] = Field(

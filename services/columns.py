@@ -76,7 +76,7 @@ class ColumnSchema:
             wrong = (values < low) | (values > low + n_values - 1)
             expected = f"{low} to {low + n_values - 1}"
         else:
-            wrong = (values < low) | (values - low >= n_values)
+            wrong = (values < low) | (values > low + (n_values - 1))  # `values - low` could wrap around
             if not wrong.any():
                 return
             expected = f"values from {low} with {n_values} choices".replace("\n", "")
@@ -105,7 +105,7 @@ def leaf_schema(space: gymnasium.Space[Any]) -> ColumnSchema:
     if isinstance(space, spaces.MultiBinary):
         return ColumnSchema(np.dtype(space.dtype), tuple(space.shape), 0, 2)
     if isinstance(space, spaces.MultiDiscrete):
-        # In int64, lest `value - start` wraps around in a narrow type.
+        # In int64, lest the upper bound wraps around in a narrow type.
         return ColumnSchema(
             np.dtype(space.dtype), space.shape, space.start.astype(np.int64), space.nvec.astype(np.int64)
         )

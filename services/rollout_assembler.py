@@ -96,6 +96,7 @@ class RolloutAssembler:
             refuse(pending.header, progress, "all of them first")
         pending = _Pending(header, self._agreement.check(header))
         deferred: list[Column] = []
+        prefix = describe(header, "")
         for column in pending.columns:
             agreed, proto, shape, n_bytes = column
             if proto is None:
@@ -103,8 +104,9 @@ class RolloutAssembler:
             elif proto.deferred:
                 deferred.append(column)
             else:
-                what = describe(header, agreed.name)
-                pending.values[agreed.name] = tensor_content(proto, agreed.schema.dtype, shape, n_bytes, what=what)
+                pending.values[agreed.name] = tensor_content(
+                    proto, agreed.schema.dtype, shape, n_bytes, what=prefix + agreed.name
+                )
         for column in deferred:
             values = np.empty(column.shape, column.agreed.schema.dtype)
             pending.values[column.agreed.name] = values
@@ -161,10 +163,11 @@ class RolloutAssembler:
 
     def _finish(self, pending: _Pending) -> Rollout:
         header, values = pending.header, pending.values
+        prefix = describe(header, "")
         for agreed, proto, _, _ in pending.columns:
             # inline bools have been checked when they were decoded
             if proto is not None and (proto.deferred or agreed.schema.dtype != BOOL):
-                agreed.schema.check_values(values[agreed.name], what=describe(header, agreed.name), axes=agreed.axes)
+                agreed.schema.check_values(values[agreed.name], what=prefix + agreed.name, axes=agreed.axes)
         final_index = values.get("final_index", np.empty((0, 2), INT32))
         self._check_final_index(header, final_index)
         return Rollout(

@@ -1,7 +1,7 @@
 """Rollouts as messages: whole, or as a header with deferred tensors and frames of their bytes."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +9,7 @@ from rollcast.v1 import rollout_pb2, tensor_pb2
 
 from services.rollout_assembler import MAX_FRAME_BYTES, RolloutAssembler
 from services.rollouts import Observation, Rollout, SubstepColumns
-from services.tensors import tensor_to_proto, wire_array
+from services.tensors import fill_tensor, wire_array
 
 __all__ = ["INLINE_ROLLOUT_BYTES", "INLINE_TENSOR_BYTES", "MAX_FRAME_BYTES", "RolloutAssembler", "rollout_to_messages"]
 
@@ -17,6 +17,12 @@ __all__ = ["INLINE_ROLLOUT_BYTES", "INLINE_TENSOR_BYTES", "MAX_FRAME_BYTES", "Ro
 INLINE_ROLLOUT_BYTES: Final = 1 << 20
 # In a larger rollout, tensors up to this size still travel in the header.
 INLINE_TENSOR_BYTES: Final = 1 << 16
+
+
+class _NamedTensors(Protocol):
+    """A repeated NamedTensor field, whose container the stubs type only for checkers."""
+
+    def add(self, *, path: str) -> tensor_pb2.NamedTensor: ...
 
 
 def rollout_to_messages(rollout: Rollout) -> Iterator[rollout_pb2.StreamRolloutsRequest]:
@@ -35,43 +41,50 @@ def rollout_to_messages(rollout: Rollout) -> Iterator[rollout_pb2.StreamRollouts
     Raises:
         InvalidTensorError: A column has a dtype that is not on the whitelist.
     """
-    encoder = _Encoder(rollout)
-    yield rollout_pb2.StreamRolloutsRequest(rollout=encoder.header)
+    request = rollout_pb2.StreamRolloutsRequest()
+    deferred = _Encoder(rollout).fill(request.rollout)
+    yield request
     offset = 0
-    for content in _cut(encoder.deferred):
-        yield rollout_pb2.StreamRolloutsRequest(
-            frame=rollout_pb2.TensorFrame(sequence=rollout.sequence, offset=offset, data=content)
-        )
+    for content in _cut(deferred):
+        request = rollout_pb2.StreamRolloutsRequest()
+        request.frame.sequence = rollout.sequence
+        request.frame.offset = offset
+        request.frame.data = content
+        yield request
         offset += len(content)
 
 
 class _Encoder:
-    """Makes the header and notes, in its order, what is deferred."""
+    """Fills the header in place and notes, in its order, what is deferred."""
 
     def __init__(self, rollout: Rollout) -> None:
-        self.deferred: list[NDArray[Any]] = []
+        self._deferred: list[NDArray[Any]] = []
         self._rollout = rollout
         self._inline_limit = self._choose_inline_limit()
-        n_final = len(rollout.final_index)
-        self.header = rollout_pb2.Rollout(
-            actor_id=rollout.actor_id,
-            incarnation=rollout.incarnation,
-            sequence=rollout.sequence,
-            policy_version=rollout.policy_version,
-            substeps=[self._substep(key, columns, n_final) for key, columns in rollout.substeps.items()],
-            reward=self._tensor(rollout.reward, "reward"),
-            terminated=self._tensor(rollout.terminated, "terminated"),
-            truncated=self._tensor(rollout.truncated, "truncated"),
-            valid=None if rollout.valid is None else self._tensor(rollout.valid, "valid"),
-            final_index=self._tensor(rollout.final_index, "final_index") if n_final else None,
-            episodes=[
-                rollout_pb2.EpisodeStatistics(
-                    env_index=episode.env_index, episode_return=episode.episode_return, n_steps=episode.n_steps
-                )
-                for episode in rollout.episodes
-            ],
-            env_seeds=rollout.env_seeds,
-        )
+        self._what = f"actor {rollout.actor_id!r}, rollout {rollout.sequence}: column "
+
+    def fill(self, header: rollout_pb2.Rollout) -> list[NDArray[Any]]:
+        """Returns the deferred arrays."""
+        rollout = self._rollout
+        header.actor_id = rollout.actor_id
+        header.incarnation = rollout.incarnation
+        header.sequence = rollout.sequence
+        header.policy_version = rollout.policy_version
+        for key, columns in rollout.substeps.items():
+            self._fill_substep(header.substeps.add(key=key), columns)
+        self._fill(header.reward, rollout.reward, "reward")
+        self._fill(header.terminated, rollout.terminated, "terminated")
+        self._fill(header.truncated, rollout.truncated, "truncated")
+        if rollout.valid is not None:
+            self._fill(header.valid, rollout.valid, "valid")
+        if len(rollout.final_index):
+            self._fill(header.final_index, rollout.final_index, "final_index")
+        for episode in rollout.episodes:
+            header.episodes.add(
+                env_index=episode.env_index, episode_return=episode.episode_return, n_steps=episode.n_steps
+            )
+        header.env_seeds.extend(rollout.env_seeds)
+        return self._deferred
 
     def _choose_inline_limit(self) -> int:
         """The size in bytes above which a tensor is deferred."""
@@ -81,29 +94,26 @@ class _Encoder:
         rest = sum(size for size in sizes if size <= INLINE_TENSOR_BYTES)
         return INLINE_TENSOR_BYTES if rest <= INLINE_ROLLOUT_BYTES else 0
 
-    def _substep(self, key: str, columns: SubstepColumns, n_final: int) -> rollout_pb2.SubstepColumns:
-        return rollout_pb2.SubstepColumns(
-            key=key,
-            observation=self._leaves(columns.observation, f"{key}/observation"),
-            action=self._tensor(columns.action, f"{key}/action"),
-            log_prob=self._tensor(columns.log_prob, f"{key}/log_prob"),
-            last_observation=self._leaves(columns.last_observation, f"{key}/last_observation"),
-            final_observation=self._leaves(columns.final_observation, f"{key}/final_observation") if n_final else (),
-        )
+    def _fill_substep(self, proto: rollout_pb2.SubstepColumns, columns: SubstepColumns) -> None:
+        key = proto.key
+        self._fill_leaves(proto.observation, columns.observation, f"{key}/observation")
+        self._fill(proto.action, columns.action, f"{key}/action")
+        self._fill(proto.log_prob, columns.log_prob, f"{key}/log_prob")
+        self._fill_leaves(proto.last_observation, columns.last_observation, f"{key}/last_observation")
+        if len(self._rollout.final_index):
+            self._fill_leaves(proto.final_observation, columns.final_observation, f"{key}/final_observation")
 
-    def _leaves(self, leaves: Observation, column: str) -> list[tensor_pb2.NamedTensor]:
-        return [
-            tensor_pb2.NamedTensor(path=path, tensor=self._tensor(array, f"{column}/{path}" if path else column))
-            for path, array in leaves.items()
-        ]
+    def _fill_leaves(self, protos: _NamedTensors, leaves: Observation, column: str) -> None:
+        for path, array in leaves.items():
+            self._fill(protos.add(path=path).tensor, array, f"{column}/{path}" if path else column)
 
-    def _tensor(self, array: NDArray[Any], column: str) -> tensor_pb2.Tensor:
-        what = f"actor {self._rollout.actor_id!r}, rollout {self._rollout.sequence}: column {column}"
+    def _fill(self, proto: tensor_pb2.Tensor, array: NDArray[Any], column: str) -> None:
+        what = self._what + column
         deferred = array.nbytes > self._inline_limit
         if deferred:
             array = wire_array(array, what=what)
-            self.deferred.append(array)
-        return tensor_to_proto(array, deferred=deferred, what=what)
+            self._deferred.append(array)
+        fill_tensor(proto, array, deferred=deferred, what=what)
 
 
 def _arrays(rollout: Rollout) -> Iterator[NDArray[Any]]:

@@ -1,7 +1,8 @@
 """RolloutService: actors join and stream what they have played; the learner is behind two Protocols."""
 
+import threading
 from collections.abc import Callable, Generator, Iterator
-from typing import Protocol
+from typing import Final, Protocol
 
 import grpc
 from rollcast.v1 import rollout_pb2, rollout_pb2_grpc
@@ -13,6 +14,10 @@ from services.rollout_assembler import RolloutAssembler
 from services.rollouts import ActorFailure, Rollout, StreamProgress
 from services.spaces import EnvironmentSpaces
 from services.stream_gate import StreamGate
+
+# gRPC reports the end of the requests an instant before it reports that the call was cancelled or the connection lost.
+# The actor's half-close, where the call lives on, is told from these by waiting for that instant.
+_CANCELLATION_S: Final = 0.1
 
 __all__ = ["RolloutServicer", "RolloutSink", "RolloutStream", "StreamProgress"]
 
@@ -172,6 +177,9 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         context: grpc.ServicerContext,
     ) -> Generator[rollout_pb2.StreamRolloutsResponse, None, bool]:
         """Returns whether the stream ended as agreed."""
+        ended = threading.Event()
+        if not context.add_callback(ended.set):
+            return False
         assembler = RolloutAssembler(
             stream.spaces,
             stream.n_rollout_steps,
@@ -184,7 +192,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
             try:
                 request = next(requests, None)
                 if request is None:
-                    return context.is_active()  # the actor's half-close, not a broken connection
+                    return not ended.wait(_CANCELLATION_S)
                 if request.HasField("failure"):
                     stream.fail(_failure(request.failure))
                     continue
@@ -206,6 +214,7 @@ def _response(progress: StreamProgress) -> rollout_pb2.StreamRolloutsResponse:
         acknowledged_sequence=progress.acknowledged_sequence,
         credit_sequence=progress.credit_sequence,
         end_of_training=progress.end_of_training,
+        min_policy_version=progress.min_policy_version,
     )
 
 

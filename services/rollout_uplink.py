@@ -102,6 +102,7 @@ class RolloutUplink:
                     acknowledged_sequence=response.acknowledged_sequence,
                     credit_sequence=response.credit_sequence,
                     end_of_training=response.end_of_training,
+                    min_policy_version=response.min_policy_version,
                 )
         except grpc.RpcError as error:
             if not self._cancelled:

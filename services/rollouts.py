@@ -50,11 +50,13 @@ class StreamProgress:
         acknowledged_sequence: Every rollout up to this sequence has been accepted, exactly once.
         credit_sequence: The actor may start and send rollouts up to this sequence.
         end_of_training: Training has ended: stop stepping, close the stream and exit.
+        min_policy_version: Wait for this version, or a newer one, before the next rollout is started; 0: for none.
     """
 
     acknowledged_sequence: int
     credit_sequence: int
     end_of_training: bool = False
+    min_policy_version: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,11 +97,12 @@ class ProcessSettings(BaseSettings):
                 cli_parse_args=arguments,
                 formatter_class=_help_formatter(),
             )
-            return reader(_cli_settings_source=source)
+            settings: Self = reader(_cli_settings_source=source)
         except ValidationError as error:
             raise ConfigurationError(describe_validation_error(error, arguments)) from error
         except SettingsError as error:
             raise ConfigurationError(f"a setting cannot be read: {error}; see --help for what is expected") from error
+        return settings
 
 
 def describe_validation_error(error: ValidationError, arguments: Sequence[str] = ()) -> str:

@@ -76,13 +76,35 @@ def tensor_to_proto(
     Raises:
         InvalidTensorError: The dtype is not on the whitelist, or the rank is above 32.
     """
+    proto = tensor_pb2.Tensor()
+    fill_tensor(proto, array, deferred=deferred, what=what)
+    return proto
+
+
+def fill_tensor(
+    proto: tensor_pb2.Tensor, array: NDArray[Any] | np.generic, *, deferred: bool = False, what: str = "a tensor"
+) -> None:
+    """Encodes an array into a field of a message that is being built.
+
+    A message given to the constructor of another is copied, bytes and all, once a level: four levels made a rollout
+    of 900 KiB cost 420 us instead of 90.
+
+    Args:
+        proto: The field, empty.
+        array: Any array or scalar of a dtype on the whitelist; copied, and converted to little-endian C order.
+        deferred: Leave the bytes out; they follow in frames.
+        what: What the array is, for the message.
+
+    Raises:
+        InvalidTensorError: The dtype is not on the whitelist, or the rank is above 32.
+    """
     values = wire_array(array, what=what)
-    return tensor_pb2.Tensor(
-        dtype=DTYPE_NUMBERS[values.dtype],  # type: ignore[arg-type]  # the stub's enum class exists for checkers only
-        shape=values.shape,
-        data=b"" if deferred else values.tobytes(),
-        deferred=deferred,
-    )
+    proto.dtype = DTYPE_NUMBERS[values.dtype]  # type: ignore[assignment]  # the stub's enum class is for checkers only
+    proto.shape.extend(values.shape)
+    if deferred:
+        proto.deferred = True
+    else:
+        proto.data = values.tobytes()
 
 
 def tensor_header(

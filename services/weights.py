@@ -53,19 +53,15 @@ def encode_policy(version: int, state: PolicyState) -> EncodedPolicy:
     file = memoryview(safetensors.numpy.save(arrays))
     digest = xxhash.xxh3_128_digest(file)
     count = max(1, math.ceil(len(file) / MAX_CHUNK_BYTES))
-    chunks = (
-        policy_pb2.PolicyChunk(
-            version=version,
-            index=index,
-            count=count,
-            total_bytes=len(file),
-            digest=digest,
-            payload=bytes(file[index * MAX_CHUNK_BYTES : (index + 1) * MAX_CHUNK_BYTES]),
-        )
-        for index in range(count)
-    )
-    messages = tuple(policy_pb2.GetPolicyResponse(chunk=chunk).SerializeToString() for chunk in chunks)
-    return EncodedPolicy(version=version, chunks=messages, digest=digest, n_bytes=len(file))
+    messages: list[bytes] = []
+    for index in range(count):
+        message = policy_pb2.GetPolicyResponse()
+        chunk = message.chunk  # filled in place: a message given to another's constructor is copied, bytes and all
+        chunk.version, chunk.index, chunk.count = version, index, count
+        chunk.total_bytes, chunk.digest = len(file), digest
+        chunk.payload = bytes(file[index * MAX_CHUNK_BYTES : (index + 1) * MAX_CHUNK_BYTES])
+        messages.append(message.SerializeToString())
+    return EncodedPolicy(version=version, chunks=tuple(messages), digest=digest, n_bytes=len(file))
 
 
 class PolicyAssembler:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -66,3 +67,10 @@ def running(*arguments: object, **variables: str) -> Iterator[subprocess.Popen[s
 def descendants(process: subprocess.Popen[str]) -> list[psutil.Process]:
     """Every process below this one."""
     return psutil.Process(process.pid).children(recursive=True)
+
+
+def free_port() -> int:
+    """A port that nobody has just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

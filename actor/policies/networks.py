@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from actor.environments.entry_points import load_entry_point
 from actor.policies.features import FeatureLayout, ImageLayout, VectorLeaf, feature_layout
+from actor.policies.mlp_function import mlp
 from services.errors import ConfigurationError
 from services.policies import AUTO_NETWORK, PolicySpec
 from services.spaces import space_leaves
@@ -83,7 +84,7 @@ class AutoNetwork(nn.Module):
             NatureCnn(tuple(leaves[path].shape or ()), image_layout) for path, image_layout in layout.images.items()
         )
         self._vectors = layout.vectors
-        self._activation = torch.tanh if spec.activation == "tanh" else torch.relu
+        self._activation = spec.activation
         hidden_sizes = spec.hidden_sizes if layout.vectors else ()
         sizes = (len(layout.images) * _N_IMAGE_FEATURES + layout.n_features, *hidden_sizes, n_outputs)
         gains = [math.sqrt(2.0)] * len(hidden_sizes) + [output_gain]
@@ -104,10 +105,7 @@ class AutoNetwork(nn.Module):
         parts = [cnn(observation[path]) for path, cnn in zip(self._image_paths, self.images, strict=True)]
         parts += [_leaf_features(leaf, observation[leaf.path]) for leaf in self._vectors]
         x = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-        last = len(self.layers) - 1
-        for i, layer in enumerate(self.layers):
-            x = layer(x) if i == last else self._activation(layer(x))
-        return x
+        return mlp(x, list(self.layers.parameters()), self._activation)
 
 
 class NatureCnn(nn.Module):

@@ -31,8 +31,8 @@ class DistributedActors(ABC):
                 algorithm.update(batch)
                 actors.broadcast_updated_policy(algorithm.policy_state())
 
-    `start`, `stop`, `collect_outputs` and `broadcast_updated_policy` belong to one thread, the trainer's. What describes
-    the state (`waiting`, `queue_size`, `n_actors_alive`) may be read from any.
+    `start`, `stop`, `collect_outputs` and `broadcast_updated_policy` belong to one thread, the trainer's. What
+    describes the state (`waiting`, `queue_size`, `n_actors_alive`) may be read from any.
 
     Args:
         env_factory: Makes one environment. None where the actors bring their own.

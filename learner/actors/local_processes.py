@@ -33,7 +33,7 @@ def multiprocessing_context(start_method: str | None) -> BaseContext:
     method = start_method or ("forkserver" if "forkserver" in available else "spawn")
     if method not in available:
         raise ConfigurationError(f"start_method is {method!r}; expected one of {available}")
-    if method == "fork" and torch.cuda.is_initialized():
+    if method == "fork" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         raise ConfigurationError("start_method is 'fork', but CUDA is in use: a fork cannot use it; use 'forkserver'")
     return multiprocessing.get_context(method)
 
@@ -134,8 +134,8 @@ class LocalProcesses:
         except (AttributeError, TypeError, ValueError, ImportError) as error:
             receiver.close()
             raise ConfigurationError(
-                f"the environment factory {actor.plan.env_factory!r} cannot be sent to a process: {error}; use a function "
-                "or class at the top of a module, not a lambda or a closure"
+                f"the environment factory {actor.plan.env_factory!r} cannot be sent to a process: {error}; use a "
+                "function or class at the top of a module, not a lambda or a closure"
             ) from error
         finally:
             sender.close()

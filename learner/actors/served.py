@@ -33,8 +33,8 @@ def queue_capacity(batch_size: int, queue_out_of_sync_factor: float) -> int:
     capacity = math.ceil(batch_size * queue_out_of_sync_factor)
     if capacity < 1:
         raise ConfigurationError(
-            f"queue_out_of_sync_factor is {queue_out_of_sync_factor}: with batch_size {batch_size} the queue would hold "
-            f"{capacity} rollouts; expected a factor above 0, 1.0 for one batch"
+            f"queue_out_of_sync_factor is {queue_out_of_sync_factor}: with batch_size {batch_size} the queue would "
+            f"hold {capacity} rollouts; expected a factor above 0, 1.0 for one batch"
         )
     return capacity
 
@@ -43,8 +43,10 @@ class ServedDistributedActors(DistributedActors):
     """Serves `RolloutService`, `PolicyService` and `LearnerService` to whoever dials in.
 
     Staleness: at most `ceil(batch_size * queue_out_of_sync_factor)` trajectories are queued or promised room, and each
-    actor has at most one rollout under way beyond that. Between actors of equal speed a rollout is therefore at most
-    `queue_out_of_sync_factor + n_actors * envs_per_actor / batch_size` updates old.
+    actor has at most one rollout under way beyond that. With `bounded_staleness`, no actor starts a rollout with a
+    policy older than the newest when its credit was given. Between actors of equal speed a rollout is therefore at most
+    `ceil(queue_out_of_sync_factor + n_actors * envs_per_actor / batch_size)` updates old. An actor that is slower than
+    the others is overtaken while it plays: `max_policy_lag` drops what that makes too old.
 
     Args:
         env_factory: Makes one environment; None where the actors bring their own.
@@ -59,6 +61,8 @@ class ServedDistributedActors(DistributedActors):
         seed: From which all other seeds derive.
         max_actors: Actors that may be alive at once.
         max_policy_lag: Rollouts that are more versions old are dropped and counted; None: none is.
+        bounded_staleness: Actors wait for the newest policy before they start a rollout. False: they start with the one
+            they have, which pays where policies take long to arrive.
         control: Who may steer over `LearnerService`; None: it tells the status only.
         collect_timeout_s: How long `collect_outputs` waits before it gives up.
     """
@@ -78,6 +82,7 @@ class ServedDistributedActors(DistributedActors):
         seed: int = 0,
         max_actors: int = 64,
         max_policy_lag: int | None = None,
+        bounded_staleness: bool = True,
         control: LearnerControl | None = None,
         collect_timeout_s: float = 600.0,
     ) -> None:
@@ -90,6 +95,7 @@ class ServedDistributedActors(DistributedActors):
         self._seeds = (tuple(actor_env_seeds), tuple(actor_agent_seeds))
         self._max_actors = max(max_actors, n_actors)
         self._max_policy_lag = max_policy_lag
+        self._bounded_staleness = bounded_staleness
         self._control = control
         self._queue = RolloutQueue(self._capacity)
         self._publisher: PolicyPublisher | None = None
@@ -116,14 +122,15 @@ class ServedDistributedActors(DistributedActors):
         self._registry = ActorRegistry(
             max_actors=self._max_actors, seed=self._seed, env_seeds=self._seeds[0], agent_seeds=self._seeds[1]
         )
-        self._publisher = PolicyPublisher(self.policy.spaces, self.policy.spec, seed=self._seed)
-        self._publisher.publish(self.policy.state_arrays())
+        publisher = self._publisher = PolicyPublisher(self.policy.spaces, self.policy.spec, seed=self._seed)
+        publisher.publish(self.policy.state_arrays())
         self._intake = RolloutIntake(
             self._registry,
             self._queue,
             spaces=self.policy.spaces,
             policy=self.policy.spec,
             n_rollout_steps=self.n_rollout_steps,
+            credit_version=(lambda: publisher.version) if self._bounded_staleness else lambda: 0,
         )
         control = self._control or UnsteeredControl(self)
         try:

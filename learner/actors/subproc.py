@@ -29,7 +29,7 @@ class SubprocDistributedActors(ServedDistributedActors):
         n_actors: How many processes.
         batch_size: B, in trajectories.
         queue_out_of_sync_factor: Times `batch_size`, the capacity of the queue. A rollout is then at most
-            `queue_out_of_sync_factor + n_actors * envs_per_actor / batch_size` updates old.
+            `ceil(queue_out_of_sync_factor + n_actors * envs_per_actor / batch_size)` updates old.
         start_method: One of `multiprocessing.get_all_start_methods()`; None: forkserver where there is one, else spawn.
         actor_env_seeds: A seed an actor for its environments; derived from `seed` where None.
         actor_agent_seeds: A seed an actor for its sampling of actions; likewise.
@@ -40,6 +40,7 @@ class SubprocDistributedActors(ServedDistributedActors):
         max_policy_lag: Rollouts that are more versions old are dropped and counted; None: none is.
         on_actor_failure: Start it again, or fail.
         max_restarts: How often an actor may fail in a row before the run fails.
+        bounded_staleness: Actors wait for the newest policy before they start a rollout.
         control: Who may steer over `LearnerService`; None: it tells the status only.
         collect_timeout_s: How long `collect_outputs` waits before it gives up.
         log_level: What the actors log to stderr.
@@ -65,6 +66,7 @@ class SubprocDistributedActors(ServedDistributedActors):
         addresses: Sequence[str] = (),
         max_actors: int = 64,
         max_policy_lag: int | None = None,
+        bounded_staleness: bool = True,
         on_actor_failure: Literal["restart", "fail"] = "restart",
         max_restarts: int = 10,
         control: LearnerControl | None = None,
@@ -84,6 +86,7 @@ class SubprocDistributedActors(ServedDistributedActors):
             seed=seed,
             max_actors=max_actors,
             max_policy_lag=max_policy_lag,
+            bounded_staleness=bounded_staleness,
             control=control,
             collect_timeout_s=collect_timeout_s,
         )

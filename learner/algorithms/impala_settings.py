@@ -28,8 +28,8 @@ class ImpalaSettings(BaseModel):
         0.0,
         ge=0.0,
         lt=1.0,
-        description="Adam: decay of the mean of gradients, in [0, 1). 0, as the paper's momentum: what momentum adds "
-        "to rollouts that are some updates old makes training collapse (CartPole, lag 5, 0.9: one seed of five).",
+        description="Adam: decay of the mean of gradients, in [0, 1). 0, as the paper's momentum: on rollouts that are "
+        "4 updates old, 0.9 needs twice the steps for CartPole (median of 10 seeds: 707k against 379k).",
     )
     adam_beta2: float = Field(0.999, ge=0.0, lt=1.0, description="Adam: decay of the mean of squares, in [0, 1).")
     rmsprop_decay: float = Field(0.99, ge=0.0, lt=1.0, description="RMSProp: decay of the mean of squares, in [0, 1).")

@@ -18,7 +18,6 @@ def learner(settings: LearnerSettings, console: Console) -> int:
     Raises:
         RollcastError: Training cannot start, or cannot go on.
     """
-
     # only for its spaces: the actors bring their own
     env_factory = EnvironmentFactory(settings.env_id, settings.env_kwargs)
 
@@ -32,6 +31,7 @@ def learner(settings: LearnerSettings, console: Console) -> int:
             seed=settings.seed,
             max_actors=settings.max_actors,
             max_policy_lag=settings.max_policy_lag,
+            bounded_staleness=settings.bounded_staleness,
             control=control,
             collect_timeout_s=settings.collect_timeout_s,
         )

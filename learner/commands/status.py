@@ -3,13 +3,14 @@
 import dataclasses
 import enum
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from services.client import LearnerClient
 
 from learner.settings import StatusSettings
+from services.client import LearnerClient
 from services.status import ActorInfo, LearnerStatus
 
 
@@ -22,13 +23,13 @@ def status(settings: StatusSettings, console: Console) -> int:
     with LearnerClient(settings.address, timeout_s=settings.timeout_s) as client:
         if settings.watch:
             for current in client.watch_status(1.0):
-                _show(settings, console, current, client.actors() if settings.actors else [])
+                _show(settings, console, current, client.actors() if settings.actors else ())
         else:
-            _show(settings, console, client.status(), client.actors() if settings.actors else [])
+            _show(settings, console, client.status(), client.actors() if settings.actors else ())
     return 0
 
 
-def _show(settings: StatusSettings, console: Console, current: LearnerStatus, actors: list[ActorInfo]) -> None:
+def _show(settings: StatusSettings, console: Console, current: LearnerStatus, actors: Sequence[ActorInfo]) -> None:
     if settings.json_output:
         document = _plain(current) | ({"actors": [_plain(info) for info in actors]} if settings.actors else {})
         console.print_json(json.dumps(document))
@@ -44,7 +45,7 @@ def _show(settings: StatusSettings, console: Console, current: LearnerStatus, ac
         console.print(_actors_table(actors))
 
 
-def _actors_table(actors: list[ActorInfo]) -> Table:
+def _actors_table(actors: Sequence[ActorInfo]) -> Table:
     table = Table(
         "slot", "actor", "incarnation", "state", "envs", "rollouts", "env steps", "policy", "quiet s", "last error"
     )

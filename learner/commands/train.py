@@ -19,7 +19,6 @@ def train(settings: TrainSettings, console: Console) -> int:
     Raises:
         RollcastError: Training cannot start, or cannot go on.
     """
-
     env_factory = EnvironmentFactory(settings.env_id, settings.env_kwargs, settings.vectorization)
 
     def make_actors(policy: TorchPolicy, control: TrainingControl) -> DistributedActors:
@@ -46,6 +45,7 @@ def train(settings: TrainSettings, console: Console) -> int:
             addresses=(settings.address,),
             max_actors=settings.max_actors,
             max_policy_lag=settings.max_policy_lag,
+            bounded_staleness=settings.bounded_staleness,
             on_actor_failure=settings.on_actor_failure,
             max_restarts=settings.max_restarts,
             control=control,

@@ -135,6 +135,8 @@ def test_values_outside_a_discrete_range():
         ("0", "observation", "pair/0", 2, r"pair/0 holds 2 at .*element \[0\]; expected 0 to 1"),
         ("0", "observation", "pair/1", 9, r"pair/1 holds 9"),
         ("0", "observation", "pair/1", -1, r"pair/1 holds -1"),
+        ("0", "observation", "pair/1", -(2**63), r"pair/1 holds -9223372036854775808"),
+        ("0", "observation", "pair/1", 2**63 - 1, r"pair/1 holds 9223372036854775807"),
         ("0", "last_observation", "token", 2**62, "token holds"),
         ("0", "action", None, 4, r"action holds 4 at \(t, b\) = \(1, 0\), element \[0\]"),
         ("0", "action", None, -1, "action holds -1"),

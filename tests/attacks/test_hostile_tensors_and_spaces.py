@@ -115,7 +115,6 @@ def named(*keys):
         nested(17, "tuple"),
         nested(17, "dict"),
     ],
-    ids=str,
 )
 def test_malformed_spaces(space):
     with pytest.raises(InvalidInputError, match="space"):

@@ -120,15 +120,18 @@ def test_rollouts_are_acknowledged_one_by_one_and_the_close_is_clean(learner, up
         assert_same_rollout(mine, theirs)
 
 
-def test_nothing_above_the_credit_is_sent(learner, uplink):
+def test_nothing_above_the_credit_is_sent(learner, client):
     learner.sink.credit = 2
+    client.join(offer())
+    uplink = client.open_rollout_stream("a", 1)
     responses = uplink.responses()
     for sequence in range(1, 6):
         uplink.send(make_rollout(sequence))
     assert next(responses).credit_sequence == 2  # from here on the stream may send two
     learner.sink.wait_for(lambda: len(learner.sink.rollouts) == 2)
-    assert uplink._credit_sequence == 2
+    assert len(uplink._waiting) == 3
     assert [next(responses).acknowledged_sequence for _ in range(5)] == [1, 2, 3, 4, 5]
+    uplink.cancel()
 
 
 def test_a_full_queue_holds_the_answer_back_and_control_calls_are_not_held(learner, client, uplink):
@@ -309,10 +312,10 @@ def test_max_rollout_bytes_is_enforced():
 
 def test_streams_beyond_the_limit_are_refused_while_control_calls_are_answered():
     with serve(max_actors=1) as learner, LearnerClient(learner.address) as client:
-        subscriptions = [client.subscribe_policy() for _ in range(10)]
         learner.source.publish(1, {"w": np.zeros(1)})
-        for subscription in subscriptions:
-            assert next(iter(subscription))[0] == 1
+        subscriptions = [client.subscribe_policy() for _ in range(10)]
+        policies = [iter(subscription) for subscription in subscriptions]
+        assert [next(policy)[0] for policy in policies] == [1] * 10
         with pytest.raises(LimitExceededError, match="10 streams are open"):
             list(client.subscribe_policy())
         assert client.status().env_steps == 12

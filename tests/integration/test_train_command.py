@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 from pathlib import Path
 
 import psutil
@@ -13,7 +12,7 @@ import yaml
 from services.client import LearnerClient
 from services.errors import RollcastError
 from services.status import Phase
-from tests.processes import descendants, rollcast, running, wait_until
+from tests.processes import descendants, free_port, rollcast, running, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -28,12 +27,6 @@ SUMMARY_KEYS = {
     "policy_lag_mean",
     "policy_lag_max",
 }
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def is_training(address: str) -> bool:
@@ -109,7 +102,9 @@ def test_training_goes_on_when_an_actor_is_killed(tmp_path: Path):
     arguments = ("--run-dir", tmp_path / "run", "--address", f"localhost:{port}", "--stop-return", 1e9)
     with running("learner", "train", *arguments) as process, LearnerClient(f"localhost:{port}") as client:
         wait_until(lambda: is_training(f"localhost:{port}") and client.status().actors_alive == 2, "two actors", 40)
-        victim = next(child for child in descendants(process) if "local-0" in _thread_names(child) or _holds_socket(child))
+        victim = next(
+            child for child in descendants(process) if "local-0" in _thread_names(child) or _holds_socket(child)
+        )
         updates = client.status().updates
         os.kill(victim.pid, signal.SIGKILL)
         wait_until(
@@ -188,7 +183,15 @@ def test_settings_come_from_the_command_line_then_the_environment_then_the_file(
     config = tmp_path / "config.yaml"
     config.write_text("seed: 1\nn_actors: 3\ntotal_steps: 1000\nactor_kind: sequential\n")
     done = rollcast(
-        "train", "--config", config, "--seed", 4, "--run-dir", tmp_path / "run", ROLLCAST_SEED="2", ROLLCAST_N_ACTORS="1"
+        "train",
+        "--config",
+        config,
+        "--seed",
+        4,
+        "--run-dir",
+        tmp_path / "run",
+        ROLLCAST_SEED="2",
+        ROLLCAST_N_ACTORS="1",
     )
     assert done.returncode == 0, done.stderr
     settings = yaml.safe_load((tmp_path / "run" / "settings.yaml").read_text())

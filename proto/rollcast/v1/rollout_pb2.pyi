@@ -159,11 +159,13 @@ class ActorFailure(_message.Message):
     def __init__(self, exception_type: _Optional[str] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ..., env_seed: _Optional[int] = ...) -> None: ...
 
 class StreamRolloutsResponse(_message.Message):
-    __slots__ = ("acknowledged_sequence", "credit_sequence", "end_of_training")
+    __slots__ = ("acknowledged_sequence", "credit_sequence", "end_of_training", "min_policy_version")
     ACKNOWLEDGED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     CREDIT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     END_OF_TRAINING_FIELD_NUMBER: _ClassVar[int]
+    MIN_POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     acknowledged_sequence: int
     credit_sequence: int
     end_of_training: bool
-    def __init__(self, acknowledged_sequence: _Optional[int] = ..., credit_sequence: _Optional[int] = ..., end_of_training: _Optional[bool] = ...) -> None: ...
+    min_policy_version: int
+    def __init__(self, acknowledged_sequence: _Optional[int] = ..., credit_sequence: _Optional[int] = ..., end_of_training: _Optional[bool] = ..., min_policy_version: _Optional[int] = ...) -> None: ...

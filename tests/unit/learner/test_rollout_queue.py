@@ -52,9 +52,7 @@ def test_close_refuses_and_wakes():
     queue = RolloutQueue(2)
     queue.put(make_rollout(sequence=1), is_active=always)
     accepted = []
-    thread = threading.Thread(
-        target=lambda: accepted.append(queue.put(make_rollout(sequence=2), is_active=always))
-    )
+    thread = threading.Thread(target=lambda: accepted.append(queue.put(make_rollout(sequence=2), is_active=always)))
     thread.start()
     queue.close()
     thread.join(5)

@@ -1,0 +1,132 @@
+"""Actors that dial in: what they survive, and what they are refused for."""
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from services.client import LearnerClient
+from services.errors import RollcastError
+from services.status import ActorState, LearnerStatus, Phase
+from tests.processes import free_port, rollcast, running, wait_until
+
+pytestmark = pytest.mark.slow
+
+
+def learner(port: int, run_dir: Path, *options: object) -> tuple[object, ...]:
+    return (
+        *("learner", "learner", "--address", f"127.0.0.1:{port}", "--run-dir", run_dir),
+        *("--stop-return", 1e9, "--log-level", "INFO", *options),
+    )
+
+
+def actor(port: int, *options: object) -> tuple[object, ...]:
+    return ("actor", "--learner-address", f"127.0.0.1:{port}", "--envs-per-actor", 8, *options)
+
+
+def status_of(client: LearnerClient) -> LearnerStatus | None:
+    try:
+        return client.status()
+    except RollcastError:
+        return None
+
+
+def updates_of(client: LearnerClient) -> int:
+    status = status_of(client)
+    return status.updates if status is not None else 0
+
+
+def test_an_actor_carries_on_when_the_learner_is_back(tmp_path: Path):
+    port = free_port()
+    with running(*actor(port, "--actor-id", "phoenix")) as acting, LearnerClient(f"127.0.0.1:{port}") as client:
+        with running(*learner(port, tmp_path / "first")) as first:
+            wait_until(lambda: updates_of(client) > 20, "the first learner to train", 40)
+            first.send_signal(signal.SIGKILL)
+            first.wait(5)
+        with running(*learner(port, tmp_path / "second")):
+            wait_until(lambda: updates_of(client) > 20, "the second learner to train", 40)
+            (info,) = client.actors()
+            assert (info.actor_id, info.state, info.incarnation) == ("phoenix", ActorState.STREAMING, 1)
+            assert acting.poll() is None, "the same process all along"
+            status = client.status()
+            assert status.rejected_rollouts == 0
+
+
+def play_and_leave(port: int, client: LearnerClient, incarnation: int) -> None:
+    """An actor joins, is learnt from, and is told to go."""
+
+    def is_streaming() -> bool:
+        return status_of(client) is not None and [(info.incarnation, info.state) for info in client.actors()] == [
+            (incarnation, ActorState.STREAMING)
+        ]
+
+    with running(*actor(port, "--actor-id", "a")) as acting:
+        wait_until(is_streaming, "the actor to stream", 40)
+        updates = updates_of(client)
+        wait_until(lambda: updates_of(client) > updates, "an update")
+        acting.send_signal(signal.SIGTERM)
+        assert acting.wait(5) == 0, acting.stdout.read()
+    wait_until(lambda: client.actors()[0].state is ActorState.LEFT, "the actor to have left")
+
+
+def test_an_actor_that_comes_back_keeps_its_slot(tmp_path: Path):
+    port = free_port()
+    with running(*learner(port, tmp_path / "run")), LearnerClient(f"127.0.0.1:{port}") as client:
+        play_and_leave(port, client, incarnation=1)
+        play_and_leave(port, client, incarnation=2)
+        (info,) = client.actors()
+        assert info.slot == 0
+
+
+def test_actors_end_with_training(tmp_path: Path):
+    port = free_port()
+    with running(*actor(port)) as acting:
+        done = rollcast(*learner(port, tmp_path / "run", "--total-steps", 20000)[1:])
+        assert done.returncode == 0, done.stderr
+        assert acting.wait(10) == 0, acting.stdout.read()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--env-id", "Acrobot-v1"), "SpacesMismatchError: spaces differ at 0/"),
+        (("--network", "tests.networks:make_linear"), "ProtocolMismatchError: actor"),
+    ],
+)
+def test_an_actor_that_does_not_fit_is_refused_and_ends(options: tuple[str, ...], message: str, tmp_path: Path):
+    port = free_port()
+    with running(*learner(port, tmp_path / "run")), LearnerClient(f"127.0.0.1:{port}") as client:
+        wait_until(lambda: status_of(client) is not None, "the learner", 40)
+        done = rollcast(*actor(port, *options))
+        assert done.returncode == 1
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr
+        assert client.status().phase is Phase.TRAINING
+
+
+def test_a_sick_environment_is_reported_and_the_others_go_on(tmp_path: Path):
+    port = free_port()
+    options = ("--env-id", "tests.environments:CountingEnv", "--batch-size", 16)
+    with running(*learner(port, tmp_path / "run", *options)), LearnerClient(f"127.0.0.1:{port}") as client:
+        wait_until(lambda: status_of(client) is not None, "the learner", 40)
+        with running(*actor(port, "--env-id", "tests.environments:CountingEnv", "--actor-id", "healthy")):
+            for env, what in (("NanEnv", "not finite|nan"), ("FailingEnv", "licence")):
+                done = rollcast(*actor(port, "--env-id", f"tests.environments:{env}", "--actor-id", env))
+                assert done.returncode == 1
+                error = next(info.last_error for info in client.actors() if info.actor_id == env)
+                assert re.search(what, error), error
+            assert client.status().rejected_rollouts == 1
+            updates = updates_of(client)
+            wait_until(lambda: updates_of(client) > updates + 5, "the healthy actor to go on")
+
+
+def test_a_network_of_ones_own(tmp_path: Path):
+    port = free_port()
+    network = ("--network", "tests.networks:make_linear")
+    with running(*actor(port, *network)) as acting:
+        done = rollcast(*learner(port, tmp_path / "run", *network, "--total-steps", 20000)[1:])
+        assert done.returncode == 0, done.stderr
+        assert acting.wait(10) == 0
+    played = rollcast("evaluate", tmp_path / "run", "--n-episodes", 2)
+    assert played.returncode == 0, played.stderr

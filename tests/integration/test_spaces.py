@@ -1,0 +1,51 @@
+"""Every observation and action space: from the environment over the wire into an update, and back as a policy."""
+
+import numpy as np
+import pytest
+
+from actor.environments.make import EnvironmentFactory
+from learner.actors.subproc import SubprocDistributedActors
+from learner.algorithms.impala import Impala
+from learner.algorithms.impala_settings import ImpalaSettings
+from learner.training_run import probe_spaces
+from services.client import LearnerClient
+from services.policies import PolicySpec
+from services.spaces import FLAT_SUBSTEP, flatten_observation, space_leaves
+from tests.environments import ACTION_SPACES, OBSERVATION_SPACES
+
+pytestmark = pytest.mark.slow
+
+CASES = [(name, "discrete") for name in OBSERVATION_SPACES] + [("vector", name) for name in ACTION_SPACES]
+
+
+@pytest.mark.parametrize(("observation", "action"), CASES)
+def test_train_and_act(observation: str, action: str):
+    env_factory = EnvironmentFactory("tests.environments:SpaceEnv", {"observation": observation, "action": action})
+    algorithm = Impala(probe_spaces(env_factory), PolicySpec(hidden_sizes=(8,)), ImpalaSettings(), seed=0)
+    actors = SubprocDistributedActors(
+        env_factory,
+        algorithm.policy,
+        4,
+        1,
+        3,
+        envs_per_actor=2,
+        on_actor_failure="fail",
+        addresses=("127.0.0.1:0",),
+        collect_timeout_s=30.0,
+    )
+    with actors:
+        for _ in range(3):
+            batch, *_ = actors.collect_outputs("cpu")
+            columns = batch.substeps[FLAT_SUBSTEP]
+            for path, leaf in space_leaves(OBSERVATION_SPACES[observation]).items():
+                assert columns.observation[path].shape == (4, 3, *leaf.shape)
+                assert columns.observation[path].numpy().dtype == leaf.dtype
+            metrics = algorithm.update(batch, progress=0.0)
+            assert all(np.isfinite(float(value)) for value in metrics.values())
+            actors.broadcast_updated_policy(algorithm.policy_state())
+        space = OBSERVATION_SPACES[observation]
+        leaves = {path: np.asarray(leaf)[None] for path, leaf in flatten_observation(space, space.sample()).items()}
+        with LearnerClient(actors.addresses[1]) as client:
+            chosen, version = client.act(leaves, deterministic=True)
+        assert version == 4
+        assert chosen.shape == (1, *ACTION_SPACES[action].shape)
