@@ -204,7 +204,10 @@ class IntakeStream:
         if not self._queue.put(rollout, is_active=is_active, from_reserve=from_reserve):
             if self._intake._ended.is_set():
                 return self.progress()
-            raise NotReadyError(f"the stream of actor {self.actor_id!r} broke while its rollout waited for room")
+            raise NotReadyError(
+                f"rollout {sequence} of actor {self.actor_id!r} was not taken: the learner is stopping, or the stream "
+                "broke while it waited for room; join again with backoff and send it again"
+            )
         self._last_on_stream = self._acknowledged = sequence
         self._intake._registry.accepted(self._record, rollout)
         self._credit = max(self._credit, sequence + 1)

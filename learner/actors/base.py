@@ -92,6 +92,12 @@ class DistributedActors(ABC):
     def stop(self) -> None:
         """Stops the actors and leaves no process, thread, socket or file behind. Does nothing when stopped already."""
 
+    def leave_waiting(self) -> None:  # noqa: B027  # most kinds end their actors themselves
+        """Says before `stop` that this process ends and training does not: whoever dialled in waits for the next learner.
+
+        A signal handler may call it. Actors that were started here end with `stop` all the same.
+        """
+
     @abstractmethod
     def broadcast_updated_policy(self, state_dict: PolicyState) -> None:
         """Casts the next version of the policy; actors take it up between two rollouts.

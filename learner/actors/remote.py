@@ -54,3 +54,7 @@ class RemoteDistributedActors(ServedDistributedActors):
             control=control,
             collect_timeout_s=collect_timeout_s,
         )
+
+    def leave_waiting(self) -> None:
+        """Lets `stop` break the streams with UNAVAILABLE instead of ending them: the actors reconnect with backoff."""
+        self._training_goes_on = True

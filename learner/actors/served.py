@@ -103,6 +103,8 @@ class ServedDistributedActors(DistributedActors):
         self._intake: RolloutIntake | None = None
         self._servers: list[LearnerServer] = []
         self._next_look = 0.0
+        # A plain flag, so that a signal handler may set it: what `stop` tells the actors.
+        self._training_goes_on = False
         self.stale_rollouts = 0
 
     @property
@@ -149,13 +151,14 @@ class ServedDistributedActors(DistributedActors):
             raise
 
     def stop(self) -> None:
-        """Tells the actors that training has ended, and stops serving."""
+        """Stops serving; tells the actors that training has ended, or, after `leave_waiting`, to come back later."""
         if self._intake is None or self._publisher is None:
             return
         for server in self._servers:
             server.drain()
-        self._intake.end_training()
-        self._publisher.end()
+        if not self._training_goes_on:
+            self._intake.end_training()
+            self._publisher.end()
         self._queue.close()
         for server in self._servers:
             server.stop(_GRACE_S)
@@ -220,10 +223,13 @@ class ServedDistributedActors(DistributedActors):
                     )
 
     def _fresh(self, piece: RolloutSlice | None) -> RolloutSlice | None:
-        """None, counted, for what is older than `max_policy_lag` allows."""
-        if piece is None or self._max_policy_lag is None:
-            return piece
-        if self.policy_version - piece.rollout.policy_version <= self._max_policy_lag:
+        """None, counted, for what is older than `max_policy_lag` allows, or was played for an earlier learner."""
+        if piece is None:
+            return None
+        lag = self.policy_version - piece.rollout.policy_version
+        # Below 0: an actor that outlived its learner sends what that one did not take, by a version that this one never
+        # cast.
+        if 0 <= lag and (self._max_policy_lag is None or lag <= self._max_policy_lag):
             return piece
         self.stale_rollouts += piece.n_trajectories
         return None

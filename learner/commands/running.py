@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from types import FrameType
 
 from rich.console import Console
-from rich.table import Table
 
 from learner.settings import LearnerSettings
 from learner.trainer import TrainingSummary
@@ -40,6 +39,8 @@ def stop_on_signals(run: TrainingRun) -> Iterator[list[int]]:
         if number == signal.SIGINT and number in received:
             raise KeyboardInterrupt
         received.append(number)
+        # `docker-compose restart learner`: the actors stay, and go on with the learner that comes next
+        run.actors.leave_waiting()
         run.control.request_stop()
 
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -52,7 +53,6 @@ def stop_on_signals(run: TrainingRun) -> Iterator[list[int]]:
 
 def print_summary(console: Console, summary: TrainingSummary, run: TrainingRun) -> None:
     """Prints how training went and where to find it."""
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     mean_return = "no episode has ended" if summary.mean_return is None else f"{summary.mean_return:.1f}"
     if run.stop_return is not None:
         mean_return += f" ({'solved' if summary.solved else 'not solved'}: {run.stop_return:g} over 100 episodes)"
@@ -67,5 +67,5 @@ def print_summary(console: Console, summary: TrainingSummary, run: TrainingRun) 
         ("run directory", str(run.run_directory.path)),
         ("look at it", f"rollcast evaluate {run.run_directory.path}"),
     ):
-        table.add_row(name, value)
-    console.print(table)
+        # no table: it would fold the command that is meant to be copied, where the output is a log of 80 columns
+        console.print(f"{name:<15}{value}", soft_wrap=True, highlight=False, markup=False)

@@ -108,7 +108,8 @@ class ConsoleView:
 
     @staticmethod
     def _line(status: LearnerStatus) -> str:
-        waiting = f"  {_waiting(status)}" if status.waiting_for else ""
+        # shorter waits are everyday: batches are waited for between updates
+        waiting = f"  {_waiting(status)}" if status.waiting_for and status.waiting_s >= 1 else ""
         return (
             f"{_duration(status.seconds)} {status.phase.name.lower()}  return {_return(status.mean_return)}  "
             f"{status.env_steps:,} steps {status.env_steps_per_second:,.0f}/s  "
