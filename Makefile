@@ -17,9 +17,13 @@ PROTOS       = $(shell find proto/rollcast -name '*.proto')
 # a file without a service would only get an empty _pb2_grpc.py
 SERVICES     = $(shell grep -rl --include='*.proto' '^service ' proto/rollcast)
 PROTOC       = $(BIN)/python -m grpc_tools.protoc -Iproto
+# those that can be run; the rest of the folder is what they share
+BENCHMARKS   = $(patsubst benchmarks/%.py,%,$(shell grep -l '^if __name__ == "__main__"' benchmarks/*.py))
 PYTEST       = $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
+# The steps of `make test` run in their order, and tests do not share two cores with each other.
+.NOTPARALLEL:
 .DELETE_ON_ERROR:
 
 # -- the environment: each step leaves a file, so the second make does nothing --
@@ -56,11 +60,13 @@ train: $(VENV)/.runtime ## install what running needs and train CartPole-v1; ARG
 	$(BIN)/rollcast train $(ARGS)
 
 .PHONY: test
-test: lint types proto-check unit integration e2e ## everything CI runs
+test: format-check lint types imports proto-check unit integration e2e ## everything CI runs
 
 .PHONY: bench
-bench: env ## run the benchmarks and print their table
-	$(BIN)/python -m benchmarks $(ARGS)
+bench: env ## run every benchmark, one after the other, and print their tables; ONLY="acting ingest" for some
+	@for name in $(or $(ONLY),$(BENCHMARKS)); do \
+	  echo "== python -m benchmarks.$$name" && $(BIN)/python -m benchmarks.$$name $(ARGS) || exit 1; \
+	done
 
 # -- the steps of make test --
 
@@ -70,15 +76,21 @@ format: env ## rewrite the sources in the house's format
 	$(BIN)/ruff format $(CODE)
 	cd proto && $(abspath $(BIN))/buf format -w
 
-.PHONY: lint
-lint: env ## format check, lint, import contract; changes nothing
+.PHONY: format-check
+format-check: env ## whether `make format` would change anything
 	$(BIN)/ruff format --check $(CODE)
+
+.PHONY: lint
+lint: env ## ruff's rules; changes nothing
 	$(BIN)/ruff check $(CODE)
-	$(BIN)/lint-imports
 
 .PHONY: types
 types: env ## mypy, strict
 	$(BIN)/mypy
+
+.PHONY: imports
+imports: env ## who may import whom
+	$(BIN)/lint-imports
 
 .PHONY: proto
 proto: env ## make the stubs beside the .proto files again
@@ -99,7 +111,7 @@ unit: env ## unit tests, golden wire bytes, hostile input
 	$(PYTEST) tests/unit tests/contract tests/attacks
 
 .PHONY: integration
-integration: env ## real servers on port 0
+integration: env ## real servers, and clients in other languages (Node.js, where there is one)
 	$(PYTEST) tests/integration
 
 # With CI=true the tests themselves run without this question, and fail where no engine answers.
@@ -121,9 +133,10 @@ images: ## build rollcast-actor and rollcast-learner
 .PHONY: clean
 clean: ## remove the environment and every cache; runs/ stays
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf tests/integration/node/node_modules
 	find . -type d -name __pycache__ -prune -exec rm -rf {} +
 
 .PHONY: help
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
-	  while IFS='|' read -r target what; do printf '%-14s %s\n' "$$target" "$$what"; done
+	  while IFS='|' read -r target what; do printf '%-15s %s\n' "$$target" "$$what"; done

@@ -14,6 +14,7 @@ from actor.connection import LearnerConnection
 from actor.environments.make import EnvironmentFactory, make_vector_env
 from actor.settings import ActorSettings
 from actor.threads import limit_threads
+from services.allocator import reuse_large_buffers
 from services.errors import ConfigurationError, RollcastError
 from services.version import software_version
 
@@ -62,6 +63,7 @@ def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
         RollcastError: The learner refused, or was lost for good.
     """
     limit_threads(settings.torch_threads)
+    reuse_large_buffers()
     heartbeat = Heartbeat(Path(settings.heartbeat_file) if settings.heartbeat_file else None)
     env_factory = EnvironmentFactory(settings.env_id, settings.env_kwargs, settings.vectorization)
     vector_env = make_vector_env(env_factory, settings.envs_per_actor)

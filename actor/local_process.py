@@ -27,6 +27,7 @@ from actor.acting_loop import act_until_stopped, make_offer
 from actor.connection import LearnerConnection
 from actor.environments.make import make_vector_env
 from actor.threads import limit_threads
+from services.allocator import reuse_large_buffers
 from services.errors import RollcastError
 from services.version import software_version
 
@@ -74,6 +75,7 @@ def run_local_actor(plan: LocalActorPlan, failures: Connection) -> None:
         target=_end_with_parent, args=(stop, socket_dir), name="rollcast-orphan-watch", daemon=True
     ).start()
     limit_threads(plan.n_threads)
+    reuse_large_buffers()
     try:
         _act(plan, stop)
     except BaseException as error:  # noqa: BLE001 - whatever ends the process is reported to its parent

@@ -1,8 +1,14 @@
-"""The ceilings of ingest and broadcast: gRPC streams that carry bytes and do nothing with them."""
+"""The ceilings of ingest and broadcast: gRPC streams that carry bytes and do nothing with them.
+
+Servers and clients run in processes of their own, with gRPC's and glibc's defaults.
+"""
 
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from multiprocessing.sharedctypes import Synchronized
 
 import grpc
 
@@ -13,121 +19,86 @@ _SERVICE = "rollcast.benchmarks.Bare"
 WINDOW = 2
 
 
-class ByteCounter:
-    """What the server has received. One counter for all threads: a lost update would be a lost message."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.n_bytes = 0
-
-    def add(self, n_bytes: int) -> None:
-        """Counts a message."""
-        with self._lock:
-            self.n_bytes += n_bytes
-
-
-class ByteFanOut:
-    """Holds the newest list of messages for the subscribers that wait for one."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._version = 0
-        self._messages: tuple[bytes, ...] = ()
-
-    def publish(self, messages: tuple[bytes, ...]) -> None:
-        """Wakes every subscriber."""
-        with self._changed:
-            self._version += 1
-            self._messages = messages
-            self._changed.notify_all()
-
-    def wait_newer(self, version: int) -> tuple[int, tuple[bytes, ...]]:
-        """Waits up to a second for another version."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._version > version, 1.0)
-            return self._version, self._messages if self._version > version else ()
-
-
-def serve_bytes(counter: ByteCounter, fan_out: ByteFanOut, *, n_threads: int) -> tuple[grpc.Server, str]:
-    """Starts a server with both streams and the learner's limits; returns it and its address."""
+def serve_uploads(address: Connection, received: "Synchronized[int]", n_clients: int) -> None:
+    """Process: counts the bytes of every message and acknowledges it, for ever; tells its address first."""
 
     def upload(requests: Iterator[bytes], _context: grpc.ServicerContext) -> Iterator[bytes]:
         for message in requests:
-            counter.add(len(message))
+            with received.get_lock():
+                received.value += len(message)
             yield b"acknowledged"
+
+    server, where = _serve("Upload", grpc.stream_stream_rpc_method_handler(upload), n_clients)
+    address.send_bytes(where.encode())
+    server.wait_for_termination()
+
+
+def upload(address: str, message: bytes, sending: "Synchronized[int]") -> None:
+    """Process: sends the same message while `sending` is set, at most `WINDOW` unacknowledged, for ever."""
+    room = threading.Semaphore(WINDOW)
+
+    def messages() -> Iterator[bytes]:
+        while True:
+            if not sending.value:
+                time.sleep(0.001)
+            elif room.acquire(timeout=0.1):
+                yield message
+
+    with make_channel(address) as channel:
+        for _ in channel.stream_stream(f"/{_SERVICE}/Upload")(messages(), wait_for_ready=True):
+            room.release()
+
+
+def serve_fan_out(address: Connection, orders: Connection, published: "Synchronized[float]", n_clients: int) -> None:
+    """Process: sends every subscriber as many chunks as it is ordered to; tells its address first.
+
+    An order is `"number of chunks, bytes in all"`; the time it was carried out goes to `published`.
+    """
+    changed = threading.Condition()
+    newest: tuple[int, tuple[bytes, ...]] = (0, ())
 
     def subscribe(_request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         version = 0
         while context.is_active():
-            version, messages = fan_out.wait_newer(version)
-            yield from messages
+            with changed:
+                if newest[0] == version and not changed.wait(1.0):
+                    continue
+                version, chunks = newest
+            yield from chunks
 
+    _server, where = _serve("Subscribe", grpc.unary_stream_rpc_method_handler(subscribe), n_clients)
+    address.send_bytes(where.encode())
+    while True:
+        n_chunks, n_bytes = map(int, orders.recv_bytes().split())
+        chunks = tuple(b"\1" * (n_bytes // n_chunks) for _ in range(n_chunks))
+        published.value = time.monotonic()
+        with changed:
+            newest = newest[0] + 1, chunks
+            changed.notify_all()
+
+
+def collect(channel: grpc.Channel, n_bytes: int) -> Iterator[float]:
+    """Subscribes; yields the time at which `n_bytes` together have come, again and again."""
+    collected: list[bytes] = []
+    size = 0
+    for chunk in channel.unary_stream(f"/{_SERVICE}/Subscribe")(b"", wait_for_ready=True):
+        collected.append(chunk)
+        size += len(chunk)
+        if size >= n_bytes:
+            yield time.monotonic()
+            collected, size = [], 0
+
+
+def _serve(method: str, handler: "grpc.RpcMethodHandler", n_clients: int) -> tuple[grpc.Server, str]:
     server = grpc.server(
-        ThreadPoolExecutor(n_threads),
+        ThreadPoolExecutor(n_clients + 1),
         options=(
             ("grpc.so_reuseport", 0),
             ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
             ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
         ),
     )
-    handlers = {
-        "Upload": grpc.stream_stream_rpc_method_handler(upload),
-        "Subscribe": grpc.unary_stream_rpc_method_handler(subscribe),
-    }
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, {method: handler}),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     return server, f"127.0.0.1:{port}"
-
-
-class BareUplink:
-    """Sends the same message again and again, at most `WINDOW` unacknowledged."""
-
-    def __init__(self, address: str, message: bytes) -> None:
-        self._message = message
-        self._room = threading.Semaphore(WINDOW)
-        self._wanted = threading.Semaphore(0)
-        self._channel = make_channel(address)
-        self._call = self._channel.stream_stream(f"/{_SERVICE}/Upload")(self._messages())
-        threading.Thread(target=self._read, name="bare-acknowledgements", daemon=True).start()
-
-    def send(self) -> None:
-        """Waits for room in the window, and lets the message go."""
-        self._room.acquire()
-        self._wanted.release()
-
-    def close(self) -> None:
-        """Ends the stream."""
-        self._call.cancel()
-        self._wanted.release()
-        self._channel.close()
-
-    def _messages(self) -> Iterator[bytes]:
-        while self._wanted.acquire() and self._call_is_active():
-            yield self._message
-
-    def _call_is_active(self) -> bool:
-        call = getattr(self, "_call", None)  # gRPC asks for the first message before it has returned the call
-        return call is None or call.is_active()
-
-    def _read(self) -> None:
-        try:
-            for _ in self._call:
-                self._room.release()
-        except grpc.RpcError:
-            self._room.release()
-
-
-def collect_bytes(channel: grpc.Channel, n_bytes: Callable[[], int], on_whole: Callable[[], None]) -> None:
-    """Subscribes and calls `on_whole` whenever messages of `n_bytes()` together are there; until cancelled."""
-    collected: list[bytes] = []
-    size = 0
-    try:
-        for message in channel.unary_stream(f"/{_SERVICE}/Subscribe")(b""):
-            collected.append(message)
-            size += len(message)
-            if size >= n_bytes():
-                on_whole()
-                collected, size = [], 0
-    except grpc.RpcError:
-        pass  # the channel was closed

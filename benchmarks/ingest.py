@@ -4,9 +4,9 @@
 
 Two processes step no environment and send the same rollout for ever, over the connection that actors use, to a served
 learner in this process: intake, queue, and a batcher on the consumer's thread. A byte counts when it is in the slot.
-Beside it, from the same two processes in turns of a second, messages of the same size over a bidirectional stream of
-bytes with the same window, which the server counts and acknowledges. Pixel rollouts travel in frames of 1 MiB, so that
-is the size of their bare messages.
+Beside it, in turns, two other processes send messages of the same size over a bidirectional stream of bytes with the
+same window to a server that counts and acknowledges them. Pixel rollouts travel in frames of 1 MiB, so that is the size
+of their bare messages.
 """
 
 import argparse
@@ -15,24 +15,25 @@ import multiprocessing
 import statistics
 import time
 from collections.abc import Callable
-from ctypes import c_int
+from ctypes import c_bool, c_longlong
+from multiprocessing.sharedctypes import Synchronized
 from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from benchmarks.bare_streams import BareUplink, ByteCounter, ByteFanOut, serve_bytes
+from benchmarks.bare_streams import serve_uploads, upload
 from benchmarks.table import print_table
 from services.joining import JoinOffer
 from services.policies import PolicySpec
 from services.rollout_codec import MAX_FRAME_BYTES, rollout_to_messages
 from services.rollouts import EpisodeStatistics, Rollout, SubstepColumns
 from services.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
+from services.status import ActorState
 
 N_ACTORS = 2
 # How many rollouts make a batch; the queue holds one batch.
 ROLLOUTS_PER_BATCH = 4
-IDLE, BARE, ROLLOUTS, QUIT = range(4)
 _SETTLE_S = 0.3
 
 
@@ -108,13 +109,14 @@ def rollout_bytes(rollout: Rollout) -> int:
     return sum(message.ByteSize() for message in rollout_to_messages(rollout))
 
 
-def synthetic_actor(index: int, load: Load, bare_address: str, address: str, mode: Any) -> None:
-    """Process: sends what `mode` says, as fast as it may."""
+def synthetic_actor(index: int, load: Load, address: str, sending: "Synchronized[bool]") -> None:
+    """Process: sends rollouts while `sending` is set, as fast as it has credit, until training has ended."""
     from actor.connection import LearnerConnection
+    from services.allocator import reuse_large_buffers
 
+    reuse_large_buffers()  # as actors do
     actor_id = f"synthetic-{index}"
     rollout = synthetic_rollout(load, actor_id)
-    bare = BareUplink(bare_address, bytes(min(rollout_bytes(rollout), MAX_FRAME_BYTES)))
     offer = JoinOffer(
         actor_id=actor_id,
         process_nonce=index + 1,
@@ -126,15 +128,12 @@ def synthetic_actor(index: int, load: Load, bare_address: str, address: str, mod
     sequence = 1
     with LearnerConnection(address, offer) as connection:
         connection.join()
-        while mode.value != QUIT:
-            if mode.value == BARE:
-                bare.send()
-            elif mode.value == ROLLOUTS and connection.wait_for_credit(sequence, 0.1):
+        while not connection.ended:
+            if not sending.value:
+                time.sleep(0.001)
+            elif connection.wait_for_credit(sequence, 0.1):
                 connection.send(dataclasses.replace(rollout, sequence=sequence))
                 sequence += 1
-            else:
-                time.sleep(0.001)
-    bare.close()
 
 
 class Learner:
@@ -148,8 +147,10 @@ class Learner:
         from learner.publisher import PolicyPublisher
         from learner.rollout_intake import RolloutIntake
         from learner.rollout_queue import RolloutQueue
+        from services.allocator import reuse_large_buffers
         from services.server import make_server
 
+        reuse_large_buffers()  # as `rollcast train` and `rollcast learner` do
         batch_size = ROLLOUTS_PER_BATCH * load.n_envs
         self._queue = RolloutQueue(batch_size)
         self._batcher = Batcher(
@@ -157,8 +158,9 @@ class Learner:
         )
         publisher = PolicyPublisher(load.spaces, PolicySpec(), seed=0)
         publisher.publish({"weight": np.zeros(1, np.float32)})
+        self._registry = ActorRegistry(max_actors=N_ACTORS, seed=0)
         intake = RolloutIntake(
-            ActorRegistry(max_actors=N_ACTORS, seed=0),
+            self._registry,
             self._queue,
             spaces=load.spaces,
             policy=PolicySpec(),
@@ -170,6 +172,13 @@ class Learner:
         self._server.start()
         self.address = self._server.address
         self._close = (intake.end_training, publisher.end, self._queue.close, self._server.stop)
+
+    def wait_for_actors(self) -> None:
+        """Waits until every actor's stream is open."""
+        deadline = time.monotonic() + 30
+        while sum(info.state is ActorState.STREAMING for info in self._registry.infos()) < N_ACTORS:
+            assert time.monotonic() < deadline, "the synthetic actors did not come"
+            time.sleep(0.05)
 
     def consume(self, duration_s: float) -> int:
         """Puts what comes into batch slots for so long; returns how many rollouts that were."""
@@ -192,49 +201,50 @@ class Learner:
 
 def measure(load: Load, rounds: int, seconds: float) -> list[tuple[float, float]]:
     """Bytes a second of the bare stream and of rollouts, round by round."""
-    counter = ByteCounter()
-    server, bare_address = serve_bytes(counter, ByteFanOut(), n_threads=2 * N_ACTORS)
-    learner = Learner(load)
     n_bytes = rollout_bytes(synthetic_rollout(load, "synthetic-0"))
     context = multiprocessing.get_context("spawn")
-    mode = context.Value(c_int, IDLE, lock=False)
-    actors = [
-        context.Process(target=synthetic_actor, args=(index, load, bare_address, learner.address, mode), daemon=True)
-        for index in range(N_ACTORS)
-    ]
-    for actor in actors:
-        actor.start()
+    received = context.Value(c_longlong, 0)
+    sending_bytes, sending_rollouts = (context.Value(c_bool, False, lock=False) for _ in range(2))
+    learner = Learner(load)
+    processes = []
 
-    def rate(what: int, receive: Callable[[float], int]) -> float:
-        mode.value = what
-        receive(_SETTLE_S)
-        started = time.perf_counter()
-        received = receive(seconds)
-        elapsed = time.perf_counter() - started
-        mode.value = IDLE
-        learner.consume(_SETTLE_S)
-        return received / elapsed
+    def start(target: Callable[..., None], *args: object) -> None:
+        processes.append(context.Process(target=target, args=args, daemon=True))
+        processes[-1].start()
 
     def count(duration_s: float) -> int:
-        before = counter.n_bytes
+        before = received.value
         time.sleep(duration_s)
-        return counter.n_bytes - before
+        return received.value - before
 
     def consume(duration_s: float) -> int:
         return learner.consume(duration_s) * n_bytes // load.n_envs
 
+    def rate(sending: Any, receive: Callable[[float], int]) -> float:
+        sending.value = True
+        receive(_SETTLE_S)
+        started = time.perf_counter()
+        n_received = receive(seconds)
+        elapsed = time.perf_counter() - started
+        sending.value = False
+        receive(_SETTLE_S)
+        return n_received / elapsed
+
     try:
-        mode.value = ROLLOUTS
-        while not consume(1.0):
-            assert all(actor.is_alive() for actor in actors), "a synthetic actor ended"
-        return [(rate(BARE, count), rate(ROLLOUTS, consume)) for _ in range(rounds)]
+        receiver, sender = context.Pipe(duplex=False)
+        start(serve_uploads, sender, received, N_ACTORS)
+        bare_address = receiver.recv_bytes().decode()
+        for index in range(N_ACTORS):
+            start(upload, bare_address, bytes(min(n_bytes, MAX_FRAME_BYTES)), sending_bytes)
+            start(synthetic_actor, index, load, learner.address, sending_rollouts)
+        learner.wait_for_actors()
+        rate(sending_bytes, count), rate(sending_rollouts, consume)
+        return [(rate(sending_bytes, count), rate(sending_rollouts, consume)) for _ in range(rounds)]
     finally:
-        mode.value = QUIT
+        for process in reversed(processes):  # clients first, or they complain
+            process.kill()
+            process.join()
         learner.close()
-        server.stop(None)
-        for actor in actors:
-            actor.join(5)
-            actor.kill()
 
 
 def main() -> None:

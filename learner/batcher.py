@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import EllipsisType
 
 import numpy as np
 import torch
@@ -94,6 +95,7 @@ class Batcher:
     ) -> None:
         self._batch_size = batch_size
         self._device = device
+        self._copies = device.type != "cpu"
         self._slots = [_Slot(spaces, n_rollout_steps, batch_size, pinned=device.type == "cuda") for _ in range(N_SLOTS)]
         self._current = 0
         self._filled = 0
@@ -118,9 +120,14 @@ class Batcher:
         slot.reward.array[:, target] = rollout.reward[:, source]
         slot.terminated.array[:, target] = rollout.terminated[:, source]
         slot.truncated.array[:, target] = rollout.truncated[:, source]
-        slot.valid.array[:, target] = True if rollout.valid is None else rollout.valid[:, source]
+        if rollout.valid is None:
+            slot.valid.array[:, target] = True
+            slot.n_env_steps += rollout.n_steps * piece.n_trajectories
+        else:
+            valid = rollout.valid[:, source]
+            slot.valid.array[:, target] = valid
+            slot.n_env_steps += int(np.count_nonzero(valid))
         slot.policy_version[target] = rollout.policy_version
-        slot.n_env_steps += int(np.count_nonzero(slot.valid.array[:, target]))
         slot.episodes += (
             rollout.episodes
             if piece.n_trajectories == rollout.n_envs
@@ -149,10 +156,15 @@ class Batcher:
     @staticmethod
     def _add_final_observations(slot: _Slot, piece: RolloutSlice, *, offset: int) -> None:
         index = piece.rollout.final_index
-        wanted = (index[:, 1] >= piece.start) & (index[:, 1] < piece.stop)
-        if not wanted.any():
-            return
-        slot.final_index.append(index[wanted].astype(np.int64) + np.array([0, offset]))
+        # nearly always whole: `...` copies nothing
+        wanted: EllipsisType | NDArray[np.bool_] = ...
+        if piece.n_trajectories < piece.rollout.n_envs:
+            wanted = (index[:, 1] >= piece.start) & (index[:, 1] < piece.stop)
+            if not wanted.any():
+                return
+        shifted = index[wanted].astype(np.int64)
+        shifted[:, 1] += offset
+        slot.final_index.append(shifted)
         for key, columns in piece.rollout.substeps.items():
             for path, arrays in slot.substeps[key].final_observation.items():
                 arrays.append(columns.final_observation[path][wanted])
@@ -191,4 +203,4 @@ class Batcher:
         )
 
     def _on_device(self, tensor: Tensor) -> Tensor:
-        return tensor if self._device.type == "cpu" else tensor.to(self._device, non_blocking=True)
+        return tensor.to(self._device, non_blocking=True) if self._copies else tensor

@@ -4,6 +4,7 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 
+from services.allocator import reuse_large_buffers
 from services.errors import ConfigurationError, RollcastError
 from services.version import software_version
 
@@ -65,6 +66,7 @@ def _train(arguments: list[str]) -> int:
 
     settings = TrainSettings.from_command_line("rollcast train", arguments)
     _log_to_stderr(settings.log_level)
+    reuse_large_buffers()
     if settings.actor_kind == "subprocess" and settings.start_method in (None, "forkserver"):
         from learner.actors.forkserver import start_forkserver
 
@@ -78,10 +80,11 @@ def _train(arguments: list[str]) -> int:
 
 
 def _learner(arguments: list[str]) -> int:
-    from learner.settings import LearnerSettings
+    from learner.settings import ServingSettings
 
-    settings = LearnerSettings.from_command_line("rollcast learner", arguments)
+    settings = ServingSettings.from_command_line("rollcast learner", arguments)
     _log_to_stderr(settings.log_level)
+    reuse_large_buffers()
     from rich.console import Console
 
     from learner.commands.learner import learner

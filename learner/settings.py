@@ -9,13 +9,13 @@ from pydantic_settings import CliPositionalArg
 from actor.settings import ActingSettings, EnvironmentSettings
 from learner.algorithms.impala_settings import ImpalaSettings
 from services.policies import Activation
-from services.settings import ProcessSettings
+from services.settings import EntryPointKwargs, ProcessSettings
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 
 class LearnerSettings(EnvironmentSettings):
-    """Learns from whoever joins, and serves the gRPC API."""
+    """How to learn: shared by `train` and `learner`."""
 
     address: str = Field(
         "localhost:50051", description="Where to listen: host:port (port 0: any free one) or unix:/path."
@@ -77,6 +77,16 @@ class LearnerSettings(EnvironmentSettings):
     log_level: LogLevel = Field("WARNING", description="What to log, to stderr.")
 
 
+class ServingSettings(LearnerSettings):
+    """Learns from whoever joins, and serves the gRPC API."""
+
+    spaces_from: Literal["environment", "first_actor"] = Field(
+        "environment",
+        description="Where the learner learns what observations and actions look like: from --env-id, made once on its "
+        "own machine; or from the first actor that joins, so that only actors need the environment.",
+    )
+
+
 class TrainSettings(ActingSettings, LearnerSettings):
     """Trains with actors on this machine: starts the learner and its actors, and ends with them."""
 
@@ -117,6 +127,10 @@ class EvaluateSettings(ProcessSettings):
     """Plays episodes with a policy that a run has saved."""
 
     run_dir: CliPositionalArg[Path] = Field(description="The run's folder.")
+    env_id: str | None = Field(None, description="The environment to play; empty: the one of the run.")
+    env_kwargs: EntryPointKwargs | None = Field(
+        None, description="Its keyword arguments, as JSON; empty: those of the run."
+    )
     policy: Literal["best", "last"] = Field("best", description="Which of its policies.")
     n_episodes: Annotated[int, Field(ge=1)] = Field(20, description="Episodes to play.")
     deterministic: bool = Field(True, description="Take the most likely action, instead of sampling.")

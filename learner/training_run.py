@@ -57,13 +57,13 @@ class TrainingRun:
 
 @contextlib.contextmanager
 def training_run(
-    settings: LearnerSettings, env_factory: EnvironmentFactory, make_actors: MakeActors, *, n_local_actors: int
+    settings: LearnerSettings, spaces: EnvironmentSpaces, make_actors: MakeActors, *, n_local_actors: int
 ) -> Iterator[TrainingRun]:
     """Makes everything a run needs, and closes it.
 
     Args:
         settings: What was asked for.
-        env_factory: Makes the environment whose spaces are learnt on.
+        spaces: What is learnt on.
         make_actors: Makes the actors, not started.
         n_local_actors: Processes that share this machine's cores with the learner.
 
@@ -72,7 +72,6 @@ def training_run(
     """
     set_torch_threads(settings.torch_threads, n_local_actors)
     device = choose_device(settings.device)
-    spaces = probe_spaces(env_factory)
     algorithm = make_algorithm(settings, spaces, device)
     path = settings.run_dir or default_run_dir(settings)
     run_directory = RunDirectory.create(path.parent, path.name)

@@ -15,6 +15,7 @@ from services.spaces import EnvironmentSpaces
 from services.tensors import tensor_content
 
 MAX_FRAME_BYTES: Final = 1 << 20
+_NO_FINAL_INDEX: Final = np.empty((0, 2), INT32)
 
 
 @dataclass(slots=True)
@@ -22,7 +23,7 @@ class _Pending:
     """A rollout whose header is checked; frames fill `targets`, flat views of its deferred columns, one by one."""
 
     header: rollout_pb2.Rollout
-    columns: list[Column]
+    deferred: list[Column] = field(default_factory=list)
     values: dict[str, NDArray[Any]] = field(default_factory=dict)
     targets: list[NDArray[np.uint8]] = field(default_factory=list)
     target_index: int = 0
@@ -94,26 +95,26 @@ class RolloutAssembler:
         if (pending := self._pending) is not None:
             progress = f"{pending.n_received} of {pending.n_expected} deferred bytes before the next rollout"
             refuse(pending.header, progress, "all of them first")
-        pending = _Pending(header, self._agreement.check(header))
-        deferred: list[Column] = []
+        pending = _Pending(header)
         prefix = describe(header, "")
-        for column in pending.columns:
+        for column in self._agreement.check(header):
             agreed, proto, shape, n_bytes = column
+            schema, what = agreed.schema, prefix + agreed.name
             if proto is None:
-                pending.values[agreed.name] = np.empty(shape, agreed.schema.dtype)
+                pending.values[agreed.name] = np.empty(shape, schema.dtype)
             elif proto.deferred:
-                deferred.append(column)
+                pending.deferred.append(column)
             else:
-                pending.values[agreed.name] = tensor_content(
-                    proto, agreed.schema.dtype, shape, n_bytes, what=prefix + agreed.name
-                )
-        for column in deferred:
+                values = pending.values[agreed.name] = tensor_content(proto, schema.dtype, shape, n_bytes, what=what)
+                if schema.dtype is not BOOL:  # bools have been checked when they were decoded
+                    schema.check_values(values, what=what, axes=agreed.axes)
+        if not pending.deferred:
+            return self._finish(pending)
+        for column in pending.deferred:
             values = np.empty(column.shape, column.agreed.schema.dtype)
             pending.values[column.agreed.name] = values
             pending.targets.append(values.reshape(-1).view(np.uint8))
             pending.n_expected += column.n_bytes
-        if not deferred:
-            return self._finish(pending)
         self._pending = pending
         return None
 
@@ -163,13 +164,11 @@ class RolloutAssembler:
 
     def _finish(self, pending: _Pending) -> Rollout:
         header, values = pending.header, pending.values
-        prefix = describe(header, "")
-        for agreed, proto, _, _ in pending.columns:
-            # inline bools have been checked when they were decoded
-            if proto is not None and (proto.deferred or agreed.schema.dtype != BOOL):
-                agreed.schema.check_values(values[agreed.name], what=prefix + agreed.name, axes=agreed.axes)
-        final_index = values.get("final_index", np.empty((0, 2), INT32))
-        self._check_final_index(header, final_index)
+        for agreed, *_ in pending.deferred:
+            agreed.schema.check_values(values[agreed.name], what=describe(header, agreed.name), axes=agreed.axes)
+        final_index = values.get("final_index", _NO_FINAL_INDEX)
+        if len(final_index):
+            self._check_final_index(header, final_index)
         return Rollout(
             actor_id=header.actor_id,
             incarnation=header.incarnation,
@@ -189,16 +188,17 @@ class RolloutAssembler:
         )
 
     def _check_final_index(self, header: rollout_pb2.Rollout, final_index: NDArray[Any]) -> None:
-        if not len(final_index):
+        largest_t, largest_b = final_index.max(axis=0).tolist()
+        n_steps, n_envs = self._agreement.step_shape
+        if final_index.min() >= 0 and largest_t < n_steps and largest_b < n_envs:
             return
         wrong = (final_index < 0) | (final_index >= np.array(self._agreement.step_shape))
-        if wrong.any():
-            row = int(wrong.any(axis=1).argmax())
-            raise InvalidTensorError(
-                f"actor {header.actor_id!r}, rollout {header.sequence}: column final_index holds (t, b) = "
-                f"{tuple(final_index[row].tolist())} in row {row}; expected them below (T, B) = "
-                f"{self._agreement.step_shape}; correct the actor"
-            )
+        row = int(wrong.any(axis=1).argmax())
+        raise InvalidTensorError(
+            f"actor {header.actor_id!r}, rollout {header.sequence}: column final_index holds (t, b) = "
+            f"{tuple(final_index[row].tolist())} in row {row}; expected them below (T, B) = "
+            f"{self._agreement.step_shape}; correct the actor"
+        )
 
 
 def _substep(agreed: AgreedSubstep, values: dict[str, NDArray[Any]]) -> SubstepColumns:

@@ -268,6 +268,6 @@ def _checked(
     else:
         shape, n_bytes = (n_final, *agreed.shape[1:]), n_final * agreed.n_bytes
     # Nearly always as agreed: the precise check, which costs three times as much, only has to find the words.
-    if proto.dtype != agreed.dtype_number or tuple(proto.shape) != shape:
+    if proto.dtype != agreed.dtype_number or proto.shape != list(shape):
         tensor_header(proto, dtype=agreed.schema.dtype, shape=shape, what=describe(header, agreed.name))
     return Column(agreed, proto, shape, n_bytes)

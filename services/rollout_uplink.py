@@ -97,7 +97,9 @@ class RolloutUplink:
             for response in self._call:
                 with self._changed:
                     self._credit_sequence = max(self._credit_sequence, response.credit_sequence)
-                    self._changed.notify_all()
+                    # A sending thread woken for nothing costs a switch of threads a rollout.
+                    if self._waiting and self._may_go(self._waiting[0]):
+                        self._changed.notify_all()
                 yield StreamProgress(
                     acknowledged_sequence=response.acknowledged_sequence,
                     credit_sequence=response.credit_sequence,

@@ -191,7 +191,7 @@ def tensor_content(
         raise InvalidTensorError(
             f"{what} has {len(content)} bytes; expected {n_bytes} for {dtype} {list(shape)}; send them"
         )
-    values = np.frombuffer(content, dtype=dtype).reshape(shape)
+    values: NDArray[Any] = np.ndarray(shape, dtype, content)
     if dtype == _BOOL:
         check_bools(values, what=what)
     return values

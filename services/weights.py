@@ -77,6 +77,7 @@ class PolicyAssembler:
         self._max_policy_bytes = max_policy_bytes
         self._first: policy_pb2.PolicyChunk | None = None
         self._payloads: list[bytes] = []
+        self._digest = xxhash.xxh3_128()
         self._n_bytes = 0
 
     def add(self, chunk: policy_pb2.PolicyChunk) -> tuple[int, PolicyState] | None:
@@ -107,17 +108,23 @@ class PolicyAssembler:
                 version=chunk.version, count=chunk.count, total_bytes=chunk.total_bytes, digest=chunk.digest
             )
         self._payloads.append(payload)
+        self._digest.update(payload)  # while it is in the cache, and before the last chunk is there
         self._n_bytes += len(payload)
         if len(self._payloads) < chunk.count:
             return None
-        file = b"".join(self._payloads)
+        file, digest = b"".join(self._payloads), self._digest.digest()
         self._reset()
         if len(file) != chunk.total_bytes:
             raise InvalidTensorError(
                 f"policy {chunk.version} has {len(file)} bytes; expected {chunk.total_bytes}, as its chunks say; "
                 "get it again"
             )
-        return chunk.version, _parse(file, chunk)
+        if digest != chunk.digest:
+            raise InvalidTensorError(
+                f"policy {chunk.version} has digest {digest.hex()}; expected {chunk.digest.hex()}, as its chunks "
+                "say; get it again"
+            )
+        return chunk.version, _parse(file, chunk.version)
 
     def _check(self, chunk: policy_pb2.PolicyChunk, n_bytes: int) -> None:
         what = f"policy {chunk.version}, chunk {chunk.index} of {chunk.count}"
@@ -153,20 +160,15 @@ class PolicyAssembler:
 
     def _reset(self) -> None:
         self._first, self._payloads, self._n_bytes = None, [], 0
+        self._digest.reset()
 
 
-def _parse(file: bytes, chunk: policy_pb2.PolicyChunk) -> PolicyState:
-    digest = xxhash.xxh3_128_digest(file)
-    if digest != chunk.digest:
-        raise InvalidTensorError(
-            f"policy {chunk.version} has digest {digest.hex()}; expected {chunk.digest.hex()}, as its chunks "
-            "say; get it again"
-        )
+def _parse(file: bytes, version: int) -> PolicyState:
     try:
         state: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]] = safetensors.numpy.load(file)
     # KeyError and TypeError: a dtype that safetensors knows and numpy does not
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
         raise InvalidTensorError(
-            f"policy {chunk.version} is no safetensors file: {error}; expected one; see PolicyChunk"
+            f"policy {version} is no safetensors file: {error}; expected one; see PolicyChunk"
         ) from error
     return state

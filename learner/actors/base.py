@@ -93,7 +93,7 @@ class DistributedActors(ABC):
         """Stops the actors and leaves no process, thread, socket or file behind. Does nothing when stopped already."""
 
     def leave_waiting(self) -> None:  # noqa: B027  # most kinds end their actors themselves
-        """Says before `stop` that this process ends and training does not: whoever dialled in waits for the next learner.
+        """Says before `stop` that this process ends and training does not: who dialled in waits for the next learner.
 
         A signal handler may call it. Actors that were started here end with `stop` all the same.
         """

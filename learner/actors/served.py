@@ -229,7 +229,7 @@ class ServedDistributedActors(DistributedActors):
         lag = self.policy_version - piece.rollout.policy_version
         # Below 0: an actor that outlived its learner sends what that one did not take, by a version that this one never
         # cast.
-        if 0 <= lag and (self._max_policy_lag is None or lag <= self._max_policy_lag):
+        if lag >= 0 and (self._max_policy_lag is None or lag <= self._max_policy_lag):
             return piece
         self.stale_rollouts += piece.n_trajectories
         return None

@@ -24,7 +24,10 @@ def evaluate(settings: EvaluateSettings, console: Console) -> int:
     run = RunDirectory.open(settings.run_dir)
     trained = run.read_settings()
     saved = run.read_policy(settings.policy)
-    env_factory = EnvironmentFactory(trained["env_id"], trained["env_kwargs"])
+    env_factory = EnvironmentFactory(
+        trained["env_id"] if settings.env_id is None else settings.env_id,
+        trained["env_kwargs"] if settings.env_kwargs is None else settings.env_kwargs,
+    )
     policy = make_policy(probe_spaces(env_factory), saved.spec, seed=settings.seed, allowed_network=saved.spec.network)
     policy.load(saved.policy_version, saved.state)
     limit_threads(1)
@@ -36,7 +39,7 @@ def evaluate(settings: EvaluateSettings, console: Console) -> int:
         deterministic=settings.deterministic,
         video_dir=settings.video,
     )
-    _print(console, settings, evaluation, saved.policy_version, trained["env_id"])
+    _print(console, settings, evaluation, saved.policy_version, env_factory.env_id)
     if settings.summary_json is not None:
         settings.summary_json.write_text(json.dumps(dataclasses.asdict(evaluation), indent=2) + "\n", encoding="utf-8")
     return 0

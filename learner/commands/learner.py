@@ -8,18 +8,23 @@ from learner.actors.base import DistributedActors
 from learner.actors.remote import RemoteDistributedActors
 from learner.commands.running import run_and_report
 from learner.control import TrainingControl
-from learner.settings import LearnerSettings
-from learner.training_run import training_run
+from learner.first_actor import spaces_of_first_actor
+from learner.settings import ServingSettings
+from learner.training_run import probe_spaces, training_run
 
 
-def learner(settings: LearnerSettings, console: Console) -> int:
+def learner(settings: ServingSettings, console: Console) -> int:
     """Learns to the end and returns the exit code.
 
     Raises:
         RollcastError: Training cannot start, or cannot go on.
     """
-    # only for its spaces: the actors bring their own
-    env_factory = EnvironmentFactory(settings.env_id, settings.env_kwargs)
+    if settings.spaces_from == "environment":
+        spaces = probe_spaces(EnvironmentFactory(settings.env_id, settings.env_kwargs))
+    else:
+        spaces = spaces_of_first_actor(
+            settings.address, max_actors=settings.max_actors, timeout_s=settings.collect_timeout_s
+        )
 
     def make_actors(policy: TorchPolicy, control: TrainingControl) -> DistributedActors:
         return RemoteDistributedActors(
@@ -36,5 +41,5 @@ def learner(settings: LearnerSettings, console: Console) -> int:
             collect_timeout_s=settings.collect_timeout_s,
         )
 
-    with training_run(settings, env_factory, make_actors, n_local_actors=0) as run:
+    with training_run(settings, spaces, make_actors, n_local_actors=0) as run:
         return run_and_report(run, settings, console)

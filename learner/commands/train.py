@@ -10,7 +10,7 @@ from learner.actors.subproc import SubprocDistributedActors
 from learner.commands.running import run_and_report
 from learner.control import TrainingControl
 from learner.settings import TrainSettings
-from learner.training_run import training_run
+from learner.training_run import probe_spaces, training_run
 
 
 def train(settings: TrainSettings, console: Console) -> int:
@@ -54,5 +54,5 @@ def train(settings: TrainSettings, console: Console) -> int:
         )
 
     n_processes = settings.n_actors if settings.actor_kind == "subprocess" else 0
-    with training_run(settings, env_factory, make_actors, n_local_actors=n_processes) as run:
+    with training_run(settings, probe_spaces(env_factory), make_actors, n_local_actors=n_processes) as run:
         return run_and_report(run, settings, console)

@@ -80,7 +80,7 @@ class ConsoleView:
     ) -> None:
         self._stop.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(timeout=5.0)
             self._thread = None
         try:
             self.show(self._status())

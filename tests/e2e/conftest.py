@@ -13,7 +13,10 @@ from pathlib import Path
 import docker
 import pytest
 
+from tests.processes import environment
+
 ROOT = Path(__file__).parents[2]
+_LABEL = "com.docker.compose"
 IMAGES = {"rollcast-actor": "actor/Dockerfile", "rollcast-learner": "learner/Dockerfile"}
 
 
@@ -98,7 +101,7 @@ class ComposeProject:
         command = [*self.command, "-p", self.name, "--project-directory", str(ROOT)]
         for file in self.files:
             command += ["-f", str(file)]
-        done = _run([*command, *arguments], env=os.environ | self.environment, timeout=timeout_s)
+        done = _run([*command, *arguments], env=environment() | self.environment, timeout=timeout_s)
         assert not check or done.returncode == 0, f"{' '.join(arguments)} ended with {done.returncode}:\n{done.stdout}"
         return done.stdout
 
@@ -106,10 +109,32 @@ class ComposeProject:
         """Starts what is not running and brings the actors to this number."""
         self.run("up", "-d", "--no-build", "--scale", f"actor={n_actors}")
 
-    def containers(self, service):
-        """The running containers of a service."""
-        labels = [f"com.docker.compose.project={self.name}", f"com.docker.compose.service={service}"]
-        return self.engine.containers.list(filters={"label": labels})
+    def containers(self, service, *, ended=False):
+        """The running containers of a service, by number; with `ended` those that have ended, too."""
+        labels = [f"{_LABEL}.project={self.name}", f"{_LABEL}.service={service}"]
+        found = self.engine.containers.list(all=ended, filters={"label": labels}, ignore_removed=True)
+        return sorted(found, key=lambda container: int(container.labels[f"{_LABEL}.container-number"]))
+
+    def exit_codes(self):
+        """Service -> exit codes of its containers, None for one that runs."""
+        states = {
+            service: [container.attrs["State"] for container in self.containers(service, ended=True)]
+            for service in ("runs-folder", "learner", "actor")
+        }
+        return {
+            service: [None if state["Running"] else state["ExitCode"] for state in found]
+            for service, found in states.items()
+        }
+
+    def is_healthy(self, service):
+        """Whether every running container of a service says that it is healthy."""
+        return all(container.health == "healthy" for container in self.containers(service))
+
+    def leftovers(self):
+        """Containers and networks of this project."""
+        labels = {"label": f"{_LABEL}.project={self.name}"}
+        containers = self.engine.containers.list(all=True, filters=labels, ignore_removed=True)
+        return [found.name for found in (*containers, *self.engine.networks.list(filters=labels))]
 
     def address(self):
         """Where the learner's port is on this machine, `127.0.0.1:PORT`."""

@@ -130,3 +130,21 @@ def test_a_network_of_ones_own(tmp_path: Path):
         assert acting.wait(10) == 0
     played = rollcast("evaluate", tmp_path / "run", "--n-episodes", 2)
     assert played.returncode == 0, played.stderr
+
+
+def test_a_learner_without_the_environment_asks_the_first_actor(tmp_path: Path):
+    port = free_port()
+    options = ("--spaces-from", "first_actor", "--env-id", "not.installed:here", "--total-steps", 20000)
+    with running(*learner(port, tmp_path / "run", *options)) as learning:
+        with LearnerClient(f"127.0.0.1:{port}") as client:
+            wait_until(lambda: status_of(client) is not None, "the learner", 40)
+            assert client.status().phase is Phase.STARTING
+            assert "the first actor" in client.status().waiting_for
+        done = rollcast(*actor(port))
+        assert done.returncode == 0, done.stderr
+        assert learning.wait(10) == 0
+    played = rollcast("evaluate", tmp_path / "run", "--env-id", "CartPole-v1", "--n-episodes", 2)
+    assert played.returncode == 0, played.stderr
+    refused = rollcast("evaluate", tmp_path / "run", "--n-episodes", 2)
+    assert refused.returncode == 2
+    assert "not.installed" in refused.stderr

@@ -92,7 +92,7 @@ def test_a_signal_ends_everything_and_saves_the_policy(number: signal.Signals, t
         assert len(children) >= 2
         process.send_signal(number)
         assert process.wait(5) == (130 if number is signal.SIGINT else 0), process.stdout.read()
-        wait_until(lambda: not any(child.is_running() for child in children), f"{children} to be gone", 2.0)
+        wait_until(lambda: not any(child.is_running() for child in children), f"{children} to be gone", 5.0)
     assert (tmp_path / "run" / "policy_last.safetensors").is_file()
     assert set(Path("/tmp").glob("rollcast-*")) <= sockets
 

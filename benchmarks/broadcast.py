@@ -1,0 +1,195 @@
+"""Broadcast: from publishing a policy until every subscriber has it decoded, beside a bare fan-out of bytes.
+
+    python -m benchmarks.broadcast [--rounds 15]
+
+Four processes hold eight subscriptions each, over the client that actors use, to a served publisher in this process.
+The clock starts before `publish`, so it has the encoding in it, and stops for each subscriber when it has the whole
+state_dict, its digest checked. Beside it, in turns, a bare server sends as many chunks of the same size to as many
+subscribers in four other processes, who collect them; its clock starts when the chunks are ready.
+"""
+
+import argparse
+import contextlib
+import multiprocessing
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.queues import Queue
+from typing import Any
+
+import numpy as np
+
+from benchmarks.bare_streams import collect, serve_fan_out
+from benchmarks.table import print_table
+from services.policies import PolicySpec, PolicyState
+from services.weights import encode_policy
+
+N_PROCESSES = 4
+N_EACH = 8
+N_SUBSCRIBERS = N_PROCESSES * N_EACH
+_ROUND_TIMEOUT_S = 30.0
+
+
+def nature_cnn_state() -> PolicyState:
+    """The policy of Atari: 84x84x4 in, 512 hidden, 6 actions; 6.75 MB of float32."""
+    rng = np.random.default_rng(0)
+    shapes = {"0": (32, 4, 8, 8), "1": (64, 32, 4, 4), "2": (64, 64, 3, 3), "3": (512, 3136), "4": (6, 512)}
+    state = {f"{layer}.weight": rng.standard_normal(shape, np.float32) for layer, shape in shapes.items()}
+    return state | {f"{layer}.bias": rng.standard_normal(shape[0], np.float32) for layer, shape in shapes.items()}
+
+
+def mlp_state() -> PolicyState:
+    """The policy of CartPole: 4, 64, 64, 2; 20 KB of float32."""
+    rng = np.random.default_rng(0)
+    shapes = {"0": (64, 4), "1": (64, 64), "2": (2, 64)}
+    state = {f"{layer}.weight": rng.standard_normal(shape, np.float32) for layer, shape in shapes.items()}
+    return state | {f"{layer}.bias": rng.standard_normal(shape[0], np.float32) for layer, shape in shapes.items()}
+
+
+def subscribers(address: str, arrivals: "Queue[float]") -> None:
+    """Process: tells when each of its subscriptions has a policy, decoded, for ever."""
+    from services.allocator import reuse_large_buffers
+    from services.client import LearnerClient
+    from services.errors import LearnerUnreachableError
+
+    reuse_large_buffers()  # as actors do
+
+    def subscribe(client: LearnerClient) -> None:
+        while True:
+            with contextlib.suppress(LearnerUnreachableError):  # 64 connections at once: an attempt may time out
+                for _version, _state in client.subscribe_policy():
+                    arrivals.put(time.monotonic())
+
+    in_threads(subscribe, [LearnerClient(address) for _ in range(N_EACH)])
+
+
+def bare_subscribers(address: str, n_bytes: int, arrivals: "Queue[float]") -> None:
+    """Process: tells when each of its subscriptions has so many bytes, for ever."""
+    from services.channel import make_channel
+
+    def subscribe(channel: Any) -> None:  # a grpc.Channel
+        for arrival in collect(channel, n_bytes):
+            arrivals.put(arrival)
+
+    in_threads(subscribe, [make_channel(address) for _ in range(N_EACH)])
+
+
+def in_threads(target: Callable[[Any], None], connections: list[Any]) -> None:
+    """Runs one thread a connection."""
+    threads = [threading.Thread(target=target, args=(connection,), daemon=True) for connection in connections]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+class Processes:
+    """Whatever a measurement starts, killed in the end, the last first: clients before servers."""
+
+    def __init__(self) -> None:
+        self.context = multiprocessing.get_context("spawn")
+        self._started: list[Any] = []
+
+    def start(self, target: Callable[..., None], *args: object) -> None:
+        """Starts a process."""
+        self._started.append(self.context.Process(target=target, args=args, daemon=True))
+        self._started[-1].start()
+
+    def kill(self) -> None:
+        """Ends them all."""
+        for process in reversed(self._started):
+            process.kill()
+            process.join()
+
+
+def seconds_to_arrive(arrivals: "Queue[float]", published: Callable[[], float]) -> list[float]:
+    """Waits for every subscriber; seconds since `published()`, sorted."""
+    times = [arrivals.get(timeout=_ROUND_TIMEOUT_S) for _ in range(N_SUBSCRIBERS)]
+    return sorted(when - published() for when in times)
+
+
+def measure(state: PolicyState, rounds: int) -> tuple[list[list[float]], list[list[float]]]:
+    """Seconds until each subscriber had it, sorted, round by round: of the bare fan-out, and of policies."""
+    from learner.publisher import PolicyPublisher
+    from services.allocator import reuse_large_buffers
+    from services.server import make_server
+
+    reuse_large_buffers()  # as `rollcast train` and `rollcast learner` do
+    encoded = encode_policy(1, state)
+    n_bytes = sum(map(len, encoded.chunks))
+    n_bytes -= n_bytes % len(encoded.chunks)
+    publisher = PolicyPublisher({}, PolicySpec(), seed=0)
+    nobody: Any = None  # no rollouts, no control
+    server = make_server("127.0.0.1:0", sink=nobody, source=publisher, control=nobody, max_actors=N_SUBSCRIBERS)
+    server.start()
+    processes = Processes()
+    orders: Connection
+    try:
+        receiver, sender = processes.context.Pipe(duplex=False)
+        orders_receiver, orders = processes.context.Pipe(duplex=False)
+        sent_at = processes.context.Value("d", 0.0)
+        arrivals, bare_arrivals = processes.context.Queue(), processes.context.Queue()
+        processes.start(serve_fan_out, sender, orders_receiver, sent_at, N_SUBSCRIBERS)
+        bare_address = receiver.recv_bytes().decode()
+        for _ in range(N_PROCESSES):
+            processes.start(bare_subscribers, bare_address, n_bytes, bare_arrivals)
+            processes.start(subscribers, server.address, arrivals)
+
+        def fan_out() -> list[float]:
+            orders.send_bytes(f"{len(encoded.chunks)} {n_bytes}".encode())
+            return seconds_to_arrive(bare_arrivals, lambda: sent_at.value)
+
+        def publish() -> list[float]:
+            started = time.monotonic()
+            publisher.publish(state)
+            return seconds_to_arrive(arrivals, lambda: started)
+
+        fan_out(), publish()  # everybody has subscribed
+        measured = [(fan_out(), publish()) for _ in range(rounds)]
+        assert publisher.n_encoded == publisher.version == rounds + 1, "a version was encoded more than once"
+    finally:
+        processes.kill()
+        server.stop()
+    return [bare for bare, _ in measured], [policies for _, policies in measured]
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    options = parser.parse_args()
+    rows = []
+    for name, state, target in (("Nature CNN", nature_cnn_state(), "1.20"), ("MLP 64x64", mlp_state(), "")):
+        n_bytes = encode_policy(1, state).n_bytes
+        bare, policies = measure(state, options.rounds)
+        ratios = sorted(
+            statistics.median(ours) / statistics.median(theirs) for theirs, ours in zip(bare, policies, strict=True)
+        )
+        rows.append(
+            (
+                f"{name}, {n_bytes:,} bytes",
+                _milliseconds(statistics.median, bare),
+                _milliseconds(statistics.median, policies),
+                _milliseconds(max, bare),
+                _milliseconds(max, policies),
+                f"{statistics.median(ratios):.2f}",
+                f"{ratios[0]:.2f} to {ratios[-1]:.2f}",
+                target,
+            )
+        )
+    print(
+        f"\n{N_SUBSCRIBERS} subscribers in {N_PROCESSES} processes, {options.rounds} rounds; each version encoded once"
+    )
+    header = ("policy", "bare p50", "p50", "bare, last", "last", "p50 ratio", "rounds", "target")
+    print_table(header, rows)
+
+
+def _milliseconds(of: Callable[[list[float]], float], rounds: list[list[float]]) -> str:
+    """The median over rounds of a figure of each."""
+    return f"{1e3 * statistics.median(of(times) for times in rounds):.1f} ms"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Resident memory while `rollcast train` runs: flat is the target.
+
+    python -m benchmarks.memory [--minutes 10] [-- --env-id ... --n-actors 2]
+
+Trains on CartPole and never stops at a return. Prints what the learner and its actors hold resident every 30 s, and the
+slope of a line through the second half, when everything that is allocated once has been. What follows `--` is for
+`rollcast train`.
+"""
+
+import argparse
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from benchmarks.table import print_table
+
+_MIB = 1 << 20
+_STOP_TIMEOUT_S = 20.0
+
+
+def resident_mib(learner: psutil.Process) -> tuple[float, float, int]:
+    """MiB of the learner; of its children that act, together; and how many those are."""
+    actors = [
+        child.memory_info().rss / _MIB
+        for child in learner.children(recursive=True)
+        if not any(word in " ".join(child.cmdline()) for word in ("resource_tracker", "resource-tracker"))
+    ]
+    return learner.memory_info().rss / _MIB, sum(actors), len(actors)
+
+
+def slope(minutes: list[float], mib: list[float]) -> float:
+    """MiB a minute, of the line with the least squares through the second half."""
+    half = len(minutes) // 2
+    return float(np.polyfit(minutes[half:], mib[half:], 1)[0])
+
+
+def main() -> None:
+    """Prints the table as it goes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--interval-s", type=float, default=30.0, help="seconds between two lines")
+    parser.add_argument("train_options", nargs="*", help="for `rollcast train`, after --")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # training ends with us
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "learner", "train", "--run-dir", str(Path(folder) / "run")]
+        command += ["--stop-return", "1e9", "--total-steps", str(10**12), *options.train_options]
+        training = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        try:
+            samples = watch(psutil.Process(training.pid), options.minutes, options.interval_s)
+        finally:
+            training.send_signal(signal.SIGINT)
+            try:
+                training.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                training.kill()
+    minutes, learner, actors = (list(column) for column in zip(*samples, strict=True))
+    half = len(minutes) // 2
+    print()
+    print_table(
+        ("process", "at half time", "at the end", "slope of the second half"),
+        [
+            (name, f"{mib[half]:.1f} MiB", f"{mib[-1]:.1f} MiB", f"{slope(minutes, mib):+.3f} MiB/min")
+            for name, mib in (("learner", learner), ("actors together", actors))
+        ],
+    )
+
+
+def watch(learner: psutil.Process, minutes: float, interval_s: float) -> list[tuple[float, float, float]]:
+    """Samples `(minutes, MiB of the learner, MiB of its actors)`, printed as they come."""
+    samples = []
+    started = time.monotonic()
+    while (elapsed := (time.monotonic() - started) / 60) < minutes:
+        time.sleep(min(interval_s, 60 * (minutes - elapsed)))
+        learner_mib, actors_mib, n_children = resident_mib(learner)
+        samples.append(((time.monotonic() - started) / 60, learner_mib, actors_mib))
+        print(
+            f"{samples[-1][0]:5.1f} min   learner {learner_mib:7.1f} MiB   {n_children} children {actors_mib:7.1f} MiB",
+            flush=True,
+        )
+    return samples
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""How long `rollcast train` takes to solve CartPole-v1 with its default settings, from typing it until it has ended.
+
+    python -m benchmarks.solve [--seeds 5] [-- --n-actors 2 ...]
+
+What follows `--` is for `rollcast train`.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.table import print_table
+
+TARGET_S = 30.0
+
+
+def solve(seed: int, train_options: list[str]) -> tuple[float, dict[str, Any]]:
+    """Seconds of the whole process, and the summary it wrote."""
+    with tempfile.TemporaryDirectory() as folder:
+        summary = Path(folder) / "summary.json"
+        command = [sys.executable, "-m", "learner", "train", "--seed", str(seed), *train_options]
+        command += ["--run-dir", str(Path(folder) / "run"), "--summary-json", str(summary)]
+        started = time.perf_counter()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        return time.perf_counter() - started, json.loads(summary.read_text())
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=5, help="how many seeds, from 0")
+    parser.add_argument("train_options", nargs="*", help="for `rollcast train`, after --")
+    options = parser.parse_args()
+    rows, in_time, all_seconds = [], 0, []
+    for seed in range(options.seeds):
+        seconds, summary = solve(seed, options.train_options)
+        all_seconds.append(seconds)
+        in_time += summary["solved"] and seconds <= TARGET_S
+        rows.append(
+            (
+                str(seed),
+                f"{seconds:.1f}",
+                f"{summary['seconds']:.1f}",
+                f"{summary['env_steps']:,}",
+                f"{summary['mean_return']:.1f}",
+                "yes" if summary["solved"] else "no",
+            )
+        )
+    print_table(("seed", "seconds, all in all", "of them training", "env steps", "mean return", "solved"), rows)
+    print(
+        f"\nsolved within {TARGET_S:.0f} s: {in_time} of {options.seeds} (target: 4 of 5); "
+        f"median {statistics.median(all_seconds):.1f} s"
+    )
+
+
+if __name__ == "__main__":
+    main()

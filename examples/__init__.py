@@ -1,0 +1,1 @@
+"""Small programs that run as they are; the README explains them."""

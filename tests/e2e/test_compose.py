@@ -1,0 +1,180 @@
+"""`docker-compose up` as a user meets it, watched from outside through the gRPC API."""
+
+import contextlib
+import json
+import re
+
+import numpy as np
+import pytest
+
+from learner.run_directory import RunDirectory
+from services.client import LearnerClient
+from services.errors import LearnerUnreachableError
+from services.status import ActorState, Phase
+from tests.processes import rollcast, wait_until
+
+# Training that does not end by itself, however long a test takes.
+endless = pytest.mark.parametrize(
+    "compose", [{"ROLLCAST_STOP_RETURN": "1e9", "ROLLCAST_TOTAL_STEPS": "1000000000"}], indirect=True
+)
+
+# Mean return that an agent reaches only by learning: an untrained policy makes 22, one that always pushes one way 9.
+LEARNT = 195
+
+
+class Watch:
+    """The learner of a compose project, seen through its API; while it is away nothing is true of it."""
+
+    def __init__(self, address):
+        self.client = LearnerClient(address, timeout_s=5.0)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.client.close()
+
+    def incarnations(self, state=ActorState.STREAMING):
+        """Actor -> incarnation, of those in a state."""
+        with contextlib.suppress(LearnerUnreachableError):
+            return {actor.actor_id: actor.incarnation for actor in self.client.actors() if actor.state is state}
+        return {}
+
+    def is_training(self, n_actors):
+        """Whether updates are made with the rollouts of so many actors."""
+        with contextlib.suppress(LearnerUnreachableError):
+            status = self.client.status()
+            return status.phase is Phase.TRAINING and status.updates > 0 and len(self.incarnations()) == n_actors
+        return False
+
+    def wait_for_training(self, n_actors, timeout_s=60):
+        wait_until(lambda: self.is_training(n_actors), f"training with {n_actors} actors", timeout_s)
+
+    def wait_for_progress(self):
+        """Waits until more has been learnt, and cast, than up to now."""
+        before = self.client.status()
+        wait_until(
+            lambda: (
+                (now := self.client.status()).env_steps > before.env_steps
+                and now.updates > before.updates
+                and now.policy_version > before.policy_version
+            ),
+            "further steps, updates and policies",
+        )
+
+
+@endless
+def test_actors_come_and_go_while_it_trains(compose):
+    compose.up(n_actors=2)
+    with Watch(compose.address()) as watch:
+        watch.wait_for_training(2)
+        watch.wait_for_progress()
+        wait_until(lambda: compose.is_healthy("learner") and compose.is_healthy("actor"), "health", 30)
+        first = watch.incarnations()
+        assert set(first) == {actor.id[:12] for actor in compose.containers("actor")}, "an actor is named as its host"
+
+        compose.up(n_actors=4)
+        watch.wait_for_training(4)
+        watch.wait_for_progress()
+
+        compose.up(n_actors=2)
+        wait_until(lambda: watch.incarnations() == first, "the first two to be left")
+        assert set(watch.incarnations(ActorState.LEFT).values()) == {1}, "drained, not torn away"
+        watch.wait_for_progress()
+
+        # by an operator: stays dead until it is wanted again
+        victim, survivor = compose.containers("actor")
+        victim.kill("SIGKILL")
+        wait_until(lambda: victim.id[:12] in watch.incarnations(ActorState.LOST), "the learner to notice")
+        watch.wait_for_progress()
+        compose.up(n_actors=2)
+        wait_until(lambda: watch.incarnations() == first | {victim.id[:12]: 2}, "a second incarnation in its slot", 30)
+
+        # by itself, as when memory runs out: comes back
+        survivor.exec_run(["sh", "-c", "kill -9 $(cat /proc/1/task/1/children)"])
+        wait_until(lambda: watch.incarnations() == {victim.id[:12]: 2, survivor.id[:12]: 2}, "the engine's restart", 30)
+        watch.wait_for_progress()
+
+
+@endless
+def test_what_was_learnt_is_served_saved_and_plays(compose, tmp_path):
+    compose.up(n_actors=2)
+    with Watch(compose.address()) as watch:
+        watch.wait_for_training(2)
+        action, version = watch.client.act({"": np.zeros((3, 4), np.float32)}, deterministic=True)
+        assert action.shape == (3,)
+        assert set(action) <= {0, 1}
+        assert version >= 1
+        wait_until(lambda: (watch.client.status().mean_return or 0) > 400, "a mean return of 400", 120)
+        trained = watch.client.status()
+        watch.client.stop()
+    wait_until(lambda: compose.exit_codes() == {"runs-folder": [0], "learner": [0], "actor": [0, 0]}, "exit codes 0")
+
+    (run,) = compose.runs.iterdir()
+    saved = RunDirectory.open(run).read_policy("last")
+    assert saved.policy_version >= trained.policy_version
+    assert f"look at it     rollcast evaluate runs/{run.name}" in compose.run("logs", "--no-color", "learner")
+    figures = tmp_path / "evaluation.json"
+    done = rollcast("evaluate", run, "--n-episodes", 20, "--summary-json", figures)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(figures.read_text())["mean"] > LEARNT
+
+    compose.run("down")
+    assert compose.leftovers() == []
+
+
+@endless
+def test_a_learner_that_comes_back_finds_its_actors(compose):
+    compose.up(n_actors=2)
+    address = compose.address()
+    # the engine takes another free port when it starts a container again
+    with Watch(address) as watch:
+        watch.wait_for_training(2)
+        actors = watch.incarnations()
+
+    compose.run("restart", "learner")
+    with Watch(compose.address()) as watch:
+        watch.wait_for_training(2)
+        assert watch.incarnations() == actors, "the same processes"
+
+    (learner,) = compose.containers("learner")
+    learner.kill("SIGKILL")
+    compose.up(n_actors=2)
+    with Watch(compose.address()) as watch:
+        watch.wait_for_training(2)
+        assert watch.incarnations() == actors
+        watch.wait_for_progress()
+        assert watch.client.status().policy_lag_mean >= 0, "nothing that was played for the learners before"
+        trained = watch.client.status()
+
+    compose.run("stop")
+    assert compose.exit_codes() == {"runs-folder": [0], "learner": [0], "actor": [0, 0]}
+    restarted, _killed, stopped = sorted(compose.runs.iterdir(), key=lambda run: run.stat().st_ctime_ns)
+    for run, version in ((restarted, 2), (stopped, trained.policy_version)):
+        assert RunDirectory.open(run).read_policy("last").policy_version >= version, "drained: the policy is saved"
+
+
+def test_up_teaches_cartpole_and_ends_by_itself(compose):
+    """The command of the README, with nothing set."""
+    output = compose.run("up", "--no-build", "--no-color", timeout_s=180)
+    assert compose.exit_codes() == {"runs-folder": [0], "learner": [0], "actor": [0, 0]}
+    assert re.search(r"learner.*\| mean return +4\d\d\.\d \(solved: 475 over 100 episodes\)", output)
+    assert "Traceback" not in output
+    assert "ERROR" not in output
+
+
+class TestImages:
+    @pytest.mark.parametrize("name", ["rollcast-actor", "rollcast-learner"])
+    def test_nobody_is_root(self, engine, images, name):
+        output = engine.containers.run(images[name], ["-u"], entrypoint="id", remove=True, network_mode="none")
+        assert output.decode().strip() == "10001"
+
+    def test_the_actor_has_no_learner(self, engine, images):
+        check = "import actor, services, rollcast.v1, importlib.util as u; assert u.find_spec('learner') is None"
+        engine.containers.run(
+            images["rollcast-actor"], ["-c", check], entrypoint="python", remove=True, network_mode="none"
+        )
+
+    def test_the_learner_image_is_the_whole_command(self, engine, images):
+        output = engine.containers.run(images["rollcast-learner"], ["--version"], remove=True, network_mode="none")
+        assert output.decode().startswith("rollcast ")

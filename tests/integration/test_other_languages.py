@@ -1,0 +1,166 @@
+"""The gRPC API without a line of Python on the client's side: buf by reflection, Node.js by the .proto files."""
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from services.client import LearnerClient
+from services.errors import LearnerUnreachableError
+from services.status import ActorState, Phase
+from tests.processes import ROOT, free_port, running, wait_until
+
+pytestmark = pytest.mark.slow
+
+NODE = ROOT / "tests/integration/node"
+
+
+@pytest.fixture(scope="module")
+def learner(tmp_path_factory):
+    """The address of a `rollcast learner` that one small rollout moves to the next version."""
+    address = f"127.0.0.1:{free_port()}"
+    arguments = ("--run-dir", tmp_path_factory.mktemp("learner") / "run", "--n-rollout-steps", 8, "--batch-size", 2)
+    with running("learner", "learner", "--address", address, *arguments):
+        with LearnerClient(address, timeout_s=2.0) as client:
+            wait_until(lambda: _is_ready(client), "the learner", 40)
+        yield address
+
+
+def _is_ready(client):
+    try:
+        return client.status().phase is Phase.TRAINING
+    except LearnerUnreachableError:
+        return False
+
+
+def _unavailable(reason):
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{reason}; CI must have it", pytrace=False)
+    pytest.skip(reason)
+
+
+def _run(*command, **options):
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+
+
+class TestBufCurl:
+    """The commands of the README. They need no network: the learner describes itself by reflection."""
+
+    @pytest.fixture
+    def buf_curl(self, learner, tmp_path):
+        buf = Path(sys.executable).parent / "buf"
+        if not buf.exists():
+            _unavailable("buf is not installed (make env)")
+
+        def call(method, *arguments):
+            url = f"http://{learner}/rollcast.v1.{method}"
+            # from a folder without a .proto file, with a home without settings
+            return _run(
+                *(buf, "curl", "--protocol", "grpc", "--http2-prior-knowledge", *arguments, url),
+                cwd=tmp_path,
+                env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
+                timeout=30,
+            )
+
+        return call
+
+    def test_get_status(self, buf_curl):
+        done = buf_curl("LearnerService/GetStatus")
+        assert done.returncode == 0, done.stderr
+        status = json.loads(done.stdout)["status"]
+        assert status["phase"] == "PHASE_TRAINING"
+        assert status["algorithm"] == "impala"
+
+    def test_list_actors(self, buf_curl):
+        done = buf_curl("LearnerService/ListActors")
+        assert done.returncode == 0, done.stderr
+        json.loads(done.stdout)
+
+    def test_act(self, buf_curl):
+        observation = np.array([[0.01, 0.02, -0.03, 0.04]], "<f4")
+        tensor = {
+            "dtype": "DATA_TYPE_FLOAT32",
+            "shape": observation.shape,
+            "data": base64.b64encode(observation.tobytes()).decode(),
+        }
+        request = {"observation": [{"tensor": tensor}], "deterministic": True}
+        done = buf_curl("PolicyService/Act", "-d", json.dumps(request))
+        assert done.returncode == 0, done.stderr
+        response = json.loads(done.stdout)
+        action = np.frombuffer(base64.b64decode(response["action"]["data"]), "<i8")
+        assert response["action"]["dtype"] == "DATA_TYPE_INT64"
+        assert action.shape == (1,)
+        assert action[0] in (0, 1)
+        assert int(response["policyVersion"]) >= 1
+
+    def test_a_refusal_says_what_to_do(self, buf_curl):
+        done = buf_curl("LearnerService/WatchStatus", "-d", '{"interval_s": 0.001}')
+        # buf's exit code is the gRPC code, INVALID_ARGUMENT, times eight
+        assert done.returncode == 3 * 8
+        error = json.loads(done.stderr)
+        assert error["code"] == "invalid_argument"
+        assert "0.001" in error["message"]
+
+
+class TestNode:
+    @pytest.fixture
+    def node(self):
+        """The command, with its packages installed as the lock file says."""
+        for program in ("node", "npm"):
+            if shutil.which(program) is None:
+                _unavailable(f"{program} is not installed")
+        lock, installed = NODE / "package-lock.json", NODE / "node_modules" / ".package-lock.json"
+        if not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
+            done = _run("npm", "ci", "--no-progress", cwd=NODE, timeout=110)
+            assert done.returncode == 0, f"npm ci failed:\n{done.stderr[-1500:]}"
+        return shutil.which("node")
+
+    def test_the_lock_file_names_no_registry(self):
+        packages = json.loads((NODE / "package-lock.json").read_text())["packages"]
+        assert all("resolved" not in package for package in packages.values())
+        assert all("integrity" in package for name, package in packages.items() if name)
+
+    def test_a_session(self, node, learner):
+        """Status, policy, actions, and a rollout of an actor that rollcast has not written."""
+        done = _run(node, NODE / "client.mjs", learner, ROOT / "proto", timeout=60)
+        assert done.returncode == 0, done.stderr
+        session = [json.loads(line) for line in done.stdout.splitlines()]
+        results = {}
+        for line in session:
+            results.setdefault(line.pop("call"), []).append(line)
+
+        (status,) = results["GetStatus"]
+        assert status["phase"] == "PHASE_TRAINING"
+        assert results["WatchStatus"] == [{"phases": ["PHASE_TRAINING"] * 2}]
+
+        (policy,) = results["GetPolicy"]
+        with LearnerClient(learner) as client:
+            _, state = client.get_policy()
+            assert policy["shapes"] == {name: list(array.shape) for name, array in state.items()}
+            assert policy["n_bytes"] > sum(array.nbytes for array in state.values())
+
+        acted, refused = results["Act"]
+        assert acted["dtype"] == "DATA_TYPE_INT64"
+        assert set(acted["actions"]) <= {0, 1}
+        assert refused["refused"] == "INVALID_ARGUMENT"
+
+        (agreed,) = results["Join"]
+        assert agreed["n_rollout_steps"] == 8
+        assert agreed["policy"]["network"] == "auto"
+        opened, acknowledged = (line.popitem()[1] for line in results["StreamRollouts"])
+        assert (opened["acknowledged_sequence"], acknowledged["acknowledged_sequence"]) == ("0", "1")
+        (listed,) = results["ListActors"]
+        assert [actor["actor_id"] for actor in listed["actors"]] == ["foreign-node"]
+
+        with LearnerClient(learner) as client:
+            # 2 trajectories are a batch: what was played in JavaScript has been learnt from
+            wait_until(lambda: client.status().updates == 1, "an update with the rollout")
+            (actor,) = client.actors()
+            assert (actor.state, actor.rollouts, actor.env_steps) == (ActorState.LEFT, 1, 16)
+            assert client.status().rejected_rollouts == 0

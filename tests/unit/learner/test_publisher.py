@@ -1,0 +1,69 @@
+import threading
+
+import numpy as np
+import pytest
+
+from actor.policies.torch_policy import TorchPolicy
+from learner.publisher import PolicyPublisher
+from services.errors import InvalidInputError, NotReadyError
+from services.policies import PolicySpec
+from services.spaces import FLAT_SUBSTEP
+from tests.rollout_samples import CARTPOLE_LIKE
+
+SPEC = PolicySpec(hidden_sizes=(4,))
+
+
+def make_publisher() -> tuple[PolicyPublisher, TorchPolicy]:
+    return PolicyPublisher(CARTPOLE_LIKE, SPEC, seed=0), TorchPolicy(CARTPOLE_LIKE, SPEC)
+
+
+def test_versions_count_from_one_and_each_is_encoded_once():
+    publisher, policy = make_publisher()
+    assert publisher.version == 0
+    assert [publisher.publish(policy.state_arrays()) for _ in range(3)] == [1, 2, 3]
+    first, again = publisher.newest(), publisher.newest()
+    assert first is again
+    assert first.version == 3
+    assert publisher.n_encoded == 3
+
+
+def test_waiting_gives_the_newest_and_skips_those_between():
+    publisher, policy = make_publisher()
+    assert publisher.wait_newer(0, 0.0) is None
+    received = []
+    waiter = threading.Thread(target=lambda: received.append(publisher.wait_newer(0, 10.0)))
+    waiter.start()
+    publisher.publish(policy.state_arrays())
+    waiter.join(10)
+    assert received[0].version == 1
+    publisher.publish(policy.state_arrays())
+    publisher.publish(policy.state_arrays())
+    assert publisher.wait_newer(1, 0.0).version == 3
+    assert publisher.wait_newer(3, 0.0) is None
+
+
+def test_the_end_wakes_those_who_wait():
+    publisher, _ = make_publisher()
+    received = []
+    waiter = threading.Thread(target=lambda: received.append(publisher.wait_newer(0, 60.0)))
+    waiter.start()
+    publisher.end()
+    waiter.join(10)
+    assert received == [None]
+    assert publisher.ended
+
+
+def test_act_uses_the_newest_version():
+    publisher, policy = make_publisher()
+    observation = {"": np.zeros((3, 4), np.float32)}
+    with pytest.raises(NotReadyError, match="no policy yet"):
+        publisher.act(observation, substep_key=FLAT_SUBSTEP, deterministic=True)
+    for bias, best in (((5.0, 0.0), 0), ((0.0, 5.0), 1)):
+        state = {name: np.zeros_like(array) for name, array in policy.state_arrays().items()}
+        state[max(name for name in state if name.endswith("bias"))] = np.array(bias, np.float32)
+        version = publisher.publish(state)
+        action, acted = publisher.act(observation, substep_key=FLAT_SUBSTEP, deterministic=True)
+        assert action.tolist() == [best] * 3
+        assert acted == version
+    with pytest.raises(InvalidInputError, match="substep_key 'x' does not exist"):
+        publisher.act(observation, substep_key="x", deterministic=True)
