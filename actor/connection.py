@@ -14,9 +14,9 @@ from typing import Self
 from actor.backoff import backoff_delays
 from services.client import LearnerClient
 from services.errors import (
-    ActorReplacedError,
     LearnerUnreachableError,
     NotReadyError,
+    ProtocolMismatchError,
     RollcastError,
     UnknownActorError,
 )
@@ -260,9 +260,11 @@ class LearnerConnection:
             agreement.policy,
             agreement.incarnation,
         ):
-            raise ActorReplacedError(
-                f"the learner at {self._address} came back with another plan: {before} became {agreement}; start this "
-                "actor again to follow it"
+            raise ProtocolMismatchError(
+                f"the learner at {self._address} came back with another plan: rollouts of {agreement.n_rollout_steps} "
+                f"steps with {agreement.policy} for incarnation {agreement.incarnation}; before, "
+                f"{before.n_rollout_steps} steps with {before.policy} for {before.incarnation}; start this actor again "
+                "to follow it"
             )
 
     def _keep_uplink(self) -> None:

@@ -25,6 +25,7 @@ import gymnasium
 
 from actor.acting_loop import act_until_stopped, make_offer
 from actor.connection import LearnerConnection
+from actor.environments.failures import EnvironmentFailedError
 from actor.environments.make import make_vector_env
 from actor.threads import limit_threads
 from services.allocator import reuse_large_buffers
@@ -82,7 +83,7 @@ def run_local_actor(plan: LocalActorPlan, failures: Connection) -> None:
         report = {
             "exception_type": type(error).__name__,
             "message": str(error),
-            "traceback": "".join(traceback.format_exception(error)),
+            "traceback": _traceback_for_people(error),
         }
         with contextlib.suppress(OSError):  # the parent has gone, and with it whoever would read this
             failures.send_bytes(json.dumps(report).encode())
@@ -90,6 +91,13 @@ def run_local_actor(plan: LocalActorPlan, failures: Connection) -> None:
             sys.exit(1)
     finally:
         failures.close()
+
+
+def _traceback_for_people(error: BaseException) -> str:
+    """Where an environment failed, or an unforeseen error came from; the errors of the tree say it themselves."""
+    if isinstance(error, EnvironmentFailedError):
+        return error.exception_traceback
+    return "" if isinstance(error, RollcastError) else "".join(traceback.format_exception(error))
 
 
 def _act(plan: LocalActorPlan, stop: threading.Event) -> None:

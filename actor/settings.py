@@ -1,5 +1,6 @@
 """The settings of an actor process."""
 
+import os
 import socket
 from typing import Annotated, Literal
 
@@ -35,8 +36,9 @@ class ActorSettings(ActingSettings):
 
     learner_address: str = Field("localhost:50051", description="Where the learner listens: host:port or unix:/path.")
     actor_id: str = Field(
-        default_factory=socket.gethostname,
-        description="This actor's name, kept with its slot when it is started again. Default: the host's.",
+        default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}",
+        description="This actor's name; one that is started again under its name keeps its slot. Default: the host's "
+        "name and the number of the process.",
     )
     network: str = Field(
         "auto",

@@ -80,6 +80,7 @@ def measure_end_to_end(vectorization: str, n_steps: int, batch_size: int, second
     from learner.actors.subproc import SubprocDistributedActors
     from learner.algorithms.impala import Impala
     from learner.algorithms.impala_settings import ImpalaSettings
+    from learner.experience import FreshExperience
     from learner.progress import TrainingProgress
     from learner.training_run import probe_spaces
 
@@ -91,12 +92,12 @@ def measure_end_to_end(vectorization: str, n_steps: int, batch_size: int, second
     ) as actors:
 
         def train_for(duration_s: float) -> TrainingProgress:
-            progress = TrainingProgress()
+            progress, source = TrainingProgress(), FreshExperience(actors)
             started = time.perf_counter()
             while time.perf_counter() - started < duration_s:
-                batch, _, _, dequeue_s = actors.collect_outputs("cpu")
-                algorithm.update(batch, progress=0.0)
-                progress.record(batch, policy_version=actors.policy_version, dequeue_s=dequeue_s)
+                experience = source.next("cpu")
+                algorithm.update(experience.batch, progress=0.0)
+                progress.record(experience)
                 actors.broadcast_updated_policy(algorithm.policy_state())
             return progress
 

@@ -78,6 +78,8 @@ def watch(learner: psutil.Process, minutes: float, interval_s: float) -> list[tu
     started = time.monotonic()
     while (elapsed := (time.monotonic() - started) / 60) < minutes:
         time.sleep(min(interval_s, 60 * (minutes - elapsed)))
+        if learner.status() == psutil.STATUS_ZOMBIE:
+            raise SystemExit("training ended; expected it to go on until it is interrupted; see what it said above")
         learner_mib, actors_mib, n_children = resident_mib(learner)
         samples.append(((time.monotonic() - started) / 60, learner_mib, actors_mib))
         print(

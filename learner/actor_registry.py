@@ -31,6 +31,8 @@ class ActorRecord:
     last_error: str = ""
     last_seen: float = field(default_factory=time.monotonic)
     cancel_stream: Callable[[], None] | None = None
+    # processes that had this name before
+    replaced_nonces: frozenset[int] = frozenset()
 
     def info(self) -> ActorInfo:
         """The record as a value."""
@@ -87,6 +89,7 @@ class ActorRegistry:
 
         Raises:
             LimitExceededError: `max_actors` are alive already.
+            ActorReplacedError: Another process has taken the name over from this one.
         """
         with self._lock:
             actor_id = offer.actor_id or self._free_name()
@@ -94,6 +97,11 @@ class ActorRegistry:
             if known is not None and known.process_nonce == offer.process_nonce:
                 known.offer, known.last_seen = offer, time.monotonic()
                 return known
+            if known is not None and offer.process_nonce in known.replaced_nonces:
+                raise ActorReplacedError(
+                    f"another process has joined as {actor_id!r} since this one did: give each actor its own "
+                    "--actor-id, or end one of the two"
+                )
             alive = sum(record.state in (ActorState.JOINED, ActorState.STREAMING) for record in self._records.values())
             if (known is None or known.state not in (ActorState.JOINED, ActorState.STREAMING)) and (
                 alive >= self._max_actors
@@ -110,6 +118,7 @@ class ActorRegistry:
                 process_nonce=offer.process_nonce,
                 offer=offer,
                 last_error="" if known is None else known.last_error,
+                replaced_nonces=frozenset() if known is None else known.replaced_nonces | {known.process_nonce},
             )
             self._records[actor_id] = record
             replaced = None if known is None else known.cancel_stream

@@ -31,7 +31,10 @@ class BatchColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """B trajectories of T steps.
+    """B trajectories of T steps, or B transitions, T = 1, from a replay buffer.
+
+    A transition is what n steps came to: `reward` is their discounted sum, `last_observation` the true observation
+    after the last of them, and `discount` what its value is multiplied by.
 
     The tensors are views of a slot of the batcher's ring: they stay valid until `Batcher` has handed out as many
     batches as its ring has slots. Whoever keeps one longer clones it.
@@ -47,6 +50,10 @@ class Batch:
         policy_version: int64 `[B]` on the CPU, the version that acted in each trajectory.
         n_env_steps: The number of transitions.
         episodes: Episodes that ended in these trajectories.
+        keys: int64 `[B]` on the CPU, the entries of the replay buffer; None for fresh rollouts.
+        weights: float32 `[B]`, importance weights of prioritised sampling; None: all 1.
+        discount: float32 `[B]`, the discount of a step to the power of the number of steps that are folded into the
+            transition; None: that of one step, from the algorithm's settings.
     """
 
     substeps: Mapping[str, BatchColumns]
@@ -58,3 +65,6 @@ class Batch:
     policy_version: NDArray[np.int64]
     n_env_steps: int
     episodes: tuple[EpisodeStatistics, ...]
+    keys: NDArray[np.int64] | None = None
+    weights: Tensor | None = None
+    discount: Tensor | None = None

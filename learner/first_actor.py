@@ -40,8 +40,8 @@ def spaces_of_first_actor(address: str, *, max_actors: int, timeout_s: float) ->
         server.stop(_GRACE_S)
     if offer is None:
         raise CollectTimeoutError(
-            f"no actor came to {server.address} for {timeout_s:.0f} s to say what its environments look like; start one "
-            "with `rollcast actor`, or give the learner the environment with --spaces-from environment"
+            f"no actor came to {server.address} for {timeout_s:.0f} s to say what its environments look like; start "
+            "one with `rollcast actor`, or give the learner the environment with --spaces-from environment"
         )
     return offer.spaces
 
@@ -49,10 +49,9 @@ def spaces_of_first_actor(address: str, *, max_actors: int, timeout_s: float) ->
 class _Reception:
     """Stands in for a learner that cannot be made yet: notes the first offer, and asks everybody to come back."""
 
-    spaces: EnvironmentSpaces = {}
-    ended = False
-
     def __init__(self) -> None:
+        self.spaces: EnvironmentSpaces = {}
+        self.ended = False
         self._offered = threading.Event()
         self._offer: JoinOffer | None = None
 

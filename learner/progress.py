@@ -5,7 +5,7 @@ import threading
 import time
 from collections import deque
 
-from learner.batch import Batch
+from learner.experience import Experience
 
 # Rates are taken over this many of the last seconds.
 _RATE_WINDOW_S = 5.0
@@ -16,7 +16,7 @@ class ProgressSnapshot:
     """Progress at one moment.
 
     Attributes:
-        env_steps: Environment steps trained on.
+        env_steps: Environment steps that have come from the actors.
         updates: Updates done.
         seconds: Since the start.
         env_steps_per_second: Over the last seconds.
@@ -58,28 +58,23 @@ class TrainingProgress:
 
     @property
     def env_steps(self) -> int:
-        """Environment steps trained on."""
+        """Environment steps that have come from the actors."""
         return self._env_steps
 
-    def record(self, batch: Batch, *, policy_version: int, dequeue_s: float) -> None:
-        """Counts an update.
-
-        Args:
-            batch: What was trained on.
-            policy_version: The version that learnt from it.
-            dequeue_s: How long the trainer waited for it, in seconds.
-        """
-        lag = policy_version - batch.policy_version
+    def record(self, experience: Experience) -> None:
+        """Counts an update, and what has come from the actors for it."""
+        lag = experience.policy_lag
         now = time.monotonic()
         with self._lock:
-            self._env_steps += batch.n_env_steps
+            self._env_steps += experience.env_steps
             self._updates += 1
-            self._lag_sum += int(lag.sum())
-            self._lag_count += len(lag)
-            self._lag_max = max(self._lag_max, int(lag.max()))
-            self._waited_s += dequeue_s
-            self._episodes += len(batch.episodes)
-            self._returns.extend(episode.episode_return for episode in batch.episodes)
+            if len(lag):
+                self._lag_sum += int(lag.sum())
+                self._lag_count += len(lag)
+                self._lag_max = max(self._lag_max, int(lag.max()))
+            self._waited_s += experience.waited_s
+            self._episodes += len(experience.episodes)
+            self._returns.extend(episode.episode_return for episode in experience.episodes)
             if now - self._marks[-1][0] >= _RATE_WINDOW_S / 50:
                 self._marks.append((now, self._env_steps, self._updates))
                 while now - self._marks[0][0] > _RATE_WINDOW_S and len(self._marks) > 2:

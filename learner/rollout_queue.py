@@ -1,11 +1,14 @@
 """The bounded queue between the threads that receive rollouts and the one that batches them."""
 
+import dataclasses
 import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from services.rollouts import Rollout
+import numpy as np
+
+from services.rollouts import Rollout, SubstepColumns
 
 # How often a blocked producer checks that its stream is still there.
 _CHECK_S = 0.5
@@ -23,6 +26,37 @@ class RolloutSlice:
     def n_trajectories(self) -> int:
         """How many."""
         return self.stop - self.start
+
+    def to_rollout(self) -> Rollout:
+        """These trajectories as a rollout of their own; views of the whole."""
+        whole, cut = self.rollout, slice(self.start, self.stop)
+        if self.n_trajectories == whole.n_envs:
+            return whole
+        wanted = (whole.final_index[:, 1] >= self.start) & (whole.final_index[:, 1] < self.stop)
+        return dataclasses.replace(
+            whole,
+            substeps={
+                key: SubstepColumns(
+                    observation={path: array[:, cut] for path, array in columns.observation.items()},
+                    action=columns.action[:, cut],
+                    log_prob=columns.log_prob[:, cut],
+                    last_observation={path: array[cut] for path, array in columns.last_observation.items()},
+                    final_observation={path: array[wanted] for path, array in columns.final_observation.items()},
+                )
+                for key, columns in whole.substeps.items()
+            },
+            reward=whole.reward[:, cut],
+            terminated=whole.terminated[:, cut],
+            truncated=whole.truncated[:, cut],
+            valid=None if whole.valid is None else whole.valid[:, cut],
+            final_index=whole.final_index[wanted] - np.array([0, self.start], np.int32),
+            episodes=tuple(
+                dataclasses.replace(episode, env_index=episode.env_index - self.start)
+                for episode in whole.episodes
+                if self.start <= episode.env_index < self.stop
+            ),
+            env_seeds=whole.env_seeds[cut],
+        )
 
 
 class RolloutQueue:

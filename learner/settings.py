@@ -1,13 +1,18 @@
 """The settings of the learner's processes: `train`, `learner`, `status`, `evaluate`. Imports neither torch nor grpc."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 from pydantic_settings import CliPositionalArg
 
 from actor.settings import ActingSettings, EnvironmentSettings
+from learner.algorithms.defaults import with_algorithm_defaults
+from learner.algorithms.dqn_settings import DqnSettings
 from learner.algorithms.impala_settings import ImpalaSettings
+from learner.algorithms.sac_settings import SacSettings
+from learner.replay.replay_settings import ReplaySettings
 from services.policies import Activation
 from services.settings import EntryPointKwargs, ProcessSettings
 
@@ -20,8 +25,17 @@ class LearnerSettings(EnvironmentSettings):
     address: str = Field(
         "localhost:50051", description="Where to listen: host:port (port 0: any free one) or unix:/path."
     )
-    algorithm: Literal["impala"] = Field("impala", description="What learns.")
+    algorithm: Literal["impala", "sac", "dqn"] = Field(
+        "impala",
+        description="What learns. The defaults below are IMPALA's; learner/algorithms/defaults.py has those of the "
+        "others where they differ.",
+    )
     impala: ImpalaSettings = Field(default_factory=ImpalaSettings, description="Settings of IMPALA.")
+    sac: SacSettings = Field(default_factory=SacSettings, description="Settings of SAC.")
+    dqn: DqnSettings = Field(default_factory=DqnSettings, description="Settings of DQN.")
+    replay: ReplaySettings = Field(
+        default_factory=ReplaySettings, description="The replay buffer of off-policy algorithms."
+    )
     network: str = Field(
         "auto",
         description="The policy network: auto (an MLP for vectors, the Nature CNN for images, chosen from the space), "
@@ -35,6 +49,9 @@ class LearnerSettings(EnvironmentSettings):
     n_rollout_steps: Annotated[int, Field(ge=1)] = Field(32, description="T: environment steps in a rollout.")
     batch_size: Annotated[int, Field(ge=1)] = Field(
         64, description="B: rollouts (trajectories of one environment) in a batch."
+    )
+    updates_per_broadcast: Annotated[int, Field(ge=1)] = Field(
+        1, description="Updates between two policies that are cast to the actors."
     )
     queue_out_of_sync_factor: Annotated[float, Field(gt=0)] = Field(
         1.0, description="Times batch_size, the rollouts that may wait in the queue: bounds how stale they are."
@@ -75,6 +92,12 @@ class LearnerSettings(EnvironmentSettings):
         600.0, description="Seconds without any rollout after which training fails, saying whom it waited for."
     )
     log_level: LogLevel = Field("WARNING", description="What to log, to stderr.")
+
+    @classmethod
+    def from_command_line(cls, program: str, arguments: Sequence[str]) -> Self:
+        """Reads the settings; what nobody has set gets the algorithm's default."""
+        settings = super().from_command_line(program, arguments)
+        return with_algorithm_defaults(settings, settings.algorithm)
 
 
 class ServingSettings(LearnerSettings):

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from learner.actors.base import DistributedActors
 from learner.algorithms.algorithm import Algorithm, Metrics
 from learner.control import TrainingControl
+from learner.experience import ExperienceSource
 from learner.progress import TrainingProgress
 from learner.run_directory import PolicyName, RunDirectory, SavedPolicy
 from learner.writers import MetricsWriter, write_all
@@ -50,12 +50,14 @@ class Schedule:
     Attributes:
         total_steps: Environment steps after which training ends.
         stop_return: Mean return at which training ends; None: at none.
+        updates_per_broadcast: Updates between two policies that are cast.
         log_interval_s: Seconds between two records of metrics.
         checkpoint_interval_s: Seconds between two checkpoints.
     """
 
     total_steps: int
     stop_return: float | None
+    updates_per_broadcast: int = 1
     log_interval_s: float = 2.0
     checkpoint_interval_s: float = 300.0
 
@@ -64,7 +66,7 @@ class Trainer:
     """Collects, updates, broadcasts, until there is a reason to stop. Everything else looks on.
 
     Args:
-        actors: Who acts; started and stopped by `run`.
+        experience: Where batches come from; its actors are started and stopped by `run`.
         algorithm: What learns.
         control: Who may steer.
         schedule: When to do what.
@@ -75,7 +77,7 @@ class Trainer:
 
     def __init__(
         self,
-        actors: DistributedActors,
+        experience: ExperienceSource,
         algorithm: Algorithm,
         control: TrainingControl,
         schedule: Schedule,
@@ -84,7 +86,8 @@ class Trainer:
         run: RunDirectory | None = None,
         writers: Sequence[MetricsWriter] = (),
     ) -> None:
-        self._actors = actors
+        self._experience = experience
+        self._actors = experience.actors
         self._algorithm = algorithm
         self._control = control
         self._schedule = schedule
@@ -96,7 +99,7 @@ class Trainer:
         self._best_return = float("-inf")
         self._next_log = self._next_best = 0.0
         self._next_checkpoint = time.monotonic() + schedule.checkpoint_interval_s
-        control.attach(actors, self._progress, self._save_checkpoint if run is not None else None)
+        control.attach(self._actors, self._progress, self._save_checkpoint if run is not None else None)
 
     def run(self) -> TrainingSummary:
         """Trains until solved, out of steps, or told to stop; saves the policy, stops the actors.
@@ -106,16 +109,21 @@ class Trainer:
             ActorFailedError: The actors cannot go on.
             RollcastError: Training diverged.
         """
-        actors, algorithm, control, progress = self._actors, self._algorithm, self._control, self._progress
+        source, algorithm, control, progress = self._experience, self._algorithm, self._control, self._progress
+        schedule = self._schedule
         try:
-            with actors:
+            with source:
                 control.enter(Phase.TRAINING)
                 while not self._is_done():
-                    batch, _, _, dequeue_s = actors.collect_outputs(self._device)
+                    experience = source.next(self._device)
                     with control.update_turn():
-                        metrics = algorithm.update(batch, progress=progress.env_steps / self._schedule.total_steps)
-                        progress.record(batch, policy_version=actors.policy_version, dequeue_s=dequeue_s)
-                        actors.broadcast_updated_policy(algorithm.policy_state())
+                        metrics = algorithm.update(
+                            experience.batch, progress=min(1.0, progress.env_steps / schedule.total_steps)
+                        )
+                        source.learnt(experience.batch, algorithm.priorities)
+                        progress.record(experience)
+                        if algorithm.n_updates % schedule.updates_per_broadcast == 0:
+                            self._actors.broadcast_updated_policy(algorithm.policy_state())
                     self._keep(metrics)
                 control.enter(Phase.STOPPING)
         except CollectInterruptedError:
@@ -162,6 +170,8 @@ class Trainer:
         }
         losses = {f"{self._control.algorithm}/{name}": float(value) for name, value in metrics.items()}
         write_all(self._writers, now.env_steps, values | losses)
+        # A record ends an epoch, which would otherwise keep the episodes of the whole run.
+        self._actors.get_epoch_stats_aggregator().reset_epoch()
 
     def _save_policy(self, name: PolicyName) -> None:
         if self._run is None:

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,13 +16,18 @@ from actor.environments.make import EnvironmentFactory, environment_spaces, make
 from actor.policies.torch_policy import TorchPolicy
 from learner.actors.base import DistributedActors
 from learner.algorithms.algorithm import Algorithm
+from learner.algorithms.dqn import Dqn
 from learner.algorithms.impala import Impala
+from learner.algorithms.sac import Sac
 from learner.control import TrainingControl
+from learner.experience import ExperienceSource, FreshExperience
+from learner.replay.buffer import ReplayBuffer
+from learner.replayed_experience import MAX_TRAJECTORIES, ReplayedExperience
 from learner.run_directory import RunDirectory
 from learner.settings import LearnerSettings
 from learner.trainer import Schedule, Trainer, TrainingSummary
 from learner.writers import JsonLinesWriter, TensorBoardWriter
-from services.errors import ConfigurationError
+from services.errors import AddressInUseError, ConfigurationError
 from services.policies import PolicySpec
 from services.spaces import EnvironmentSpaces
 
@@ -84,12 +90,13 @@ def training_run(
         for writer in writers:
             stack.callback(writer.close)
         trainer = Trainer(
-            actors,
+            make_experience(settings, actors, algorithm.policy),
             algorithm,
             control,
             Schedule(
                 total_steps=settings.total_steps,
                 stop_return=stop_return,
+                updates_per_broadcast=settings.updates_per_broadcast,
                 log_interval_s=settings.log_interval_s,
                 checkpoint_interval_s=settings.checkpoint_interval_s,
             ),
@@ -97,15 +104,45 @@ def training_run(
             run=run_directory,
             writers=writers,
         )
-        yield TrainingRun(
-            trainer=trainer, control=control, actors=actors, run_directory=run_directory, stop_return=stop_return
-        )
+        try:
+            yield TrainingRun(
+                trainer=trainer, control=control, actors=actors, run_directory=run_directory, stop_return=stop_return
+            )
+        except AddressInUseError:
+            # nothing has been learnt: leave nothing behind, so that the same command works when the address is free
+            shutil.rmtree(run_directory.path, ignore_errors=True)
+            raise
 
 
 def make_algorithm(settings: LearnerSettings, spaces: EnvironmentSpaces, device: torch.device) -> Algorithm:
     """Makes the algorithm that the settings name."""
     spec = PolicySpec(network=settings.network, hidden_sizes=settings.hidden_sizes, activation=settings.activation)
-    return Impala(spaces, spec, settings.impala, device=device, seed=settings.seed)
+    if settings.algorithm == "impala":
+        return Impala(spaces, spec, settings.impala, device=device, seed=settings.seed)
+    if settings.algorithm == "sac":
+        return Sac(spaces, spec, settings.sac, device=device, seed=settings.seed)
+    return Dqn(spaces, spec, settings.dqn, device=device, seed=settings.seed)
+
+
+def make_experience(settings: LearnerSettings, actors: DistributedActors, policy: TorchPolicy) -> ExperienceSource:
+    """Fresh rollouts for IMPALA, a replay buffer for the others."""
+    if settings.algorithm == "impala":
+        return FreshExperience(actors)
+    buffer = ReplayBuffer(
+        settings.replay,
+        policy.spaces,
+        n_rollout_steps=settings.n_rollout_steps,
+        batch_size=settings.batch_size,
+        n_envs=MAX_TRAJECTORIES,
+        discount=settings.sac.discount if settings.algorithm == "sac" else settings.dqn.discount,
+        seed=settings.seed,
+    )
+    return ReplayedExperience(actors, buffer, policy=policy, batch_size=settings.batch_size)
+
+
+def actors_batch_size(settings: LearnerSettings) -> int:
+    """Trajectories that are collected at once: a batch; or, for a replay buffer, whatever comes first."""
+    return settings.batch_size if settings.algorithm == "impala" else 1
 
 
 def probe_spaces(env_factory: EnvironmentFactory) -> EnvironmentSpaces:

@@ -22,7 +22,8 @@ _OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     ("grpc.http2.max_pings_without_data", 0),
     # A learner that restarts is back within seconds; gRPC's default would wait up to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.min_reconnect_backoff_ms", 200),
+    # gRPC gives every attempt to connect this long
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 5_000),
     # Two clients in one process share no connection: each has its own flow-control window.
     ("grpc.use_local_subchannel_pool", 1),

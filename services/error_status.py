@@ -35,7 +35,6 @@ STATUS_CODES: Final[dict[type[RollcastError], grpc.StatusCode]] = {
     errors.LearnerUnreachableError: grpc.StatusCode.UNAVAILABLE,
     errors.ActorFailedError: grpc.StatusCode.ABORTED,
     errors.CollectTimeoutError: grpc.StatusCode.DEADLINE_EXCEEDED,
-    errors.CollectInterruptedError: grpc.StatusCode.CANCELLED,
     errors.CollectInterruptedError: grpc.StatusCode.ABORTED,
     errors.StatisticsError: grpc.StatusCode.NOT_FOUND,
 }

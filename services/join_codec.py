@@ -7,13 +7,14 @@ from rollcast.v1 import rollout_pb2
 
 from services.errors import InvalidInputError, ProtocolMismatchError
 from services.joining import PROTOCOL_VERSION, JoinAgreement, JoinOffer
-from services.policies import Activation, PolicySpec
+from services.policies import Activation, PolicyHead, PolicySpec
 from services.space_codec import environment_spaces_from_proto, environment_spaces_to_proto
 from services.spaces import check_action_space_supported
 
 _ACTOR_ID: Final = re.compile(r"[A-Za-z0-9._-]{0,128}", re.ASCII)
 _MAX_NETWORK_LENGTH: Final = 512
 _ACTIVATIONS: Final[tuple[Activation, ...]] = get_args(Activation)
+_HEADS: Final[tuple[PolicyHead, ...]] = get_args(PolicyHead)
 
 
 def join_offer_to_proto(offer: JoinOffer) -> rollout_pb2.JoinRequest:
@@ -110,6 +111,8 @@ def join_agreement_to_proto(agreement: JoinAgreement) -> rollout_pb2.JoinRespons
             network=agreement.policy.network,
             hidden_sizes=agreement.policy.hidden_sizes,
             activation=agreement.policy.activation,
+            # Empty, so that actors from before there were heads understand it, and its bytes are what they were.
+            head="" if agreement.policy.head == "default" else agreement.policy.head,
         ),
         max_message_bytes=agreement.max_message_bytes,
     )
@@ -125,7 +128,8 @@ def join_agreement_from_proto(proto: rollout_pb2.JoinResponse) -> JoinAgreement:
         The agreement.
 
     Raises:
-        InvalidInputError: The learner gives no name, no incarnation, no work, or an activation that is not known.
+        InvalidInputError: The learner gives no name, no incarnation, no work, or an activation or a head that is not
+            known.
     """
     if not proto.actor_id or proto.incarnation < 1 or proto.n_rollout_steps < 1:
         raise InvalidInputError(
@@ -139,6 +143,12 @@ def join_agreement_from_proto(proto: rollout_pb2.JoinResponse) -> JoinAgreement:
             f"{list(_ACTIVATIONS)}; install "
             "the same rollcast on both sides"
         )
+    head = next((known for known in _HEADS if known == (proto.policy.head or "default")), None)
+    if head is None:
+        raise InvalidInputError(
+            f"the learner's policy has head {proto.policy.head!r}; expected one of {list(_HEADS)}; install the same "
+            "rollcast on both sides"
+        )
     return JoinAgreement(
         actor_id=proto.actor_id,
         slot=proto.slot,
@@ -148,7 +158,10 @@ def join_agreement_from_proto(proto: rollout_pb2.JoinResponse) -> JoinAgreement:
         env_seed=proto.env_seed,
         agent_seed=proto.agent_seed,
         policy=PolicySpec(
-            network=proto.policy.network, hidden_sizes=tuple(proto.policy.hidden_sizes), activation=activation
+            network=proto.policy.network,
+            hidden_sizes=tuple(proto.policy.hidden_sizes),
+            activation=activation,
+            head=head,
         ),
         max_message_bytes=proto.max_message_bytes,
     )

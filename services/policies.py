@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 AUTO_NETWORK = "auto"
 
 Activation = Literal["tanh", "relu"]
+PolicyHead = Literal["default", "squashed_gaussian", "q_values", "dueling_q_values"]
 
 # A state_dict as numpy arrays, by the names torch gives its parameters and buffers.
 PolicyState = Mapping[str, NDArray[np.generic]]
@@ -24,8 +25,13 @@ class PolicySpec:
             `"package.module:factory"`.
         hidden_sizes: Sizes of the hidden layers of the MLP.
         activation: The MLP's activation.
+        head: What the network's outputs mean: `"default"`, the parameters of the action space's own distribution;
+            `"squashed_gaussian"`, means and log standard deviations before a tanh that fits the Box's bounds;
+            `"q_values"`, the value of each Discrete action; `"dueling_q_values"`, the value of the observation and
+            then the advantage of each Discrete action.
     """
 
     network: str = AUTO_NETWORK
     hidden_sizes: tuple[int, ...] = (64, 64)
     activation: Activation = "tanh"
+    head: PolicyHead = "default"

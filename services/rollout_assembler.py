@@ -1,5 +1,6 @@
 """From messages to a rollout: deferred bytes go straight from their frames into the columns."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -169,6 +170,14 @@ class RolloutAssembler:
         final_index = values.get("final_index", _NO_FINAL_INDEX)
         if len(final_index):
             self._check_final_index(header, final_index)
+        for episode in header.episodes:
+            # after the columns: a reward that is not finite names its step, which says more
+            if not math.isfinite(episode.episode_return):
+                refuse(
+                    header,
+                    f"an episode of environment {episode.env_index} with return {episode.episode_return}",
+                    "a finite return",
+                )
         return Rollout(
             actor_id=header.actor_id,
             incarnation=header.incarnation,

@@ -49,12 +49,16 @@ class _Mlp(torch.autograd.Function):
         n_layers = len(ctx.saved_tensors) // 2
         inputs, weights = ctx.saved_tensors[:n_layers], ctx.saved_tensors[n_layers:]
         # Last layer first, bias before weight: turned round at the end.
-        gradients: list[Tensor] = []
+        gradients: list[Tensor | None] = []
         for layer in range(n_layers - 1, -1, -1):
             x = inputs[layer]
-            narrow = x.shape[1] < _NARROW
-            gradients.append(gradient.sum(0))
-            gradients.append(x.t().mm(gradient).t() if narrow else gradient.t().mm(x))
+            if ctx.needs_input_grad[2 + 2 * layer]:
+                narrow = x.shape[1] < _NARROW
+                gradients.append(gradient.sum(0))
+                gradients.append(x.t().mm(gradient).t() if narrow else gradient.t().mm(x))
+            else:
+                # Frozen, as a critic is whose opinion of an action is differentiated: half of the work is not needed.
+                gradients += [None, None]
             if layer == 0:
                 break
             gradient = gradient.mm(weights[layer])

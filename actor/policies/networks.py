@@ -105,7 +105,9 @@ class AutoNetwork(nn.Module):
         parts = [cnn(observation[path]) for path, cnn in zip(self._image_paths, self.images, strict=True)]
         parts += [_leaf_features(leaf, observation[leaf.path]) for leaf in self._vectors]
         x = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-        return mlp(x, list(self.layers.parameters()), self._activation)
+        # Not self.layers.parameters(), which takes as long as a small layer's product.
+        parameters = [p for layer in self.layers for p in layer._parameters.values() if p is not None]
+        return mlp(x, parameters, self._activation)
 
 
 class NatureCnn(nn.Module):

@@ -1,7 +1,6 @@
 """Acting with an MLP on vectors, in numpy: a third of the time of torch for small networks, and nothing to load."""
 
 import numpy as np
-from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from actor.policies.distributions import Parameters
@@ -18,19 +17,20 @@ _FLOAT32 = np.dtype(np.float32)
 class NumpyMlpPolicy(Policy):
     """`TorchPolicy` with `network="auto"` and no images, computed by numpy."""
 
-    def __init__(self, spaces: EnvironmentSpaces, spec: PolicySpec, *, seed: int) -> None:
+    def __init__(self, spaces: EnvironmentSpaces, spec: PolicySpec, *, seed: int, slot: int = 0) -> None:
         """Prepares buffers.
 
         Args:
             spaces: The environment's spaces by substep key; no leaf is an image.
-            spec: Hidden sizes and activation.
+            spec: Hidden sizes, activation and head.
             seed: Seeds the sampling of actions.
+            slot: The actor's, at least 0: which of the rates of exploration is its own.
 
         Raises:
             ConfigurationError: If a leaf is an image.
-            InvalidSpaceError: If a space is of a kind that is not supported.
+            InvalidSpaceError: If a space is of a kind that is not supported, or not with this head.
         """
-        super().__init__(spaces, seed=seed)
+        super().__init__(spaces, seed=seed, head=spec.head, slot=slot)
         self._networks: dict[str, _Mlp] = {}
         for key, substep in spaces.items():
             layout = feature_layout(substep.observation)
@@ -39,8 +39,13 @@ class NumpyMlpPolicy(Policy):
                     f"the observation of substep {key!r} has images at {list(layout.images)}; expected vectors only; "
                     "use make_policy, which chooses the implementation"
                 )
+            distribution = self._distributions[key]
             self._networks[key] = _Mlp(
-                key, layout, self._distributions[key].n_outputs, spec, has_log_std=isinstance(substep.action, Box)
+                key,
+                layout,
+                distribution.n_outputs,
+                spec,
+                has_log_std=distribution.n_outputs != distribution.n_parameters,
             )
 
     def _parameters_of(self, observation: Observation, substep_key: str) -> Parameters:

@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actor.policies.distributions import Action, Parameters, action_distribution
+from actor.policies.distributions import Action, Parameters
+from actor.policies.exploration import Exploration, read_exploration, without_exploration
 from actor.policies.features import feature_layout
+from actor.policies.heads import head_distribution
+from actor.policies.uniform_actions import UniformActions
 from services.errors import NotReadyError, ProtocolMismatchError
-from services.policies import AUTO_NETWORK, PolicySpec, PolicyState
+from services.policies import AUTO_NETWORK, PolicyHead, PolicySpec, PolicyState
 from services.rollouts import Observation
 from services.spaces import FLAT_SUBSTEP, EnvironmentSpaces
 
@@ -28,18 +31,24 @@ class Policy(ABC):
     Not thread-safe: it owns buffers and a generator of random numbers. Whoever acts also loads, between rollouts.
     """
 
-    def __init__(self, spaces: EnvironmentSpaces, *, seed: int) -> None:
+    def __init__(self, spaces: EnvironmentSpaces, *, seed: int, head: PolicyHead = "default", slot: int = 0) -> None:
         """Prepares for the spaces.
 
         Args:
             spaces: The environment's spaces by substep key.
             seed: Seeds the sampling of actions.
+            head: What the parameters mean.
+            slot: The actor's, at least 0: which of the rates of exploration is its own.
 
         Raises:
-            InvalidSpaceError: If an action space is of a kind that is not supported.
+            InvalidSpaceError: If an action space is of a kind that is not supported, or not with this head.
         """
         self.spaces = spaces
-        self._distributions = {key: action_distribution(substep.action) for key, substep in spaces.items()}
+        self._head: PolicyHead = head
+        self._slot = slot
+        self._distributions = {key: head_distribution(substep.action, head) for key, substep in spaces.items()}
+        self._uniform = {key: UniformActions(substep.action) for key, substep in spaces.items()}
+        self._exploration = Exploration()
         self._version: int | None = None
         self.seed(seed)
 
@@ -47,6 +56,11 @@ class Policy(ABC):
     def version(self) -> int:
         """The version of the weights it acts with; 0 before the first `load`."""
         return self._version or 0
+
+    @property
+    def exploration(self) -> Exploration:
+        """How it explores, by the weights it acts with."""
+        return self._exploration
 
     def seed(self, seed: int) -> None:
         """Starts the sampling of actions over.
@@ -63,20 +77,25 @@ class Policy(ABC):
 
         Args:
             observation: `[B, ...]` for every leaf of the observation space.
-            deterministic: The likeliest action instead of a sample.
+            deterministic: The likeliest action instead of a sample; nothing is explored.
             substep_key: Who acts.
 
         Returns:
             The actions, `[B, ...]` in the space's dtype, a fresh array; and float32 `[B, P]`, the parameters of the
-            distributions they come from, which may be a buffer that the next call overwrites.
+            distributions they come from, which may be a buffer that the next call overwrites. While it explores
+            uniformly they are all 0: the network is not asked.
 
         Raises:
             NotReadyError: If no weights have been loaded.
         """
         if self._version is None:
             raise NotReadyError("the policy has no weights yet; expected load() before act(); load a version first")
-        parameters = self._parameters_of(observation, substep_key)
         distribution = self._distributions[substep_key]
+        if self._exploration.uniform and not deterministic:
+            n = len(next(iter(observation.values())))
+            nothing: Parameters = np.zeros((n, distribution.n_parameters), dtype=np.float32)
+            return self._uniform[substep_key].sample(n, self._rng), nothing
+        parameters = self._parameters_of(observation, substep_key)
         if deterministic:
             return distribution.mode(parameters), parameters
         return distribution.sample(parameters, self._rng), parameters
@@ -84,14 +103,18 @@ class Policy(ABC):
     def log_prob(self, parameters: Parameters, action: Action, substep_key: str = FLAT_SUBSTEP) -> NDArray[np.float32]:
         """Log-probability (for Box: density) of actions, for many steps at once.
 
+        It is that of what was sampled from: the distribution of the head, epsilon included, or the uniform one.
+
         Args:
-            parameters: float32 `[..., P]`, as `act` returned them.
+            parameters: float32 `[..., P]`, as `act` returned them, with the weights that are loaded now.
             action: `[..., ...]`, likewise.
             substep_key: Who acted.
 
         Returns:
             float32 `[...]`.
         """
+        if self._exploration.uniform:
+            return self._uniform[substep_key].log_prob(action)
         return self._distributions[substep_key].log_prob(parameters, action)
 
     def load(self, version: int, state: PolicyState) -> None:
@@ -99,12 +122,19 @@ class Policy(ABC):
 
         Args:
             version: Their version, at least 0.
-            state: A `TorchPolicy`'s arrays; they are copied.
+            state: A `TorchPolicy`'s arrays, those of exploration included; they are copied.
 
         Raises:
             ProtocolMismatchError: If names, shapes or dtypes are not those of this policy. It then keeps what it had.
         """
-        self._load(state)
+        exploration = read_exploration(state, self._head, slot=self._slot)
+        self._load(without_exploration(state))
+        if exploration.epsilon != self._exploration.epsilon:
+            self._distributions = {
+                key: head_distribution(substep.action, self._head, epsilon=exploration.epsilon)
+                for key, substep in self.spaces.items()
+            }
+        self._exploration = exploration
         self._version = version
 
     @abstractmethod
@@ -113,7 +143,7 @@ class Policy(ABC):
 
     @abstractmethod
     def _load(self, state: PolicyState) -> None:
-        """Checks and copies the arrays."""
+        """Checks and copies the arrays, those of exploration excluded."""
 
 
 def make_policy(
@@ -123,15 +153,17 @@ def make_policy(
     seed: int,
     allowed_network: str = AUTO_NETWORK,
     device: str = "cpu",
+    slot: int = 0,
 ) -> Policy:
     """Makes the fastest policy that fits: numpy for an MLP on vectors, torch for everything else.
 
     Args:
         spaces: The environment's spaces by substep key.
-        spec: The architecture.
+        spec: The architecture, and what its outputs mean.
         seed: Seeds the sampling of actions.
         allowed_network: The network this process was started with. No other is imported, whoever asks.
         device: Where torch computes.
+        slot: The actor's, at least 0: which of the rates of exploration is its own.
 
     Returns:
         A policy without weights: `load` comes next.
@@ -139,7 +171,7 @@ def make_policy(
     Raises:
         ProtocolMismatchError: If `spec` names a network that is not the allowed one.
         ConfigurationError: If no network fits the spaces.
-        InvalidSpaceError: If a space is of a kind that is not supported.
+        InvalidSpaceError: If a space is of a kind that is not supported, or not with this head.
     """
     if spec.network not in (AUTO_NETWORK, allowed_network):
         raise ProtocolMismatchError(
@@ -150,10 +182,10 @@ def make_policy(
     if spec.network == AUTO_NETWORK and on_vectors:
         from actor.policies.numpy_policy import NumpyMlpPolicy
 
-        return NumpyMlpPolicy(spaces, spec, seed=seed)
+        return NumpyMlpPolicy(spaces, spec, seed=seed, slot=slot)
     from actor.policies.torch_acting import TorchActingPolicy
 
-    return TorchActingPolicy(spaces, spec, seed=seed, device=device)
+    return TorchActingPolicy(spaces, spec, seed=seed, device=device, slot=slot)
 
 
 def check_policy_state(expected: StateLayout, state: PolicyState) -> None:

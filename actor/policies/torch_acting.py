@@ -16,7 +16,9 @@ from services.spaces import EnvironmentSpaces
 class TorchActingPolicy(Policy):
     """Computes parameters of distributions with a `TorchPolicy`; samples in numpy, which is three times as fast."""
 
-    def __init__(self, spaces: EnvironmentSpaces, spec: PolicySpec, *, seed: int, device: str = "cpu") -> None:
+    def __init__(
+        self, spaces: EnvironmentSpaces, spec: PolicySpec, *, seed: int, device: str = "cpu", slot: int = 0
+    ) -> None:
         """Builds the network.
 
         Args:
@@ -24,12 +26,13 @@ class TorchActingPolicy(Policy):
             spec: The architecture.
             seed: Seeds the sampling of actions.
             device: Where the network computes.
+            slot: The actor's, at least 0: which of the rates of exploration is its own.
 
         Raises:
             ConfigurationError: If no network fits the spaces.
-            InvalidSpaceError: If a space is of a kind that is not supported.
+            InvalidSpaceError: If a space is of a kind that is not supported, or not with this head.
         """
-        super().__init__(spaces, seed=seed)
+        super().__init__(spaces, seed=seed, head=spec.head, slot=slot)
         self._device = torch.device(device)
         self._policy = TorchPolicy(spaces, spec).to(self._device).eval()
 
@@ -40,7 +43,7 @@ class TorchActingPolicy(Policy):
         return parameters
 
     def _load(self, state: PolicyState) -> None:
-        self._policy.load_state_arrays(state)
+        self._policy.load_weights(state)
 
     def _tensor(self, array: NDArray[np.generic]) -> Tensor:
         # torch warns of arrays it could write to but must not; those that came over the wire are read-only.

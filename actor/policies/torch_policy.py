@@ -4,20 +4,24 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from actor.policies.distributions import action_distribution
+from actor.policies.exploration import EPSILONS, UNIFORM, checked_epsilons, read_exploration, without_exploration
+from actor.policies.heads import OFF_POLICY_HEADS, Q_HEADS, head_distribution
 from actor.policies.networks import build_network
 from actor.policies.policy import check_policy_state
+from services.errors import ConfigurationError
 from services.policies import PolicySpec, PolicyState
 from services.spaces import FLAT_SUBSTEP, EnvironmentSpaces
 
 
 class TorchPolicy(nn.Module):
-    """One network a substep; for Box actions also a log standard deviation that no observation changes.
+    """One network a substep; for Box actions and the default head also a log standard deviation, `[D]`.
 
-    Its parameters are `networks.<substep>.<name in the network>` and, for Box actions, `log_std.<substep>`, `[D]`,
-    starting at 0.
+    Its parameters are `networks.<substep>.<name in the network>` and `log_std.<substep>`, starting at 0. How actors
+    explore travels with them, as the buffers `exploration.uniform` and, for heads of values, `exploration.epsilons`;
+    with the default head they are there once they have been set.
     """
 
     def __init__(self, spaces: EnvironmentSpaces, spec: PolicySpec) -> None:
@@ -25,11 +29,11 @@ class TorchPolicy(nn.Module):
 
         Args:
             spaces: The environment's spaces by substep key.
-            spec: The architecture.
+            spec: The architecture, and what its outputs mean.
 
         Raises:
             ConfigurationError: If no network fits the observation space.
-            InvalidSpaceError: If a space is of a kind that is not supported.
+            InvalidSpaceError: If a space is of a kind that is not supported, or not with this head.
         """
         super().__init__()
         self.spaces = spaces
@@ -37,10 +41,43 @@ class TorchPolicy(nn.Module):
         self.networks = nn.ModuleDict()
         self.log_std = nn.ParameterDict()
         for key, substep in spaces.items():
-            distribution = action_distribution(substep.action)
+            distribution = head_distribution(substep.action, spec.head)
             self.networks[key] = build_network(substep.observation, distribution.n_outputs, spec)
             if distribution.n_outputs != distribution.n_parameters:
                 self.log_std[key] = nn.Parameter(torch.zeros(distribution.n_parameters - distribution.n_outputs))
+
+        # A module of its own, for the names of its buffers.
+        self.exploration = nn.Module()
+        if spec.head in OFF_POLICY_HEADS:
+            self.set_uniform_exploration(False)
+        if spec.head in Q_HEADS:
+            self.set_epsilons([0.0])
+
+    def set_uniform_exploration(self, uniform: bool) -> None:
+        """Says whether actors act at random from the action space, to fill a replay buffer, from the next version on.
+
+        Args:
+            uniform: Whether they do. With the default head, too, the buffer is there from the first call on.
+        """
+        self._set_buffer("uniform", torch.tensor(int(uniform), dtype=torch.uint8))
+
+    def set_epsilons(self, epsilons: ArrayLike) -> None:
+        """Says how often actors act at random, from the next version on.
+
+        Args:
+            epsilons: `[n]`, each in [0, 1]: the actor in slot i acts at random with the rate `epsilons[i % n]`.
+
+        Raises:
+            ConfigurationError: If the head is not one of values.
+            ProtocolMismatchError: If there is no rate, or one is not in [0, 1].
+        """
+        if self.spec.head not in Q_HEADS:
+            raise ConfigurationError(
+                f"the policy's head is {self.spec.head!r}; only {list(Q_HEADS)} act epsilon-greedily; use one of them, "
+                "or leave exploration to the distribution"
+            )
+        rates = checked_epsilons(np.array(epsilons, dtype=np.float32))
+        self._set_buffer("epsilons", torch.from_numpy(rates))
 
     def parameters_of(self, observation: Mapping[str, Tensor], substep_key: str = FLAT_SUBSTEP) -> Tensor:
         """The distributions over actions that follow observations.
@@ -70,18 +107,44 @@ class TorchPolicy(nn.Module):
         return {name: tensor.detach().cpu().numpy().copy() for name, tensor in self.state_dict().items()}
 
     def load_state_arrays(self, state: PolicyState) -> None:
-        """Takes parameters and buffers over.
+        """Takes parameters and buffers over, those of exploration included.
 
         Args:
-            state: Arrays by the names of the `state_dict`.
+            state: Arrays by the names of the `state_dict`. With the default head, those of exploration may be missing:
+                nothing is explored then.
 
         Raises:
             ProtocolMismatchError: If names, shapes or dtypes differ from its own.
         """
-        own = self.state_dict()
+        exploration = read_exploration(state, self.spec.head, slot=0)
+        self.load_weights(without_exploration(state))
+        if UNIFORM in state or UNIFORM in self.state_dict():
+            self.set_uniform_exploration(exploration.uniform)
+        if EPSILONS in state:
+            self.set_epsilons(state[EPSILONS])
+
+    def load_weights(self, state: PolicyState) -> None:
+        """Takes parameters and buffers over, and leaves exploration as it is.
+
+        Args:
+            state: Arrays by the names of the `state_dict`, without those of exploration.
+
+        Raises:
+            ProtocolMismatchError: If names, shapes or dtypes differ from its own.
+        """
+        own = {name: tensor for name, tensor in self.state_dict().items() if name not in (UNIFORM, EPSILONS)}
         expected = {name: (tuple(tensor.shape), np.dtype(str(tensor.dtype)[6:])) for name, tensor in own.items()}
         check_policy_state(expected, state)
         with torch.no_grad():
             for name, tensor in own.items():
                 # A copy: arrays that came over the wire are read-only, of which torch warns.
                 tensor.copy_(torch.from_numpy(np.array(state[name])))
+
+    def _set_buffer(self, name: str, value: Tensor) -> None:
+        # In place where that is possible: whoever holds the state_dict then sees it, too.
+        buffer = getattr(self.exploration, name, None)
+        if buffer is not None and buffer.shape == value.shape:
+            buffer.copy_(value)
+        else:
+            device = next(iter(self.parameters())).device
+            self.exploration.register_buffer(name, value.to(device))

@@ -127,7 +127,11 @@ class DistributedActors(ABC):
         """Actors that are there."""
 
     @abstractmethod
-    def _next_slice(self, max_trajectories: int) -> RolloutSlice:
+    def poll_slice(self, max_trajectories: int) -> RolloutSlice | None:
+        """Takes trajectories if there are any, the oldest first; never waits."""
+
+    @abstractmethod
+    def next_slice(self, max_trajectories: int) -> RolloutSlice:
         """Waits for trajectories, the oldest first.
 
         Raises:
@@ -165,7 +169,7 @@ class DistributedActors(ABC):
             )
         before = self.queue_size
         while batcher.n_missing:
-            batcher.add(self._next_slice(batcher.n_missing))
+            batcher.add(self.next_slice(batcher.n_missing))
         batch = batcher.finish()
         for episode in batch.episodes:
             self._statistics.add(episode)

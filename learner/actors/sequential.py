@@ -127,7 +127,12 @@ class SequentialDistributedActors(DistributedActors):
         """All of them, once started."""
         return len(self._workers)
 
-    def _next_slice(self, max_trajectories: int) -> RolloutSlice:
+    def poll_slice(self, max_trajectories: int) -> RolloutSlice | None:
+        """What is left of the last rollout: nothing is played ahead."""
+        return self.next_slice(max_trajectories) if self._queue else None
+
+    def next_slice(self, max_trajectories: int) -> RolloutSlice:
+        """Lets the actor whose turn it is play a rollout, if none is left."""
         if not self._queue:
             worker, _ = self._workers[self._turn]
             self._turn = (self._turn + 1) % self.n_actors

@@ -201,11 +201,16 @@ class ServedDistributedActors(DistributedActors):
         """Where rollouts come in; None before `start`."""
         return self._intake
 
-    def _next_slice(self, max_trajectories: int) -> RolloutSlice:
+    def poll_slice(self, max_trajectories: int) -> RolloutSlice | None:
+        """Takes what is in the queue; now and then looks after the actors."""
         # not only while waiting: the others may be fast enough that a dead actor is never missed
         if time.monotonic() >= self._next_look:
             self._look_after()
-        piece = self._fresh(self._queue.get(max_trajectories, 0.0))
+        return self._fresh(self._queue.get(max_trajectories, 0.0))
+
+    def next_slice(self, max_trajectories: int) -> RolloutSlice:
+        """Waits for rollouts, and says for whom."""
+        piece = self.poll_slice(max_trajectories)
         if piece is not None:
             return piece
         deadline = time.monotonic() + self.collect_timeout_s

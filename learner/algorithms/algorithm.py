@@ -47,6 +47,15 @@ class Algorithm(ABC):
     def n_updates(self) -> int:
         """How many updates were made, those before the last `load` included."""
 
+    @property
+    def priorities(self) -> Tensor | None:
+        """What the entries of the last batch are worth sampling again: float32 `[B]` on the algorithm's device.
+
+        The absolute TD errors of the last update, before it and without importance weights, which were not waited for.
+        None before the first update, and for algorithms that do not learn from a replay buffer.
+        """
+        return None
+
     @abstractmethod
     def update(self, batch: Batch, *, progress: float) -> Metrics:
         """Learns from a batch, which it neither changes nor keeps.

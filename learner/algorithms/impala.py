@@ -17,7 +17,14 @@ from learner.algorithms.divergence import DivergenceWatch
 from learner.algorithms.flat_parameters import FlatParameters
 from learner.algorithms.impala_settings import ImpalaSettings
 from learner.algorithms.schedules import make_schedule
-from learner.algorithms.training_state import load_module, read_training_state, with_prefix, write_training_state
+from learner.algorithms.training_state import (
+    load_module,
+    load_optimizer,
+    optimizer_tensors,
+    read_training_state,
+    with_prefix,
+    write_training_state,
+)
 from learner.algorithms.vtrace import VTraceReturns, vtrace
 from learner.batch import Batch, BatchColumns
 from learner.critics import ValueCritic
@@ -166,11 +173,10 @@ class Impala(Algorithm):
     def save(self, directory: Path) -> None:
         """Writes networks, optimiser and counters; see `Algorithm.save`."""
         self._watch.check()
-        optimizer_state = self._optimizer.state_dict()["state"].get(0, {})
         tensors = {
             **with_prefix("policy", self._policy.state_dict()),
             **with_prefix("critic", self._critic.state_dict()),
-            **with_prefix("optimizer", {name: torch.as_tensor(value) for name, value in optimizer_state.items()}),
+            **with_prefix("optimizer", optimizer_tensors(self._optimizer)),
         }
         values = {
             "algorithm": "impala", "n_updates": self._n_updates, "settings": self._settings.model_dump(mode="json")
@@ -188,13 +194,7 @@ class Impala(Algorithm):
             )
         load_module(self._policy, "policy", arrays, source=directory)
         load_module(self._critic, "critic", arrays, source=directory)
-        state = {
-            name.removeprefix("optimizer."): torch.from_numpy(array.copy())
-            for name, array in arrays.items()
-            if name.startswith("optimizer.")
-        }
-        groups = self._optimizer.state_dict()["param_groups"]
-        self._optimizer.load_state_dict({"state": {0: state} if state else {}, "param_groups": groups})
+        load_optimizer(self._optimizer, "optimizer", arrays)
         self._n_updates = int(values["n_updates"])
         self._watch.clear()
 

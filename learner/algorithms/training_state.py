@@ -28,7 +28,8 @@ def write_training_state(directory: Path, tensors: Mapping[str, Tensor], values:
     """
     directory.mkdir(parents=True, exist_ok=True)
     # numpy's writer: torch's refuses tensors that share a storage, and all parameters here are views of one vector.
-    arrays = {name: np.ascontiguousarray(tensor.detach().cpu().numpy()) for name, tensor in tensors.items()}
+    # Not np.ascontiguousarray, which makes vectors of scalars.
+    arrays = {name: np.asarray(tensor.detach().cpu().numpy(), order="C") for name, tensor in tensors.items()}
     safetensors.numpy.save_file(arrays, directory / TENSORS_FILE)
     (directory / VALUES_FILE).write_text(json.dumps(dict(values), indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
@@ -93,3 +94,27 @@ def load_module(module: nn.Module, prefix: str, arrays: Mapping[str, NDArray[np.
     with torch.no_grad():
         for name, tensor in expected.items():
             tensor.copy_(torch.from_numpy(found[name]))
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """What an optimiser of one parameter remembers, by name."""
+    state = optimizer.state_dict()["state"].get(0, {})
+    return {name: torch.as_tensor(value) for name, value in state.items()}
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, prefix: str, arrays: Mapping[str, NDArray[np.generic]]) -> None:
+    """Gives an optimiser of one parameter back what it remembered; its settings stay its own.
+
+    Args:
+        optimizer: Of the kind that was saved.
+        prefix: What `with_prefix` put before the names. No such array: it had not made a step.
+        arrays: Arrays by name.
+    """
+    start = f"{prefix}."
+    state = {
+        name.removeprefix(start): torch.from_numpy(array.copy())
+        for name, array in arrays.items()
+        if name.startswith(start)
+    }
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": {0: state} if state else {}, "param_groups": groups})

@@ -10,7 +10,7 @@ from learner.commands.running import run_and_report
 from learner.control import TrainingControl
 from learner.first_actor import spaces_of_first_actor
 from learner.settings import ServingSettings
-from learner.training_run import probe_spaces, training_run
+from learner.training_run import actors_batch_size, probe_spaces, training_run
 
 
 def learner(settings: ServingSettings, console: Console) -> int:
@@ -30,7 +30,7 @@ def learner(settings: ServingSettings, console: Console) -> int:
         return RemoteDistributedActors(
             policy,
             settings.n_rollout_steps,
-            settings.batch_size,
+            actors_batch_size(settings),
             settings.queue_out_of_sync_factor,
             addresses=(settings.address,),
             seed=settings.seed,

@@ -43,24 +43,23 @@ def _show(settings: StatusSettings, console: Console, current: LearnerStatus, ac
     console.print(table)
     if actors:
         console.print(_actors_table(actors))
+    for info in actors:
+        if info.last_error:
+            console.print(f"{info.actor_id}: {info.last_error}", soft_wrap=True, highlight=False, markup=False)
 
 
 def _actors_table(actors: Sequence[ActorInfo]) -> Table:
-    table = Table(
-        "slot", "actor", "incarnation", "state", "envs", "rollouts", "env steps", "policy", "quiet s", "last error"
-    )
+    table = Table("slot", "actor", "state", "envs", "rollouts", "env steps", "policy", "quiet", box=None)
     for info in actors:
         table.add_row(
             str(info.slot),
-            info.actor_id,
-            str(info.incarnation),
+            info.actor_id if info.incarnation == 1 else f"{info.actor_id} #{info.incarnation}",
             info.state.name.lower(),
             str(info.n_envs),
             f"{info.rollouts:,}",
             f"{info.env_steps:,}",
             str(info.policy_version),
-            f"{info.idle_s:.1f}",
-            info.last_error,
+            f"{info.idle_s:.1f} s",
         )
     return table
 

@@ -10,7 +10,7 @@ from learner.actors.subproc import SubprocDistributedActors
 from learner.commands.running import run_and_report
 from learner.control import TrainingControl
 from learner.settings import TrainSettings
-from learner.training_run import probe_spaces, training_run
+from learner.training_run import actors_batch_size, probe_spaces, training_run
 
 
 def train(settings: TrainSettings, console: Console) -> int:
@@ -28,7 +28,7 @@ def train(settings: TrainSettings, console: Console) -> int:
                 policy,
                 settings.n_rollout_steps,
                 settings.n_actors,
-                settings.batch_size,
+                actors_batch_size(settings),
                 envs_per_actor=settings.envs_per_actor,
                 seed=settings.seed,
             )
@@ -37,7 +37,7 @@ def train(settings: TrainSettings, console: Console) -> int:
             policy,
             settings.n_rollout_steps,
             settings.n_actors,
-            settings.batch_size,
+            actors_batch_size(settings),
             settings.queue_out_of_sync_factor,
             settings.start_method,
             envs_per_actor=settings.envs_per_actor,

@@ -53,14 +53,16 @@ class JoinResponse(_message.Message):
     def __init__(self, actor_id: _Optional[str] = ..., slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., acknowledged_sequence: _Optional[int] = ..., n_rollout_steps: _Optional[int] = ..., env_seed: _Optional[int] = ..., agent_seed: _Optional[int] = ..., policy: _Optional[_Union[PolicySpec, _Mapping]] = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
 
 class PolicySpec(_message.Message):
-    __slots__ = ("network", "hidden_sizes", "activation")
+    __slots__ = ("network", "hidden_sizes", "activation", "head")
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_SIZES_FIELD_NUMBER: _ClassVar[int]
     ACTIVATION_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
     network: str
     hidden_sizes: _containers.RepeatedScalarFieldContainer[int]
     activation: str
-    def __init__(self, network: _Optional[str] = ..., hidden_sizes: _Optional[_Iterable[int]] = ..., activation: _Optional[str] = ...) -> None: ...
+    head: str
+    def __init__(self, network: _Optional[str] = ..., hidden_sizes: _Optional[_Iterable[int]] = ..., activation: _Optional[str] = ..., head: _Optional[str] = ...) -> None: ...
 
 class StreamRolloutsRequest(_message.Message):
     __slots__ = ("open", "rollout", "frame", "failure")

@@ -97,6 +97,15 @@ def test_a_newer_process_ends_the_stream_of_the_older():
     assert registry.n_alive() == 1
 
 
+def test_a_process_that_was_replaced_does_not_come_back():
+    registry = make_registry()
+    registry.join(offer("a", 1))
+    newer = registry.join(offer("a", 2))
+    with pytest.raises(ActorReplacedError, match="give each actor its own --actor-id"):
+        registry.join(offer("a", 1))
+    assert registry.join(offer("a", 2)) is newer, "the newer process is left in peace"
+
+
 def test_infos_tell_what_happened():
     registry = make_registry()
     record = registry.join(offer("a", 1))

@@ -1,5 +1,6 @@
 import dataclasses
 import enum
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from services.join_codec import (
     join_offer_to_proto,
 )
 from services.joining import JoinAgreement, JoinOffer
-from services.policies import PolicySpec
+from services.policies import PolicyHead, PolicySpec
 from services.status import ActorInfo, ActorState, LearnerStatus, Phase
 from services.status_codec import actor_from_proto, actor_to_proto, status_from_proto, status_to_proto
 from tests.unit.services.rollout_examples import NESTED
@@ -37,7 +38,7 @@ AGREEMENT = JoinAgreement(
     n_rollout_steps=4,
     env_seed=2**64 - 1,
     agent_seed=6,
-    policy=PolicySpec(network="m:f", hidden_sizes=(8, 9), activation="relu"),
+    policy=PolicySpec(network="m:f", hidden_sizes=(8, 9), activation="relu", head="q_values"),
     max_message_bytes=7,
 )
 
@@ -126,8 +127,21 @@ def test_malformed_offers_are_refused(changes, error, message):
         join_offer_from_proto(proto)
 
 
+@pytest.mark.parametrize("head", get_args(PolicyHead))
+def test_heads_travel_and_the_default_is_the_absent_one(head):
+    agreement = dataclasses.replace(AGREEMENT, policy=PolicySpec(head=head))
+    proto = join_agreement_to_proto(agreement)
+    assert proto.policy.head == ("" if head == "default" else head)
+    assert join_agreement_from_proto(proto) == agreement
+    proto.policy.head = head  # spelt out, as another learner may
+    assert join_agreement_from_proto(proto) == agreement
+
+
 def test_malformed_agreements_are_refused():
     proto = join_agreement_to_proto(AGREEMENT)
+    proto.policy.head = "gaussian"
+    with pytest.raises(InvalidInputError, match="head 'gaussian'; expected one of \\['default', "):
+        join_agreement_from_proto(proto)
     proto.policy.activation = "gelu"
     with pytest.raises(InvalidInputError, match="'gelu'"):
         join_agreement_from_proto(proto)

@@ -34,3 +34,17 @@ def test_tanh_keeps_its_bounds():
     x = torch.tensor([[-1e4], [-20.0], [0.0], [20.0], [1e4]])
     one, zero = torch.ones(1, 1), torch.zeros(1)
     assert mlp(x, [one, zero, one, zero], "tanh").flatten().tolist() == [-1.0, -1.0, 0.0, 1.0, 1.0]
+
+
+def test_frozen_layers_get_no_gradient_and_pass_theirs_on():
+    torch.manual_seed(0)
+    parameters = [p for n_in, n_out in ((4, 8), (8, 2)) for p in nn.Linear(n_in, n_out).parameters()]
+    for parameter in parameters[2:]:
+        parameter.requires_grad_(False)
+    x = torch.randn(5, 4, requires_grad=True)
+    gradients = [torch.autograd.grad(f(x, parameters, "relu").sum(), [x, *parameters[:2]]) for f in (mlp, plain)]
+    torch.testing.assert_close(*gradients)
+    for parameter in parameters:
+        parameter.requires_grad_(False)
+    (one,), (two,) = (torch.autograd.grad(f(x, parameters, "relu").sum(), [x]) for f in (mlp, plain))
+    torch.testing.assert_close(one, two)

@@ -1,0 +1,235 @@
+"""Distributed workers with a replay buffer: any kind of distributed actors, and where their rollouts go."""
+
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import torch
+
+from actor.policies.torch_policy import TorchPolicy
+from actor.statistics.aggregator import EpochStatsAggregator
+from actor.statistics.events import LogStatsLevel
+from learner.actors.base import DistributedActors, EnvFactory
+from learner.actors.subproc import SubprocDistributedActors
+from learner.batch import Batch
+from learner.replay.batches import to_batch
+from learner.replay.buffer import ReplayBuffer
+from learner.replay.replay_settings import ReplaySettings
+from services.errors import ConfigurationError, NotReadyError
+from services.policies import PolicyState
+
+
+class MakeWorkers(Protocol):
+    """Makes distributed actors of some kind, not started."""
+
+    def __call__(
+        self,
+        env_factory: EnvFactory,
+        policy: TorchPolicy,
+        n_rollout_steps: int,
+        n_actors: int,
+        batch_size: int,
+        *,
+        actor_env_seeds: Sequence[int] | None,
+    ) -> DistributedActors:
+        """Makes them."""
+
+
+class BaseDistributedWorkersWithBuffer:
+    """Workers run rollouts by themselves; `collect_rollouts` puts them into the buffer, `sample_batch` draws from it.
+
+        with workers:                                           # start ... stop
+            workers.init_replay_buffer(None, 1000, seed)
+            while training:
+                workers.collect_rollouts()
+                batch = workers.sample_batch("cpu")
+                algorithm.update(batch, progress=...)
+                workers.broadcast_updated_policy(algorithm.policy_state())
+
+    Composition, not another hierarchy: the workers are any `DistributedActors`, the buffer is a `ReplayBuffer`. All
+    methods belong to one thread; the buffer itself may be used by others.
+
+    Args:
+        env_factory: Makes one environment.
+        worker_policy: The policy to sample actions from.
+        n_rollout_steps: T, the steps in a rollout.
+        n_workers: How many workers.
+        batch_size: B, the entries in a batch.
+        rollouts_per_iteration: Rollouts (trajectories) that enter the buffer with each `collect_rollouts`.
+        initial_sampling_policy: What plays while the buffer is filled: None samples uniformly from the action space; a
+            state_dict plays with that.
+        replay_buffer_size: Entries the buffer holds at most.
+        initial_buffer_size: Entries `start` fills it with; 0: none, `init_replay_buffer` is called by hand.
+        split_rollouts_into_transitions: True: an entry is one step, a batch `[1, B, ...]`. False: an entry is a whole
+            rollout, a batch `[T, B, ...]`.
+        env_instance_seeds: A seed a worker for its environments; None: derived.
+        replay_buffer_seed: Of what is drawn.
+        make_workers: Which kind of workers.
+        discount: gamma, for n-step folding.
+        replay: Further settings of the buffer; what is given above wins.
+
+    Raises:
+        ConfigurationError: A number cannot be right, or `initial_buffer_size` is above `replay_buffer_size`, or below
+            `batch_size`.
+    """
+
+    def __init__(
+        self,
+        env_factory: EnvFactory,
+        worker_policy: TorchPolicy,
+        n_rollout_steps: int,
+        n_workers: int,
+        batch_size: int,
+        rollouts_per_iteration: int,
+        initial_sampling_policy: PolicyState | None,
+        replay_buffer_size: int,
+        initial_buffer_size: int,
+        split_rollouts_into_transitions: bool,
+        env_instance_seeds: Sequence[int] | None,
+        replay_buffer_seed: int,
+        *,
+        make_workers: MakeWorkers = SubprocDistributedActors,
+        discount: float = 0.99,
+        replay: ReplaySettings | None = None,
+    ) -> None:
+        if rollouts_per_iteration < 1:
+            raise ConfigurationError(
+                f"rollouts_per_iteration is {rollouts_per_iteration}; expected at least 1; raise it"
+            )
+        self._replay = (replay or ReplaySettings()).model_copy(
+            update={
+                "capacity": replay_buffer_size,
+                "entry": "transitions" if split_rollouts_into_transitions else "rollouts",
+            }
+        )
+        self._discount = discount
+        self._batch_size = batch_size
+        self._rollouts_per_iteration = rollouts_per_iteration
+        self._initial_sampling_policy = initial_sampling_policy
+        self._initial_buffer_size = initial_buffer_size
+        self._policy = worker_policy
+        self.actors = make_workers(
+            env_factory, worker_policy, n_rollout_steps, n_workers, batch_size, actor_env_seeds=env_instance_seeds
+        )
+        self.buffer = self._make_buffer(replay_buffer_seed)
+        if initial_buffer_size:
+            self._check_initial_size(initial_buffer_size)
+        # what the sampling policy played counts for the buffer only
+        self.initial_statistics = EpochStatsAggregator()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Starts the workers, and fills the buffer with `initial_buffer_size` entries if it is empty."""
+        self.actors.start()
+        if self._initial_buffer_size and self.buffer.size < self._initial_buffer_size:
+            self._fill(self._initial_sampling_policy, self._initial_buffer_size)
+
+    def stop(self) -> None:
+        """Stops the workers; the buffer keeps what it has."""
+        self.actors.stop()
+
+    def broadcast_updated_policy(self, state_dict: PolicyState) -> None:
+        """Casts the next version of the policy; workers take it up between two rollouts."""
+        self.actors.broadcast_updated_policy(state_dict)
+
+    def init_replay_buffer(
+        self, initial_sampling_policy: PolicyState | None, initial_buffer_size: int, replay_buffer_seed: int
+    ) -> None:
+        """Fills an emptied buffer with rollouts of the sampling policy, made by the workers.
+
+        Args:
+            initial_sampling_policy: None samples uniformly from the action space; a state_dict plays with that.
+            initial_buffer_size: How many entries.
+            replay_buffer_seed: Of what is drawn from now on.
+
+        Raises:
+            ConfigurationError: The size is above the buffer's, or below `batch_size`.
+        """
+        self._check_initial_size(initial_buffer_size)
+        self.buffer = self._make_buffer(replay_buffer_seed)
+        self._fill(initial_sampling_policy, initial_buffer_size)
+
+    def collect_rollouts(self) -> tuple[int, int, float]:
+        """Puts `rollouts_per_iteration` rollouts into the buffer, whichever workers made them.
+
+        Returns:
+            The queue's size before and after, and the seconds spent dequeuing.
+
+        Raises:
+            NotReadyError: The buffer holds fewer than `batch_size` entries: it has not been filled.
+            CollectTimeoutError: No rollouts came.
+        """
+        if self.buffer.size < self._batch_size:
+            raise NotReadyError(
+                f"the replay buffer holds {self.buffer.size} entries, fewer than batch_size {self._batch_size}: call "
+                "init_replay_buffer first"
+            )
+        started, before = time.perf_counter(), self.actors.queue_size
+        self._take_in(self._rollouts_per_iteration, self.actors.get_epoch_stats_aggregator())
+        return before, self.actors.queue_size, time.perf_counter() - started
+
+    def sample_batch(self, learner_device: str) -> Batch:
+        """Draws a batch; float32 rewards, boolean terminations, all on the device.
+
+        Raises:
+            InvalidInputError: The buffer holds fewer entries than `batch_size`.
+        """
+        return to_batch(self.buffer.sample(self._batch_size), torch.device(learner_device))
+
+    def get_epoch_stats_aggregator(self) -> EpochStatsAggregator:
+        """The statistics of the epoch so far, those of the initial sampling policy not among them."""
+        return self.actors.get_epoch_stats_aggregator()
+
+    def get_stats_value(self, event: Callable[..., Any], level: LogStatsLevel, name: str | None = None) -> float:
+        """One value of the epoch's statistics; see `DistributedActors.get_stats_value`."""
+        return self.actors.get_stats_value(event, level, name)
+
+    def _fill(self, sampling_policy: PolicyState | None, n_entries: int) -> None:
+        learning = self._policy.state_arrays()
+        if sampling_policy is None:
+            self._policy.set_uniform_exploration(True)
+            sampling_policy = self._policy.state_arrays()
+            self._policy.set_uniform_exploration(False)
+        self.actors.broadcast_updated_policy(sampling_policy)
+        version = self.actors.policy_version
+        while self.buffer.size < n_entries:
+            # what was played before, with the policy that is to learn, is no part of the initial fill
+            self._take_in(1, self.initial_statistics, min_version=version)
+        self.actors.broadcast_updated_policy(learning)
+
+    def _take_in(self, n_trajectories: int, statistics: EpochStatsAggregator, *, min_version: int = 0) -> None:
+        while n_trajectories > 0:
+            piece = self.actors.next_slice(n_trajectories)
+            if piece.rollout.policy_version < min_version:
+                continue
+            rollout = piece.to_rollout()
+            self.buffer.insert(rollout)
+            for episode in rollout.episodes:
+                statistics.add(episode)
+            n_trajectories -= piece.n_trajectories
+
+    def _make_buffer(self, seed: int) -> ReplayBuffer:
+        return ReplayBuffer(
+            self._replay,
+            self._policy.spaces,
+            n_rollout_steps=self.actors.n_rollout_steps,
+            batch_size=self._batch_size,
+            discount=self._discount,
+            seed=seed,
+        )
+
+    def _check_initial_size(self, n_entries: int) -> None:
+        if not self._batch_size <= n_entries <= self._replay.capacity:
+            raise ConfigurationError(
+                f"initial_buffer_size is {n_entries}; expected from batch_size {self._batch_size} to "
+                f"replay_buffer_size {self._replay.capacity}"
+            )

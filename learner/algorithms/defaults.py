@@ -1,0 +1,63 @@
+"""What differs from algorithm to algorithm among the settings they share. Imports neither torch nor grpc."""
+
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+# Off-policy algorithms learn from short rollouts as soon as they come, from large batches of transitions. SAC makes an
+# update for every environment step, as in the paper: 256 samples an insert at a batch of 256. DQN makes one for every
+# four (Mnih et al. 2015), with three steps folded into a transition and prioritised replay (Hessel et al. 2018).
+ALGORITHM_DEFAULTS: dict[str, dict[str, Any]] = {
+    "impala": {},
+    "sac": {
+        "hidden_sizes": (256, 256),
+        "activation": "relu",
+        "n_rollout_steps": 8,
+        "envs_per_actor": 1,
+        "batch_size": 256,
+        "updates_per_broadcast": 10,
+        "total_steps": 1_000_000,
+        "replay": {"capacity": 1_000_000, "samples_per_insert": 256.0, "min_size": 1000},
+    },
+    "dqn": {
+        "hidden_sizes": (64, 64),
+        "activation": "relu",
+        "n_rollout_steps": 16,
+        "envs_per_actor": 4,
+        "batch_size": 128,
+        "updates_per_broadcast": 10,
+        "total_steps": 1_000_000,
+        "replay": {
+            "capacity": 100_000,
+            "sampler": "prioritized",
+            "n_step": 3,
+            "samples_per_insert": 32.0,
+            "min_size": 1000,
+        },
+    },
+}
+
+Settings = TypeVar("Settings", bound=BaseModel)
+
+
+def with_algorithm_defaults(settings: Settings, algorithm: str) -> Settings:
+    """Replaces the defaults of fields that nobody has set by those of the algorithm.
+
+    Args:
+        settings: As they were read; fields that the process has not are left out.
+        algorithm: Its name.
+    """
+    return _with_defaults(settings, ALGORITHM_DEFAULTS[algorithm])
+
+
+def _with_defaults(settings: Settings, defaults: dict[str, Any]) -> Settings:
+    fields = type(settings).model_fields
+    update = {}
+    for name, default in defaults.items():
+        if name not in fields:
+            continue
+        if isinstance(default, dict):
+            update[name] = _with_defaults(getattr(settings, name), default)
+        elif name not in settings.model_fields_set:
+            update[name] = default
+    return settings.model_copy(update=update)

@@ -1,0 +1,94 @@
+"""Where a trainer's batches come from: the seam between on-policy and off-policy learning."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from learner.actors.base import DistributedActors
+from learner.batch import Batch
+from services.rollouts import EpisodeStatistics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experience:
+    """A batch to learn from, and what has come from the actors since the one before.
+
+    Attributes:
+        batch: What to learn from.
+        env_steps: Environment steps that have come.
+        episodes: Episodes that have ended in them.
+        policy_lag: int64, a number each trajectory that has come: newest version less the version that acted.
+        waited_s: Seconds spent waiting for the batch.
+    """
+
+    batch: Batch
+    env_steps: int
+    episodes: tuple[EpisodeStatistics, ...]
+    policy_lag: NDArray[np.int64]
+    waited_s: float
+
+
+class ExperienceSource(ABC):
+    """Starts the actors and makes batches of what they play. Used by one thread, the trainer's.
+
+    Args:
+        actors: Who plays; started and stopped by the source.
+    """
+
+    def __init__(self, actors: DistributedActors) -> None:
+        self.actors = actors
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.actors.stop()
+
+    def start(self) -> None:
+        """Starts the actors."""
+        self.actors.start()
+
+    @abstractmethod
+    def next(self, learner_device: str) -> Experience:
+        """Waits for the next batch.
+
+        Args:
+            learner_device: Where it is wanted.
+
+        Raises:
+            CollectTimeoutError: None came by the deadline; says who was waited for.
+            CollectInterruptedError: Training is to end.
+            ActorFailedError: The actors cannot go on.
+        """
+
+    def learnt(self, batch: Batch, priorities: Tensor | None) -> None:
+        """Takes note of what an update made of a batch.
+
+        Args:
+            batch: The batch.
+            priorities: float32 `[B]`, how surprising its entries were; None where the algorithm does not say.
+        """
+        del batch, priorities
+
+
+class FreshExperience(ExperienceSource):
+    """Every trajectory once, in the order in which they come: for on-policy algorithms."""
+
+    def next(self, learner_device: str) -> Experience:
+        """The next `batch_size` trajectories."""
+        batch, _, _, waited_s = self.actors.collect_outputs(learner_device)
+        return Experience(
+            batch=batch,
+            env_steps=batch.n_env_steps,
+            episodes=batch.episodes,
+            policy_lag=self.actors.policy_version - batch.policy_version,
+            waited_s=waited_s,
+        )

@@ -1,0 +1,295 @@
+"""The replay buffer: what actors insert, learners draw."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from learner.replay.buffer_parts import make_limiter, make_sampler, make_store, plan_size
+from learner.replay.layout import make_layout
+from learner.replay.limiter_state import LimiterState
+from learner.replay.prioritized import check_priorities
+from learner.replay.replay_settings import ReplaySettings
+from learner.replay.row_plan import pieces, plan_rows
+from learner.replay.samplers import Slots
+from learner.replay.samples import ReplaySample, SampleRing
+from learner.replay.times_sampled import TimesSampled
+from services.errors import ConfigurationError, InvalidInputError, LimitExceededError, NotReadyError
+from services.rollouts import Rollout
+from services.spaces import EnvironmentSpaces
+
+# Rooms of a ring: one being trained on, one being drawn, and one for a copy to a GPU that is still running.
+N_ROOMS: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayInfo:
+    """How a buffer stands.
+
+    Attributes:
+        size: Entries there are.
+        capacity: Entries it holds at most.
+        n_bytes: Bytes its arrays take, whether filled or not.
+        inserted: Entries inserted since the start or the last reset.
+        sampled: Entries drawn since then.
+        ignored_updates: Priorities that came for entries no longer there, since then.
+        limiter: How the limiter stands, and who waits.
+    """
+
+    size: int
+    capacity: int
+    n_bytes: int
+    inserted: int
+    sampled: int
+    ignored_updates: int
+    limiter: LimiterState
+
+
+class ReplayBuffer:
+    """Keeps entries, and draws batches of them.
+
+        buffer = ReplayBuffer(ReplaySettings(), spaces, n_rollout_steps=32, batch_size=256)
+        buffer.insert(rollout)
+        sample = buffer.sample(256)
+        buffer.update_priorities(sample.keys, priorities)
+
+    Any number of threads may call any method at any time: each call is one step under one lock, and who waits for the
+    limiter does not hold it. One thing is for one thread: the samples of `sample` without a ring share one, and stay
+    valid until two more were drawn. A thread that samples beside another has its own, from `make_ring`.
+    """
+
+    def __init__(
+        self,
+        settings: ReplaySettings,
+        spaces: EnvironmentSpaces,
+        *,
+        n_rollout_steps: int,
+        batch_size: int,
+        n_envs: int = 1,
+        discount: float = 0.99,
+        seed: int = 0,
+    ) -> None:
+        """Computes what it takes, checks that the machine has it, and allocates.
+
+        Args:
+            settings: What is kept and how it is drawn.
+            spaces: Of the environments, by substep key.
+            n_rollout_steps: T of every rollout, at least 1.
+            batch_size: Entries of the batches that are to be drawn.
+            n_envs: Environments of the largest rollout; counts only with a limit of samples per insert.
+            discount: gamma, for n-step folding, in [0, 1].
+            seed: Of what is drawn, at least 0.
+
+        Raises:
+            ConfigurationError: If the settings cannot work together, or the machine has not got the memory.
+            InvalidSpaceError: If a space is of a kind that is not supported.
+        """
+        _check_arguments(n_rollout_steps=n_rollout_steps, batch_size=batch_size, n_envs=n_envs)
+        n_sampled = settings.burn_in + (settings.sequence_length or 0)
+        if n_sampled > n_rollout_steps:
+            raise ConfigurationError(
+                f"burn_in is {settings.burn_in} and sequence_length {settings.sequence_length}; expected together at "
+                f"most the {n_rollout_steps} steps of a rollout; lower one of them or raise n_rollout_steps"
+            )
+        self._layout = make_layout(spaces, n_rollout_steps=n_rollout_steps, log_prob=settings.keeps_log_prob)
+        self._planned = plan_size(settings, self._layout, batch_size=batch_size)
+        self._changed = threading.Condition()  # guards everything below
+        max_insert = n_envs * (n_rollout_steps if settings.entry == "transitions" else 1)
+        self._limiter = make_limiter(
+            settings, self._planned, batch_size=batch_size, max_insert=max_insert, changed=self._changed
+        )
+        self._store = make_store(settings, self._layout, self._planned, discount=discount)
+        sampler_seed, sequence_seed = np.random.SeedSequence(seed).spawn(2)
+        self._sampler = make_sampler(settings, self._store, np.random.default_rng(sampler_seed))
+        self._rng = np.random.default_rng(sequence_seed)
+        most = settings.max_times_sampled
+        self._times_sampled = None if most is None else TimesSampled(self._store.n_slots, most)
+        self._rings: dict[int, SampleRing] = {}
+        self._ignored_updates = 0
+
+    @property
+    def size(self) -> int:
+        """Entries there are."""
+        with self._changed:
+            return self._store.size
+
+    def insert(self, rollout: Rollout, *, timeout_s: float = 0.0, is_active: Callable[[], bool] = lambda: True) -> int:
+        """Inserts all entries of a rollout, or none; the oldest, or the lowest in priority, make room.
+
+        Args:
+            rollout: Of the spaces and the T the buffer was made with. It is copied.
+            timeout_s: How long to wait for the limiter, in seconds, at most.
+            is_active: Looked at now and then while waiting; False gives up.
+
+        Returns:
+            How many entries it made.
+
+        Raises:
+            InvalidRolloutError: If it has other columns, or a final observation is missing.
+            LimitExceededError: If it makes more entries than the limiter can ever let in.
+            NotReadyError: If the limiter did not let it in by then; the message has the numbers.
+        """
+        self._layout.check(rollout)
+        n_entries = self._store.n_entries(rollout)
+        if n_entries > self._limiter.max_insert:
+            raise LimitExceededError(
+                f"rollout {rollout.sequence} of {rollout.actor_id!r} makes {n_entries} entries; expected at most "
+                f"{self._limiter.max_insert:g}, for which the limiter has room; step fewer environments at once, or "
+                "make the buffer with more n_envs"
+            )
+        fits = self._store.fits(rollout)
+        if not fits:
+            plan_rows(rollout)  # raises what the first piece would not, before any of them is in
+        with self._changed:
+            if not self._limiter.await_insert(n_entries, timeout_s, is_active):
+                raise NotReadyError(
+                    f"{self._limiter.why_no_insert(n_entries)} (waited up to {timeout_s:g} s); expected room by then; "
+                    "sample more, or insert less often"
+                )
+            for piece in [rollout] if fits else pieces(rollout, self._store.fits):
+                self._insert_piece(piece)
+        return n_entries
+
+    def sample(
+        self,
+        batch_size: int,
+        *,
+        ring: SampleRing | None = None,
+        timeout_s: float = 0.0,
+        is_active: Callable[[], bool] = lambda: True,
+    ) -> ReplaySample:
+        """Draws a batch.
+
+        Args:
+            batch_size: B, at least 1.
+            ring: Where to gather it; made by `make_ring` for as many entries. None: the buffer's own.
+            timeout_s: How long to wait for the limiter, in seconds, at most.
+            is_active: Looked at now and then while waiting; False gives up.
+
+        Returns:
+            The batch, valid until the ring has gone round.
+
+        Raises:
+            InvalidInputError: If the buffer holds fewer entries, or the limiter never lets so many through.
+            NotReadyError: If it holds fewer than `min_size`, or the limiter did not let the batch through by then; the
+                message has the numbers. Or if every priority is 0.
+        """
+        largest = min(self._store.capacity, self._limiter.max_sample)
+        if not 1 <= batch_size <= largest:
+            raise InvalidInputError(
+                f"a batch of {batch_size} was asked of the replay buffer; expected from 1 to {largest} entries, "
+                "which the buffer can hold and its limiter lets through; change it, or the buffer's batch_size"
+            )
+        with self._changed:
+            if not self._limiter.await_sample(batch_size, timeout_s, is_active):
+                raise NotReadyError(
+                    f"{self._limiter.why_no_sample(batch_size)} (waited up to {timeout_s:g} s); expected leave by "
+                    "then; insert more, or sample less often"
+                )
+            if self._store.size < batch_size:
+                raise InvalidInputError(
+                    f"a batch of {batch_size} was asked of a replay buffer that holds {self._store.size} entries; "
+                    f"expected at most {self._store.size}; insert more before, or ask for a smaller batch"
+                )
+            room = (ring or self._own_ring(batch_size)).next_room()
+            times = self._times_sampled
+            slots = self._sampler.sample(batch_size, None if times is None else times.left)
+            sample = self._store.gather(slots, room, self._rng)
+            weights = self._sampler.weights(slots)
+            if weights is not None:
+                sample.weights[:] = weights
+            if times is not None:
+                self._remove(times.count(slots))
+            self._limiter.sampled(batch_size)
+        return sample
+
+    def make_ring(self, batch_size: int, *, n_rooms: int = N_ROOMS) -> SampleRing:
+        """Makes room for the samples of one thread.
+
+        Args:
+            batch_size: B, at least 1.
+            n_rooms: A sample stays valid until as many more were drawn, less one.
+
+        Returns:
+            The ring, for `sample`.
+        """
+        return SampleRing(self._store.make_room, batch_size, n_rooms)
+
+    def update_priorities(self, keys: ArrayLike, priorities: ArrayLike) -> int:
+        """Sets priorities of entries; of a key given twice, the last one stays.
+
+        Args:
+            keys: int64 `[N]`, from `ReplaySample.keys`.
+            priorities: `[N]`, in [0, 1e100].
+
+        Returns:
+            How many were ignored, because their entries are no longer there; `info` has their sum.
+
+        Raises:
+            InvalidInputError: If there are not as many of the one as of the other, or a priority cannot be right;
+                then none is set.
+        """
+        key_array = np.asarray(keys, np.int64)
+        priority_array = np.asarray(priorities, np.float64)
+        check_priorities(key_array, priority_array)
+        with self._changed:
+            slots, is_there = self._store.find(key_array)
+            n_ignored = len(slots) - int(np.count_nonzero(is_there))
+            if n_ignored:
+                slots, priority_array = slots[is_there], priority_array[is_there]
+                self._ignored_updates += n_ignored
+            self._sampler.update(slots, priority_array)
+            self._store.update_priorities(slots, priority_array)
+        return n_ignored
+
+    def reset(self) -> None:
+        """Removes every entry and forgets what was counted; keys go on, and so do the random numbers."""
+        with self._changed:
+            self._store.clear()
+            self._sampler.clear()
+            self._limiter.reset()
+            self._ignored_updates = 0
+
+    def info(self) -> ReplayInfo:
+        """How it stands now."""
+        with self._changed:
+            limiter = self._limiter.state()
+            return ReplayInfo(
+                size=self._store.size,
+                capacity=self._store.capacity,
+                n_bytes=self._planned.n_bytes,
+                inserted=limiter.inserts,
+                sampled=limiter.samples,
+                ignored_updates=self._ignored_updates,
+                limiter=limiter,
+            )
+
+    def _insert_piece(self, piece: Rollout) -> None:
+        change = self._store.insert(piece)
+        if len(change.removed):
+            self._sampler.remove(change.removed)
+        self._sampler.insert(change.inserted)
+        if self._times_sampled is not None:
+            self._times_sampled.insert(change.inserted)
+        self._limiter.inserted(len(change.inserted), displaced=len(change.removed))
+
+    def _remove(self, slots: Slots) -> None:
+        if len(slots):
+            self._sampler.remove(slots)
+            self._store.remove(slots)
+            self._limiter.removed(len(slots))
+
+    def _own_ring(self, batch_size: int) -> SampleRing:
+        ring = self._rings.get(batch_size)
+        if ring is None:
+            ring = self._rings[batch_size] = self.make_ring(batch_size)
+        return ring
+
+
+def _check_arguments(**arguments: int) -> None:
+    for name, value in arguments.items():
+        if value < 1:
+            raise ConfigurationError(f"{name} is {value}; expected at least 1; raise it")

@@ -1,0 +1,203 @@
+"""Puts a buffer together from its settings: store, sampler, limiter; and computes the memory before it is taken."""
+
+import math
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+
+from learner.replay.entry_store import EntryStore
+from learner.replay.insertion_order import Fifo, Lifo
+from learner.replay.layout import EntryLayout
+from learner.replay.memory import check_memory, format_bytes
+from learner.replay.prioritized import LowestPriority, Prioritized
+from learner.replay.rate_limiter import RateLimiter
+from learner.replay.replay_settings import ReplaySettings
+from learner.replay.rollout_store import RolloutStore, rollout_bytes
+from learner.replay.samplers import Sampler, Uniform, UniformRows
+from learner.replay.slot_store import SlotStore
+from learner.replay.times_sampled import TimesSampled
+from learner.replay.trajectory_ring import TrajectoryRing, ring_rows
+from learner.replay.transition_store import TransitionStore, transition_bytes
+from services.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class BufferSize:
+    """What a buffer holds and takes.
+
+    Attributes:
+        capacity: Entries it holds at most.
+        n_bytes: Bytes its arrays take, those of the sampler included.
+    """
+
+    capacity: int
+    n_bytes: int
+
+    def __str__(self) -> str:
+        """Both, for the log."""
+        per_entry = self.n_bytes / self.capacity
+        return f"{self.capacity:,} entries in {format_bytes(self.n_bytes)} ({per_entry:,.1f} bytes an entry)"
+
+
+def plan_size(settings: ReplaySettings, layout: EntryLayout, *, batch_size: int) -> BufferSize:
+    """Computes what a buffer will hold and take, and allocates nothing.
+
+    Args:
+        settings: With the capacity in entries, and in bytes.
+        layout: Of the entries.
+        batch_size: Entries of a batch.
+
+    Returns:
+        The largest capacity within both limits.
+
+    Raises:
+        ConfigurationError: If it is below a batch, the minimum size, or one rollout of a single environment.
+    """
+    capacity = settings.capacity
+    if settings.capacity_bytes is not None:
+        capacity = _largest_capacity(settings, layout, settings.capacity_bytes)
+    size = BufferSize(capacity, _bytes(settings, layout, capacity))
+    limit = "" if settings.capacity_bytes is None else f" (in {format_bytes(settings.capacity_bytes)})"
+    min_size = batch_size if settings.min_size is None else settings.min_size
+    if min_size < batch_size:
+        raise ConfigurationError(
+            f"min_size is {min_size}, below the batch_size of {batch_size}; expected at least {batch_size}, or the "
+            "first batch would ask for more than there is; raise min_size or leave it empty"
+        )
+    smallest = 1 if settings.entry == "rollouts" else layout.n_rollout_steps
+    for least, what in (
+        (batch_size, f"a batch of {batch_size}"),
+        (min_size, f"the min_size of {min_size}"),
+        (smallest, f"the {smallest} steps of one rollout"),
+    ):
+        if capacity < least:
+            raise ConfigurationError(
+                f"the replay buffer holds {capacity} entries{limit}, fewer than {what}; expected at least {least}; "
+                "raise capacity and capacity_bytes, or lower what has to fit"
+            )
+    return size
+
+
+def make_store(settings: ReplaySettings, layout: EntryLayout, size: BufferSize, *, discount: float) -> EntryStore:
+    """Allocates the store that the settings ask for.
+
+    Args:
+        settings: See there.
+        layout: Of the entries.
+        size: What was computed for it.
+        discount: gamma.
+
+    Returns:
+        The store.
+
+    Raises:
+        ConfigurationError: If the machine has not got the memory.
+    """
+    check_memory(size.n_bytes, what=f"a replay buffer of {size.capacity:,} {settings.entry}")
+    if settings.entry == "transitions" and settings.removal == "oldest":
+        return TrajectoryRing(layout, size.capacity, n_step=settings.n_step, discount=discount)
+    remover = LowestPriority(size.capacity) if settings.removal == "lowest_priority" else Fifo(size.capacity)
+    if settings.entry == "transitions":
+        return TransitionStore(layout, size.capacity, remover, n_step=settings.n_step, discount=discount)
+    return RolloutStore(
+        layout,
+        size.capacity,
+        remover,
+        sequence_length=settings.sequence_length,
+        burn_in=settings.burn_in,
+        discount=discount,
+    )
+
+
+def make_sampler(settings: ReplaySettings, store: EntryStore, rng: np.random.Generator) -> Sampler:
+    """Makes the sampler that the settings ask for.
+
+    Args:
+        settings: See there.
+        store: Where the entries are.
+        rng: For nobody else.
+
+    Returns:
+        The sampler.
+    """
+    if settings.sampler == "prioritized":
+        return Prioritized(store.n_slots, rng, alpha=settings.alpha, beta=settings.beta)
+    if settings.sampler == "fifo":
+        return Fifo(store.n_slots)
+    if settings.sampler == "lifo":
+        return Lifo(store.n_slots)
+    if isinstance(store, TrajectoryRing) and settings.max_times_sampled is None:
+        return UniformRows(store, store.n_slots, rng)
+    return Uniform(store.n_slots, rng)
+
+
+def make_limiter(
+    settings: ReplaySettings, size: BufferSize, *, batch_size: int, max_insert: int, changed: threading.Condition
+) -> RateLimiter:
+    """Makes the limiter that the settings ask for.
+
+    Args:
+        settings: See there.
+        size: Of the buffer.
+        batch_size: Entries of a batch.
+        max_insert: Entries of the largest rollout.
+        changed: The buffer's lock.
+
+    Returns:
+        The limiter.
+
+    Raises:
+        ConfigurationError: If the settings could make both sides wait for each other.
+    """
+    limited = settings.samples_per_insert is not None
+    min_size = batch_size if settings.min_size is None else settings.min_size
+    if limited and settings.max_times_sampled is not None and size.capacity < min_size + max_insert - 1:
+        # Else a full buffer that drawing has emptied below min_size might have no room in the band for an insertion.
+        raise ConfigurationError(
+            f"the capacity is {size.capacity} with a min_size of {min_size}, max_times_sampled and rollouts "
+            f"of up to {max_insert} entries; expected a capacity of at least {min_size + max_insert - 1}, or "
+            "inserting and sampling could wait for each other; raise capacity or lower min_size"
+        )
+    return RateLimiter(
+        settings.samples_per_insert,
+        min_size=min_size,
+        error_buffer=settings.error_buffer,
+        max_insert=max_insert,
+        max_sample=batch_size,
+        changed=changed,
+    )
+
+
+def _bytes(settings: ReplaySettings, layout: EntryLayout, capacity: int) -> int:
+    n_slots = capacity
+    if settings.entry == "rollouts":
+        stored = capacity * rollout_bytes(layout)
+    elif settings.removal == "lowest_priority":
+        stored = capacity * transition_bytes(layout)
+    else:
+        n_slots = ring_rows(capacity, layout.n_rollout_steps)
+        stored = n_slots * layout.step_bytes
+    is_ring = settings.entry == "transitions" and settings.removal == "oldest"
+    per_slot = 0.0
+    if not is_ring:
+        remover: type[Sampler] = LowestPriority if settings.removal == "lowest_priority" else Fifo
+        per_slot += SlotStore.bytes_per_slot + 1 + remover.bytes_per_slot
+    if settings.max_times_sampled is not None:
+        per_slot += TimesSampled.bytes_per_slot
+    samplers: dict[str, type[Sampler]] = {"prioritized": Prioritized, "fifo": Fifo, "lifo": Lifo, "uniform": Uniform}
+    if not (settings.sampler == "uniform" and is_ring and settings.max_times_sampled is None):
+        per_slot += samplers[settings.sampler].bytes_per_slot
+    return stored + math.ceil(n_slots * per_slot)
+
+
+def _largest_capacity(settings: ReplaySettings, layout: EntryLayout, n_bytes: int) -> int:
+    """The largest capacity, up to that of the settings, that takes no more bytes; 0 if not even one entry fits."""
+    low, high = 0, settings.capacity
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _bytes(settings, layout, middle) <= n_bytes:
+            low = middle
+        else:
+            high = middle - 1
+    return low

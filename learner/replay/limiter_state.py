@@ -1,0 +1,51 @@
+"""How a rate limiter stands, for whoever asks."""
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """One who waits.
+
+    Attributes:
+        reason: For what, with the numbers.
+        seconds: Since when.
+    """
+
+    reason: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimiterState:
+    """How a limiter stands.
+
+    Attributes:
+        inserts: Entries inserted so far.
+        samples: Entries drawn so far.
+        size: Entries there are.
+        min_size: Entries there have to be before any is drawn.
+        difference: d = inserts * samples_per_insert - samples; 0 without a limit.
+        min_diff: What d may not go below; -inf without a limit.
+        max_diff: What d may not go above; inf without a limit.
+        waiting: Who waits for what, in the order in which they came.
+    """
+
+    inserts: int
+    samples: int
+    size: int
+    min_size: int
+    difference: float
+    min_diff: float
+    max_diff: float
+    waiting: tuple[Waiting, ...]
+
+    def __str__(self) -> str:
+        """The whole state on one line, for logs and the status."""
+        text = (
+            f"{self.inserts} inserted, {self.samples} sampled, {self.size} there (at least {self.min_size} to sample)"
+        )
+        if math.isfinite(self.max_diff):
+            text += f", difference {self.difference:g} in [{self.min_diff:g}, {self.max_diff:g}]"
+        return "; ".join([text, *(f"{who.reason} for {who.seconds:.1f} s" for who in self.waiting)])

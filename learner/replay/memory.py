@@ -1,0 +1,87 @@
+"""Whether the machine has the memory that a buffer will take. Asked before anything is allocated."""
+
+from pathlib import Path
+from typing import Final
+
+from services.errors import ConfigurationError
+
+_MEMINFO: Final = Path("/proc/meminfo")
+# Limit and use of the container: control groups of version 2, and of version 1.
+_CGROUPS: Final = (
+    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current"), Path("/sys/fs/cgroup/memory.stat")),
+    (
+        Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+        Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+        Path("/sys/fs/cgroup/memory/memory.stat"),
+    ),
+)
+
+
+def available_bytes() -> int | None:
+    """Bytes this process can still take: of the machine, or of its container where that is less.
+
+    Returns:
+        The bytes; None where the system does not say (it is not Linux).
+    """
+    limits = [free for free in (_machine_bytes(), *(_cgroup_bytes(*files) for files in _CGROUPS)) if free is not None]
+    return min(limits) if limits else None
+
+
+def check_memory(n_bytes: int, *, what: str) -> None:
+    """Refuses what does not fit.
+
+    Pages are taken when they are first written, so without this a buffer that does not fit would be killed hours later.
+
+    Args:
+        n_bytes: What will be allocated.
+        what: Whose it is, with the numbers it comes from, for the message.
+
+    Raises:
+        ConfigurationError: If the machine, or the container, has not got as much.
+    """
+    available = available_bytes()
+    if available is not None and n_bytes > available:
+        raise ConfigurationError(
+            f"{what} takes {format_bytes(n_bytes)}, and {format_bytes(available)} are available; expected at most what "
+            "is available; lower the capacity, set capacity_bytes, or give the machine or the container more memory"
+        )
+
+
+def format_bytes(n_bytes: int) -> str:
+    """A number of bytes as people read it.
+
+    Args:
+        n_bytes: Any number.
+
+    Returns:
+        "28.2 GB", "512 bytes".
+    """
+    for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if n_bytes >= factor:
+            return f"{n_bytes / factor:.1f} {unit}"
+    return f"{n_bytes} bytes"
+
+
+def _machine_bytes() -> int | None:
+    try:
+        lines = _MEMINFO.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        name, _, rest = line.partition(":")
+        if name == "MemAvailable":
+            return int(rest.split()[0]) * 1024
+    return None
+
+
+def _cgroup_bytes(limit: Path, used: Path, statistics: Path) -> int | None:
+    try:
+        text = limit.read_text(encoding="ascii").strip()
+        if text == "max":
+            return None
+        free = int(text) - int(used.read_text(encoding="ascii"))
+        # Pages of files count as used, and are given back as soon as somebody needs memory.
+        pages = dict(line.split() for line in statistics.read_text(encoding="ascii").splitlines())
+        return max(free + int(pages.get("inactive_file", 0)), 0)
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,166 @@
+"""Prioritised sampling, and removal of the entry with the lowest priority.
+
+Schaul et al. 2016, "Prioritized Experience Replay", https://arxiv.org/abs/1511.05952.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from learner.replay.min_tree import MinTree
+from learner.replay.samplers import DrawsLeft, Sampler, Slots
+from learner.replay.sum_tree import SumTree
+from services.errors import InvalidInputError
+
+# Far above any priority that means something, and far enough below the largest float64 for sums over 1e9 entries.
+MAX_PRIORITY = 1e100
+
+
+def check_priorities(keys: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
+    """Refuses priorities that cannot be right.
+
+    Args:
+        keys: int64 `[N]`, whose they are.
+        priorities: float64 `[N]`.
+
+    Raises:
+        InvalidInputError: If there are not as many of the one as of the other, or a priority is negative, NaN or above
+            1e100; the message has the first.
+    """
+    if keys.ndim != 1 or keys.shape != priorities.shape:
+        raise InvalidInputError(
+            f"there are keys of shape {list(keys.shape)} and priorities of shape {list(priorities.shape)}; expected "
+            "one priority for each key, in one dimension; pass as many"
+        )
+    right = (priorities >= 0.0) & (priorities <= MAX_PRIORITY)  # of NaN, neither is true
+    if not right.all():
+        index = int(right.argmin())
+        raise InvalidInputError(
+            f"the priority at index {index} (key {keys[index]}) is {priorities[index]}; expected a number from 0 to "
+            f"{MAX_PRIORITY:g}; find where it comes from, an error that is NaN or not its absolute value"
+        )
+
+
+class Prioritized(Sampler):
+    """Entry i with probability P(i) = p_i^alpha / sum_k p_k^alpha (equation 1), stratified.
+
+    A new entry gets the largest priority given so far (1 before any), so that each is seen soon. An entry of priority 0
+    is never drawn (unless alpha is 0). Importance weights are (N P(i))^-beta, divided by the largest of the batch
+    (section 3.4).
+    """
+
+    bytes_per_slot = SumTree.bytes_per_leaf
+
+    def __init__(self, n_slots: int, rng: np.random.Generator, *, alpha: float, beta: float) -> None:
+        """Starts empty.
+
+        Args:
+            n_slots: Slots are below it.
+            rng: Its own generator.
+            alpha: How much priorities count, in [0, 1]; 0: not at all.
+            beta: How much of the bias the weights take back, in [0, 1].
+        """
+        self._rng = rng
+        self._alpha = alpha
+        self.beta = beta
+        self._tree = SumTree(n_slots)
+        self._n = 0
+        self._largest = 1.0  # to the power of alpha
+
+    def insert(self, slots: Slots) -> None:
+        """See `Sampler.insert`."""
+        self._tree.set(slots, np.full(len(slots), self._largest))
+        self._n += len(slots)
+
+    def remove(self, slots: Slots) -> None:
+        """See `Sampler.remove`."""
+        self._tree.set(slots, np.zeros(len(slots)))
+        self._n -= len(slots)
+
+    def sample(self, n: int, left: DrawsLeft | None = None) -> Slots:
+        """See `Sampler.sample`; an entry can come more than once. In ascending order of slots."""
+        slots = self._tree.sample(self._rng, n)
+        if left is None:
+            return slots
+        distinct, times = np.unique(slots, return_counts=True)
+        return slots if (times <= left(distinct)).all() else self._sample_limited(n, left)
+
+    def _sample_limited(self, n: int, left: DrawsLeft) -> Slots:
+        """Draws again and again, without what has no draw left."""
+        found: list[int] = []
+        draws_left: dict[int, int] = {}
+        put_aside: list[tuple[Slots, NDArray[np.float64]]] = []
+        try:
+            while len(found) < n:
+                drawn = self._tree.sample(self._rng, n - len(found))
+                for slot, allowed in zip(drawn.tolist(), left(drawn).tolist(), strict=True):
+                    if draws_left.setdefault(slot, allowed):
+                        draws_left[slot] -= 1
+                        found.append(slot)
+                used_up = np.array([slot for slot in set(drawn.tolist()) if not draws_left[slot]], np.int64)
+                put_aside.append((used_up, self._tree.get(used_up)))
+                self._tree.set(used_up, np.zeros(len(used_up)))
+        finally:
+            for slots, values in put_aside:
+                self._tree.set(slots, values)
+        return np.array(found, np.int64)
+
+    def update(self, slots: Slots, priorities: NDArray[np.float64]) -> None:
+        """See `Sampler.update`."""
+        values = priorities**self._alpha
+        if len(values):
+            self._largest = max(self._largest, float(values.max()))
+        self._tree.set(slots, values)
+
+    def weights(self, slots: Slots) -> NDArray[np.float32]:
+        """See `Sampler.weights`."""
+        # (N P)^-beta over its largest: N and the total cancel out.
+        values = self._tree.get(slots)
+        weights: NDArray[np.float32] = ((values / values.min()) ** -self.beta).astype(np.float32)
+        return weights
+
+    def clear(self) -> None:
+        """See `Sampler.clear`; the largest priority is 1 again."""
+        self._tree.clear()
+        self._n = 0
+        self._largest = 1.0
+
+
+class LowestPriority(Sampler):
+    """The entries with the lowest priorities; among equals any. For removal, so alpha does not matter.
+
+    New entries get the largest priority given so far, as those of `Prioritized`, and are the last to go.
+    """
+
+    bytes_per_slot = MinTree.bytes_per_leaf
+
+    def __init__(self, n_slots: int) -> None:
+        """Starts empty.
+
+        Args:
+            n_slots: Slots are below it.
+        """
+        self._tree = MinTree(n_slots)
+        self._largest = 1.0
+
+    def insert(self, slots: Slots) -> None:
+        """See `Sampler.insert`."""
+        self._tree.set(slots, np.full(len(slots), self._largest))
+
+    def remove(self, slots: Slots) -> None:
+        """See `Sampler.remove`."""
+        self._tree.unset(slots)
+
+    def sample(self, n: int, left: DrawsLeft | None = None) -> Slots:
+        """The n entries with the lowest priorities."""
+        return self._tree.smallest(n)
+
+    def update(self, slots: Slots, priorities: NDArray[np.float64]) -> None:
+        """See `Sampler.update`."""
+        if len(priorities):
+            self._largest = max(self._largest, float(priorities.max()))
+        self._tree.set(slots, priorities)
+
+    def clear(self) -> None:
+        """See `Sampler.clear`."""
+        self._tree.clear()
+        self._largest = 1.0

@@ -1,0 +1,218 @@
+"""Which entries are drawn: the seam, and the uniform samplers. `prioritized` and `insertion_order` have the others."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Slots: TypeAlias = NDArray[np.int64]
+# How often entries may still be drawn, int `[N]`, by their slots.
+DrawsLeft: TypeAlias = Callable[[Slots], NDArray[np.int32]]
+
+
+class Sampler(ABC):
+    """Draws from the entries it was told of, by slot.
+
+        sampler.insert(slots)
+        drawn = sampler.sample(256)
+        sampler.update(drawn, priorities)
+        sampler.remove(drawn)
+
+    Invariant: `sample` draws only slots that were inserted and not removed since. What has been drawn as often as it
+    may is removed by the buffer. Not thread-safe; the buffer's lock guards it.
+
+    Attributes:
+        bytes_per_slot: Bytes it takes for each slot.
+    """
+
+    bytes_per_slot: ClassVar[float] = 0.0
+
+    @abstractmethod
+    def insert(self, slots: Slots) -> None:
+        """Adds entries.
+
+        Args:
+            slots: int64 `[N]`, each once, none of them in already; the oldest first.
+        """
+
+    @abstractmethod
+    def remove(self, slots: Slots) -> None:
+        """Takes entries out.
+
+        Args:
+            slots: int64 `[N]`, each once, all of them in.
+        """
+
+    @abstractmethod
+    def sample(self, n: int, left: DrawsLeft | None = None) -> Slots:
+        """Draws entries.
+
+        Args:
+            n: How many, at least 1 and at most as many as are in.
+            left: How often entries may still be drawn, at least once each; None: any number of times. Only those who
+                may draw an entry twice in a batch have to look.
+
+        Returns:
+            int64 `[n]`.
+
+        Raises:
+            NotReadyError: If no entry can be drawn, though some are in: every priority is 0.
+        """
+
+    def update(self, slots: Slots, priorities: NDArray[np.float64]) -> None:  # noqa: B027 most have no priorities
+        """Sets priorities, where they mean anything.
+
+        Args:
+            slots: int64 `[N]`, all of them in; of one given twice, the last priority stays.
+            priorities: float64 `[N]`, finite, at least 0.
+        """
+
+    def weights(self, slots: Slots) -> NDArray[np.float32] | None:
+        """Importance weights of drawn entries, the largest 1; None: all are 1.
+
+        Args:
+            slots: int64 `[N]`, as `sample` returned them.
+
+        Returns:
+            float32 `[N]` in (0, 1], or None.
+        """
+        return None
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Takes every entry out."""
+
+
+class Uniform(Sampler):
+    """Every entry with the same probability, none twice in a batch; the cost does not depend on how many are in.
+
+    The entries lie densely in a list, at 16 bytes a slot; whoever is removed is replaced by the last.
+    """
+
+    bytes_per_slot = 16
+
+    def __init__(self, n_slots: int, rng: np.random.Generator) -> None:
+        """Starts empty.
+
+        Args:
+            n_slots: Slots are below it.
+            rng: Its own generator.
+        """
+        self._rng = rng
+        self._list = np.zeros(n_slots, np.int64)
+        self._position = np.full(n_slots, -1, np.int64)
+        self._n = 0
+
+    def insert(self, slots: Slots) -> None:
+        """See `Sampler.insert`."""
+        end = self._n + len(slots)
+        self._list[self._n : end] = slots
+        self._position[slots] = np.arange(self._n, end)
+        self._n = end
+
+    def remove(self, slots: Slots) -> None:
+        """See `Sampler.remove`."""
+        left = self._n - len(slots)
+        positions = self._position.take(slots)
+        self._position[slots] = -1
+        last = self._list[left : self._n]
+        movers = last[self._position.take(last) >= 0]
+        holes = positions[positions < left]
+        self._list[holes] = movers
+        self._position[movers] = holes
+        self._n = left
+
+    def sample(self, n: int, left: DrawsLeft | None = None) -> Slots:
+        """See `Sampler.sample`; in random order."""
+        return self._list.take(self._rng.choice(self._n, n, replace=False))
+
+    def clear(self) -> None:
+        """See `Sampler.clear`."""
+        self._position.fill(-1)
+        self._n = 0
+
+
+class StepRows(Protocol):
+    """A ring of rows of which most are entries, as `UniformRows` sees it."""
+
+    @property
+    def size(self) -> int:
+        """How many rows are entries."""
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Slot of the oldest row, and how many rows there are from it on."""
+
+    def is_entry(self, slots: Slots) -> NDArray[np.bool_]:
+        """Bool `[N]`: which of these rows are entries; slots from n_slots up mean the ring's beginning."""
+
+    def entries(self) -> Slots:
+        """int64 `[size]`: the slots of all entries, the oldest first; as slow as there are rows."""
+
+
+class UniformRows(Sampler):
+    """Every step of a `TrajectoryRing` with the same probability, none twice in a batch, at no byte per entry.
+
+    Rows are drawn, and those thrown away that are no entry. At least half of the rows are entries (one in two when
+    every step ends an episode), so the cost does not depend on the ring's size. Where entries are used up one by one
+    that does not hold, and `Uniform` is taken.
+    """
+
+    def __init__(self, rows: StepRows, n_slots: int, rng: np.random.Generator) -> None:
+        """Starts with what is in the ring.
+
+        Args:
+            rows: The ring.
+            n_slots: Its number of rows.
+            rng: Its own generator.
+        """
+        self._rows = rows
+        self._n_slots = n_slots
+        self._rng = rng
+
+    def insert(self, slots: Slots) -> None:
+        """Does nothing: the ring knows."""
+
+    def remove(self, slots: Slots) -> None:
+        """Does nothing: the ring knows."""
+
+    def sample(self, n: int, left: DrawsLeft | None = None) -> Slots:
+        """See `Sampler.sample`; in random order."""
+        size = self._rows.size
+        if 2 * n > size:
+            slots = self._rows.entries()
+            return slots.take(self._rng.choice(size, n, replace=False))
+        first, n_rows = self._rows.span
+        # As many as will do nearly always: a second round costs more than a few rows too many.
+        expected = n * n_rows / size
+        n_drawn = int(expected + 4.0 * (expected - n) ** 0.5 + n * n / size) + 4
+        found = self._draw(first, n_rows, n_drawn)
+        found = _first_of_each(found)
+        while len(found) < n:
+            found = _first_of_each(np.concatenate([found, self._draw(first, n_rows, n_drawn)]))
+        return found[:n]
+
+    def _draw(self, first: int, n_rows: int, n: int) -> Slots:
+        numbers = self._rng.random(n)
+        numbers *= n_rows
+        slots = numbers.astype(np.int64)
+        slots += first
+        slots = slots[self._rows.is_entry(slots)]
+        if first + n_rows > self._n_slots:
+            np.subtract(slots, self._n_slots, out=slots, where=slots >= self._n_slots)
+        return slots
+
+    def clear(self) -> None:
+        """Does nothing: the ring knows."""
+
+
+def _first_of_each(slots: Slots) -> Slots:
+    """Leaves out whatever came before; the order stays."""
+    ordered = np.sort(slots)
+    if not np.equal(ordered[1:], ordered[:-1]).any():
+        return slots
+    order = slots.argsort(kind="stable")
+    ordered = slots.take(order)
+    return np.delete(slots, order[1:][ordered[1:] == ordered[:-1]])

@@ -1,0 +1,100 @@
+"""Entries in slots, in any order: what the stores of whole rollouts and of lone transitions share."""
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from learner.replay.entry_store import NO_SLOTS, StoreChange
+from learner.replay.samplers import Sampler, Slots
+from services.rollouts import Rollout
+
+
+class SlotStore(ABC):
+    """Slots that are free, and slots that are taken; when none is free, a `remover` says which entry has to go.
+
+    The key of the n-th entry in slot i is n * capacity + i. Not thread-safe; the buffer's lock guards it. The
+    bookkeeping takes 16 bytes an entry, and the remover its own.
+    """
+
+    bytes_per_slot = 16
+
+    def __init__(self, capacity: int, remover: Sampler) -> None:
+        """Starts empty.
+
+        Args:
+            capacity: Entries it holds at most.
+            remover: Draws whoever has to go.
+        """
+        self.capacity = capacity
+        self.n_slots = capacity
+        self._remover = remover
+        # How many entries each slot has had, counting the one it has.
+        self._generation = np.zeros(capacity, np.int64)
+        # A stack: slots that are free are at [:n_free]; the lowest is taken first.
+        self._free = np.arange(capacity, dtype=np.int64)[::-1].copy()
+        self._n_free = capacity
+        self._is_taken = np.zeros(capacity, np.bool_)
+
+    @property
+    def size(self) -> int:
+        """Entries there are."""
+        return self.capacity - self._n_free
+
+    @abstractmethod
+    def n_entries(self, rollout: Rollout) -> int:
+        """See `EntryStore.n_entries`."""
+
+    def fits(self, rollout: Rollout) -> bool:
+        """See `EntryStore.fits`; a single trajectory always does."""
+        return rollout.n_envs == 1 or self.n_entries(rollout) <= self.capacity
+
+    def insert(self, rollout: Rollout) -> StoreChange:
+        """See `EntryStore.insert`."""
+        self._prepare(rollout)
+        n = self.n_entries(rollout)
+        removed = NO_SLOTS
+        if n > self._n_free:
+            removed = self._remover.sample(n - self._n_free)
+            self.remove(removed)
+        slots = self._free[self._n_free - n : self._n_free][::-1].copy()
+        self._n_free -= n
+        self._generation[slots] += 1
+        self._is_taken[slots] = True
+        self._write(slots, rollout)
+        self._remover.insert(slots)
+        return StoreChange(slots, removed)
+
+    def remove(self, slots: Slots) -> None:
+        """See `EntryStore.remove`."""
+        self._remover.remove(slots)
+        self._is_taken[slots] = False
+        self._free[self._n_free : self._n_free + len(slots)] = slots
+        self._n_free += len(slots)
+
+    def update_priorities(self, slots: Slots, priorities: NDArray[np.float64]) -> None:
+        """See `EntryStore.update_priorities`."""
+        self._remover.update(slots, priorities)
+
+    def find(self, keys: NDArray[np.int64]) -> tuple[Slots, NDArray[np.bool_]]:
+        """See `EntryStore.find`."""
+        slots = keys % self.capacity
+        return slots, (keys == self._keys(slots)) & self._is_taken.take(slots)
+
+    def clear(self) -> None:
+        """Removes every entry; keys go on."""
+        self._remover.clear()
+        self._is_taken.fill(False)
+        self._free[:] = np.arange(self.capacity)[::-1]
+        self._n_free = self.capacity
+
+    def _keys(self, slots: Slots) -> NDArray[np.int64]:
+        return self._generation.take(slots) * self.capacity + slots
+
+    @abstractmethod
+    def _prepare(self, rollout: Rollout) -> None:
+        """Whatever can fail, before anything has changed."""
+
+    @abstractmethod
+    def _write(self, slots: Slots, rollout: Rollout) -> None:
+        """Copies the rollout's entries into their slots."""

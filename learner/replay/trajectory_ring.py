@@ -1,0 +1,220 @@
+"""Transitions in a ring of rows, oldest out first, in which no observation is stored twice."""
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from learner.replay.entry_store import NO_SLOTS, StoreChange
+from learner.replay.layout import EntryLayout
+from learner.replay.n_step import fold_n_step
+from learner.replay.row_plan import RowPlan, plan_rows
+from learner.replay.samplers import Slots
+from learner.replay.samples import ReplaySample, Room
+from learner.replay.step_columns import ENTRY, StepColumns, final_sources, last_sources, pack_flags, step_sources
+from services.rollouts import Rollout
+
+# Rows set aside for ends of episodes, one in so many entries.
+STEPS_PER_EPISODE_END: Final = 32
+
+
+def ring_rows(capacity: int, n_rollout_steps: int) -> int:
+    """Rows of a ring that holds `capacity` entries.
+
+    Args:
+        capacity: Entries, at least T.
+        n_rollout_steps: T.
+
+    Returns:
+        A row an entry, one for each trajectory, and one for each 32 entries, for episodes that end inside; at least
+        the 2 T that a single trajectory may need. With T >= 16, at most 1.1 rows an entry.
+    """
+    extra = -(-capacity // n_rollout_steps) + capacity // STEPS_PER_EPISODE_END
+    return max(capacity + extra, 2 * n_rollout_steps)
+
+
+class TrajectoryRing:
+    """The rows s_0, s_1, ..., s_{T-1} of a trajectory follow each other, and then comes the observation after them.
+
+    Invariant: the next observation of the step in row i is the observation in row i + 1 (modulo the number of rows),
+    without any index: an episode that ends inside a trajectory is followed by a row for its final observation, or by
+    the reset row, whose observation is that one. Such rows are no steps and are never drawn. Rows leave in the order in
+    which they came, so a row is there as long as the one before it.
+
+    The oldest entries go when `capacity` entries are there, or when no row is left: where episodes are shorter than 32
+    steps on average, so many rows go to their ends that the ring is full somewhat below its capacity (with episodes of
+    8 steps at 92 % of it, and never below half).
+
+    Slots are rows. The key of row i in the ring's n-th round is n * n_slots + i. Not thread-safe; the buffer's lock
+    guards it.
+    """
+
+    def __init__(self, layout: EntryLayout, capacity: int, *, n_step: int = 1, discount: float = 1.0) -> None:
+        """Allocates `ring_rows` rows of `layout.step_bytes`.
+
+        Args:
+            layout: Of the entries.
+            capacity: Entries it holds at most, at least T.
+            n_step: Steps that are folded into one when a transition is sampled, at least 1.
+            discount: gamma, for that.
+        """
+        self._layout = layout
+        self.capacity = capacity
+        self.n_slots = ring_rows(capacity, layout.n_rollout_steps)
+        self.n_bytes = self.n_slots * layout.step_bytes
+        self._n_step = n_step
+        self._discount = discount
+        self._columns = StepColumns(layout, self.n_slots)
+        self.size = 0
+        # Rows are counted from the first that was ever written; modulo n_slots, they are slots.
+        self._tail = 0
+        self._head = 0
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Slot of the oldest row, and how many rows there are from it on."""
+        return self._tail % self.n_slots, self._head - self._tail
+
+    def is_entry(self, slots: Slots) -> NDArray[np.bool_]:
+        """Bool `[N]`: which of these rows are entries; slots from n_slots up mean the ring's beginning."""
+        flags = self._columns.flags.take(slots, mode="wrap")
+        flags &= ENTRY
+        return flags.astype(np.bool_)
+
+    def entries(self) -> Slots:
+        """int64 `[size]`: the slots of all entries, the oldest first."""
+        slots: Slots = (self._oldest_entries(self._head - self._tail) + self._tail) % self.n_slots
+        return slots
+
+    def n_entries(self, rollout: Rollout) -> int:
+        """How many entries a rollout makes: its transitions."""
+        return rollout.n_env_steps
+
+    def fits(self, rollout: Rollout) -> bool:
+        """See `EntryStore.fits`; a single trajectory always does."""
+        n_steps = rollout.reward.size
+        return rollout.n_envs == 1 or (n_steps <= self.capacity and 2 * n_steps <= self.n_slots)
+
+    def insert(self, rollout: Rollout) -> StoreChange:
+        """See `EntryStore.insert`."""
+        plan = plan_rows(rollout)
+        n_entries = rollout.n_env_steps
+        removed = self._make_way(plan.n_rows, n_entries)
+        flags = pack_flags(rollout)
+        sources: list[NDArray[Any]] = [*step_sources(rollout, self._layout), flags]
+        columns = [*self._columns.steps, self._columns.flags]
+        first = self._head % self.n_slots
+        n_steps, n_envs = rollout.reward.shape
+        ends = (plan.ends + first) % self.n_slots
+        if plan.steps is None and first + plan.n_rows <= self.n_slots:
+            for column, source in zip(columns, sources, strict=True):
+                rows = column[first : first + plan.n_rows].reshape(n_envs, n_steps + 1, *column.shape[1:])
+                rows[:, :n_steps] = source.swapaxes(0, 1)
+        else:
+            self._scatter(columns, sources, plan, first)
+        self._columns.flags[ends] = 0
+        for column, last in zip(self._columns.observations, last_sources(rollout, self._layout), strict=True):
+            column[ends] = last
+        if len(plan.finals):
+            finals = (plan.finals + first) % self.n_slots
+            self._columns.flags[finals] = 0
+            for column, final in zip(self._columns.observations, final_sources(rollout, self._layout), strict=True):
+                column[finals] = final
+        inserted = self._rows_of_entries(first, plan.n_rows)
+        self._head += plan.n_rows
+        self.size += n_entries
+        return StoreChange(inserted, removed)
+
+    def remove(self, slots: Slots) -> None:
+        """See `EntryStore.remove`. The rows stay, as next observations of others, until it is their turn."""
+        self._columns.flags[slots] &= np.uint8(~ENTRY & 0xFF)
+        self.size -= len(slots)
+
+    def update_priorities(self, slots: Slots, priorities: NDArray[np.float64]) -> None:
+        """Does nothing: the oldest go first."""
+
+    def find(self, keys: NDArray[np.int64]) -> tuple[Slots, NDArray[np.bool_]]:
+        """See `EntryStore.find`."""
+        slots = keys % self.n_slots
+        return slots, (keys >= self._tail) & (keys < self._head) & self.is_entry(slots)
+
+    def make_room(self, batch_size: int) -> Room:
+        """See `EntryStore.make_room`; T is 1."""
+        return Room(self._layout, n_steps=1, batch_size=batch_size, discount=self._discount, burn_in=0)
+
+    def gather(self, slots: Slots, room: Room, rng: np.random.Generator) -> ReplaySample:
+        """See `EntryStore.gather`."""
+        sample, columns = room.sample, self._columns
+        columns.gather(slots, room)
+        last = slots
+        if self._n_step > 1:
+            folded = fold_n_step(
+                slots, n_step=self._n_step, discount=self._discount, reward=columns.reward, flags=columns.flags
+            )
+            room.reward[:] = folded.reward
+            sample.n_steps[:] = folded.n_steps
+            np.power(self._discount, folded.n_steps, out=sample.discount, casting="same_kind")
+            last = folded.last
+            columns.gather_flags(last, room)
+        following = last + 1
+        for column, target in zip(columns.observations, room.next_targets, strict=True):
+            column.take(following, 0, target, "wrap")
+        first = self._tail % self.n_slots
+        np.add(slots, self._tail - first, out=sample.keys)
+        if first + self._head - self._tail > self.n_slots:
+            np.add(sample.keys, self.n_slots, out=sample.keys, where=slots < first)
+        return sample
+
+    def clear(self) -> None:
+        """Removes every entry; keys go on."""
+        self._tail = self._head
+        self.size = 0
+
+    def _scatter(self, columns: list[NDArray[Any]], sources: list[NDArray[Any]], plan: RowPlan, first: int) -> None:
+        n_steps, n_envs = sources[-1].shape
+        steps = plan.steps
+        if steps is None:
+            steps = np.arange(n_steps)[:, None] + (n_steps + 1) * np.arange(n_envs)
+        rows = (steps + first) % self.n_slots
+        for column, source in zip(columns, sources, strict=True):
+            if plan.kept is None:
+                column[rows] = source
+            else:
+                column[rows[plan.kept]] = source[plan.kept]
+
+    def _rows_of_entries(self, first: int, n_rows: int) -> Slots:
+        if first + n_rows <= self.n_slots:
+            found = np.flatnonzero(self._columns.flags[first : first + n_rows])
+            found += first
+            return found
+        rows = np.arange(first, first + n_rows) % self.n_slots
+        return rows.compress(self._columns.flags.take(rows) != 0)
+
+    def _oldest_entries(self, n_rows: int) -> Slots:
+        """Which of the n oldest rows are entries, counted from the oldest."""
+        first = self._tail % self.n_slots
+        stop = first + n_rows
+        flags = self._columns.flags[first:stop]
+        if stop > self.n_slots:
+            flags = np.concatenate([flags, self._columns.flags[: stop - self.n_slots]])
+        return np.flatnonzero(flags & ENTRY).astype(np.int64, copy=False)
+
+    def _make_way(self, n_rows: int, n_entries: int) -> Slots:
+        """Removes the oldest rows until there is room; returns the slots of the entries among them."""
+        n_live = self._head - self._tail
+        n_out = max(n_live + n_rows - self.n_slots, 0)
+        excess = max(self.size + n_entries - self.capacity, 0)
+        if not n_out and not excess:
+            return NO_SLOTS
+        n_seen = min(max(n_out, excess + excess // 8 + 8), n_live)
+        entries = self._oldest_entries(n_seen)
+        while len(entries) < excess and n_seen < n_live:
+            n_seen = min(2 * n_seen, n_live)
+            entries = self._oldest_entries(n_seen)
+        if excess:
+            n_out = max(n_out, int(entries[excess - 1]) + 1)
+        removed = entries[: np.searchsorted(entries, n_out)]
+        slots: Slots = (removed + self._tail) % self.n_slots
+        self._tail += n_out
+        self.size -= len(slots)
+        return slots

@@ -1,0 +1,91 @@
+"""Transitions in any order, each with its own next observation."""
+
+import numpy as np
+
+from learner.replay.layout import EntryLayout
+from learner.replay.samplers import Sampler, Slots
+from learner.replay.samples import ReplaySample, Room
+from learner.replay.slot_store import SlotStore
+from learner.replay.step_columns import ENTRY, STEP, TERMINATED, TRUNCATED, StepColumns
+from learner.replay.trajectory_ring import TrajectoryRing
+from services.rollouts import Rollout
+
+
+class TransitionStore(SlotStore):
+    """For removal by priority: the step after a transition may go while the transition stays.
+
+    So each keeps its next observation, at twice the bytes of a `TrajectoryRing`, and its n steps are folded when it is
+    inserted, while the steps after it are at hand. See `SlotStore` for keys and threads.
+    """
+
+    def __init__(
+        self, layout: EntryLayout, capacity: int, remover: Sampler, *, n_step: int = 1, discount: float = 1.0
+    ) -> None:
+        """Allocates `capacity` times `transition_bytes(layout)`.
+
+        Args:
+            layout: Of the entries.
+            capacity: Entries it holds at most, at least T.
+            remover: Draws whoever has to go.
+            n_step: Steps that are folded into one, at least 1.
+            discount: gamma, for that.
+        """
+        super().__init__(capacity, remover)
+        self._layout = layout
+        self.n_bytes = capacity * transition_bytes(layout)
+        self._n_step = n_step
+        self._discount = discount
+        self._columns = StepColumns(layout, capacity)
+        self._next = [np.zeros_like(column) for column in self._columns.observations]
+        self._n_steps = np.ones(capacity, np.uint16)
+        # Where a rollout is taken apart. It grows with the largest number of environments.
+        self._scratch = self._make_scratch(1)
+        self._scratch_envs = 1
+        self._rng = np.random.default_rng(0)  # a ring draws nothing from it
+
+    def n_entries(self, rollout: Rollout) -> int:
+        """How many entries a rollout makes: its transitions."""
+        return rollout.n_env_steps
+
+    def make_room(self, batch_size: int) -> Room:
+        """See `EntryStore.make_room`; T is 1."""
+        return Room(self._layout, n_steps=1, batch_size=batch_size, discount=self._discount, burn_in=0)
+
+    def gather(self, slots: Slots, room: Room, rng: np.random.Generator) -> ReplaySample:
+        """See `EntryStore.gather`."""
+        sample = room.sample
+        self._columns.gather(slots, room)
+        for column, target in zip(self._next, room.next_targets, strict=True):
+            column.take(slots, 0, target, "clip")
+        if self._n_step > 1:
+            sample.n_steps[:] = self._n_steps.take(slots)
+            np.power(self._discount, sample.n_steps, out=sample.discount, casting="same_kind")
+        sample.keys[:] = self._keys(slots)
+        return sample
+
+    def _make_scratch(self, n_envs: int) -> TrajectoryRing:
+        capacity = 2 * n_envs * self._layout.n_rollout_steps  # room for any number of ends of episodes
+        return TrajectoryRing(self._layout, capacity, n_step=self._n_step, discount=self._discount)
+
+    def _prepare(self, rollout: Rollout) -> None:
+        if rollout.n_envs > self._scratch_envs:
+            self._scratch, self._scratch_envs = self._make_scratch(rollout.n_envs), rollout.n_envs
+        self._scratch.clear()
+        self._scratch.insert(rollout)
+
+    def _write(self, slots: Slots, rollout: Rollout) -> None:
+        if not len(slots):
+            return
+        room = self.make_room(len(slots))
+        sample = self._scratch.gather(self._scratch.entries(), room, self._rng)
+        for column, values in zip(self._columns.steps, room.step_targets, strict=True):
+            column[slots] = values
+        for column, values in zip(self._next, room.next_targets, strict=True):
+            column[slots] = values
+        self._columns.flags[slots] = room.terminated * TERMINATED + room.truncated * TRUNCATED + (STEP | ENTRY)
+        self._n_steps[slots] = sample.n_steps
+
+
+def transition_bytes(layout: EntryLayout) -> int:
+    """Bytes of one entry of a `TransitionStore`: a step, its next observation, and two for the number of steps."""
+    return layout.step_bytes + layout.observation_bytes + 2

@@ -1,0 +1,84 @@
+"""Every example runs as it is, for real and briefly."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from services.client import LearnerClient
+from services.errors import RollcastError
+from services.status import Phase
+from tests.processes import ROOT, environment, free_port, rollcast, running, wait_until
+
+pytestmark = pytest.mark.slow
+
+RUN_HERE = {"client.py", "library.py", "own_environment.py", "own_network.py"}
+EXAMPLES = {path.name for path in (ROOT / "examples").glob("*.py")} - {"__init__.py"}
+
+
+def run_example(name: str, *arguments: object, cwd: Path, timeout_s: float = 90.0) -> str:
+    """Runs an example from anywhere and returns what it printed."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / name, *map(str, arguments)],
+        cwd=cwd,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_example_is_run_here():
+    assert EXAMPLES == RUN_HERE
+
+
+def test_own_environment_is_learnt_with_its_keyword_arguments(tmp_path: Path):
+    # a low board: episodes of 4 steps are learnt in a few seconds
+    arguments = ("--env-kwargs", '{"rows": 5}', "--run-dir", tmp_path / "run")
+    assert "(solved: 0.95 over 100 episodes)" in run_example("own_environment.py", *arguments, cwd=tmp_path)
+    played = rollcast("evaluate", tmp_path / "run", "--n-episodes", 10)
+    assert played.returncode == 0, played.stderr
+    assert "on examples.own_environment:make" in played.stdout
+    assert re.search(r"mean length +4\.0 steps", played.stdout)
+
+
+def test_own_network_trains(tmp_path: Path):
+    printed = run_example("own_network.py", "--total-steps", 20_000, "--run-dir", tmp_path / "run", cwd=tmp_path)
+    assert re.search(r"^updates +\d+", printed, re.MULTILINE)
+    played = rollcast("evaluate", tmp_path / "run", "--n-episodes", 2)
+    assert played.returncode == 0, played.stderr
+
+
+def test_the_library_example_trains(tmp_path: Path):
+    # 1 s of time, and at least the end of the first updates within it
+    printed = run_example("library.py", 3, cwd=tmp_path)
+    assert re.fullmatch(r"mean return [\d.]+", printed.splitlines()[-1])
+    assert float(printed.split()[-1]) > 0
+
+
+def test_the_client_looks_in(tmp_path: Path):
+    address = f"localhost:{free_port()}"
+    arguments = ("--address", address, "--stop-return", 1e9, "--run-dir", tmp_path / "run")
+    with running("learner", "train", *arguments) as process:
+        wait_until(lambda: _is_training(address), "training with two actors", 40)
+        printed = run_example("client.py", address, cwd=tmp_path)
+        with LearnerClient(address) as client:
+            client.stop()
+        assert process.wait(8) == 0
+    first, *actors, last = printed.splitlines()
+    assert re.fullmatch(r"training: [\d,]+ steps, mean return [\d.]+", first)
+    assert {line.split()[0] for line in actors} == {"local-0", "local-1"}
+    assert re.fullmatch(r"policy \d+ would do \[[01], [01], [01]\]", last)
+
+
+def _is_training(address: str) -> bool:
+    try:
+        with LearnerClient(address, timeout_s=2.0) as client:
+            status = client.status()
+            return status.phase is Phase.TRAINING and status.actors_alive == 2 and status.mean_return is not None
+    except RollcastError:
+        return False

@@ -1,0 +1,267 @@
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, MultiBinary
+from pydantic import ValidationError
+from torch import Tensor
+from torch.distributions import Categorical, Independent, Normal, TanhTransform, TransformedDistribution
+
+from learner.algorithms.sac import Sac
+from learner.algorithms.sac_settings import SacSettings
+from learner.batch import Batch
+from services.errors import ConfigurationError, InvalidSpaceError, RollcastError
+from services.policies import PolicySpec
+from services.spaces import SubstepSpaces
+from tests.unit.learner.algorithms.transition_batches import BOX_SPACES, B, transition_batch
+from tests.unit.learner.sample_batches import SPACES
+
+SPEC = PolicySpec(hidden_sizes=(16, 16), activation="relu")
+OWN = "tests.unit.learner.algorithms.test_sac:make_own"
+PLAIN = {"discount": 0.9, "initial_temperature": 0.3}
+KINDS = pytest.mark.parametrize("box", [True, False], ids=["box", "discrete"])
+
+
+def make_own(observation_space, n_outputs):
+    class Own(torch.nn.Linear):
+        def forward(self, observation):
+            return super().forward(observation[""])
+
+    return Own(3, n_outputs)
+
+
+def make_sac(box: bool, seed: int = 0, *, spec: PolicySpec = SPEC, **settings: object) -> Sac:
+    sac = Sac(BOX_SPACES if box else SPACES, spec, SacSettings(**{**PLAIN, **settings}), seed=seed)
+    rng = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameters in (sac._policy_parameters, sac._critic_parameters):
+            # Opinions that differ, and targets that differ from them.
+            parameters.vector.add_(0.2 * torch.randn(parameters.vector.shape, generator=rng))
+    return sac
+
+
+def squashed(outputs: Tensor) -> TransformedDistribution:
+    mean, log_std = outputs.chunk(2, dim=-1)
+    return Independent(TransformedDistribution(Normal(mean, log_std.exp()), [TanhTransform(cache_size=1)]), 1)
+
+
+def td_errors(sac: Sac, batch: Batch, noise: Tensor, box: bool) -> Tensor:
+    """TD errors `[2, B]` with their graph, by torch.distributions."""
+    columns = batch.substeps["0"]
+    observation, following = {"": columns.observation[""][0]}, columns.last_observation
+    alpha = sac._log_temperature.detach().exp()
+    discount = 0.9 * ~batch.terminated[0]
+    with torch.no_grad():
+        outputs = sac.policy.parameters_of(following)
+        if box:
+            mean, log_std = outputs.chunk(2, dim=-1)
+            action = (mean + log_std.exp() * noise).tanh()
+            value = torch.minimum(*sac._targets.module(following, action)) - alpha * squashed(outputs).log_prob(action)
+        else:
+            pi = Categorical(logits=outputs)
+            value = (pi.probs * torch.minimum(*sac._targets.module(following))).sum(-1) + alpha * pi.entropy()
+        target = batch.reward[0] + discount * value
+    if box:
+        normal = columns.action[0] / torch.tensor([2.0, 5.0]) - torch.tensor([0.0, 1.0])
+        taken = torch.stack(sac._critics(observation, normal))
+    else:
+        taken = torch.stack([every[torch.arange(B), columns.action[0]] for every in sac._critics(observation)])
+    return taken - target
+
+
+@KINDS
+def test_the_critics_gradient_is_that_of_the_loss_in_the_docstring(box):
+    weights = torch.linspace(0.2, 1.0, B)
+    batch = transition_batch(box=box, weights=weights)
+    sac = make_sac(box)
+    noise = torch.randn(B, 2, generator=torch.Generator().manual_seed(0))
+    errors = td_errors(sac, batch, noise, box)
+    loss = 0.5 * (weights * errors.square()).sum(dim=0).mean()
+    expected = torch.autograd.grad(loss, list(sac._critics.parameters()))
+
+    assert sac.priorities is None
+    metrics = sac.update(batch, progress=0.0)
+    torch.testing.assert_close(
+        sac._critic_parameters.vector.grad,
+        torch.cat([part.reshape(-1) for part in expected]),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+    torch.testing.assert_close(metrics["critic_loss"], loss.detach(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(sac.priorities, errors.detach().abs().mean(dim=0), rtol=1e-4, atol=1e-5)
+
+
+@KINDS
+def test_the_policys_gradient_is_that_of_the_loss_in_the_docstring(box):
+    weights = torch.linspace(0.2, 1.0, B)
+    batch = transition_batch(box=box, weights=weights)
+    # Critics that stay nearly where they are, since the policy asks them after their step.
+    sac = make_sac(box, critic_learning_rate=1e-12, target_entropy=0.1)
+    rng = torch.Generator().manual_seed(0)
+    _, noise = (torch.randn(B, 2, generator=rng) for _ in range(2))
+    observation = {"": batch.substeps["0"].observation[""][0]}
+    outputs = sac.policy.parameters_of(observation)
+    alpha = 0.3
+    if box:
+        mean, log_std = outputs.chunk(2, dim=-1)
+        action = (mean + log_std.exp() * noise).tanh()
+        entropy = -squashed(outputs).log_prob(action)
+        losses = -alpha * entropy - torch.minimum(*sac._critics(observation, action))
+    else:
+        pi = Categorical(logits=outputs)
+        entropy = pi.entropy()
+        losses = -alpha * entropy - (pi.probs * torch.minimum(*sac._critics(observation)).detach()).sum(-1)
+    loss = (weights * losses).mean()
+    expected = torch.autograd.grad(loss, list(sac.policy.parameters()), retain_graph=True)
+
+    metrics = sac.update(batch, progress=0.0)
+    torch.testing.assert_close(
+        sac._policy_parameters.vector.grad,
+        torch.cat([part.reshape(-1) for part in expected]),
+        rtol=1e-3,
+        atol=1e-5,
+    )
+    torch.testing.assert_close(metrics["policy_loss"], loss.detach(), rtol=1e-3, atol=1e-3)
+    mean_entropy = (weights * entropy).mean().detach()
+    torch.testing.assert_close(metrics["entropy"], mean_entropy, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(sac._log_temperature.grad, mean_entropy - 0.1 * weights.mean(), rtol=1e-3, atol=1e-3)
+
+
+@KINDS
+def test_the_temperature_moves_the_right_way(box):
+    for target_entropy, direction in ((50.0, 1.0), (-50.0, -1.0)):
+        sac = make_sac(box, target_entropy=target_entropy)
+        before = sac._log_temperature.item()
+        sac.update(transition_batch(box=box), progress=0.0)
+        assert math.copysign(1.0, sac._log_temperature.item() - before) == direction
+    fixed = make_sac(box, learn_temperature=False)
+    for _ in range(2):
+        assert float(fixed.update(transition_batch(box=box), progress=0.0)["temperature"]) == pytest.approx(0.3)
+
+
+def test_the_papers_target_entropies():
+    assert make_sac(True)._target_entropy == -2.0
+    assert make_sac(False)._target_entropy == pytest.approx(0.98 * math.log(2.0))
+    assert make_sac(False, target_entropy_ratio=0.5)._target_entropy == pytest.approx(0.5 * math.log(2.0))
+
+
+@KINDS
+def test_the_targets_follow_the_critics(box):
+    sac = make_sac(box, tau=0.25)
+    before = [parameter.clone() for parameter in sac._targets.module.parameters()]
+    sac.update(transition_batch(box=box), progress=0.0)
+    for old, new, source in zip(before, sac._targets.module.parameters(), sac._critics.parameters(), strict=True):
+        torch.testing.assert_close(new, old + 0.25 * (source - old))
+    assert all(parameter.requires_grad for parameter in sac._critics.parameters())
+
+
+@KINDS
+def test_critics_come_to_say_the_rewards_and_the_policy_what_they_like(box):
+    sac = make_sac(box, discount=0.0, critic_learning_rate=1e-2, policy_learning_rate=1e-2, learn_temperature=False)
+    losses = []
+    for seed in range(300):
+        action = transition_batch(box=box, seed=seed).substeps["0"].action
+        batch = transition_batch(box=box, seed=seed, reward=action[..., 0] if box else 3.0 * action)
+        losses.append(float(sac.update(batch, progress=0.0)["critic_loss"]))
+    assert np.mean(losses[-20:]) < 0.2 * np.mean(losses[:20])
+    outputs = sac.policy.parameters_of({"": batch.substeps["0"].observation[""][0]})
+    assert ((outputs[:, 0] > 0.5) if box else (outputs[:, 1] > outputs[:, 0] + 0.5)).all()
+
+
+@KINDS
+def test_only_the_policy_travels(box):
+    state = make_sac(box).policy_state()
+    assert {name.split(".")[0] for name in state} == {"networks", "exploration"}
+    assert state["exploration.uniform"] == 0
+
+
+@KINDS
+def test_metrics_are_not_waited_for(box):
+    metrics = make_sac(box).update(transition_batch(box=box), progress=0.0)
+    assert metrics.keys() >= {"critic_loss", "policy_loss", "entropy", "temperature", "mean_value"}
+    assert all(isinstance(value, float) or (value.dim() == 0 and not value.requires_grad) for value in metrics.values())
+    assert np.isfinite([float(value) for value in metrics.values()]).all()
+
+
+@KINDS
+def test_after_load_the_next_updates_are_the_same_to_the_bit(box, tmp_path: Path):
+    sac = make_sac(box)
+    for seed in range(3):
+        sac.update(transition_batch(box=box, seed=seed), progress=0.1)
+    sac.save(tmp_path)
+    restored = make_sac(box, seed=99)
+    restored.load(tmp_path)
+    assert restored.n_updates == 3
+    for seed in range(3, 6):
+        for one in (sac, restored):
+            one.update(transition_batch(box=box, seed=seed), progress=0.1)
+        assert torch.equal(sac._policy_parameters.vector, restored._policy_parameters.vector)
+        assert torch.equal(sac._critic_parameters.vector, restored._critic_parameters.vector)
+        assert torch.equal(sac._targets._vector, restored._targets._vector)
+        assert torch.equal(sac._log_temperature, restored._log_temperature)
+
+
+@KINDS
+def test_the_seed_decides_and_leaves_the_global_generator_alone(box):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    vectors = []
+    for seed in (0, 0, 1):
+        sac = make_sac(box, seed)
+        sac.update(transition_batch(box=box), progress=0.0)
+        vectors.append(sac._policy_parameters.vector)
+    assert torch.equal(torch.rand(3), expected)
+    assert torch.equal(vectors[0], vectors[1])
+    assert not torch.equal(vectors[0], vectors[2])
+
+
+@KINDS
+def test_a_network_of_ones_own(box):
+    sac = make_sac(box, spec=PolicySpec(network=OWN, hidden_sizes=(8,)))
+    before = sac._critic_parameters.vector.detach().clone()
+    sac.update(transition_batch(box=box), progress=0.0)
+    assert (sac._critic_parameters.vector != before).float().mean() > 0.5
+
+
+def test_what_does_not_fit(tmp_path: Path):
+    make_sac(True).save(tmp_path)
+    with pytest.raises(ConfigurationError, match="Resume with the spaces"):
+        make_sac(False).load(tmp_path)
+    observation = SPACES["0"].observation
+    with pytest.raises(ConfigurationError, match="SAC supports Box and Discrete"):
+        Sac({"0": SubstepSpaces(observation=observation, action=MultiBinary(2))}, SPEC, SacSettings())
+    unbounded = Box(-np.inf, np.inf, (2,), np.float32)
+    with pytest.raises(InvalidSpaceError, match="bounds are finite"):
+        Sac({"0": SubstepSpaces(observation=observation, action=unbounded)}, SPEC, SacSettings())
+    (tmp_path / "algorithm.json").write_text('{"algorithm": "dqn"}')
+    with pytest.raises(ConfigurationError, match="written by 'dqn'; expected 'sac'"):
+        make_sac(True).load(tmp_path)
+
+
+@KINDS
+def test_divergence_is_named_and_never_cast(box, tmp_path: Path):
+    sac = make_sac(box)
+    reward = torch.zeros(1, B)
+    reward[0, 0] = float("inf")
+    with pytest.raises(RollcastError, match=r"diverged within 1 updates: critic loss"):
+        sac.update(transition_batch(box=box, reward=reward), progress=0.0)
+    for act in (sac.policy_state, lambda: sac.save(tmp_path)):
+        with pytest.raises(RollcastError, match="diverged"):
+            act()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("tau", 0.0), ("initial_temperature", 0.0), ("target_entropy_ratio", 2.0)]
+)
+def test_settings_that_cannot_be_right(field, value):
+    with pytest.raises(ValidationError, match=field):
+        SacSettings(**{field: value})
+
+
+def test_every_setting_is_explained_and_fixed():
+    assert all(field.description for field in SacSettings.model_fields.values())
+    with pytest.raises(ValidationError, match="frozen"):
+        SacSettings().discount = 0.5  # type: ignore[misc]

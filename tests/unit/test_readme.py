@@ -1,0 +1,182 @@
+"""What README and docs show exists: commands, options, variables, links, modules, programs."""
+
+import ast
+import fnmatch
+import importlib
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+from pydantic_settings import BaseSettings
+
+from actor.settings import ActorSettings
+from learner.cli import COMMANDS
+from learner.settings import EvaluateSettings, ServingSettings, StatusSettings, TrainSettings
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+PAGES = (README, *sorted((ROOT / "docs").glob("*.md")))
+
+SETTINGS: dict[str, type[BaseSettings]] = {
+    "train": TrainSettings,
+    "learner": ServingSettings,
+    "actor": ActorSettings,
+    "status": StatusSettings,
+    "evaluate": EvaluateSettings,
+}
+
+# Of docker-compose.yml and deploy/stack.yml, not of a process.
+DEPLOYMENT_VARIABLES = {"ROLLCAST_PORT", "ROLLCAST_UID", "ROLLCAST_GID", "ROLLCAST_IMAGE_PREFIX", "ROLLCAST_TAG"}
+# Other programs' options.
+FOREIGN_OPTIONS = {"--scale", "--build", "--protocol", "--logdir", "--replicas", "--help"}
+
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_INVOCATION = re.compile(rf"(?:rollcast|python -m) ({'|'.join(SETTINGS)})\b([^`|#&;\n]*)")
+
+
+def fields_of(model: type[BaseModel], prefix: str = "", *, separator: str) -> set[str]:
+    """Names of the settings, those of nested models with their path."""
+    names = set()
+    for name, field in model.model_fields.items():
+        nested = field.annotation
+        if isinstance(nested, type) and issubclass(nested, BaseModel):
+            names |= fields_of(nested, f"{prefix}{name}{separator}", separator=separator)
+        else:
+            names.add(prefix + name)
+    return names
+
+
+def options_of(command: str) -> set[str]:
+    """The command's options as they are typed."""
+    names = {name.replace("_", "-") for name in fields_of(SETTINGS[command], separator=".")}
+    return {f"--{name}" for name in names} | {f"--no-{name}" for name in names} | {"--config", "--help"}
+
+
+def blocks(text: str, *languages: str) -> list[str]:
+    """The fenced blocks in a page, those of some languages only if any is given."""
+    return [body for language, body in _FENCE.findall(text) if not languages or language in languages]
+
+
+def invocations(text: str) -> list[tuple[str, list[str]]]:
+    """`(command, options)` of every call of rollcast in a text."""
+    joined = text.replace("\\\n", " ")
+    return [(command, re.findall(r"(?<!\S)--[\w.-]+", rest)) for command, rest in _INVOCATION.findall(joined)]
+
+
+def inline_code(text: str) -> list[str]:
+    """What stands between single backticks, outside of fenced blocks."""
+    return [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", _FENCE.sub("", text))]
+
+
+@pytest.fixture(params=PAGES, ids=lambda page: page.name)
+def page(request: pytest.FixtureRequest) -> str:
+    return request.param.read_text(encoding="utf-8")
+
+
+class TestReadme:
+    def test_begins_with_the_two_commands(self):
+        first = blocks(README.read_text(encoding="utf-8"))[0]
+        commands = [line.split("#")[0].strip() for line in first.splitlines() if line.strip()]
+        assert commands == ["make train", "make test"]
+        title = README.read_text(encoding="utf-8").partition("```")[0]
+        assert title.strip() == "# rollcast", "nothing but the title before them"
+
+    def test_has_the_client_as_it_is_in_the_examples(self):
+        client = (ROOT / "examples" / "client.py").read_text(encoding="utf-8")
+        assert client in blocks(README.read_text(encoding="utf-8"), "python")
+
+    def test_is_read_in_ten_minutes(self):
+        assert len(README.read_text(encoding="utf-8").splitlines()) <= 250
+
+
+class TestCommands:
+    def test_every_command_is_checked(self):
+        assert SETTINGS.keys() == COMMANDS.keys()
+
+    def test_every_command_exists(self, page: str):
+        shown = {word for block in blocks(page, "sh", "console") for word in re.findall(r"\brollcast (\w+)", block)}
+        assert shown <= COMMANDS.keys() | {"learner"}
+
+    def test_every_option_of_a_call_exists(self, page: str):
+        calls = [call for text in (*blocks(page, "sh", "console"), *inline_code(page)) for call in invocations(text)]
+        for command, options in calls:
+            assert set(options) <= options_of(command), f"rollcast {command}"
+
+    def test_every_option_in_the_text_exists(self, page: str):
+        known = set().union(*(options_of(command) for command in SETTINGS)) | FOREIGN_OPTIONS
+        named = {option for code in inline_code(page) for option in re.findall(r"(?<!\S)--[\w.-]+", code)}
+        assert named <= known
+
+    def test_every_variable_exists(self, page: str):
+        known = {
+            f"ROLLCAST_{name}".upper() for settings in SETTINGS.values() for name in fields_of(settings, separator="__")
+        }
+        named = set(re.findall(r"\bROLLCAST_\w*[A-Z]", page))
+        assert named <= known | DEPLOYMENT_VARIABLES
+
+
+class TestLinks:
+    @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+    def test_every_relative_link_leads_somewhere(self, path: Path):
+        targets = re.findall(r"\]\(([^)\s]+)\)", _FENCE.sub("", path.read_text(encoding="utf-8")))
+        for target in (target for target in targets if not target.startswith("https://")):
+            file, _, anchor = target.partition("#")
+            found = (path.parent / file) if file else path
+            assert found.exists(), f"{path.name} links to {target}"
+            assert found.resolve().is_relative_to(ROOT), f"{path.name} links out of the project: {target}"
+            if anchor:
+                assert anchor in _anchors(found), f"{path.name} links to {target}"
+
+
+def _anchors(path: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", _FENCE.sub("", path.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+class TestPrograms:
+    def test_every_python_block_imports_what_exists(self, page: str):
+        for block in blocks(page, "python"):
+            imports = [node for node in ast.walk(ast.parse(block)) if isinstance(node, ast.ImportFrom)]
+            for node in imports:
+                module = importlib.import_module(node.module or "")
+                missing = [name.name for name in node.names if not hasattr(module, name.name)]
+                assert not missing, f"{node.module} has no {missing}"
+
+
+class TestModuleTable:
+    """docs/architecture.md names every module of the three packages, and none that is not there."""
+
+    @pytest.fixture(params=["services", "actor", "learner"])
+    def package(self, request: pytest.FixtureRequest) -> str:
+        return request.param
+
+    def test_names_what_is_there_and_nothing_else(self, package: str):
+        named, there = _named_modules(package), _modules(package)
+        unknown = [pattern for pattern in named if not fnmatch.filter(there, pattern)]
+        assert not unknown, f"docs/architecture.md names modules of {package} that do not exist"
+        missing = [module for module in there if not any(fnmatch.fnmatch(module, pattern) for pattern in named)]
+        assert not missing, f"the table of {package} in docs/architecture.md lacks modules: add them"
+
+
+def _modules(package: str) -> list[str]:
+    files = (ROOT / package).rglob("*.py")
+    names = (file.relative_to(ROOT / package).with_suffix("").as_posix() for file in files)
+    return sorted(name for name in names if not name.endswith("__init__"))
+
+
+def _named_modules(package: str) -> list[str]:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = text.partition(f"\n## {package}:")[2].partition("\n## ")[0]
+    cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    return list(
+        itertools.chain.from_iterable(_braces(name) for cell in cells for name in re.findall(r"`([^`]+)`", cell))
+    )
+
+
+def _braces(name: str) -> list[str]:
+    """`a/{b,c}` -> `a/b`, `a/c`."""
+    before, brace, rest = name.partition("{")
+    inside, _, after = rest.partition("}")
+    return [before + middle + after for middle in inside.split(",")] if brace else [name]
