@@ -39,6 +39,9 @@ def to_batch(sample: ReplaySample, device: torch.device | str) -> Batch:
         policy_version=sample.policy_version,
         n_env_steps=int(np.count_nonzero(sample.valid)),
         episodes=(),
+        keys=sample.keys,
+        weights=_tensor(sample.weights, device),
+        discount=_tensor(sample.discount, device),
     )
 
 

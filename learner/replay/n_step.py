@@ -56,7 +56,7 @@ def fold_n_step(
     for k in range(1, n_step):
         following = last + 1
         following[following == len(flags)] = 0
-        goes_on &= True
+        goes_on &= (flags.take(following) & STEP) != 0
         if not goes_on.any():
             break
         total += np.where(goes_on, reward.take(following) * discount**k, 0.0)

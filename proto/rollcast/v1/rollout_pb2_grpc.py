@@ -61,7 +61,8 @@ class RolloutServiceServicer:
         every reconnect. A deadline of 10 s is ample.
 
         INVALID_ARGUMENT: a field is malformed. FAILED_PRECONDITION: spaces, policy network or protocol version differ
-        from the learner's; the detail names the path and both sides. RESOURCE_EXHAUSTED: the learner has `max_actors`
+        from the learner's; the detail names the path and both sides. ABORTED: another process has taken the name over from
+        this one. RESOURCE_EXHAUSTED: the learner has `max_actors`
         already. UNAVAILABLE: the learner is starting or stopping; try again with backoff.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -1,0 +1,169 @@
+"""Rollouts of an environment in which every observation is a number that comes once, and what is true of them."""
+
+from dataclasses import dataclass, field
+
+import gymnasium
+import numpy as np
+
+from learner.replay.samples import ReplaySample
+from services.rollouts import Rollout, SubstepColumns
+from services.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
+
+SPACES: EnvironmentSpaces = {
+    FLAT_SUBSTEP: SubstepSpaces(
+        observation=gymnasium.spaces.Dict(
+            a=gymnasium.spaces.Box(-1e9, 1e9, (2,), np.float32), b=gymnasium.spaces.Box(0, 255, (2, 3), np.uint8)
+        ),
+        action=gymnasium.spaces.Discrete(1000),
+    )
+}
+GOES_ON, TERMINATES, TRUNCATES = range(3)
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One step, by the number of its observation."""
+
+    observation: int
+    reward: float
+    terminated: bool
+    truncated: bool
+    next_observation: int
+    follower: "Transition | None" = None
+
+
+@dataclass
+class World:
+    """Plays B environments, continuing from rollout to rollout; `has_reset_rows` for NEXT_STEP resets."""
+
+    n_steps: int
+    has_reset_rows: bool
+    n_envs: int = 2
+    _count: int = 0
+    _sequence: int = 0
+    _current: dict[int, int] = field(default_factory=dict)
+    _must_reset: dict[int, bool] = field(default_factory=dict)
+
+    def play(self, ends: np.ndarray) -> tuple[Rollout, list[Transition]]:
+        """Plays T steps; `ends` [T, B] says how each step ends. Returns the transitions, trajectory by trajectory."""
+        shape = (self.n_steps, self.n_envs)
+        numbers, last = np.zeros(shape, np.int64), np.zeros(self.n_envs, np.int64)
+        reward = np.zeros(shape, np.float32)
+        terminated, truncated, valid = np.zeros(shape, bool), np.zeros(shape, bool), np.ones(shape, bool)
+        final_index, finals, played = [], [], []
+        self._sequence += 1
+        for b in range(self.n_envs):
+            chain: list[Transition] = []
+            current = self._current.get(b) or self._number()
+            must_reset = self._must_reset.get(b, False)
+            for t in range(self.n_steps):
+                numbers[t, b] = current
+                if must_reset:
+                    valid[t, b], must_reset, current = False, False, self._number()
+                    continue
+                following = self._number()
+                reward[t, b] = current % 97
+                terminated[t, b], truncated[t, b] = ends[t, b] == TERMINATES, ends[t, b] == TRUNCATES
+                chain.append(
+                    Transition(
+                        int(numbers[t, b]),
+                        float(reward[t, b]),
+                        bool(terminated[t, b]),
+                        bool(truncated[t, b]),
+                        following,
+                    )
+                )
+                current = following
+                if ends[t, b] and self.has_reset_rows:
+                    must_reset = True
+                elif ends[t, b]:
+                    final_index.append((t, b))
+                    finals.append(following)
+                    current = self._number()
+            last[b] = current
+            self._current[b], self._must_reset[b] = current, must_reset
+            played += _linked(chain)
+        rollout = Rollout(
+            actor_id="a",
+            incarnation=1,
+            sequence=self._sequence,
+            policy_version=self._sequence,
+            substeps={
+                FLAT_SUBSTEP: SubstepColumns(
+                    observation=observations(numbers),
+                    action=numbers % 1000,
+                    log_prob=-numbers.astype(np.float32),
+                    last_observation=observations(last),
+                    final_observation=observations(np.array(finals, np.int64)),
+                )
+            },
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
+            valid=None if valid.all() else valid,
+            final_index=np.array(final_index, np.int32).reshape(-1, 2),
+            episodes=(),
+            env_seeds=tuple(range(self.n_envs)),
+        )
+        return rollout, played
+
+    def _number(self) -> int:
+        self._count += 1
+        return self._count
+
+
+def observations(numbers: np.ndarray) -> dict[str, np.ndarray]:
+    """The observations of these numbers."""
+    pixels = (numbers[..., None] * 7 + np.arange(6)) % 256
+    return {
+        "a": np.stack([numbers, -numbers], axis=-1).astype(np.float32),
+        "b": pixels.astype(np.uint8).reshape(*numbers.shape, 2, 3),
+    }
+
+
+def random_ends(rng: np.random.Generator, n_steps: int, n_envs: int, probability: float = 0.3) -> np.ndarray:
+    """How the steps of a rollout end."""
+    return np.where(rng.random((n_steps, n_envs)) < probability, rng.integers(1, 3, (n_steps, n_envs)), GOES_ON)
+
+
+def folded(first: Transition, n_step: int, discount: float) -> tuple[float, int, Transition]:
+    """The brute-force twin of folding: reward, number of steps, the last transition."""
+    reward, n_steps, step = first.reward, 1, first
+    while n_steps < n_step and step.follower is not None and not (step.terminated or step.truncated):
+        step = step.follower
+        reward += discount**n_steps * step.reward
+        n_steps += 1
+    return reward, n_steps, step
+
+
+def check_transitions(sample: ReplaySample, known: dict[int, Transition], n_step: int = 1, discount: float = 0.9):
+    """Every entry of a sample is one of those known, right in every column. Returns the numbers."""
+    columns = sample.substeps[FLAT_SUBSTEP]
+    numbers = columns.observation["a"][0, :, 0].astype(np.int64)
+    following = []
+    for b, number in enumerate(numbers.tolist()):
+        reward, n_steps, last = folded(known[number], n_step, discount)
+        following.append(last.next_observation)
+        np.testing.assert_allclose(sample.reward[0, b], reward, rtol=1e-6)
+        assert sample.n_steps[b] == n_steps
+        np.testing.assert_allclose(sample.discount[b], discount**n_steps, rtol=1e-6)
+        assert bool(sample.terminated[0, b]) == last.terminated
+        assert bool(sample.truncated[0, b]) == last.truncated
+    for path, expected in observations(numbers).items():
+        np.testing.assert_array_equal(columns.observation[path][0], expected)
+    for path, expected in observations(np.array(following)).items():
+        np.testing.assert_array_equal(columns.next_observation[path], expected)
+    np.testing.assert_array_equal(columns.action[0], numbers % 1000)
+    assert sample.valid.all()
+    return numbers
+
+
+def _linked(chain: list[Transition]) -> list[Transition]:
+    linked: list[Transition] = []
+    follower = None
+    for step in reversed(chain):
+        follower = Transition(
+            step.observation, step.reward, step.terminated, step.truncated, step.next_observation, follower
+        )
+        linked.append(follower)
+    return linked[::-1]

@@ -1,0 +1,247 @@
+import dataclasses
+import threading
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from learner.replay import memory
+from learner.replay.buffer import ReplayBuffer
+from learner.replay.replay_settings import ReplaySettings
+from services.errors import (
+    ConfigurationError,
+    InvalidInputError,
+    InvalidRolloutError,
+    LimitExceededError,
+    NotReadyError,
+)
+from services.spaces import FLAT_SUBSTEP
+from tests.unit.learner.replay.played_rollouts import SPACES, World, check_transitions, random_ends
+
+T = 4
+
+
+def make_buffer(*, batch_size: int = 2, seed: int = 0, n_envs: int = 2, **settings) -> ReplayBuffer:
+    return ReplayBuffer(
+        ReplaySettings(**{"capacity": 40, **settings}),
+        SPACES,
+        n_rollout_steps=T,
+        batch_size=batch_size,
+        n_envs=n_envs,
+        seed=seed,
+    )
+
+
+def played(world: World | None = None):
+    world = world or World(n_steps=T, has_reset_rows=False)
+    return world.play(np.zeros((T, world.n_envs), int))[0]
+
+
+def test_a_batch_larger_than_the_content_names_both_numbers():
+    buffer = make_buffer(min_size=2)
+    with pytest.raises(NotReadyError, match="a sample of 2 waits for 2 entries: 0 of 2"):
+        buffer.sample(2)
+    buffer.insert(played())
+    with pytest.raises(InvalidInputError, match="a batch of 9 was asked of a replay buffer that holds 8 entries"):
+        buffer.sample(9)
+    with pytest.raises(InvalidInputError, match=r"a batch of 41 .* expected from 1 to 40"):
+        buffer.sample(41)
+    with pytest.raises(InvalidInputError, match="a batch of 0 "):
+        buffer.sample(0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"min_size": 1}, "min_size is 1, below the batch_size of 2"),
+        ({"capacity": 1}, "holds 1 entries, fewer than a batch of 2"),
+        ({"capacity": 3}, "holds 3 entries, fewer than the 4 steps of one rollout"),
+        ({"capacity_bytes": 100}, "holds 0 entries .in 100 bytes., fewer than a batch of 2"),
+        ({"samples_per_insert": 1.0, "error_buffer": 1.0}, "error_buffer is 1; expected at least 8"),
+        ({"samples_per_insert": 1.0, "max_times_sampled": 2, "min_size": 34}, "capacity of at least 41"),
+    ],
+)
+def test_impossible_settings_are_refused_at_the_start(settings: dict, text: str):
+    with pytest.raises(ConfigurationError, match=text):
+        make_buffer(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"min_size": 41}, "min_size is 41, above the capacity of 40"),
+        ({"entry": "rollouts", "n_step": 3}, "n_step is 3 with entry 'rollouts'"),
+        ({"sequence_length": 3}, "sequence_length is 3 and burn_in 0 with entry 'transitions'"),
+        ({"entry": "rollouts", "burn_in": 3}, "burn_in is 3 without a sequence_length"),
+        ({"samples_per_insert": 3.0, "max_times_sampled": 2}, "samples_per_insert is 3 and max_times_sampled 2"),
+        ({"error_buffer": 3.0}, "error_buffer is 3 without samples_per_insert"),
+        ({"capcity": 3}, "capcity"),
+        ({"alpha": -1.0}, "alpha"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings: dict, text: str):
+    with pytest.raises(ValidationError, match=text):
+        ReplaySettings(**{"capacity": 40, **settings})
+
+
+@pytest.mark.parametrize("argument", ["n_rollout_steps", "batch_size", "n_envs"])
+def test_sizes_below_one_are_refused(argument: str):
+    arguments = {"n_rollout_steps": T, "batch_size": 2, "n_envs": 1, argument: 0}
+    with pytest.raises(ConfigurationError, match=f"{argument} is 0"):
+        ReplayBuffer(ReplaySettings(), SPACES, **arguments)
+
+
+def test_a_machine_without_the_memory_refuses_with_the_numbers(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1_500_000)
+    with pytest.raises(
+        ConfigurationError, match=r"a replay buffer of 1,000,000 transitions takes 34\.6 MB, and 1\.5 MB"
+    ):
+        make_buffer(capacity=1_000_000)
+    assert make_buffer(capacity=1_000_000, capacity_bytes=1_400_000).info().n_bytes <= 1_400_000
+
+
+def test_a_rollout_larger_than_the_buffer_leaves_its_last_entries():
+    buffer = make_buffer(capacity=10, sampler="fifo")
+    world = World(n_steps=T, has_reset_rows=False, n_envs=9)
+    rollout, steps = world.play(random_ends(np.random.default_rng(0), T, 9))
+    assert buffer.insert(rollout) == 36
+    sample = buffer.sample(buffer.size)
+    numbers = check_transitions(sample, {step.observation: step for step in steps}, 1, 0.99)
+    assert numbers.tolist() == [step.observation for step in steps[-buffer.size :]]
+
+
+@pytest.mark.parametrize("field", ["reward", "observation", "action", "leaf", "substep", "final"])
+def test_a_rollout_of_other_spaces_is_refused_and_nothing_has_changed(field: str):
+    buffer, rollout = make_buffer(), played()
+    columns = rollout.substeps[FLAT_SUBSTEP]
+    if field == "reward":
+        wrong = dataclasses.replace(rollout, reward=rollout.reward[:-1])
+    elif field == "substep":
+        wrong = dataclasses.replace(rollout, substeps={"1": columns})
+    else:
+        changed = {
+            "observation": {"observation": columns.observation | {"a": columns.observation["a"].astype(np.float64)}},
+            "action": {"action": columns.action[..., None]},
+            "leaf": {"observation": {"a": columns.observation["a"]}},
+            "final": {"final_observation": {}},
+        }[field]
+        wrong = dataclasses.replace(
+            rollout,
+            substeps={FLAT_SUBSTEP: dataclasses.replace(columns, **changed)},
+            final_index=np.array([[0, 0]] if field == "final" else np.zeros((0, 2)), np.int32),
+        )
+    with pytest.raises(InvalidRolloutError, match="rollout 1 of 'a' does not fit the replay buffer"):
+        buffer.insert(wrong)
+    assert buffer.size == 0
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "prioritized"])
+def test_the_seed_decides_what_is_drawn(sampler: str):
+    def drawn(seed: int) -> list[int]:
+        buffer = make_buffer(seed=seed, sampler=sampler)
+        buffer.insert(played())
+        return [key for _ in range(5) for key in buffer.sample(2).keys.tolist()]
+
+    assert drawn(1) == drawn(1)
+    assert drawn(1) != drawn(2)
+
+
+def test_samples_stay_valid_until_their_ring_has_gone_round():
+    buffer = make_buffer()
+    buffer.insert(played())
+    mine = buffer.make_ring(2, n_rooms=2)
+    first = buffer.sample(2, ring=mine)
+    kept = first.keys.copy()
+    for _ in range(5):
+        buffer.sample(2)
+    buffer.sample(2, ring=mine)
+    assert first.keys.tolist() == kept.tolist()
+    assert buffer.sample(2, ring=mine).keys is first.keys
+
+
+def test_the_limiter_holds_both_sides_and_says_why():
+    buffer = make_buffer(samples_per_insert=0.5, min_size=8)
+    for _ in range(2):
+        buffer.insert(played())
+    with pytest.raises(NotReadyError, match=r"an insertion of 8 waits for 4 samples: \(16 inserted \+ 8\) \* 0.5"):
+        buffer.insert(played())
+    for _ in range(4):
+        buffer.sample(2)
+    with pytest.raises(NotReadyError, match="a sample of 2 waits for insertions"):
+        buffer.sample(2)
+    assert buffer.insert(played(), timeout_s=5) == 8
+    with pytest.raises(LimitExceededError, match="makes 20 entries; expected at most 8"):
+        buffer.insert(played(World(n_steps=T, has_reset_rows=False, n_envs=5)))
+    with pytest.raises(InvalidInputError, match=r"a batch of 3 .* expected from 1 to 2"):
+        buffer.sample(3)
+
+
+def test_priorities_come_back_by_key_and_stale_ones_are_counted():
+    buffer = make_buffer(sampler="prioritized", capacity=8, alpha=1.0)
+    world = World(n_steps=T, has_reset_rows=False)
+    buffer.insert(played(world))
+    old = buffer.sample(8).keys.copy()
+    with pytest.raises(InvalidInputError, match=r"the priority at index 1 .* is -1.0"):
+        buffer.update_priorities(old[:2], [1.0, -1.0])
+    buffer.insert(played(world))
+    assert buffer.update_priorities(old, np.ones(8)) == 8
+    keys = buffer.sample(8).keys.copy()
+    assert buffer.update_priorities(keys, np.where(keys == keys[0], 1.0, 0.0)) == 0
+    assert set(buffer.sample(8).keys.tolist()) <= {int(keys[0]), *set(range(int(keys.max()) + 20)) - set(keys.tolist())}
+    assert buffer.info().ignored_updates == 8
+    assert buffer.update_priorities([-5, 10**15], [1.0, 1.0]) == 2, "keys that never were are ignored, too"
+
+
+def test_max_times_sampled_one_is_a_queue():
+    buffer = make_buffer(sampler="fifo", max_times_sampled=1)
+    rollout, steps = World(n_steps=T, has_reset_rows=False).play(np.zeros((T, 2), int))
+    buffer.insert(rollout)
+    drawn = [int(n) for _ in range(4) for n in buffer.sample(2).substeps[FLAT_SUBSTEP].observation["a"][0, :, 0]]
+    assert drawn == [step.observation for step in steps]
+    assert buffer.size == 0
+
+
+@pytest.mark.parametrize("removal", ["oldest", "lowest_priority"])
+@pytest.mark.parametrize("sampler", ["uniform", "prioritized"])
+def test_threads_that_insert_sample_and_update_do_not_disturb_each_other(sampler: str, removal: str):
+    buffer = make_buffer(sampler=sampler, removal=removal, capacity=60, batch_size=8, min_size=8)
+    known, failures, lock = {}, [], threading.Lock()
+    inserted, sampled = threading.Event(), threading.Event()
+
+    def insert(seed: int) -> None:
+        world = World(n_steps=T, has_reset_rows=bool(seed % 2), _count=10_000 * (seed + 1))
+        rng = np.random.default_rng(seed)
+        for _ in range(150):
+            rollout, steps = world.play(random_ends(rng, T, 2, 0.1))
+            with lock:
+                known.update({step.observation: step for step in steps})
+            buffer.insert(rollout)
+            inserted.set()
+
+    def sample() -> None:
+        ring = buffer.make_ring(8)
+        inserted.wait(10)
+        for _ in range(150):
+            drawn = buffer.sample(8, ring=ring, timeout_s=10)
+            with lock:
+                check_transitions(drawn, known, 1, 0.99)
+            buffer.update_priorities(drawn.keys, np.abs(drawn.reward[0]) + 0.1)
+            sampled.set()
+
+    def guarded(work, *arguments) -> None:
+        try:
+            work(*arguments)
+        except BaseException as error:  # noqa: BLE001 whatever it is, the test has to show it
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(insert, seed)) for seed in range(3)]
+    threads += [threading.Thread(target=guarded, args=(sample,)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failures
+    info = buffer.info()
+    assert info.sampled == 3 * 150 * 8
+    assert info.size == info.limiter.size <= 60
+    assert info.limiter.waiting == ()

@@ -1,0 +1,47 @@
+from pathlib import Path
+
+import pytest
+
+from learner.replay import memory
+from learner.replay.memory import available_bytes, check_memory, format_bytes
+from services.errors import ConfigurationError
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with 8 GB available and no container."""
+    (tmp_path / "meminfo").write_text("MemTotal: 16000000 kB\nMemAvailable:    8000000 kB\n")
+    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(memory, "_CGROUPS", ((tmp_path / "max", tmp_path / "current", tmp_path / "stat"),))
+    return tmp_path
+
+
+def test_the_machine_is_the_limit(machine: Path):
+    assert available_bytes() == 8_000_000 * 1024
+    (machine / "max").write_text("max\n")
+    assert available_bytes() == 8_000_000 * 1024
+
+
+def test_the_container_is_the_limit_where_it_is_smaller(machine: Path):
+    (machine / "max").write_text("1000000\n")
+    (machine / "current").write_text("700000\n")
+    (machine / "stat").write_text("anon 600000\ninactive_file 50000\n")
+    assert available_bytes() == 350_000
+    (machine / "current").write_text("2000000\n")
+    assert available_bytes() == 0
+
+
+def test_what_does_not_fit_is_refused_with_both_numbers(machine: Path):
+    check_memory(8_000_000 * 1024, what="this")
+    with pytest.raises(ConfigurationError, match=r"a buffer takes 9\.0 GB, and 8\.2 GB are available; expected"):
+        check_memory(9 * 10**9, what="a buffer")
+
+
+def test_a_system_that_does_not_say_is_believed(machine: Path):
+    (machine / "meminfo").unlink()
+    assert available_bytes() is None
+    check_memory(10**18, what="this")
+
+
+def test_bytes_are_readable():
+    assert [format_bytes(n) for n in (12, 1234, 28 * 10**8, 10**13)] == ["12 bytes", "1.2 kB", "2.8 GB", "10.0 TB"]

@@ -1,0 +1,144 @@
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from learner.replay.insertion_order import Fifo, Lifo
+from learner.replay.prioritized import LowestPriority, Prioritized, check_priorities
+from learner.replay.samplers import Sampler, Slots, Uniform, UniformRows
+from services.errors import InvalidInputError, NotReadyError
+
+N_SLOTS = 50
+
+
+def prioritized(alpha: float = 0.6, beta: float = 0.4, n_slots: int = N_SLOTS) -> Prioritized:
+    return Prioritized(n_slots, np.random.default_rng(0), alpha=alpha, beta=beta)
+
+
+KINDS: dict[str, Callable[[], Sampler]] = {
+    "uniform": lambda: Uniform(N_SLOTS, np.random.default_rng(0)),
+    "prioritized": prioritized,
+    "fifo": lambda: Fifo(N_SLOTS),
+    "lifo": lambda: Lifo(N_SLOTS),
+    "lowest priority": lambda: LowestPriority(N_SLOTS),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(seed=st.integers(0, 10_000))
+def test_draws_only_what_is_in(kind: str, seed: int):
+    rng, sampler = np.random.default_rng(seed), KINDS[kind]()
+    inside: list[int] = []
+    for _ in range(12):
+        outside = np.setdiff1d(np.arange(N_SLOTS), inside)
+        coming = rng.permutation(outside)[: rng.integers(0, len(outside) + 1)]
+        sampler.insert(coming)
+        inside += coming.tolist()
+        going = rng.permutation(inside)[: rng.integers(0, len(inside) + 1)].astype(np.int64)
+        sampler.remove(going)
+        inside = [slot for slot in inside if slot not in set(going.tolist())]
+        if not inside:
+            continue
+        sampler.update(np.array(inside), rng.random(len(inside)) + 0.1)
+        drawn = sampler.sample(int(rng.integers(1, len(inside) + 1)))
+        assert set(drawn.tolist()) <= set(inside)
+        if kind != "prioritized":
+            assert len(np.unique(drawn)) == len(drawn)
+        if kind == "fifo":
+            assert drawn.tolist() == inside[: len(drawn)]
+        if kind == "lifo":
+            assert drawn.tolist() == inside[::-1][: len(drawn)]
+    sampler.clear()
+    sampler.insert(np.array([3]))
+    assert sampler.sample(1).tolist() == [3]
+
+
+class Rows:
+    """A ring of 100 rows in which every third is no entry, and which begins at row 70."""
+
+    size = 66
+    span = (70, 99)
+
+    def is_entry(self, slots: Slots) -> np.ndarray:
+        return (slots % 100) % 3 != 0
+
+    def entries(self) -> Slots:
+        rows = np.arange(70, 169) % 100
+        return rows[self.is_entry(rows)]
+
+
+def chi_square(counts: np.ndarray) -> float:
+    """In standard deviations above what it is on average."""
+    expected = counts.mean()
+    degrees = len(counts) - 1
+    return float((((counts - expected) ** 2 / expected).sum() - degrees) / (2 * degrees) ** 0.5)
+
+
+@pytest.mark.parametrize("n", [1, 5, 20, 50])
+def test_uniform_passes_a_chi_square_test_over_rows_and_over_slots(n: int):
+    rows, slots = Rows(), Uniform(100, np.random.default_rng(1))
+    assert len(rows.entries()) == rows.size
+    slots.insert(rows.entries())
+    for sampler in (UniformRows(rows, 100, np.random.default_rng(2)), slots):
+        counts = np.zeros(100)
+        for _ in range(20_000 // n):
+            drawn = sampler.sample(n)
+            assert len(np.unique(drawn)) == len(drawn) == n, "no entry twice in a batch"
+            counts[drawn] += 1
+        assert counts.sum() == 20_000 // n * n
+        assert np.flatnonzero(counts).tolist() == np.sort(rows.entries()).tolist()
+        # Without replacement the spread is smaller than chi-square's: a bound from above is right for any n.
+        assert chi_square(counts[rows.entries()]) < 4
+
+
+def test_prioritized_matches_its_distribution_and_weights():
+    sampler = prioritized(alpha=0.7, beta=0.5, n_slots=20)
+    priorities = np.linspace(0.0, 5.0, 20)
+    sampler.insert(np.arange(20))
+    sampler.update(np.arange(20), priorities)
+    probability = priorities**0.7 / (priorities**0.7).sum()
+    counts = sum(np.bincount(sampler.sample(64), minlength=20) for _ in range(1000))
+    np.testing.assert_allclose(counts / 64_000, probability, atol=2e-3)
+    slots = np.array([3, 19, 3, 7])
+    weights = (20 * probability[slots]) ** -0.5
+    np.testing.assert_allclose(sampler.weights(slots), weights / weights.max(), rtol=1e-6)
+
+
+def test_a_new_entry_gets_the_largest_priority_so_far():
+    sampler = prioritized(alpha=1.0)
+    sampler.insert(np.array([0, 1]))
+    sampler.update(np.array([0, 1]), np.array([8.0, 2.0]))
+    sampler.update(np.array([0]), np.array([0.0]))
+    sampler.insert(np.array([2]))
+    counts = np.bincount(sampler.sample(1000), minlength=3)
+    np.testing.assert_allclose(counts, [0, 200, 800], atol=1)
+
+
+def test_prioritized_with_draws_left_takes_nobody_too_often():
+    sampler = prioritized(alpha=1.0)
+    sampler.insert(np.arange(6))
+    sampler.update(np.arange(6), np.array([1000.0, 1.0, 1.0, 1.0, 1.0, 1.0]))
+    left = np.array([2, 1, 1, 1, 1, 1], np.int32)
+    assert np.bincount(sampler.sample(7, left.take)).tolist() == [2, 1, 1, 1, 1, 1]
+    assert np.bincount(sampler.sample(1000))[0] > 900, "the tree is as it was"
+
+
+def test_only_zero_priorities_is_an_error():
+    sampler = prioritized()
+    sampler.insert(np.arange(3))
+    sampler.update(np.arange(3), np.zeros(3))
+    with pytest.raises(NotReadyError, match="sum of all priorities"):
+        sampler.sample(1)
+
+
+@pytest.mark.parametrize(("wrong", "text"), [(-0.5, "-0.5"), (np.nan, "nan"), (np.inf, "inf"), (1e101, "1e.101")])
+def test_priorities_that_cannot_be_right_are_named(wrong: float, text: str):
+    with pytest.raises(InvalidInputError, match=rf"the priority at index 2 \(key 7\) is {text}; expected"):
+        check_priorities(np.array([5, 6, 7, 8]), np.array([0.0, 1.0, wrong, -9.0]))
+
+
+def test_as_many_priorities_as_keys_are_expected():
+    with pytest.raises(InvalidInputError, match=r"keys of shape \[2\] and priorities of shape \[3\]"):
+        check_priorities(np.arange(2), np.ones(3))

@@ -1,0 +1,114 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from learner.replay.layout import make_layout
+from learner.replay.trajectory_ring import TrajectoryRing, ring_rows
+from services.errors import InvalidRolloutError
+from tests.unit.learner.replay.played_rollouts import (
+    SPACES,
+    TERMINATES,
+    TRUNCATES,
+    World,
+    check_transitions,
+    folded,
+    random_ends,
+)
+
+RNG = np.random.default_rng(0)
+
+
+def ring(n_steps: int, capacity: int, n_step: int = 1, discount: float = 0.9) -> TrajectoryRing:
+    layout = make_layout(SPACES, n_rollout_steps=n_steps, log_prob=False)
+    return TrajectoryRing(layout, capacity, n_step=n_step, discount=discount)
+
+
+@pytest.mark.parametrize("n_steps", [16, 17, 32, 100, 1000])
+@pytest.mark.parametrize("capacity", [1000, 12345, 1_000_000])
+def test_a_transition_costs_at_most_a_tenth_more_than_its_arrays(n_steps: int, capacity: int):
+    assert ring_rows(capacity, n_steps) <= 1.1 * max(capacity, 2 * n_steps)
+
+
+def test_a_ring_takes_the_bytes_it_says():
+    ring_ = ring(20, 1000)
+    columns = ring_._columns
+    assert ring_.n_bytes == sum(array.nbytes for array in columns.steps) + columns.flags.nbytes
+    assert columns.steps[1].dtype == np.uint8
+
+
+@pytest.mark.parametrize("has_reset_rows", [False, True])
+@pytest.mark.parametrize("n_step", [1, 2, 3, 10])
+def test_folding_agrees_with_its_brute_force_twin_round_after_round(has_reset_rows: bool, n_step: int):
+    world, known = World(n_steps=7, has_reset_rows=has_reset_rows, n_envs=3), {}
+    ring_ = ring(7, 60, n_step=n_step)
+    for _ in range(40):
+        rollout, played = world.play(random_ends(RNG, 7, 3))
+        known |= {step.observation: step for step in played}
+        ring_.insert(rollout)
+        room = ring_.make_room(ring_.size)
+        sample = ring_.gather(ring_.entries(), room, RNG)
+        check_transitions(sample, known, n_step)
+    assert folded(played[0], 1, 0.9)[1] == 1
+
+
+def test_the_oldest_leave_first_and_the_capacity_is_reached_when_episodes_are_long():
+    world, ring_, steps = World(n_steps=32, has_reset_rows=False), ring(32, 200), []
+    for _ in range(30):
+        rollout, played = world.play(np.zeros((32, 2), np.int64))
+        steps += played
+        change = ring_.insert(rollout)
+        assert len(change.inserted) == 64
+        assert ring_.size == min(len(steps), 200)
+        sample = ring_.gather(ring_.entries(), ring_.make_room(ring_.size), RNG)
+        numbers = sample.substeps["0"].observation["a"][0, :, 0]
+        assert numbers.tolist() == [step.observation for step in steps[-ring_.size :]]
+
+
+@pytest.mark.parametrize("has_reset_rows", [False, True])
+@pytest.mark.parametrize("n_steps", [1, 2, 5])
+def test_a_ring_full_of_episode_ends_still_holds_half_its_capacity(has_reset_rows: bool, n_steps: int):
+    world, ring_ = World(n_steps=n_steps, has_reset_rows=has_reset_rows), ring(n_steps, 40)
+    for _ in range(60):
+        ring_.insert(world.play(np.full((n_steps, 2), TRUNCATES))[0])
+    assert 20 <= ring_.size <= 40
+
+
+def test_keys_are_never_given_again():
+    world, ring_, seen = World(n_steps=4, has_reset_rows=False), ring(4, 10), set()
+    for lap in range(20):
+        change = ring_.insert(world.play(random_ends(RNG, 4, 2))[0])
+        slots = change.inserted
+        keys = ring_.gather(slots, ring_.make_room(len(slots)), RNG).keys
+        assert not seen & set(keys.tolist())
+        found, is_there = ring_.find(keys)
+        assert is_there.all()
+        np.testing.assert_array_equal(found, slots)
+        assert not ring_.find(np.array(sorted(seen), np.int64)[: 4 * lap])[1][: len(seen) - 16].any()
+        seen |= set(keys.tolist())
+        if lap == 10:
+            ring_.clear()
+            assert not ring_.find(keys)[1].any()
+
+
+def test_a_missing_final_observation_is_named_and_nothing_has_changed():
+    ends = np.zeros((4, 2), np.int64)
+    ends[1, 1] = TERMINATES
+    rollout, _ = World(n_steps=4, has_reset_rows=False).play(ends)
+    ring_ = ring(4, 10)
+    with pytest.raises(InvalidRolloutError, match="the episode of environment 1 ended at step 1, and neither"):
+        ring_.insert(dataclasses.replace(rollout, final_index=np.zeros((0, 2), np.int32)))
+    assert ring_.size == 0
+    assert ring_.span == (0, 0)
+
+
+def test_what_is_used_up_is_still_the_next_observation_of_others():
+    world, known = World(n_steps=6, has_reset_rows=False, n_envs=1), {}
+    ring_ = ring(6, 12, n_step=3)
+    rollout, played = world.play(np.zeros((6, 1), np.int64))
+    known = {step.observation: step for step in played}
+    slots = ring_.insert(rollout).inserted
+    ring_.remove(slots[1::2])
+    assert ring_.size == 3
+    np.testing.assert_array_equal(ring_.entries(), slots[::2])
+    check_transitions(ring_.gather(ring_.entries(), ring_.make_room(3), RNG), known, 3)

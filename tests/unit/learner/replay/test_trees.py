@@ -1,0 +1,95 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from learner.replay.min_tree import MinTree
+from learner.replay.sum_tree import SumTree
+from services.errors import NotReadyError
+
+CAPACITIES = [1, 2, 15, 16, 17, 255, 257, 5000]
+
+
+@pytest.mark.parametrize("capacity", CAPACITIES)
+def test_find_is_the_inverse_of_the_cumulative_sum(capacity: int):
+    rng = np.random.default_rng(capacity)
+    tree, leaves = SumTree(capacity), rng.integers(0, 4, capacity).astype(np.float64)
+    leaves[rng.integers(capacity)] = 3.0
+    tree.set(np.arange(capacity), leaves)
+    prefix_sums = np.arange(leaves.sum())
+    expected = np.searchsorted(np.cumsum(leaves), prefix_sums, side="right")
+    np.testing.assert_array_equal(tree.find(prefix_sums), expected)
+    np.testing.assert_array_equal(tree.get(np.arange(capacity)), leaves)
+    assert tree.total == leaves.sum()
+
+
+@given(
+    st.integers(1, 400),
+    st.lists(st.lists(st.tuples(st.integers(0, 399), st.floats(0, 1e6)), min_size=1), min_size=1, max_size=8),
+)
+def test_total_and_leaves_follow_every_update_and_of_doubles_the_last_stays(capacity, batches):
+    tree, leaves = SumTree(capacity), np.zeros(capacity)
+    for batch in batches:
+        indices = np.array([index % capacity for index, _ in batch])
+        values = np.array([value for _, value in batch])
+        tree.set(indices, values)
+        for index, value in zip(indices, values, strict=True):
+            leaves[index] = value
+        np.testing.assert_array_equal(tree.get(np.arange(capacity)), leaves)
+        np.testing.assert_allclose(tree.total, leaves.sum())
+
+
+def test_nothing_drifts_when_large_and_small_values_take_turns():
+    tree, rng = SumTree(1000), np.random.default_rng(0)
+    for _ in range(300):
+        indices = rng.integers(0, 1000, 64)
+        tree.set(indices, rng.random(64) * 10.0 ** rng.integers(-12, 12, 64))
+    tree.set(np.arange(1000), np.full(1000, 0.5))
+    assert tree.total == 500.0
+
+
+def test_a_leaf_of_zero_is_never_drawn_even_where_rounding_reaches_the_total():
+    rng = np.random.default_rng(1)
+    leaves = np.where(rng.random(3000) < 0.5, 0.0, rng.random(3000) * 10.0 ** rng.integers(-9, 9, 3000))
+    tree = SumTree(3000)
+    tree.set(np.arange(3000), leaves)
+    drawn = np.concatenate([tree.sample(rng, 512) for _ in range(50)])
+    assert (leaves[drawn] > 0).all()
+    assert leaves[tree.find(np.array([tree.total, np.nextafter(tree.total, 0), 0.0]))].min() > 0
+
+
+def test_sampling_is_stratified_and_matches_the_distribution():
+    rng = np.random.default_rng(2)
+    leaves = rng.random(40)
+    tree = SumTree(40)
+    tree.set(np.arange(40), leaves)
+    n_batches, n = 400, 100
+    counts = np.zeros(40)
+    expected = n * leaves / leaves.sum()
+    for _ in range(n_batches):
+        once = np.bincount(tree.sample(rng, n), minlength=40)
+        assert (np.abs(once - expected) < 2).all(), "one draw from each part: off by less than two"
+        counts += once
+    np.testing.assert_allclose(counts / n_batches, expected, atol=0.15)
+
+
+def test_drawing_from_zeros_says_so():
+    with pytest.raises(NotReadyError, match=r"sum of all priorities is 0.0.*draw 3 entries"):
+        SumTree(10).sample(np.random.default_rng(0), 3)
+
+
+@given(st.integers(1, 700), st.data())
+def test_smallest_are_the_k_smallest(capacity: int, data: st.DataObject):
+    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    tree = MinTree(capacity)
+    n_set = data.draw(st.integers(1, capacity))
+    indices = rng.permutation(capacity)[:n_set]
+    values = rng.integers(0, 50, n_set).astype(np.float64)
+    tree.set(indices, values)
+    k = data.draw(st.integers(1, n_set))
+    found = tree.smallest(k)
+    assert len(np.unique(found)) == k
+    np.testing.assert_array_equal(np.sort(tree.get(found)), np.sort(values)[:k])
+    tree.unset(found)
+    if k < n_set:
+        assert not set(tree.smallest(1)) & set(found)
