@@ -81,6 +81,24 @@ def test_evaluate_plays_what_was_saved(solved_run: Path, tmp_path: Path):
     assert json.loads(figures.read_text()) == first, "fixed seeds, the same episodes"
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "env_id"), [("sac", "Pendulum-v1"), ("sac", "CartPole-v1"), ("dqn", "CartPole-v1")]
+)
+def test_off_policy_algorithms_train_from_replay(algorithm: str, env_id: str, tmp_path: Path):
+    done = rollcast(
+        *("train", "--algorithm", algorithm, "--env-id", env_id, "--total-steps", 1500, "--replay.min-size", 500),
+        *("--run-dir", tmp_path / "run", "--summary-json", tmp_path / "summary.json"),
+    )
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["env_steps"] >= 1500
+    assert summary["updates"] > 100
+    settings = yaml.safe_load((tmp_path / "run" / "settings.yaml").read_text())
+    assert settings["replay"]["samples_per_insert"] > 1, "the algorithm's own default"
+    played = rollcast("evaluate", tmp_path / "run", "--n-episodes", 2)
+    assert played.returncode == 0, played.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_everything_and_saves_the_policy(number: signal.Signals, tmp_path: Path):
     port = free_port()

@@ -1,0 +1,151 @@
+"""The conformance suite of workers with a buffer: every kind of actors passes it."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from actor.environments.make import EnvironmentFactory
+from actor.policies.torch_policy import TorchPolicy
+from actor.statistics.events import EpisodeEvents, LogStatsLevel
+from learner.actors.sequential import SequentialDistributedActors
+from learner.actors.subproc import SubprocDistributedActors
+from learner.actors.with_buffer import BaseDistributedWorkersWithBuffer
+from learner.training_run import probe_spaces
+from services.errors import ConfigurationError, InvalidInputError, NotReadyError
+from services.policies import PolicySpec
+from services.spaces import FLAT_SUBSTEP
+from tests.actor_kinds import RemoteWithProcesses
+
+pytestmark = pytest.mark.slow
+
+MAKE_WORKERS = {
+    "sequential": functools.partial(SequentialDistributedActors, envs_per_actor=2),
+    "subproc": functools.partial(SubprocDistributedActors, envs_per_actor=2, collect_timeout_s=30.0),
+}
+
+
+def make_remote(env_factory, policy, n_rollout_steps, n_actors, batch_size, *, actor_env_seeds):
+    del actor_env_seeds  # whoever dials in is given its seeds by the learner
+    return RemoteWithProcesses(
+        env_factory,
+        policy,
+        n_rollout_steps,
+        batch_size,
+        n_actors=n_actors,
+        envs_per_actor=2,
+        collect_timeout_s=30.0,
+    )
+
+
+MAKE_WORKERS["remote"] = make_remote
+
+
+@pytest.fixture(params=list(MAKE_WORKERS))
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def make_workers(kind: str, **changes: object) -> BaseDistributedWorkersWithBuffer:
+    env_factory = EnvironmentFactory("tests.environments:CountingEnv", {})
+    given = {
+        "env_factory": env_factory,
+        "worker_policy": TorchPolicy(probe_spaces(env_factory), PolicySpec(hidden_sizes=(8,))),
+        "n_rollout_steps": 4,
+        "n_workers": 2,
+        "batch_size": 8,
+        "rollouts_per_iteration": 3,
+        "initial_sampling_policy": None,
+        "replay_buffer_size": 200,
+        "initial_buffer_size": 40,
+        "split_rollouts_into_transitions": True,
+        "env_instance_seeds": None,
+        "replay_buffer_seed": 0,
+        "make_workers": MAKE_WORKERS[kind],
+    }
+    return BaseDistributedWorkersWithBuffer(**(given | changes))
+
+
+def test_transitions_have_their_true_next_observation(kind: str):
+    with make_workers(kind) as workers:
+        for _ in range(10):
+            before, after, seconds = workers.collect_rollouts()
+            assert before >= 0
+            assert after >= 0
+            assert seconds > 0
+        for _ in range(20):
+            batch = workers.sample_batch("cpu")
+            columns = batch.substeps[FLAT_SUBSTEP]
+            assert batch.reward.shape == (1, 8)
+            assert columns.observation[""].shape == (1, 8, 4)
+            assert columns.last_observation[""].shape == (8, 4)
+            # an episode has five steps; the observation after step n is n, the last one included
+            steps, following = columns.observation[""][0, :, 1], columns.last_observation[""][:, 1]
+            np.testing.assert_array_equal(following, steps + 1)
+            np.testing.assert_array_equal(batch.reward[0], steps + 1)
+            np.testing.assert_array_equal(batch.terminated[0], steps == 4)
+
+
+def test_whole_rollouts_keep_their_length(kind: str):
+    with make_workers(kind, split_rollouts_into_transitions=False, initial_buffer_size=10) as workers:
+        workers.collect_rollouts()
+        batch = workers.sample_batch("cpu")
+        assert batch.reward.shape == (4, 8)
+        assert batch.substeps[FLAT_SUBSTEP].log_prob.isfinite().all()
+
+
+def test_each_call_takes_in_so_many_rollouts(kind: str):
+    with make_workers(kind) as workers:
+        before = workers.buffer.info().inserted
+        workers.collect_rollouts()
+        assert workers.buffer.info().inserted == before + 3 * 4
+
+
+def test_the_initial_fill_is_random_and_its_statistics_apart(kind: str):
+    with make_workers(kind, n_rollout_steps=20, batch_size=32, initial_buffer_size=160) as workers:
+        batch = workers.sample_batch("cpu")
+        actions = batch.substeps[FLAT_SUBSTEP].action.numpy()
+        assert 4 <= actions.sum() <= 28, "uniform over both actions"
+        assert workers.initial_statistics.get_stats_value(
+            EpisodeEvents.episode_return, LogStatsLevel.EPOCH, "mean"
+        ) == pytest.approx(15.0)
+        while True:
+            workers.collect_rollouts()
+            if workers.get_epoch_stats_aggregator().epoch_stats():
+                break
+        assert workers.get_stats_value(EpisodeEvents.episode_return, LogStatsLevel.EPOCH, "mean") == 15.0
+
+
+@pytest.mark.parametrize("size", [7, 201])
+def test_an_impossible_initial_size_is_refused(kind: str, size: int):
+    with pytest.raises(ConfigurationError, match=f"initial_buffer_size is {size}; expected from batch_size 8 to"):
+        make_workers(kind, initial_buffer_size=size)
+
+
+def test_an_empty_buffer_is_said(kind: str):
+    with make_workers(kind, initial_buffer_size=0) as workers:
+        with pytest.raises(NotReadyError, match="holds 0 entries, fewer than batch_size 8: call init_replay_buffer"):
+            workers.collect_rollouts()
+        with pytest.raises((InvalidInputError, NotReadyError), match="0"):
+            workers.sample_batch("cpu")
+        workers.init_replay_buffer(None, 40, 1)
+        assert workers.buffer.size >= 40
+        workers.collect_rollouts()
+
+
+def test_the_same_seed_draws_the_same_batches():
+    draws = []
+    for _ in range(2):
+        with make_workers("sequential", replay_buffer_seed=3) as workers:
+            draws.append(workers.sample_batch("cpu").keys.tolist())
+    assert draws[0] == draws[1]
+
+
+def test_a_sampling_policy_of_ones_own():
+    workers = make_workers("sequential", initial_buffer_size=0)
+    state = {name: np.zeros_like(array) for name, array in workers.actors.policy.state_arrays().items()}
+    state[max(name for name in state if name.endswith("bias"))] = np.array([50.0, 0.0], np.float32)
+    with workers:
+        workers.init_replay_buffer(state, 40, 0)
+        actions = workers.sample_batch("cpu").substeps[FLAT_SUBSTEP].action
+        assert not actions.any(), "always the first action"
