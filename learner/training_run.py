@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import torch
@@ -34,6 +35,9 @@ from services.spaces import EnvironmentSpaces
 logger = logging.getLogger(__name__)
 
 RUNS = Path("runs")
+
+# By the names of `--algorithm`; each finds its settings under the same name.
+ALGORITHMS: dict[str, type[Impala] | type[Sac] | type[Dqn]] = {"impala": Impala, "sac": Sac, "dqn": Dqn}
 
 MakeActors = Callable[[TorchPolicy, TrainingControl], DistributedActors]
 
@@ -117,16 +121,13 @@ def training_run(
 def make_algorithm(settings: LearnerSettings, spaces: EnvironmentSpaces, device: torch.device) -> Algorithm:
     """Makes the algorithm that the settings name."""
     spec = PolicySpec(network=settings.network, hidden_sizes=settings.hidden_sizes, activation=settings.activation)
-    if settings.algorithm == "impala":
-        return Impala(spaces, spec, settings.impala, device=device, seed=settings.seed)
-    if settings.algorithm == "sac":
-        return Sac(spaces, spec, settings.sac, device=device, seed=settings.seed)
-    return Dqn(spaces, spec, settings.dqn, device=device, seed=settings.seed)
+    make = ALGORITHMS[settings.algorithm]
+    return make(spaces, spec, _algorithm_settings(settings), device=device, seed=settings.seed)
 
 
 def make_experience(settings: LearnerSettings, actors: DistributedActors, policy: TorchPolicy) -> ExperienceSource:
-    """Fresh rollouts for IMPALA, a replay buffer for the others."""
-    if settings.algorithm == "impala":
+    """Fresh rollouts, or a replay buffer, as the algorithm needs it."""
+    if not ALGORITHMS[settings.algorithm].learns_from_replay:
         return FreshExperience(actors)
     buffer = ReplayBuffer(
         settings.replay,
@@ -134,7 +135,7 @@ def make_experience(settings: LearnerSettings, actors: DistributedActors, policy
         n_rollout_steps=settings.n_rollout_steps,
         batch_size=settings.batch_size,
         n_envs=MAX_TRAJECTORIES,
-        discount=settings.sac.discount if settings.algorithm == "sac" else settings.dqn.discount,
+        discount=_algorithm_settings(settings).discount,
         seed=settings.seed,
     )
     return ReplayedExperience(actors, buffer, policy=policy, batch_size=settings.batch_size)
@@ -142,7 +143,11 @@ def make_experience(settings: LearnerSettings, actors: DistributedActors, policy
 
 def actors_batch_size(settings: LearnerSettings) -> int:
     """Trajectories that are collected at once: a batch; or, for a replay buffer, whatever comes first."""
-    return settings.batch_size if settings.algorithm == "impala" else 1
+    return 1 if ALGORITHMS[settings.algorithm].learns_from_replay else settings.batch_size
+
+
+def _algorithm_settings(settings: LearnerSettings) -> Any:  # noqa: ANN401 - each algorithm has a class of its own
+    return getattr(settings, settings.algorithm)
 
 
 def probe_spaces(env_factory: EnvironmentFactory) -> EnvironmentSpaces:

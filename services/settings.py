@@ -33,6 +33,12 @@ def _parse_json_object(value: object) -> object:
 EntryPointKwargs = Annotated[dict[str, Any], BeforeValidator(_parse_json_object)]
 
 
+_OTHER_SOURCES = (
+    "Each setting can also be given as ROLLCAST_<NAME> in the environment (ROLLCAST_A__B for --a.b), or in a YAML file "
+    "named by --config FILE; the command line wins, then the environment, then the file."
+)
+
+
 class ProcessSettings(BaseSettings):
     """Base of every process's settings.
 
@@ -88,14 +94,16 @@ class ProcessSettings(BaseSettings):
             raise ConfigurationError(f"--config: no file at {str(config_file)!r}; expected a YAML file of settings")
         # a subclass of its own, so that no call leaves a file behind for the next
         reader = type(
-            cls.__name__, (cls,), {"_config_file": config_file, "__module__": cls.__module__, "__doc__": cls.__doc__}
+            cls.__name__,
+            (cls,),
+            {"_config_file": config_file, "__module__": cls.__module__, "__doc__": f"{cls.__doc__} {_OTHER_SOURCES}"},
         )
         try:
             source: CliSettingsSource[Any] = CliSettingsSource(
                 reader,
                 cli_prog_name=program,
                 cli_parse_args=arguments,
-                formatter_class=_help_formatter(),
+                root_parser=_parser(program, reader),
             )
             settings: Self = reader(_cli_settings_source=source)
         except ValidationError as error:
@@ -136,6 +144,17 @@ def _take_config_option(arguments: list[str]) -> tuple[list[str], Path | None]:
     return arguments, None
 
 
-def _help_formatter() -> type[Any]:
+def _parser(program: str, settings: type[ProcessSettings]) -> argparse.ArgumentParser:
+    positional = "".join(
+        f" {name.upper()}"
+        for name, field in settings.model_fields.items()
+        if any(isinstance(mark, type) and mark.__name__ == "_CliPositionalArg" for mark in field.metadata)
+    )
     width = 100 if sys.stdout.isatty() else 120
-    return functools.partial(argparse.HelpFormatter, width=width, max_help_position=34)  # type: ignore[return-value]
+    return argparse.ArgumentParser(
+        prog=program,
+        # not the list of all options: it would push the error that it accompanies off the screen
+        usage=f"{program} [options]{positional}   (--help explains every option)",
+        description=settings.__doc__,
+        formatter_class=functools.partial(argparse.HelpFormatter, width=width, max_help_position=34),
+    )

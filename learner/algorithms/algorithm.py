@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -36,6 +37,9 @@ class Algorithm(ABC):
 
     Not thread-safe: one thread at a time calls it, the trainer's. What `policy_state` returned may be used by any.
     """
+
+    # Whether batches are drawn from a replay buffer, or made of fresh rollouts, each used once.
+    learns_from_replay: ClassVar[bool] = False
 
     @property
     @abstractmethod

@@ -51,6 +51,8 @@ class Dqn(Algorithm):
     `Algorithm` for who may call what.
     """
 
+    learns_from_replay = True
+
     def __init__(
         self,
         spaces: EnvironmentSpaces,

@@ -34,10 +34,14 @@ class DqnSettings(BaseModel):
         True, description="Whether the network says the value of the observation and advantages (Wang et al. 2016)."
     )
     target_tau: float = Field(
-        1.0, gt=0.0, le=1.0, description="How far the target network moves when it does, in (0, 1]; 1 copies."
+        0.01,
+        gt=0.0,
+        le=1.0,
+        description="How far the target network moves when it does, in (0, 1]; 1 copies, as in the papers, which then "
+        "has to be rare: 2500 to 10,000 updates for images.",
     )
     target_update_interval: int = Field(
-        100, ge=1, description="Updates between two moves of the target network, at least 1."
+        1, ge=1, description="Updates between two moves of the target network, at least 1."
     )
     huber_delta: float = Field(
         1.0,
@@ -50,17 +54,18 @@ class DqnSettings(BaseModel):
     )
     reward_scale: float = Field(1.0, gt=0.0, allow_inf_nan=False, description="Factor of every reward, above 0.")
     epsilon: float = Field(
-        0.4,
+        0.1,
         ge=0.0,
         le=1.0,
         description="How often the actor that explores most acts at random, in [0, 1]: epsilon_i = epsilon ^ (1 + i / "
-        "(n_epsilons - 1) * epsilon_alpha) in slot i (Ape-X, Horgan et al. 2018: 0.4).",
+        "(n_epsilons - 1) * epsilon_alpha) in slot i. Ape-X (Horgan et al. 2018) has 0.4, for hundreds of actors: with "
+        "two, too little of what a good policy meets is ever played, and CartPole is forgotten again.",
     )
     epsilon_end: float | None = Field(
         None, ge=0.0, le=1.0, description="epsilon at the end of training, reached in a straight line; empty: it stays."
     )
     epsilon_alpha: float = Field(
-        7.0, ge=0.0, allow_inf_nan=False, description="How steep the ladder of rates is, at least 0 (Ape-X: 7)."
+        1.0, ge=0.0, allow_inf_nan=False, description="How steep the ladder of rates is, at least 0; 7 in Ape-X."
     )
     n_epsilons: int = Field(
         8,

@@ -248,7 +248,7 @@ class Impala(Algorithm):
             clip_rho=settings.clip_rho,
             clip_c=settings.clip_c,
             clip_pg_rho=settings.clip_pg_rho,
-            lambda_=settings.lambda_,
+            lambda_=settings.trace_lambda,
         )
 
 

@@ -64,7 +64,7 @@ class ImpalaSettings(BaseModel):
     clip_pg_rho: float = Field(
         1.0, gt=0.0, description="V-trace: upper bound of the importance weight in the policy gradient, above 0."
     )
-    lambda_: float = Field(
+    trace_lambda: float = Field(
         1.0,
         ge=0.0,
         le=1.0,

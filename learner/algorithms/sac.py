@@ -50,6 +50,8 @@ class Sac(Algorithm):
     head is chosen here: `policy.spec` is what actors have to be told. See `Algorithm` for who may call what.
     """
 
+    learns_from_replay = True
+
     def __init__(
         self,
         spaces: EnvironmentSpaces,

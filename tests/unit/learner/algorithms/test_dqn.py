@@ -120,7 +120,7 @@ def test_the_ladder_travels_and_decays():
     for progress, base in ((0.5, 0.25), (1.0, 0.1)):
         assert dqn.update(transition_batch(), progress=progress)["epsilon"] == pytest.approx(base)
         np.testing.assert_allclose(dqn.policy_state()[EPSILONS], epsilon_ladder(4, epsilon=base, alpha=3.0), rtol=1e-6)
-    assert make_dqn(n_epsilons=1).policy_state()[EPSILONS] == pytest.approx([0.4])
+    assert make_dqn(n_epsilons=1).policy_state()[EPSILONS] == pytest.approx([0.1])
 
 
 def test_only_the_network_travels():
