@@ -4,9 +4,13 @@ import os
 import socket
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from services.settings import EntryPointKwargs, ProcessSettings
+
+
+def _expand_name(name: str) -> str:
+    return name.replace("{host}", socket.gethostname()).replace("{pid}", str(os.getpid()))
 
 
 class EnvironmentSettings(ProcessSettings):
@@ -35,10 +39,10 @@ class ActorSettings(ActingSettings):
     """Steps environments with the newest policy and streams the rollouts to a learner."""
 
     learner_address: str = Field("localhost:50051", description="Where the learner listens: host:port or unix:/path.")
-    actor_id: str = Field(
-        default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}",
-        description="This actor's name; one that is started again under its name keeps its slot. Default: the host's "
-        "name and the number of the process.",
+    actor_id: Annotated[str, AfterValidator(_expand_name)] = Field(
+        "{host}-{pid}",
+        description="This actor's name, in which {host} is the host's and {pid} the process's number; one that is "
+        "started again under its name keeps its slot.",
     )
     network: str = Field(
         "auto",
