@@ -4,7 +4,6 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 
 import gymnasium
@@ -54,7 +53,6 @@ def act_until_stopped(
     network: str,
     stop: threading.Event,
     heartbeat: Heartbeat | None = None,
-    configure_policy: Callable[[Policy], None] = lambda policy: None,
 ) -> None:
     """Plays until `stop` is set or the learner says that training has ended.
 
@@ -64,7 +62,6 @@ def act_until_stopped(
         network: The policy network this process was started with; no other is imported.
         stop: Ends the loop after the step that is running.
         heartbeat: Beats while the loop turns.
-        configure_policy: Called once with the policy before it acts.
 
     Raises:
         RollcastError: The learner refused, or was lost for good.
@@ -75,9 +72,12 @@ def act_until_stopped(
     logger.info("joined %s: slot %d, incarnation %d", agreement.actor_id, agreement.slot, agreement.incarnation)
     try:
         policy = make_policy(
-            environment_spaces(vector_env), agreement.policy, seed=agreement.agent_seed, allowed_network=network
+            environment_spaces(vector_env),
+            agreement.policy,
+            seed=agreement.agent_seed,
+            allowed_network=network,
+            slot=agreement.slot,
         )
-        configure_policy(policy)
         worker = RolloutWorker(
             vector_env,
             policy,

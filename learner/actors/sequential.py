@@ -79,6 +79,7 @@ class SequentialDistributedActors(DistributedActors):
                 self.policy.spec,
                 seed=self._agent_seeds[slot],
                 allowed_network=self.policy.spec.network,
+                slot=slot,
             )
             worker = RolloutWorker(
                 make_vector_env(self._env_factory, self._envs_per_actor),

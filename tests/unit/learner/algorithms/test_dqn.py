@@ -202,19 +202,8 @@ def test_every_setting_is_explained_and_fixed():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and there is none")
 def test_an_update_stays_on_the_device():
     dqn = Dqn(SPACES, SPEC, DqnSettings(), device="cuda")
-    batch = transition_batch()
+    batch = transition_batch(device="cuda")
     assert isinstance(dqn.policy_state()[EPSILONS], np.ndarray)
-    columns = batch.substeps["0"]
-    moved = dataclasses.replace(
-        columns,
-        observation={"": columns.observation[""].cuda()},
-        action=columns.action.cuda(),
-        last_observation={"": columns.last_observation[""].cuda()},
-    )
-    batch = dataclasses.replace(
-        batch, substeps={"0": moved}, reward=batch.reward.cuda(), terminated=batch.terminated.cuda(),
-        valid=batch.valid.cuda(),
-    )  # fmt: skip
     dqn.update(batch, progress=0.0)
     torch.cuda.set_sync_debug_mode("error")
     try:

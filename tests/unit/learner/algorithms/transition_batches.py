@@ -23,7 +23,7 @@ BOX_SPACES: EnvironmentSpaces = {
 }
 
 
-def transition_batch(*, box: bool = False, seed: int = 0, **changes: object) -> Batch:
+def transition_batch(*, box: bool = False, seed: int = 0, device: str = "cpu", **changes: object) -> Batch:
     """Six transitions, the second of which terminated; two-dimensional Box actions, or Discrete(2)."""
     terminated = torch.zeros(1, B, dtype=torch.bool)
     terminated[0, 1] = True
@@ -31,5 +31,5 @@ def transition_batch(*, box: bool = False, seed: int = 0, **changes: object) -> 
     if box:
         uniform = torch.rand(1, B, 2, generator=torch.Generator().manual_seed(seed))
         action = uniform * torch.tensor([4.0, 10.0]) - torch.tensor([2.0, 0.0])
-    batch = make_batch(n_steps=1, n_envs=B, seed=seed, action=action, terminated=terminated)
+    batch = make_batch(n_steps=1, n_envs=B, seed=seed, action=action, terminated=terminated, device=device)
     return dataclasses.replace(batch, **changes)
