@@ -19,6 +19,7 @@ commands:
   actor      step environments for a learner somewhere else
   status     show how a learner stands
   evaluate   play episodes with the policy of a run
+  replay     serve: a replay buffer alone, filled by actors, for a learner of one's own
 
 `rollcast COMMAND --help` explains every setting. Each can be given on the command line, as ROLLCAST_<NAME> in the
 environment, or in a YAML file with --config FILE; the command line wins, then the environment, then the file.
@@ -119,12 +120,29 @@ def _evaluate(arguments: list[str]) -> int:
     return evaluate(settings, Console())
 
 
+def _replay(arguments: list[str]) -> int:
+    what, *rest = arguments or ["nothing"]
+    if what in ("-h", "--help"):
+        rest = ["--help"]
+    elif what != "serve":
+        raise ConfigurationError(f"there is no {what!r} for a replay buffer; expected serve")
+    from learner.replay_serve_settings import ReplayServeSettings
+
+    settings = ReplayServeSettings.from_command_line("rollcast replay serve", rest)
+    _log_to_stderr(settings.log_level)
+    reuse_large_buffers()
+    from learner.commands.replay_serve import replay_serve
+
+    return replay_serve(settings)
+
+
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": _train,
     "learner": _learner,
     "actor": _actor,
     "status": _status,
     "evaluate": _evaluate,
+    "replay": _replay,
 }
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import torch
 from actor.environments.make import EnvironmentFactory, environment_spaces, make_vector_env
 from actor.policies.torch_policy import TorchPolicy
 from learner.actors.base import DistributedActors
+from learner.actors.served import ServedDistributedActors
 from learner.algorithms.algorithm import Algorithm
 from learner.algorithms.dqn import Dqn
 from learner.algorithms.impala import Impala
@@ -23,6 +24,7 @@ from learner.algorithms.sac import Sac
 from learner.control import TrainingControl
 from learner.experience import ExperienceSource, FreshExperience
 from learner.replay.buffer import ReplayBuffer
+from learner.replay.served import ServedReplay
 from learner.replayed_experience import MAX_TRAJECTORIES, ReplayedExperience
 from learner.run_directory import RunDirectory
 from learner.settings import LearnerSettings
@@ -138,6 +140,8 @@ def make_experience(settings: LearnerSettings, actors: DistributedActors, policy
         discount=_algorithm_settings(settings).discount,
         seed=settings.seed,
     )
+    if isinstance(actors, ServedDistributedActors):
+        actors.replay = ServedReplay(buffer, policy.spaces, n_rollout_steps=settings.n_rollout_steps)
     return ReplayedExperience(actors, buffer, policy=policy, batch_size=settings.batch_size)
 
 

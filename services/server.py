@@ -3,13 +3,22 @@
 import contextlib
 import logging
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from rollcast.v1 import learner_pb2, learner_pb2_grpc, policy_pb2, rollout_pb2, rollout_pb2_grpc
+from rollcast.v1 import (
+    learner_pb2,
+    learner_pb2_grpc,
+    policy_pb2,
+    replay_pb2,
+    replay_pb2_grpc,
+    rollout_pb2,
+    rollout_pb2_grpc,
+)
 
 from services.address import Address, parse_address
 from services.binding import check_bindable
@@ -18,6 +27,7 @@ from services.errors import AddressInUseError, ConfigurationError, NotReadyError
 from services.interceptors import ErrorInterceptor
 from services.learner_service import LearnerControl, LearnerServicer
 from services.policy_service import PolicyServicer, PolicySource, add_policy_service
+from services.replay_service import ReplayServicer, ReplaySource
 from services.rollout_service import RolloutServicer, RolloutSink
 from services.stream_gate import StreamGate
 
@@ -26,7 +36,8 @@ _log = logging.getLogger(__name__)
 ROLLOUT_SERVICE: Final = rollout_pb2.DESCRIPTOR.services_by_name["RolloutService"].full_name
 POLICY_SERVICE: Final = policy_pb2.DESCRIPTOR.services_by_name["PolicyService"].full_name
 LEARNER_SERVICE: Final = learner_pb2.DESCRIPTOR.services_by_name["LearnerService"].full_name
-_SERVICES: Final = ("", ROLLOUT_SERVICE, POLICY_SERVICE, LEARNER_SERVICE)
+REPLAY_SERVICE: Final = replay_pb2.DESCRIPTOR.services_by_name["ReplayService"].full_name
+_SERVICES: Final[tuple[str, ...]] = ("", ROLLOUT_SERVICE, POLICY_SERVICE, LEARNER_SERVICE)
 
 # Threads beside the two an actor takes: half for the streams of operators and foreign subscribers, half that no stream
 # may take, so that control calls never wait.
@@ -63,6 +74,7 @@ class LearnerServer:
         executor: Its threads.
         gate: Counts its streams.
         health_servicer: Its health.
+        services: The names it answers for, the empty one for the whole server included.
     """
 
     def __init__(
@@ -73,12 +85,14 @@ class LearnerServer:
         executor: ThreadPoolExecutor,
         gate: StreamGate,
         health_servicer: health.HealthServicer,
+        services: Sequence[str] = _SERVICES,
     ) -> None:
         self._address = address
         self._server = server
         self._executor = executor
         self._gate = gate
         self._health = health_servicer
+        self._services = tuple(services)
         self._port: int | None = None
         self._socket_inode: int | None = None
 
@@ -125,7 +139,7 @@ class LearnerServer:
             self._socket_inode = self._address.path.lstat().st_ino
         self._port = port if self._address.path is None else 0
         self._server.start()
-        for service in _SERVICES:
+        for service in self._services:
             self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
 
     def drain(self) -> None:
@@ -165,6 +179,7 @@ def make_server(
     sink: RolloutSink,
     source: PolicySource,
     control: LearnerControl,
+    replay: ReplaySource | None = None,
     max_actors: int = 64,
     max_rollout_bytes: int | None = None,
 ) -> LearnerServer:
@@ -175,6 +190,7 @@ def make_server(
         sink: Where rollouts go.
         source: Where policies come from.
         control: Who is steered.
+        replay: The replay buffer to serve; None: there is no ReplayService.
         max_actors: How many actors may be connected at once; the pool has `2 * max_actors + 16` threads, made when
             they are needed.
         max_rollout_bytes: The largest rollout to accept; None: what spaces, T and B amount to.
@@ -199,9 +215,15 @@ def make_server(
     )
     add_policy_service(PolicyServicer(source, gate), server)
     learner_pb2_grpc.add_LearnerServiceServicer_to_server(LearnerServicer(control, gate), server)  # type: ignore[no-untyped-call]
+    services = _SERVICES
+    if replay is not None:
+        services = (*_SERVICES, REPLAY_SERVICE)
+        replay_pb2_grpc.add_ReplayServiceServicer_to_server(ReplayServicer(replay, gate), server)  # type: ignore[no-untyped-call]
     health_servicer = health.HealthServicer()
-    for service in _SERVICES:
+    for service in services:
         health_servicer.set(service, health_pb2.HealthCheckResponse.NOT_SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-    reflection.enable_server_reflection((*_SERVICES[1:], health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-    return LearnerServer(parsed, server=server, executor=executor, gate=gate, health_servicer=health_servicer)
+    reflection.enable_server_reflection((*services[1:], health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    return LearnerServer(
+        parsed, server=server, executor=executor, gate=gate, health_servicer=health_servicer, services=services
+    )

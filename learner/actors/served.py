@@ -14,6 +14,7 @@ from learner.rollout_queue import RolloutQueue, RolloutSlice
 from services.errors import CollectInterruptedError, CollectTimeoutError, ConfigurationError
 from services.learner_service import LearnerControl
 from services.policies import PolicyState
+from services.replay_service import ReplaySource
 from services.server import LearnerServer, make_server
 from services.status import ActorInfo, ActorState
 
@@ -97,6 +98,8 @@ class ServedDistributedActors(DistributedActors):
         self._max_policy_lag = max_policy_lag
         self._bounded_staleness = bounded_staleness
         self._control = control
+        # What `ReplayService` serves from `start` on; None: there is none.
+        self.replay: ReplaySource | None = None
         self._queue = RolloutQueue(self._capacity)
         self._publisher: PolicyPublisher | None = None
         self._registry: ActorRegistry | None = None
@@ -142,6 +145,7 @@ class ServedDistributedActors(DistributedActors):
                     sink=self._intake,
                     source=self._publisher,
                     control=control,
+                    replay=self.replay,
                     max_actors=self._max_actors,
                 )
                 server.start()

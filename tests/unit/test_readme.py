@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings
 
 from actor.settings import ActorSettings
 from learner.cli import COMMANDS
+from learner.replay_serve_settings import ReplayServeSettings
 from learner.settings import EvaluateSettings, ServingSettings, StatusSettings, TrainSettings
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +26,7 @@ SETTINGS: dict[str, type[BaseSettings]] = {
     "actor": ActorSettings,
     "status": StatusSettings,
     "evaluate": EvaluateSettings,
+    "replay": ReplayServeSettings,
 }
 
 # Of docker-compose.yml and deploy/stack.yml, not of a process.

@@ -1,0 +1,145 @@
+"""`rollcast replay serve`: a replay buffer alone, for actors that fill it and learners that draw from it."""
+
+import contextlib
+import logging
+import math
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
+from actor.environments.make import EnvironmentFactory
+from actor.policies.torch_policy import TorchPolicy
+from learner.actors.remote import RemoteDistributedActors
+from learner.first_actor import spaces_of_first_actor
+from learner.replay.buffer import ReplayBuffer
+from learner.replay.served import ServedReplay
+from learner.replay_serve_settings import ReplayServeSettings
+from learner.replayed_experience import MAX_TRAJECTORIES
+from learner.training_run import probe_spaces
+from services.errors import CollectInterruptedError, InvalidRolloutError, NotReadyError
+from services.policies import PolicySpec
+from services.rollouts import Rollout
+from services.spaces import EnvironmentSpaces
+
+logger = logging.getLogger(__name__)
+
+# How often an insert that waits for the limiter looks whether it is to stop.
+_LOOK_S = 0.25
+
+
+class _Stopped(Exception):  # noqa: N818  # no error: somebody has asked for it
+    """A signal came before there was anything to stop."""
+
+
+def replay_serve(settings: ReplayServeSettings) -> int:
+    """Serves until SIGTERM, Ctrl-C, or LearnerService.Stop; returns the exit code: 0, or 130 after Ctrl-C.
+
+    Raises:
+        RollcastError: The buffer cannot be made, or the address cannot be had.
+    """
+    received: list[int] = []
+    with _signals(received) as stops:
+        try:
+            _serve(settings, stops)
+        except _Stopped:
+            logger.info("stopped before anything was served")
+    return 130 if signal.SIGINT in received else 0
+
+
+def fill(buffer: ReplayBuffer, actors: RemoteDistributedActors) -> None:
+    """Puts what the actors play into the buffer, as far as its limiter lets it, until it is interrupted.
+
+    While the limiter lets nothing in, rollouts stay in the queue, and the actors wait. A rollout that the buffer cannot
+    take is logged and dropped.
+
+    Args:
+        buffer: The buffer; others may use it, too.
+        actors: Who plays; started.
+    """
+    with contextlib.suppress(CollectInterruptedError):
+        while True:
+            rollout = actors.next_slice(MAX_TRAJECTORIES).to_rollout()
+            try:
+                while not _insert(buffer, rollout, actors):
+                    if actors.interrupted:
+                        return
+            except InvalidRolloutError as error:
+                logger.warning("dropped a rollout: %s", error)
+
+
+def _insert(buffer: ReplayBuffer, rollout: Rollout, actors: RemoteDistributedActors) -> bool:
+    try:
+        buffer.insert(rollout)
+    except NotReadyError as error:
+        with actors.waiting.waiting_for(str(error)):
+            try:
+                buffer.insert(rollout, timeout_s=_LOOK_S, is_active=lambda: not actors.interrupted)
+            except NotReadyError:
+                return False
+    return True
+
+
+def _serve(settings: ReplayServeSettings, stops: list[RemoteDistributedActors]) -> None:
+    spaces = _spaces(settings)
+    buffer = ReplayBuffer(
+        settings.replay,
+        spaces,
+        n_rollout_steps=settings.n_rollout_steps,
+        batch_size=settings.batch_size,
+        n_envs=MAX_TRAJECTORIES,
+        discount=settings.discount,
+        seed=settings.seed,
+    )
+    # Its weights are of no account: it acts uniformly at random. Small, because every actor gets them all the same.
+    policy = TorchPolicy(spaces, PolicySpec(hidden_sizes=(1,)))
+    policy.set_uniform_exploration(True)
+    actors = RemoteDistributedActors(
+        policy,
+        settings.n_rollout_steps,
+        MAX_TRAJECTORIES,
+        addresses=(settings.address,),
+        seed=settings.seed,
+        max_actors=settings.max_actors,
+        collect_timeout_s=math.inf,
+    )
+    actors.replay = ServedReplay(buffer, spaces, n_rollout_steps=settings.n_rollout_steps)
+    stops.append(actors)
+    with actors:
+        logger.info("serving a replay buffer of %d entries at %s", buffer.info().capacity, ", ".join(actors.addresses))
+        fill(buffer, actors)
+
+
+def _spaces(settings: ReplayServeSettings) -> EnvironmentSpaces:
+    if settings.spaces_from == "environment":
+        return probe_spaces(EnvironmentFactory(settings.env_id, settings.env_kwargs))
+    return spaces_of_first_actor(
+        settings.address, max_actors=settings.max_actors, timeout_s=settings.first_actor_timeout_s
+    )
+
+
+@contextlib.contextmanager
+def _signals(received: list[int]) -> Iterator[list[RemoteDistributedActors]]:
+    """Ctrl-C and SIGTERM end the serving; the actors stay, and wait for the buffer that comes next.
+
+    Yields:
+        Where to put the actors that are to be stopped.
+    """
+    stops: list[RemoteDistributedActors] = []
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        del frame
+        if number == signal.SIGINT and number in received:
+            raise KeyboardInterrupt
+        received.append(number)
+        if not stops:
+            raise _Stopped
+        for actors in stops:
+            actors.leave_waiting()
+            actors.interrupt()
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stops
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

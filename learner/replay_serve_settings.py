@@ -1,0 +1,38 @@
+"""The settings of `rollcast replay serve`. Imports neither torch nor grpc."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from actor.settings import EnvironmentSettings
+from learner.replay.replay_settings import ReplaySettings
+from learner.settings import LogLevel
+
+
+class ReplayServeSettings(EnvironmentSettings):
+    """Serves a replay buffer alone: actors fill it, acting at random, and learners elsewhere draw from it."""
+
+    address: str = Field(
+        "localhost:50051", description="Where to listen: host:port (port 0: any free one) or unix:/path."
+    )
+    spaces_from: Literal["environment", "first_actor"] = Field(
+        "environment",
+        description="Where it learns what observations and actions look like: from --env-id, made once here; or from "
+        "the first actor that joins, so that only actors need the environment.",
+    )
+    replay: ReplaySettings = Field(default_factory=ReplaySettings, description="The buffer.")
+    n_rollout_steps: Annotated[int, Field(ge=1)] = Field(32, description="T: environment steps in a rollout.")
+    batch_size: Annotated[int, Field(ge=1)] = Field(
+        256,
+        description="Entries in the batches that are to be drawn: the least there have to be, unless --replay.min-size "
+        "says so, and with --replay.samples-per-insert the largest that can be drawn.",
+    )
+    discount: Annotated[float, Field(ge=0, le=1)] = Field(0.99, description="gamma, in [0, 1], for n-step folding.")
+    max_actors: Annotated[int, Field(ge=1, le=4096)] = Field(64, description="Actors that may be connected at once.")
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(
+        0, description="From which the seeds of the actors, and of what is drawn, derive."
+    )
+    first_actor_timeout_s: Annotated[float, Field(gt=0, le=86400)] = Field(
+        600.0, description="With --spaces-from first_actor: seconds to wait for it."
+    )
+    log_level: LogLevel = Field("INFO", description="What to log, to stderr.")

@@ -1,0 +1,138 @@
+"""ReplayService: batches out, priorities back; the replay buffer is behind two Protocols."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Protocol
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+from rollcast.v1 import replay_pb2, replay_pb2_grpc
+
+from services.errors import InvalidInputError, NotReadyError
+from services.replay import ReplayBatch, ReplayInfo
+from services.replay_codec import batch_to_protos, priorities_from_proto, replay_info_to_proto
+from services.stream_gate import StreamGate
+
+MAX_TIMEOUT_S: Final = 3600.0
+
+
+class BatchSource(Protocol):
+    """Batches for one stream, of one size. Called from the one thread that serves the stream."""
+
+    def next(self, *, timeout_s: float, is_active: Callable[[], bool]) -> ReplayBatch:
+        """Draws a batch.
+
+        Args:
+            timeout_s: How long to wait for entries and the limiter, at most.
+            is_active: Whether the caller is still there; to be looked at every second at least while waiting.
+
+        Returns:
+            The batch, valid until the next one is drawn.
+
+        Raises:
+            InvalidInputError: The buffer holds fewer entries, or its limiter never lets so many out.
+            NotReadyError: No batch by then.
+        """
+
+
+class ReplaySource(Protocol):
+    """The replay buffer, as ReplayServicer sees it. Called from many threads."""
+
+    def info(self) -> ReplayInfo:
+        """How it stands."""
+
+    def batches(self, batch_size: int) -> BatchSource:
+        """Makes room for batches of one size.
+
+        Args:
+            batch_size: B, whatever the caller sent.
+
+        Returns:
+            Where to draw them.
+
+        Raises:
+            InvalidInputError: B is below 1.
+            LimitExceededError: Such a batch is above the limit of bytes.
+        """
+
+    def update_priorities(self, keys: NDArray[np.int64], priorities: NDArray[np.floating[Any]]) -> int:
+        """Sets priorities.
+
+        Args:
+            keys: `[N]`.
+            priorities: `[N]`, unchecked.
+
+        Returns:
+            How many were ignored, because their entries are no longer there.
+
+        Raises:
+            InvalidInputError: A priority cannot be right; none is set.
+        """
+
+    def reset(self) -> None:
+        """Removes every entry."""
+
+
+class ReplayServicer(replay_pb2_grpc.ReplayServiceServicer):
+    """Serves learners elsewhere.
+
+    A stream draws its next batch when gRPC has taken the last one: flow control is all the prefetch there is. So a
+    reader that stops costs one thread, the room of one batch, and what fits its window.
+
+    Args:
+        source: The replay buffer.
+        gate: Counts streams; shared with the other services of the server.
+    """
+
+    def __init__(self, source: ReplaySource, gate: StreamGate) -> None:
+        self._source = source
+        self._gate = gate
+
+    def GetReplayInfo(  # noqa: N802
+        self, request: replay_pb2.GetReplayInfoRequest, context: grpc.ServicerContext
+    ) -> replay_pb2.GetReplayInfoResponse:
+        """Serves rollcast.v1.ReplayService.GetReplayInfo."""
+        del request, context
+        return replay_pb2.GetReplayInfoResponse(info=replay_info_to_proto(self._source.info()))
+
+    def Sample(  # noqa: N802
+        self, request: replay_pb2.SampleRequest, context: grpc.ServicerContext
+    ) -> Iterator[replay_pb2.SampleResponse]:
+        """Serves rollcast.v1.ReplayService.Sample."""
+        if not 0.0 <= request.timeout_s <= MAX_TIMEOUT_S:  # NaN too
+            raise InvalidInputError(f"timeout_s is {request.timeout_s}; expected 0 to {MAX_TIMEOUT_S:g} s; correct it")
+
+        def is_active() -> bool:
+            return context.is_active() and not self._gate.stopping
+
+        with self._gate.stream():
+            batches = self._source.batches(request.batch_size)
+            n_sent = 0
+            while context.is_active() and not (request.n_batches and n_sent == request.n_batches):
+                self._gate.check_running()
+                try:
+                    batch = batches.next(timeout_s=request.timeout_s, is_active=is_active)
+                except NotReadyError:
+                    if not context.is_active():
+                        return  # nobody waits for it any more
+                    self._gate.check_running()
+                    raise
+                yield from batch_to_protos(batch)
+                n_sent += 1
+
+    def UpdatePriorities(  # noqa: N802
+        self, request: replay_pb2.UpdatePrioritiesRequest, context: grpc.ServicerContext
+    ) -> replay_pb2.UpdatePrioritiesResponse:
+        """Serves rollcast.v1.ReplayService.UpdatePriorities."""
+        del context
+        return replay_pb2.UpdatePrioritiesResponse(
+            ignored=self._source.update_priorities(*priorities_from_proto(request))
+        )
+
+    def Reset(  # noqa: N802
+        self, request: replay_pb2.ResetRequest, context: grpc.ServicerContext
+    ) -> replay_pb2.ResetResponse:
+        """Serves rollcast.v1.ReplayService.Reset."""
+        del request, context
+        self._source.reset()
+        return replay_pb2.ResetResponse()

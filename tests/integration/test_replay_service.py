@@ -1,0 +1,398 @@
+"""ReplayService over a real connection, in front of a real buffer; and `rollcast replay serve` as a user meets it."""
+
+import contextlib
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from rollcast.v1 import replay_pb2, replay_pb2_grpc
+
+from actor.environments.make import EnvironmentFactory
+from learner.actors.sequential import SequentialDistributedActors
+from learner.replay import served
+from learner.replay.buffer import ReplayBuffer
+from learner.replay.replay_settings import ReplaySettings
+from learner.replay.served import ServedReplay
+from learner.training_run import probe_spaces
+from services import replay_codec
+from services.channel import make_channel
+from services.client import LearnerClient
+from services.errors import (
+    InvalidInputError,
+    InvalidTensorError,
+    LearnerUnreachableError,
+    LimitExceededError,
+    NotReadyError,
+    ProtocolMismatchError,
+    RollcastError,
+)
+from services.replay import ReplayBatch
+from services.replay_client import ReplayClient
+from services.rollouts import Rollout
+from services.server import REPLAY_SERVICE
+from tests.actor_kinds import make_policy_for
+from tests.integration.learner_fakes import serve
+from tests.processes import ROOT, environment, free_port, rollcast, running, wait_until
+
+ENV = EnvironmentFactory("tests.environments:CountingEnv", {"n_steps": 7})
+SPACES = probe_spaces(ENV)
+T, B = 8, 4
+
+
+def play(n_rollouts: int) -> list[Rollout]:
+    actors = SequentialDistributedActors(ENV, make_policy_for(ENV), T, 1, B, envs_per_actor=B, seed=3)
+    with actors:
+        return [actors.next_slice(B).to_rollout() for _ in range(n_rollouts)]
+
+
+def make_buffer(*, n_rollouts: int = 2, batch_size: int = 4, **settings: object) -> ReplayBuffer:
+    replay = ReplaySettings(**({"capacity": 1000} | settings))
+    buffer = ReplayBuffer(replay, SPACES, n_rollout_steps=T, batch_size=batch_size, n_envs=B)
+    for rollout in play(n_rollouts) if n_rollouts else []:
+        buffer.insert(rollout)
+    return buffer
+
+
+@contextlib.contextmanager
+def serving(buffer: ReplayBuffer, **options: object) -> Iterator[ReplayClient]:
+    with serve(replay=ServedReplay(buffer, SPACES, n_rollout_steps=T), **options) as learner:
+        with ReplayClient(learner.address) as client:
+            yield client
+
+
+def raw_stub(client: ReplayClient, stack: contextlib.ExitStack) -> replay_pb2_grpc.ReplayServiceStub:
+    return replay_pb2_grpc.ReplayServiceStub(stack.enter_context(make_channel(client.address)))
+
+
+def assert_counts_on(batch: ReplayBatch) -> None:
+    """What CountingEnv promises: the next observation is the next step, and so is the reward."""
+    columns = batch.substeps["0"]
+    (observation,), following = columns.observation[""], columns.next_observation[""]
+    np.testing.assert_array_equal(following[:, 1], observation[:, 1] + 1)
+    np.testing.assert_array_equal(following[:, [0, 2]], observation[:, [0, 2]])
+    np.testing.assert_array_equal(batch.reward[0], following[:, 1])
+    np.testing.assert_array_equal(batch.terminated[0], following[:, 1] == 7)
+
+
+class TestInfo:
+    def test_tells_what_the_buffer_holds(self):
+        buffer = make_buffer(n_rollouts=1, samples_per_insert=2.0)
+        with serving(buffer) as client:
+            info = client.info()
+        there = buffer.info()
+        assert (info.size, info.capacity, info.n_bytes) == (there.size, 1000, there.n_bytes)
+        assert (info.inserted, info.sampled, info.ignored_updates) == (there.size, 0, 0)
+        assert (info.difference, info.max_diff) == (there.limiter.difference, there.limiter.max_diff)
+        assert (info.n_rollout_steps, info.n_sample_steps, info.min_size) == (T, 1, 4)
+        assert info.spaces == SPACES
+        assert info.waiting == ()
+
+    def test_without_a_limit_the_band_has_no_end(self):
+        with serving(make_buffer()) as client:
+            assert (client.info().min_diff, client.info().max_diff) == (-np.inf, np.inf)
+
+    def test_a_learner_without_a_buffer_says_that_it_has_none(self):
+        with serve() as learner, ReplayClient(learner.address) as client:
+            with pytest.raises(ProtocolMismatchError):
+                client.info()
+
+    def test_health_knows_the_service(self):
+        with serving(make_buffer()) as client, LearnerClient(client.address) as learner:
+            assert learner.is_serving(REPLAY_SERVICE)
+
+
+class TestSample:
+    def test_batches_are_what_was_inserted(self):
+        buffer = make_buffer()
+        with serving(buffer) as client:
+            batches = list(client.samples(16, 5))
+        assert len(batches) == 5
+        for batch in batches:
+            assert batch.batch_size == 16
+            assert_counts_on(batch)
+        assert len({int(key) for batch in batches for key in batch.keys}) > 16
+        assert buffer.info().sampled == 80
+
+    def test_a_first_in_first_out_buffer_gives_the_very_columns(self):
+        (rollout,) = play(1)
+        buffer = make_buffer(n_rollouts=0, entry="rollouts", sampler="fifo")
+        buffer.insert(rollout)
+        with serving(buffer) as client:
+            (batch,) = client.samples(B, 1)
+        sent, columns = rollout.substeps["0"], batch.substeps["0"]
+        order = np.lexsort(columns.observation[""][0].T), np.lexsort(sent.observation[""][0].T)
+        for got, put in (
+            (columns.observation[""], sent.observation[""]),
+            (columns.action, sent.action),
+            (columns.log_prob, sent.log_prob),
+            (batch.reward, rollout.reward),
+            (batch.terminated, rollout.terminated),
+        ):
+            np.testing.assert_array_equal(got[:, order[0]], put[:, order[1]])
+        np.testing.assert_array_equal(columns.next_observation[""][order[0]], sent.last_observation[""][order[1]])
+
+    @pytest.mark.parametrize("entry", ["transitions", "rollouts"])
+    def test_a_batch_above_a_message_comes_in_parts(self, monkeypatch: pytest.MonkeyPatch, entry: str):
+        buffer = make_buffer(entry=entry)
+        with serving(buffer) as client:
+            entry_bytes = client.info().entry_bytes
+            with contextlib.ExitStack() as stack:
+                monkeypatch.setattr(replay_codec, "PART_BYTES", 3 * entry_bytes + 300)
+                request = replay_pb2.SampleRequest(batch_size=8, n_batches=1)
+                protos = list(raw_stub(client, stack).Sample(request))
+                (batch,) = client.samples(8, 1)
+        parts = len(protos)
+        assert parts >= 2
+        assert [(proto.part, proto.parts) for proto in protos] == [(part, parts) for part in range(parts)]
+        assert sum(proto.keys.shape[0] for proto in protos) == 8
+        assert batch.batch_size == 8
+        if entry == "transitions":
+            assert_counts_on(batch)
+            return
+        columns = batch.substeps["0"]
+        t, b = batch.final_index.T
+        np.testing.assert_array_equal(columns.final_observation[""][:, 0], columns.observation[""][t, b, 0])
+
+    def test_an_entry_above_a_message_is_refused_with_the_sizes(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(replay_codec, "PART_BYTES", 10)
+        with (
+            serving(make_buffer()) as client,
+            pytest.raises(LimitExceededError, match=r"\d+ bytes; expected at most"),
+        ):
+            list(client.samples(4, 1))
+
+    def test_a_huge_batch_is_refused_before_anything_is_allocated(self):
+        with serving(make_buffer()) as client, pytest.raises(LimitExceededError, match=str(served.MAX_BATCH_BYTES)):
+            list(client.samples(2**32 - 1, 1))
+
+    def test_more_than_there_is(self):
+        with serving(make_buffer()) as client, contextlib.ExitStack() as stack:
+            size = client.info().size
+            with pytest.raises(InvalidInputError, match=f"holds {size} entries"):
+                list(client.samples(size + 1, 1))
+            with pytest.raises(grpc.RpcError) as error:
+                list(raw_stub(client, stack).Sample(replay_pb2.SampleRequest(batch_size=size + 1)))
+            assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+    @pytest.mark.parametrize(("batch_size", "timeout_s"), [(0, 0.0), (4, -1.0), (4, np.nan), (4, 1e9)])
+    def test_arguments_out_of_range(self, batch_size: int, timeout_s: float):
+        with serving(make_buffer()) as client, pytest.raises(InvalidInputError, match="expected"):
+            list(client.samples(batch_size, 1, timeout_s=timeout_s))
+
+    def test_an_empty_buffer_is_waited_for_no_longer_than_asked(self):
+        with serving(make_buffer(n_rollouts=0)) as client, pytest.raises(NotReadyError, match=r"0\.1 s"):
+            list(client.samples(4, 1, timeout_s=0.1))
+
+    def test_whoever_waits_is_told_of_and_gets_what_comes(self):
+        buffer = make_buffer(n_rollouts=0)
+        with serving(buffer) as client:
+            batches = client.samples(4, 1, timeout_s=30.0)
+            got: list[ReplayBatch] = []
+            reader = threading.Thread(target=lambda: got.extend(batches))
+            reader.start()
+            wait_until(lambda: client.info().waiting, "somebody to wait")
+            for rollout in play(1):
+                buffer.insert(rollout)
+            reader.join(10)
+        assert len(got) == 1
+        assert_counts_on(got[0])
+
+
+class TestReaders:
+    def test_one_that_goes_away_frees_its_place(self):
+        with serving(make_buffer(), max_actors=1) as client:
+            left = [client.samples(4) for _ in range(10)]  # there are ten places
+            for batches in left:
+                next(batches)
+            assert not _can_sample(client)
+            left[0].close()
+            wait_until(lambda: _can_sample(client), "a free place")
+            for batches in left:
+                batches.close()
+
+    def test_one_that_goes_away_while_it_waits_frees_its_place(self):
+        buffer = make_buffer(n_rollouts=0)
+        with serving(buffer, max_actors=1) as client, contextlib.ExitStack() as stack:
+            stub = raw_stub(client, stack)
+            calls = [stub.Sample(replay_pb2.SampleRequest(batch_size=4, timeout_s=3600.0)) for _ in range(10)]
+            wait_until(lambda: len(client.info().waiting) == 10, "ten to wait")
+            with pytest.raises(LimitExceededError):
+                list(client.samples(4, 1))
+            for call in calls:
+                call.cancel()
+            wait_until(lambda: not client.info().waiting, "nobody to wait")
+
+    def test_one_that_never_reads_disturbs_nobody(self):
+        buffer = make_buffer()
+        with serving(buffer) as client, contextlib.ExitStack() as stack:
+            silent = raw_stub(client, stack).Sample(replay_pb2.SampleRequest(batch_size=64))
+            wait_until(lambda: buffer.info().sampled > 0, "the silent reader's first batch")
+            for batch in client.samples(16, 200):
+                assert_counts_on(batch)
+            assert client.update_priorities(batch.keys, np.ones(16)) == 0
+            before = -1
+
+            # flow control stops it: what it made the buffer draw comes to an end
+            def has_stopped() -> bool:
+                nonlocal before
+                now, before = before, buffer.info().sampled
+                return now == before
+
+            wait_until(has_stopped, "the silent stream to be held up")
+            silent.cancel()
+
+    def test_the_server_stops_in_spite_of_one_that_never_reads(self):
+        buffer = make_buffer()
+        with contextlib.ExitStack() as stack:
+            with serving(buffer) as client:
+                silent = raw_stub(client, stack).Sample(replay_pb2.SampleRequest(batch_size=64))
+                wait_until(lambda: buffer.info().sampled > 0, "the silent reader's first batch")
+            # that its thread has gone, every test is asked by tests/conftest.py
+            with pytest.raises(grpc.RpcError) as error:
+                list(silent)
+        assert error.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+
+    def test_streams_end_with_the_server(self):
+        with serving(make_buffer(n_rollouts=0)) as client:
+            batches = client.samples(4, timeout_s=3600.0)
+            errors: list[RollcastError] = []
+
+            def read() -> None:
+                try:
+                    next(batches)
+                except RollcastError as error:
+                    errors.append(error)
+
+            reader = threading.Thread(target=read)
+            reader.start()
+            wait_until(lambda: client.info().waiting, "somebody to wait")
+        reader.join(10)
+        assert isinstance(errors[0], NotReadyError | LearnerUnreachableError)
+
+
+class TestPriorities:
+    def test_an_entry_with_all_the_priority_is_all_that_is_drawn(self):
+        buffer = make_buffer(sampler="prioritized", alpha=1.0)
+        with serving(buffer) as client:
+            keys = np.unique(np.concatenate([batch.keys for batch in client.samples(32, 50)]))
+            assert len(keys) == client.info().size
+            priorities = np.zeros(len(keys))
+            priorities[5] = 2.0
+            assert client.update_priorities(keys, priorities) == 0
+            (batch,) = client.samples(32, 1)
+        assert set(batch.keys) == {keys[5]}
+
+    def test_keys_that_were_overwritten_are_ignored_and_counted(self):
+        buffer = make_buffer(n_rollouts=1, capacity=40, sampler="prioritized")
+        with serving(buffer) as client:
+            keys = np.unique(np.concatenate([batch.keys for batch in client.samples(16, 20)]))
+            for rollout in play(4):
+                buffer.insert(rollout)
+            assert client.update_priorities(keys, np.ones(len(keys))) == len(keys)
+            assert client.info().ignored_updates == len(keys)
+
+    def test_keys_that_never_were_are_ignored(self):
+        with serving(make_buffer(sampler="prioritized")) as client:
+            assert client.update_priorities([-1, 2**62, -(2**63)], np.ones(3)) == 3
+            assert client.update_priorities([], []) == 0
+
+    @pytest.mark.parametrize("priority", [-1.0, np.nan, np.inf])
+    def test_what_cannot_be_a_priority_is_refused(self, priority: float):
+        with serving(make_buffer(sampler="prioritized")) as client:
+            (batch,) = client.samples(4, 1)
+            with pytest.raises(InvalidInputError):
+                client.update_priorities(batch.keys, [1.0, 1.0, priority, 1.0])
+
+    def test_as_many_keys_as_priorities(self):
+        with serving(make_buffer()) as client, pytest.raises(InvalidTensorError, match="priorities"):
+            client.update_priorities([1, 2], [1.0])
+
+    def test_other_dtypes_are_refused(self):
+        request = replay_pb2.UpdatePrioritiesRequest()
+        replay_codec.fill_tensor(request.keys, np.zeros(1, np.int64))
+        replay_codec.fill_tensor(request.priorities, np.zeros(1, np.int64))
+        with pytest.raises(InvalidTensorError, match="float32 or float64"):
+            replay_codec.priorities_from_proto(request)
+
+
+class TestReset:
+    def test_removes_everything_and_the_buffer_goes_on(self):
+        buffer = make_buffer()
+        with serving(buffer) as client:
+            (batch,) = client.samples(4, 1)
+            client.reset()
+            info = client.info()
+            assert (info.size, info.inserted, info.sampled) == (0, 0, 0)
+            assert client.update_priorities(batch.keys, np.ones(4)) == 4
+            for rollout in play(1):
+                buffer.insert(rollout)
+            (again,) = client.samples(4, 1)
+            assert not set(again.keys) & set(batch.keys)
+
+
+@pytest.mark.slow
+class TestReplayServe:
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    def test_actors_fill_it_and_another_process_learns_from_it(self, tmp_path: Path, number: int):
+        address = f"127.0.0.1:{free_port()}"
+        options = ("--env-id", "CartPole-v1", "--replay.sampler", "prioritized", "--replay.capacity", 20_000)
+        if number == signal.SIGINT:  # the spaces come from the actor
+            options = ("--spaces-from", "first_actor", *options[2:])
+        with running("learner", "replay", "serve", "--address", address, *options) as server:
+            acting = ("actor", "--learner-address", address, "--env-id", "CartPole-v1", "--envs-per-actor", 8)
+            with running(*acting) as actor, ReplayClient(address) as client:
+                wait_until(lambda: _size(client) > 500, "the actor to fill the buffer", 60)
+                done = subprocess.run(
+                    [sys.executable, ROOT / "examples" / "replay_client.py", address, "20"],
+                    cwd=tmp_path,
+                    env=environment(),
+                    capture_output=True,
+                    text=True,
+                    timeout=90,
+                )
+                assert done.returncode == 0, done.stderr
+                assert re.search(r"^20 updates, loss [\d.]+, \d+ priorities came too late$", done.stdout, re.MULTILINE)
+                (batch,) = client.samples(2000, 1)
+                actions = batch.substeps["0"].action
+                assert 0.4 < actions.mean() < 0.6, "actors act at random"
+                assert actor.poll() is None
+                server.send_signal(number)
+                assert server.wait(15) == (130 if number == signal.SIGINT else 0)
+
+    def test_a_learner_serves_its_buffer(self, tmp_path: Path):
+        address = f"127.0.0.1:{free_port()}"
+        options = ("--env-id", "CartPole-v1", "--run-dir", tmp_path / "run", "--address", address)
+        with running("learner", "train", "--algorithm", "dqn", *options) as training, ReplayClient(address) as client:
+            wait_until(lambda: _size(client) > 500, "the actors to fill the buffer", 60)
+            (batch,) = client.samples(64, 1)
+            assert batch.batch_size == 64
+            training.send_signal(signal.SIGTERM)
+            assert training.wait(20) == 0
+
+    def test_what_cannot_be_is_refused_in_one_line(self):
+        done = rollcast("replay", "fetch")
+        assert done.returncode == 2
+        assert "expected serve" in done.stderr
+        assert rollcast("replay", "serve", "--help").returncode == 0
+        assert "--replay.capacity" in rollcast("replay", "serve", "--replay.capacity", 0).stderr
+
+
+def _can_sample(client: ReplayClient) -> bool:
+    try:
+        return len(list(client.samples(4, 1))) == 1
+    except LimitExceededError:
+        return False
+
+
+def _size(client: ReplayClient) -> int:
+    try:
+        return client.info().size
+    except RollcastError:
+        return 0

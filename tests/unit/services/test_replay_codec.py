@@ -1,0 +1,121 @@
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rollcast.v1 import replay_pb2
+
+from services import replay_codec
+from services.errors import InvalidTensorError, LimitExceededError
+from services.replay import ReplayBatch, ReplayColumns, join_entries
+from services.replay_codec import BatchAssembler, batch_to_protos
+
+
+def example_batch(n_steps: int = 3, n_entries: int = 5, *, n_finals: int = 4, log_prob: bool = True) -> ReplayBatch:
+    rng = np.random.default_rng(n_steps * 100 + n_entries)
+    shape = (n_steps, n_entries)
+    cells = np.sort(rng.choice(n_steps * n_entries, min(n_finals, n_steps * n_entries), replace=False))
+    # by entry, then by step: parts put side by side again keep this order
+    final_index = np.stack([cells % n_steps, cells // n_steps], axis=1)
+    return ReplayBatch(
+        keys=rng.integers(0, 2**60, n_entries),
+        weights=rng.random(n_entries, np.float32),
+        n_steps=rng.integers(1, 5, n_entries),
+        discount=rng.random(n_entries, np.float32),
+        substeps={
+            "0": ReplayColumns(
+                observation={
+                    "a": rng.random((*shape, 2), np.float32),
+                    "b": rng.integers(0, 255, (*shape, 4, 4), dtype=np.uint8),
+                },
+                action=rng.integers(0, 4, shape),
+                log_prob=rng.random(shape, np.float32) if log_prob else None,
+                next_observation={
+                    "a": rng.random((n_entries, 2), np.float32),
+                    "b": rng.integers(0, 255, (n_entries, 4, 4), dtype=np.uint8),
+                },
+                final_observation={
+                    "a": rng.random((len(cells), 2), np.float32),
+                    "b": rng.integers(0, 255, (len(cells), 4, 4), dtype=np.uint8),
+                },
+            )
+        },
+        reward=rng.random(shape, np.float32),
+        terminated=rng.random(shape) < 0.5,
+        truncated=rng.random(shape) < 0.5,
+        valid=rng.random(shape) < 0.5,
+        final_index=final_index,
+        policy_version=rng.integers(-1, 9, n_entries),
+        burn_in=n_steps // 2,
+    )
+
+
+def assert_same(got: ReplayBatch, expected: ReplayBatch) -> None:
+    np.testing.assert_equal(dataclasses.asdict(got), dataclasses.asdict(expected))
+    for name in ("keys", "weights", "terminated", "final_index"):
+        assert getattr(got, name).dtype == getattr(expected, name).dtype
+
+
+def decode(protos: list[replay_pb2.SampleResponse]) -> ReplayBatch:
+    assembler = BatchAssembler()
+    *first, last = [assembler.add(replay_pb2.SampleResponse.FromString(proto.SerializeToString())) for proto in protos]
+    assert first == [None] * len(first)
+    assert last is not None
+    return last
+
+
+@given(st.integers(1, 5), st.integers(1, 9), st.integers(0, 6), st.booleans(), st.integers(900, 4000) | st.just(2**22))
+@settings(deadline=None, max_examples=60)
+def test_a_batch_comes_back_whatever_it_is_cut_into(n_steps, n_entries, n_finals, log_prob, part_bytes):
+    batch = example_batch(n_steps, n_entries, n_finals=n_finals, log_prob=log_prob)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(replay_codec, "PART_BYTES", part_bytes)
+        try:
+            protos = list(batch_to_protos(batch))
+        except LimitExceededError:
+            assert part_bytes < 2**22
+            return
+    assert len(protos) == 1 or part_bytes < 2**22
+    assert_same(decode(protos), batch)
+
+
+@given(st.integers(1, 9), st.data())
+@settings(deadline=None, max_examples=40)
+def test_entries_side_by_side_again_are_the_batch(n_entries, data):
+    batch = example_batch(2, n_entries)
+    cuts = [0, *sorted(data.draw(st.sets(st.integers(1, max(1, n_entries - 1)), max_size=4)) - {n_entries}), n_entries]
+    assert_same(join_entries([batch.entries(a, b) for a, b in itertools.pairwise(cuts)]), batch)
+
+
+def test_a_part_out_of_order_is_refused():
+    (proto,) = batch_to_protos(example_batch())
+    proto.part, proto.parts = 1, 2
+    with pytest.raises(InvalidTensorError, match="in order"):
+        BatchAssembler().add(proto)
+    with pytest.raises(InvalidTensorError, match="in order"):
+        BatchAssembler().add(replay_pb2.SampleResponse())
+
+
+@pytest.mark.parametrize("field", ["keys", "weights", "n_steps", "discount", "policy_version", "terminated", "valid"])
+def test_a_column_of_another_length_is_refused(field):
+    (proto,) = batch_to_protos(example_batch())
+    other = next(iter(batch_to_protos(example_batch(n_entries=4))))
+    getattr(proto, field).CopyFrom(getattr(other, field))
+    with pytest.raises(InvalidTensorError, match=field):
+        BatchAssembler().add(proto)
+
+
+def test_leaves_of_another_length_are_refused():
+    for name in ("observation", "next_observation", "final_observation"):
+        (proto,) = batch_to_protos(example_batch())
+        (other,) = batch_to_protos(example_batch(n_entries=4, n_finals=3))
+        getattr(proto.substeps[0], name)[1].CopyFrom(getattr(other.substeps[0], name)[1])
+        with pytest.raises(InvalidTensorError, match="'b' has shape"):
+            BatchAssembler().add(proto)
+
+
+def test_rewards_without_steps_are_refused():
+    with pytest.raises(InvalidTensorError, match="reward"):
+        BatchAssembler().add(replay_pb2.SampleResponse(parts=1))
