@@ -131,7 +131,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=8.0, help="seconds a measurement")
     parser.add_argument("--rounds", type=int, default=3, help="rounds, of which the median is printed")
-    parser.add_argument("--n-rollout-steps", type=int, default=32)
+    parser.add_argument("--n-rollout-steps", type=int, default=64)
     parser.add_argument("--batch-size", type=int, default=128)
     options = parser.parse_args()
     rows = []
