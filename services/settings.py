@@ -124,7 +124,7 @@ def describe_validation_error(error: ValidationError, arguments: Sequence[str] =
             continue
         where = (
             ""
-            if any(argument.split("=")[0] == option for argument in arguments)
+            if any(f"{option}.".startswith(f"{argument.split('=')[0]}.") for argument in arguments)
             else (f" (from ROLLCAST_{field.replace('.', '__').upper()}, --config or a default)")
         )
         message = detail["msg"].removeprefix("Value error, ")

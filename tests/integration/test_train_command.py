@@ -181,7 +181,7 @@ def test_sequential_training_gives_the_same_bits(tmp_path: Path):
         (["train", "--env-id", "CartPol-v1"], "CartPole-v1"),
         (["train", "--env-id", "no.such.module:make"], "no.such.module"),
         (["train", "--n-actors", "0"], "--n-actors: '0' is not valid"),
-        (["train", "--hidden-sizes", "64", "-1"], "hidden"),
+        (["train", "--hidden-sizes", "64,0"], "hidden"),
         (["train", "--device", "tpu"], "--device: 'tpu'"),
         (["train", "--impala.discount", "1.5"], "--impala.discount: '1.5'"),
         (["train", "--config", "missing.yaml"], "missing.yaml"),
