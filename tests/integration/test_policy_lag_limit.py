@@ -1,0 +1,30 @@
+"""`max_policy_lag`: what is older is dropped and counted, what is not is used."""
+
+from tests.actor_kinds import make_actors
+from tests.rollout_samples import make_rollout
+
+
+def put(actors, *, sequence: int, policy_version: int) -> None:
+    rollout = make_rollout(sequence=sequence, n_steps=4, policy_version=policy_version)
+    assert actors._queue.put(rollout, is_active=lambda: True)
+
+
+def test_what_is_too_old_is_dropped_and_counted():
+    with make_actors("remote", n_actors=0, max_policy_lag=1) as actors:
+        for _ in range(3):
+            actors.broadcast_updated_policy(actors.policy.state_arrays())
+        assert actors.policy_version == 4
+        put(actors, sequence=1, policy_version=2)
+        put(actors, sequence=2, policy_version=3)
+        assert actors.poll_slice(8) is None
+        assert actors.stale_rollouts == 2
+        assert actors.poll_slice(8).rollout.sequence == 2
+
+
+def test_without_a_limit_nothing_old_is_dropped():
+    with make_actors("remote", n_actors=0) as actors:
+        for _ in range(3):
+            actors.broadcast_updated_policy(actors.policy.state_arrays())
+        put(actors, sequence=1, policy_version=1)
+        assert actors.poll_slice(8).rollout.sequence == 1
+        assert actors.stale_rollouts == 0
