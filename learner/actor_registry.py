@@ -68,6 +68,8 @@ class ActorRegistry:
         seed: From which the seeds of every (slot, incarnation) derive.
         env_seeds: Seeds of the environments of the first incarnation, by slot; derived where not given.
         agent_seeds: Seeds of the sampling of actions, likewise.
+        reserved_names: Names whose slots are their places here, in whatever order they join. Everybody else gets the
+            slots after these, in the order of joining.
     """
 
     def __init__(
@@ -77,9 +79,11 @@ class ActorRegistry:
         seed: int,
         env_seeds: Sequence[int] = (),
         agent_seeds: Sequence[int] = (),
+        reserved_names: Sequence[str] = (),
     ) -> None:
         self._max_actors = max_actors
         self._seed = seed
+        self._reserved_slots = {name: slot for slot, name in enumerate(reserved_names)}
         self._seeds = (tuple(env_seeds), tuple(agent_seeds))
         self._lock = threading.Lock()  # guards the records
         self._records: dict[str, ActorRecord] = {}
@@ -111,7 +115,7 @@ class ActorRegistry:
                 )
             record = ActorRecord(
                 actor_id=actor_id,
-                slot=len(self._records) if known is None else known.slot,
+                slot=self._new_slot(actor_id) if known is None else known.slot,
                 # a learner that was started anew goes on counting where the actor left off
                 incarnation=max(offer.incarnation, 1) if known is None else known.incarnation + 1,
                 acknowledged_sequence=offer.acknowledged_sequence if known is None else 0,
@@ -205,6 +209,12 @@ class ActorRegistry:
         """Actors whose stream is open."""
         with self._lock:
             return sum(record.state is ActorState.STREAMING for record in self._records.values())
+
+    def _new_slot(self, actor_id: str) -> int:
+        reserved = self._reserved_slots
+        if actor_id in reserved:
+            return reserved[actor_id]
+        return len(reserved) + sum(name not in reserved for name in self._records)
 
     def _free_name(self) -> str:
         while (name := f"actor-{secrets.token_hex(3)}") in self._records:

@@ -66,6 +66,7 @@ class ServedDistributedActors(DistributedActors):
             they have, which pays where policies take long to arrive.
         control: Who may steer over `LearnerService`; None: it tells the status only.
         collect_timeout_s: How long `collect_outputs` waits before it gives up.
+        actor_names: The names of the actors that it starts, by slot.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class ServedDistributedActors(DistributedActors):
         bounded_staleness: bool = True,
         control: LearnerControl | None = None,
         collect_timeout_s: float = 600.0,
+        actor_names: Sequence[str] = (),
     ) -> None:
         super().__init__(
             env_factory, policy, n_rollout_steps, n_actors, batch_size, collect_timeout_s=collect_timeout_s
@@ -98,6 +100,7 @@ class ServedDistributedActors(DistributedActors):
         self._max_policy_lag = max_policy_lag
         self._bounded_staleness = bounded_staleness
         self._control = control
+        self._actor_names = tuple(actor_names)
         # What `ReplayService` serves from `start` on; None: there is none.
         self.replay: ReplaySource | None = None
         self._queue = RolloutQueue(self._capacity)
@@ -125,7 +128,11 @@ class ServedDistributedActors(DistributedActors):
             return
         self._queue = RolloutQueue(self._capacity)
         self._registry = ActorRegistry(
-            max_actors=self._max_actors, seed=self._seed, env_seeds=self._seeds[0], agent_seeds=self._seeds[1]
+            max_actors=self._max_actors,
+            seed=self._seed,
+            env_seeds=self._seeds[0],
+            agent_seeds=self._seeds[1],
+            reserved_names=self._actor_names,
         )
         publisher = self._publisher = PolicyPublisher(self.policy.spaces, self.policy.spec, seed=self._seed)
         publisher.publish(self.policy.state_arrays())

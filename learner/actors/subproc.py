@@ -89,6 +89,7 @@ class SubprocDistributedActors(ServedDistributedActors):
             bounded_staleness=bounded_staleness,
             control=control,
             collect_timeout_s=collect_timeout_s,
+            actor_names=[f"local-{slot}" for slot in range(n_actors)],
         )
         self._local_env_factory = env_factory
         self._envs_per_actor = envs_per_actor
@@ -114,13 +115,13 @@ class SubprocDistributedActors(ServedDistributedActors):
         plans = [
             LocalActorPlan(
                 address=address,
-                actor_id=f"local-{slot}",
+                actor_id=name,
                 env_factory=self._local_env_factory,
                 n_envs=self._envs_per_actor,
                 network=self.policy.spec.network,
                 log_level=self._log_level,
             )
-            for slot in range(self.n_actors)
+            for name in self._actor_names
         ]
         try:
             self._processes = LocalProcesses(

@@ -116,3 +116,11 @@ def test_infos_tell_what_happened():
     assert (info.rollouts, info.env_steps, info.policy_version) == (1, 6, 5)
     assert info.state is ActorState.FAILED
     assert info.last_error == "ValueError: boom (environment seed 9)"
+
+
+def test_reserved_names_have_their_slots_whoever_joins_first():
+    registry = make_registry(reserved_names=["local-0", "local-1"], env_seeds=[11, 12])
+    guest, second, first = (registry.join(offer(name, nonce)) for nonce, name in enumerate(["x", "local-1", "local-0"]))
+    assert (guest.slot, second.slot, first.slot) == (2, 1, 0)
+    assert [registry.seeds(record)[0] for record in (first, second)] == [11, 12]
+    assert registry.join(offer("y", 9)).slot == 3
