@@ -1,6 +1,6 @@
 """The ceilings of ingest and broadcast: gRPC streams that carry bytes and do nothing with them.
 
-Servers and clients run in processes of their own, with gRPC's and glibc's defaults.
+Servers and clients run in processes of their own, with gRPC's defaults and the allocator that learner and actors have.
 """
 
 import threading
@@ -12,6 +12,7 @@ from multiprocessing.sharedctypes import Synchronized
 
 import grpc
 
+from services.allocator import reuse_large_buffers
 from services.channel import MAX_MESSAGE_BYTES, make_channel
 
 _SERVICE = "rollcast.benchmarks.Bare"
@@ -21,6 +22,7 @@ WINDOW = 2
 
 def serve_uploads(address: Connection, received: "Synchronized[int]", n_clients: int) -> None:
     """Process: counts the bytes of every message and acknowledges it, for ever; tells its address first."""
+    reuse_large_buffers()
 
     def upload(requests: Iterator[bytes], _context: grpc.ServicerContext) -> Iterator[bytes]:
         for message in requests:
@@ -35,6 +37,7 @@ def serve_uploads(address: Connection, received: "Synchronized[int]", n_clients:
 
 def upload(address: str, message: bytes, sending: "Synchronized[int]") -> None:
     """Process: sends the same message while `sending` is set, at most `WINDOW` unacknowledged, for ever."""
+    reuse_large_buffers()
     room = threading.Semaphore(WINDOW)
 
     def messages() -> Iterator[bytes]:

@@ -26,7 +26,7 @@ from benchmarks.bare_streams import serve_uploads, upload
 from benchmarks.table import print_table
 from services.joining import JoinOffer
 from services.policies import PolicySpec
-from services.rollout_codec import MAX_FRAME_BYTES, rollout_to_messages
+from services.rollout_codec import MAX_FRAME_BYTES, RolloutEncoder
 from services.rollouts import EpisodeStatistics, Rollout, SubstepColumns
 from services.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
 from services.status import ActorState
@@ -106,7 +106,7 @@ def synthetic_rollout(load: Load, actor_id: str) -> Rollout:
 
 def rollout_bytes(rollout: Rollout) -> int:
     """What it weighs on the wire."""
-    return sum(message.ByteSize() for message in rollout_to_messages(rollout))
+    return sum(map(len, RolloutEncoder().encode(rollout)))
 
 
 def synthetic_actor(index: int, load: Load, address: str, sending: "Synchronized[bool]") -> None:
@@ -185,7 +185,7 @@ class Learner:
         n_trajectories = 0
         end = time.perf_counter() + duration_s
         while time.perf_counter() < end:
-            piece = self._queue.get(self._batcher.n_missing, 0.1)
+            piece = self._queue.get(self._batcher.n_missing, 0.1, enough=self._batcher.n_missing)
             if piece is not None:
                 self._batcher.add(piece)
                 n_trajectories += piece.n_trajectories

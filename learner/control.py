@@ -7,6 +7,7 @@ from pathlib import Path
 
 from learner.actors.base import DistributedActors
 from learner.actors.served import ServedDistributedActors
+from learner.experience import ExperienceSource
 from learner.progress import TrainingProgress
 from services.errors import NotReadyError, RefusedError
 from services.status import ActorInfo, LearnerStatus, Phase
@@ -37,6 +38,7 @@ class TrainingControl:
         self._updating = False
         self._paused = False
         self._n_actions = 0
+        self._experience: ExperienceSource | None = None
         self._actors: DistributedActors | None = None
         self._progress: TrainingProgress | None = None
         self._save: Callable[[], tuple[Path, int]] | None = None
@@ -44,16 +46,17 @@ class TrainingControl:
         self._stop_requested = False
 
     def attach(
-        self, actors: DistributedActors, progress: TrainingProgress, save: Callable[[], tuple[Path, int]] | None
+        self, experience: ExperienceSource, progress: TrainingProgress, save: Callable[[], tuple[Path, int]] | None
     ) -> None:
         """Says what is steered. Called once, before training starts.
 
         Args:
-            actors: Who acts.
+            experience: Where batches come from, and who acts for it.
             progress: How far training is.
             save: Writes a checkpoint and returns its folder and policy version; None: there is nowhere to.
         """
-        self._actors, self._progress, self._save = actors, progress, save
+        self._experience, self._progress, self._save = experience, progress, save
+        self._actors = experience.actors
 
     @property
     def stop_requested(self) -> bool:
@@ -143,8 +146,8 @@ class TrainingControl:
         """How training stands, and what it is waiting for."""
         with self._changed:
             phase = Phase.PAUSED if self._paused and self._phase is Phase.TRAINING else self._phase
-        actors, progress = self._actors, self._progress
-        if actors is None or progress is None:
+        experience, progress = self._experience, self._progress
+        if experience is None or progress is None:
             return LearnerStatus(
                 phase=phase,
                 waiting_for="the environment, the networks and the actors to be made"
@@ -153,11 +156,10 @@ class TrainingControl:
                 algorithm=self.algorithm,
                 software_version=software_version(),
             )
-        now = progress.snapshot()
+        actors, now = experience.actors, progress.snapshot()
         reason, waited_s = actors.waiting.current()
         if phase is Phase.PAUSED:
             reason = "an operator to call Resume"
-        intake = actors.intake if isinstance(actors, ServedDistributedActors) else None
         return LearnerStatus(
             phase=phase,
             waiting_for=reason,
@@ -176,10 +178,12 @@ class TrainingControl:
             actors_expected=actors.n_actors,
             episodes=now.episodes,
             mean_return=now.mean_return,
-            duplicate_rollouts=intake.duplicate_rollouts if intake else 0,
-            rejected_rollouts=intake.rejected_rollouts if intake else 0,
+            duplicate_rollouts=actors.duplicate_rollouts,
+            rejected_rollouts=actors.rejected_rollouts,
+            stale_trajectories=actors.stale_trajectories,
             run_dir=str(self._run_dir or ""),
             waiting_fraction=now.waiting_fraction,
+            replay=experience.replay_status(),
             software_version=software_version(),
             algorithm=self.algorithm,
         )

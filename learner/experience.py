@@ -11,6 +11,7 @@ from torch import Tensor
 
 from learner.actors.base import DistributedActors
 from learner.batch import Batch
+from services.replay import ReplayStatus
 from services.rollouts import EpisodeStatistics
 
 
@@ -57,11 +58,12 @@ class ExperienceSource(ABC):
         self.actors.start()
 
     @abstractmethod
-    def next(self, learner_device: str) -> Experience:
+    def next(self, learner_device: str, *, progress: float = 0.0) -> Experience:
         """Waits for the next batch.
 
         Args:
             learner_device: Where it is wanted.
+            progress: How far training is, in [0, 1]: how batches are drawn may depend on it.
 
         Raises:
             CollectTimeoutError: None came by the deadline; says who was waited for.
@@ -78,11 +80,19 @@ class ExperienceSource(ABC):
         """
         del batch, priorities
 
+    def replay_status(self) -> ReplayStatus | None:
+        """How the replay buffer stands, and who waits for it; None where there is none. Any thread may ask."""
+        return None
+
+    def metrics(self) -> dict[str, float]:
+        """What there is to write about where batches come from, by name."""
+        return {}
+
 
 class FreshExperience(ExperienceSource):
     """Every trajectory once, in the order in which they come: for on-policy algorithms."""
 
-    def next(self, learner_device: str) -> Experience:
+    def next(self, learner_device: str, *, progress: float = 0.0) -> Experience:
         """The next `batch_size` trajectories."""
         batch, _, _, waited_s = self.actors.collect_outputs(learner_device)
         return Experience(

@@ -1,5 +1,6 @@
 """Batches from a replay buffer, for off-policy algorithms."""
 
+import math
 import time
 from dataclasses import dataclass, field
 
@@ -9,15 +10,22 @@ from torch import Tensor
 
 from actor.policies.torch_policy import TorchPolicy
 from learner.actors.base import DistributedActors
+from learner.algorithms.schedules import Schedule
 from learner.batch import Batch
 from learner.experience import Experience, ExperienceSource
 from learner.replay.batches import to_batch
 from learner.replay.buffer import ReplayBuffer
+from learner.replay.served import replay_status
+from learner.wait_log import WaitLog
 from services.errors import CollectInterruptedError, InvalidInputError, NotReadyError
+from services.replay import ReplayStatus
 from services.rollouts import EpisodeStatistics, Rollout
 
 # Larger rollouts enter the buffer in pieces of so many trajectories: the limiter's band is as wide as a piece.
 MAX_TRAJECTORIES = 16
+
+# What those who ask again after the limiter's refusal are called where it says who waits.
+TRAINER, ACTORS = "the trainer", "the actors"
 
 # How often a trainer that waits for the limiter looks whether it is to stop.
 _LOOK_S = 0.25
@@ -36,24 +44,38 @@ class ReplayedExperience(ExperienceSource):
     """Puts what the actors play into a buffer, as far as its rate limiter lets it, and draws batches.
 
     The limiter decides who goes first: while it lets nothing be drawn, the trainer waits for rollouts; while it lets
-    nothing in, rollouts stay in the queue, and the actors wait. Until the buffer holds its minimum, actors act
-    uniformly at random.
+    nothing in, rollouts stay in the queue, and the actors wait. Who waits for what, and since when, is in
+    `replay_status`; in the actors' `waiting` while it is the trainer; and in the log when it lasts. Until the buffer
+    holds its minimum, actors act uniformly at random.
 
     Args:
         actors: Who plays.
         buffer: Where it is kept; other threads may use it, too.
         policy: The policy that is cast; told when to stop acting at random.
         batch_size: B, entries in a batch.
+        beta: How much of the bias importance weights take back, by the progress of training; None: as the buffer was
+            made.
     """
 
     def __init__(
-        self, actors: DistributedActors, buffer: ReplayBuffer, *, policy: TorchPolicy, batch_size: int
+        self,
+        actors: DistributedActors,
+        buffer: ReplayBuffer,
+        *,
+        policy: TorchPolicy,
+        batch_size: int,
+        beta: Schedule | None = None,
     ) -> None:
         super().__init__(actors)
         self.buffer = buffer
         self._policy = policy
         self._batch_size = batch_size
+        self._beta = beta
+        self._beta_now = math.nan
         self._refused: Rollout | None = None
+        self._refused_at = 0.0
+        self._refusals = WaitLog()
+        self._insert_wait_s = self._sample_wait_s = 0.0
         self._arrivals = _Arrivals()
 
     def start(self) -> None:
@@ -62,20 +84,20 @@ class ReplayedExperience(ExperienceSource):
             self._policy.set_uniform_exploration(True)
         self.actors.start()
 
-    def next(self, learner_device: str) -> Experience:
+    def next(self, learner_device: str, *, progress: float = 0.0) -> Experience:
         """Takes in what has come, and draws a batch."""
         started = time.perf_counter()
+        if self._beta is not None:
+            self._beta_now = self._beta(progress)
+            self.buffer.set_beta(self._beta_now)
         while self._refused is None or self._insert(self._refused):
             piece = self.actors.poll_slice(MAX_TRAJECTORIES)
             if piece is None:
                 break
             self._insert(piece.to_rollout())
-        while (batch := self._draw(learner_device)) is None:
-            if self.actors.interrupted:
-                raise CollectInterruptedError("collecting was interrupted: training is to end")
-            # The limiter never refuses both sides; but others who draw from the buffer may have taken our turn.
-            rollout = self._refused or self.actors.next_slice(MAX_TRAJECTORIES).to_rollout()
-            self._insert(rollout, timeout_s=_LOOK_S)
+        batch = self._draw(learner_device)
+        if batch is None:
+            batch = self._await_batch(learner_device)
         self._policy.set_uniform_exploration(False)
         arrivals, self._arrivals = self._arrivals, _Arrivals()
         return Experience(
@@ -91,22 +113,71 @@ class ReplayedExperience(ExperienceSource):
         if priorities is not None and batch.keys is not None:
             self.buffer.update_priorities(batch.keys, priorities.detach().cpu().numpy())
 
+    def replay_status(self) -> ReplayStatus:
+        """How the buffer stands, and who waits for it."""
+        return replay_status(self.buffer)
+
+    def metrics(self) -> dict[str, float]:
+        """The buffer's counters, the limiter's band, and how long either side has waited in all."""
+        info = self.buffer.info()
+        limiter = info.limiter
+        held_back_s = time.monotonic() - self._refused_at if self._refused is not None else 0.0
+        metrics: dict[str, float] = {
+            "replay/size": info.size,
+            "replay/inserts": info.inserted,
+            "replay/samples": info.sampled,
+            "replay/samples_per_insert": info.sampled / max(info.inserted, 1),
+            "replay/waiting": len(limiter.waiting),
+            "replay/insert_wait_s": self._insert_wait_s + held_back_s,
+            "replay/sample_wait_s": self._sample_wait_s,
+        }
+        if math.isfinite(limiter.max_diff):
+            metrics |= {
+                "replay/difference": limiter.difference,
+                "replay/min_diff": limiter.min_diff,
+                "replay/max_diff": limiter.max_diff,
+            }
+        if self._beta is not None:
+            metrics["replay/beta"] = self._beta_now
+        return metrics
+
+    def _await_batch(self, learner_device: str) -> Batch:
+        """Takes in rollouts until the buffer lets a batch out; says what it waits for."""
+        began = time.monotonic()
+        with self.actors.waiting.waiting_for("the replay buffer"):
+            while (batch := self._draw(learner_device)) is None:
+                if self.actors.interrupted:
+                    raise CollectInterruptedError("collecting was interrupted: training is to end")
+                # The limiter never refuses both sides; but others who draw from the buffer may have taken our turn.
+                rollout = self._refused or self.actors.next_slice(MAX_TRAJECTORIES).to_rollout()
+                self._insert(rollout, timeout_s=_LOOK_S)
+        self._sample_wait_s += time.monotonic() - began
+        return batch
+
     def _draw(self, learner_device: str) -> Batch | None:
         """A batch; None while the buffer holds too little, or its limiter lets nothing out."""
         try:
-            sample = self.buffer.sample(self._batch_size)
-        except (InvalidInputError, NotReadyError):
+            sample = self.buffer.sample(self._batch_size, who=TRAINER)
+        except (InvalidInputError, NotReadyError) as error:
+            wait = self.buffer.wait_of(TRAINER)
+            self.actors.waiting.explain(f"the replay buffer: {wait.reason if wait is not None else error}")
             return None
         return to_batch(sample, torch.device(learner_device))
 
     def _insert(self, rollout: Rollout, *, timeout_s: float = 0.0) -> bool:
         """Puts a rollout into the buffer, or aside where the limiter refuses it; says whether it is in."""
         try:
-            self.buffer.insert(rollout, timeout_s=timeout_s)
+            self.buffer.insert(rollout, timeout_s=timeout_s, who=ACTORS)
         except NotReadyError:
-            self._refused = rollout
+            if self._refused is None:
+                self._refused, self._refused_at = rollout, time.monotonic()
+            wait = self.buffer.wait_of(ACTORS)
+            if wait is not None:
+                self._refusals.note(f"the replay buffer to take rollouts in: {wait.reason}", wait.seconds)
             return False
-        self._refused = None
+        if self._refused is not None:
+            self._refused = None
+            self._insert_wait_s += time.monotonic() - self._refused_at
         self._arrivals.env_steps += rollout.n_env_steps
         self._arrivals.episodes += rollout.episodes
         lag = max(0, self.actors.policy_version - rollout.policy_version)

@@ -62,7 +62,8 @@ class RolloutSlice:
 class RolloutQueue:
     """First in, first out, counted in trajectories.
 
-    Invariant: `size <= capacity`, or the queue holds one rollout only (one that is larger than the capacity).
+    Invariant: `size <= capacity`, plus what the consumer waits for; or the queue holds one rollout only (one that is
+    larger than that).
 
     Any number of threads may `put`; one thread at a time may `get`. `put` blocks while the queue is full: that is the
     back-pressure that reaches the actors. Those that wait are let in in the order in which they came, so that no actor
@@ -74,18 +75,22 @@ class RolloutQueue:
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self._changed = threading.Condition()  # guards everything below
+        self._lock = threading.Lock()  # guards everything below
+        self._arrived = threading.Condition(self._lock)
         self._rollouts: deque[Rollout] = deque()
         self._head_offset = 0
         self._size = 0
         self._reserved = 0
         self._closed = False
-        self._turns: deque[object] = deque()
+        # Those that wait for room, in the order in which they came.
+        self._turns: deque[threading.Condition] = deque()
+        # How many trajectories the consumer waits for; 0: it does not wait.
+        self._n_awaited = 0
 
     @property
     def size(self) -> int:
         """Trajectories that wait."""
-        with self._changed:
+        with self._lock:
             return self._size
 
     def put(self, rollout: Rollout, *, is_active: Callable[[], bool], from_reserve: bool = False) -> bool:
@@ -100,7 +105,7 @@ class RolloutQueue:
             False if the rollout is not in the queue: the queue was closed, or `is_active` became False meanwhile.
         """
         n_trajectories = rollout.n_envs
-        with self._changed:
+        with self._lock:
             if from_reserve:
                 self._reserved -= n_trajectories
             elif not self._wait_for_turn(n_trajectories, is_active):
@@ -109,48 +114,75 @@ class RolloutQueue:
                 return False
             self._rollouts.append(rollout)
             self._size += n_trajectories
-            self._changed.notify_all()
+            if self._n_awaited and self._size >= self._n_awaited:
+                self._arrived.notify()
             return True
 
     def _wait_for_turn(self, n_trajectories: int, is_active: Callable[[], bool]) -> bool:
         """Waits, in the order of arrival, until so many trajectories fit. Called with the lock held."""
-        turn = object()
+        if not self._turns and self._fits(n_trajectories):
+            return True
+        turn = threading.Condition(self._lock)
         self._turns.append(turn)
+        self._arrived.notify()
         try:
             while not self._closed and not (self._turns[0] is turn and self._fits(n_trajectories)):
                 if not is_active():
                     return False
-                self._changed.wait(_CHECK_S)
+                turn.wait(_CHECK_S)
             return True
         finally:
             self._turns.remove(turn)
-            self._changed.notify_all()
+            self._wake_next()
+
+    def _wake_next(self) -> None:
+        if self._turns:
+            self._turns[0].notify()
 
     def _fits(self, n_trajectories: int) -> bool:
-        return not self._size or self._size + self._reserved + n_trajectories <= self.capacity
+        return not self._size or self._size + self._reserved + n_trajectories <= self._room()
+
+    def _room(self) -> int:
+        """What the consumer waits for is as good as taken."""
+        return self.capacity + self._n_awaited
 
     def reserve(self, n_trajectories: int) -> bool:
         """Sets room for a coming rollout aside, if there is any; never waits.
 
         A rollout that was started on a reservation finds its place free, so the number of trajectories that are queued
-        or promised never exceeds the capacity.
+        or promised never exceeds the capacity, plus what the consumer waits for.
         """
-        with self._changed:
-            if self._size + self._reserved + n_trajectories > self.capacity:
+        with self._lock:
+            if self._size + self._reserved + n_trajectories > self._room():
                 return False
             self._reserved += n_trajectories
             return True
 
     def release(self, n_trajectories: int) -> None:
         """Gives a reservation back."""
-        with self._changed:
+        with self._lock:
             self._reserved -= n_trajectories
-            self._changed.notify_all()
+            self._wake_next()
 
-    def get(self, max_trajectories: int, timeout_s: float) -> RolloutSlice | None:
-        """Takes up to `max_trajectories` of the oldest rollout; None if there was none for `timeout_s`."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._rollouts or self._closed, timeout_s) or not self._rollouts:
+    def get(self, max_trajectories: int, timeout_s: float, *, enough: int = 1) -> RolloutSlice | None:
+        """Takes up to `max_trajectories` of the oldest rollout.
+
+        Args:
+            max_trajectories: How many to take at most.
+            timeout_s: How long to wait, in seconds.
+            enough: So many must be there before it stops waiting, unless somebody waits for room: one wake-up for a
+                whole batch.
+
+        Returns:
+            A slice; None if nothing was there after `timeout_s`.
+        """
+        with self._lock:
+            if not self._is_enough(enough) and timeout_s:
+                self._n_awaited = enough
+                self._wake_next()
+                self._arrived.wait_for(lambda: self._is_enough(enough), timeout_s)
+                self._n_awaited = 0
+            if not self._rollouts:
                 return None
             head = self._rollouts[0]
             start = self._head_offset
@@ -161,11 +193,16 @@ class RolloutQueue:
             else:
                 self._head_offset = stop
             self._size -= stop - start
-            self._changed.notify_all()
+            self._wake_next()
             return RolloutSlice(head, start, stop)
+
+    def _is_enough(self, n_trajectories: int) -> bool:
+        return self._closed or self._size >= n_trajectories or bool(self._turns and self._rollouts)
 
     def close(self) -> None:
         """Refuses every further rollout, waking those that wait. What is queued can still be taken."""
-        with self._changed:
+        with self._lock:
             self._closed = True
-            self._changed.notify_all()
+            self._arrived.notify()
+            for turn in self._turns:
+                turn.notify()

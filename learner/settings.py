@@ -57,7 +57,9 @@ class LearnerSettings(EnvironmentSettings):
         1.0, description="Times batch_size, the rollouts that may wait in the queue: bounds how stale they are."
     )
     max_policy_lag: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="Drop rollouts whose policy is more versions old than this; empty: drop none."
+        None,
+        description="Drop rollouts whose policy is more versions old than this, and count their trajectories as stale; "
+        "empty: drop none.",
     )
     bounded_staleness: bool = Field(
         False,

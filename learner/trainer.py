@@ -99,7 +99,7 @@ class Trainer:
         self._best_return = float("-inf")
         self._next_log = self._next_best = 0.0
         self._next_checkpoint = time.monotonic() + schedule.checkpoint_interval_s
-        control.attach(self._actors, self._progress, self._save_checkpoint if run is not None else None)
+        control.attach(experience, self._progress, self._save_checkpoint if run is not None else None)
 
     def run(self) -> TrainingSummary:
         """Trains until solved, out of steps, or told to stop; saves the policy, stops the actors.
@@ -115,11 +115,10 @@ class Trainer:
             with source:
                 control.enter(Phase.TRAINING)
                 while not self._is_done():
-                    experience = source.next(self._device)
+                    fraction = min(1.0, progress.env_steps / schedule.total_steps)
+                    experience = source.next(self._device, progress=fraction)
                     with control.update_turn():
-                        metrics = algorithm.update(
-                            experience.batch, progress=min(1.0, progress.env_steps / schedule.total_steps)
-                        )
+                        metrics = algorithm.update(experience.batch, progress=fraction)
                         source.learnt(experience.batch, algorithm.priorities)
                         progress.record(experience)
                         if algorithm.n_updates % schedule.updates_per_broadcast == 0:
@@ -166,10 +165,13 @@ class Trainer:
             "queue/size": self._actors.queue_size,
             "queue/policy_lag_mean": now.policy_lag_mean,
             "queue/policy_lag_max": now.policy_lag_max,
+            "queue/stale_trajectories": self._actors.stale_trajectories,
+            "queue/duplicate_rollouts": self._actors.duplicate_rollouts,
+            "queue/rejected_rollouts": self._actors.rejected_rollouts,
             "actors/alive": self._actors.n_actors_alive,
         }
         losses = {f"{self._control.algorithm}/{name}": float(value) for name, value in metrics.items()}
-        write_all(self._writers, now.env_steps, values | losses)
+        write_all(self._writers, now.env_steps, values | self._experience.metrics() | losses)
         # A record ends an epoch, which would otherwise keep the episodes of the whole run.
         self._actors.get_epoch_stats_aggregator().reset_epoch()
 

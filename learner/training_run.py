@@ -21,6 +21,7 @@ from learner.algorithms.algorithm import Algorithm
 from learner.algorithms.dqn import Dqn
 from learner.algorithms.impala import Impala
 from learner.algorithms.sac import Sac
+from learner.algorithms.schedules import linear
 from learner.control import TrainingControl
 from learner.experience import ExperienceSource, FreshExperience
 from learner.replay.buffer import ReplayBuffer
@@ -69,7 +70,12 @@ class TrainingRun:
 
 @contextlib.contextmanager
 def training_run(
-    settings: LearnerSettings, spaces: EnvironmentSpaces, make_actors: MakeActors, *, n_local_actors: int
+    settings: LearnerSettings,
+    spaces: EnvironmentSpaces,
+    make_actors: MakeActors,
+    *,
+    n_local_actors: int,
+    announce: Callable[[str], None] = logger.info,
 ) -> Iterator[TrainingRun]:
     """Makes everything a run needs, and closes it.
 
@@ -78,6 +84,7 @@ def training_run(
         spaces: What is learnt on.
         make_actors: Makes the actors, not started.
         n_local_actors: Processes that share this machine's cores with the learner.
+        announce: Called with what the replay buffer will take, where there is one, before it is allocated.
 
     Raises:
         ConfigurationError: Something asked for cannot be had; nothing is left behind.
@@ -85,6 +92,9 @@ def training_run(
     set_torch_threads(settings.torch_threads, n_local_actors)
     device = choose_device(settings.device)
     algorithm = make_algorithm(settings, spaces, device)
+    buffer = None
+    if algorithm.learns_from_replay:
+        buffer = make_replay_buffer(settings, algorithm.policy.spaces, announce=announce)
     path = settings.run_dir or default_run_dir(settings)
     run_directory = RunDirectory.create(path.parent, path.name)
     run_directory.write_settings(settings.model_dump(mode="json"))
@@ -96,7 +106,7 @@ def training_run(
         for writer in writers:
             stack.callback(writer.close)
         trainer = Trainer(
-            make_experience(settings, actors, algorithm.policy),
+            make_experience(settings, actors, algorithm.policy, buffer),
             algorithm,
             control,
             Schedule(
@@ -127,22 +137,42 @@ def make_algorithm(settings: LearnerSettings, spaces: EnvironmentSpaces, device:
     return make(spaces, spec, _algorithm_settings(settings), device=device, seed=settings.seed)
 
 
-def make_experience(settings: LearnerSettings, actors: DistributedActors, policy: TorchPolicy) -> ExperienceSource:
-    """Fresh rollouts, or a replay buffer, as the algorithm needs it."""
-    if not ALGORITHMS[settings.algorithm].learns_from_replay:
-        return FreshExperience(actors)
-    buffer = ReplayBuffer(
+def make_replay_buffer(
+    settings: LearnerSettings, spaces: EnvironmentSpaces, *, announce: Callable[[str], None]
+) -> ReplayBuffer:
+    """Allocates the buffer that the settings ask for.
+
+    Raises:
+        ConfigurationError: They cannot work together, or the machine has not got the memory.
+    """
+    return ReplayBuffer(
         settings.replay,
-        policy.spaces,
+        spaces,
         n_rollout_steps=settings.n_rollout_steps,
         batch_size=settings.batch_size,
         n_envs=MAX_TRAJECTORIES,
         discount=_algorithm_settings(settings).discount,
         seed=settings.seed,
+        announce=announce,
     )
+
+
+def make_experience(
+    settings: LearnerSettings, actors: DistributedActors, policy: TorchPolicy, buffer: ReplayBuffer | None
+) -> ExperienceSource:
+    """Fresh rollouts, or samples of a replay buffer where there is one."""
+    if buffer is None:
+        return FreshExperience(actors)
     if isinstance(actors, ServedDistributedActors):
         actors.replay = ServedReplay(buffer, policy.spaces, n_rollout_steps=settings.n_rollout_steps)
-    return ReplayedExperience(actors, buffer, policy=policy, batch_size=settings.batch_size)
+    replay = settings.replay
+    return ReplayedExperience(
+        actors,
+        buffer,
+        policy=policy,
+        batch_size=settings.batch_size,
+        beta=linear(replay.beta, replay.beta_end) if replay.sampler == "prioritized" else None,
+    )
 
 
 def actors_batch_size(settings: LearnerSettings) -> int:

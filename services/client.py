@@ -106,7 +106,7 @@ class LearnerClient:
         Returns:
             The stream, which has no deadline.
         """
-        return RolloutUplink(self._rollouts, self.address, actor_id, incarnation)
+        return RolloutUplink(self._channel, self.address, actor_id, incarnation)
 
     def subscribe_policy(self, after_version: int = 0) -> PolicySubscription:
         """Subscribes to new policies; errors come out of the iteration.

@@ -35,6 +35,35 @@ class ColumnSchema:
     low: NDArray[Any] | int | None = None
     n_values: NDArray[Any] | int | None = None
 
+    def is_checked_like(self, other: "ColumnSchema") -> bool:
+        """Whether `may_hold` may look at values of both at once: floats, or bools, of one dtype."""
+        return self.dtype == other.dtype and self.dtype.kind in "fb"
+
+    def may_hold(self, values: NDArray[Any]) -> bool:
+        """Whether all values are certainly allowed; one pass over them. To be called where numpy's warnings are off.
+
+        Args:
+            values: Of `dtype`, C-contiguous; their shape does not matter where `low` is a number.
+
+        Returns:
+            True: they are. False: `check_values` has to look for one that is not; there may be none.
+        """
+        kind = self.dtype.kind
+        if not values.size or (kind not in "fb" and self.n_values is None):
+            return True
+        if kind == "f":
+            # A sum that is finite has no NaN and no infinity in it. The converse fails only on overflow.
+            return math.isfinite(np.add.reduce(values, None, FLOAT32 if values.dtype.itemsize <= 2 else None))
+        if kind == "b":
+            return int(values.view(np.uint8).max()) <= 1
+        low, n_values = self.low, self.n_values
+        if not (isinstance(n_values, int) and isinstance(low, int)):
+            return False
+        if low == 0:
+            # as unsigned numbers, those below 0 are the largest
+            return int(values.view(f"u{self.dtype.itemsize}").max()) < n_values
+        return int(values.min()) >= low and int(values.max()) < low + n_values
+
     def check_values(self, values: NDArray[Any], *, what: str, axes: tuple[str, ...]) -> None:
         """Refuses what no policy could learn from: NaN, infinities, values outside a discrete range, odd bools.
 
@@ -46,41 +75,28 @@ class ColumnSchema:
         Raises:
             InvalidTensorError: A value is not allowed; the message has its index.
         """
-        if not values.size:
+        with np.errstate(all="ignore"):
+            if self.may_hold(values):
+                return
+        if self.dtype.kind == "b":
+            check_bools(values, what=what)
             return
         if self.dtype.kind == "f":
-            self._check_finite(values, what, axes)
-        elif self.dtype.kind == "b":
-            check_bools(values, what=what)
-        elif self.n_values is not None:
-            self._check_range(values, what, axes)
-
-    @staticmethod
-    def _check_finite(values: NDArray[Any], what: str, axes: tuple[str, ...]) -> None:
-        # One pass: a sum that is finite has no NaN and no infinity in it. The converse fails only on overflow.
-        with np.errstate(all="ignore"):
-            total = np.add.reduce(values, axis=None, dtype=None if values.dtype.itemsize > 2 else FLOAT32)
-        if math.isfinite(total):
-            return
-        wrong = ~np.isfinite(values)
+            wrong, expected = ~np.isfinite(values), "finite numbers"
+        else:
+            wrong, expected = self._out_of_range(values)
         if wrong.any():
-            raise InvalidTensorError(f"{what} holds {_first(wrong, values, axes)}; expected finite numbers; {_ADVICE}")
+            raise InvalidTensorError(f"{what} holds {_first(wrong, values, axes)}; expected {expected}; {_ADVICE}")
 
-    def _check_range(self, values: NDArray[Any], what: str, axes: tuple[str, ...]) -> None:
+    def _out_of_range(self, values: NDArray[Any]) -> tuple[NDArray[np.bool_], str]:
+        """Which values are outside the range, and what it is."""
         low, n_values = self.low, self.n_values
         assert low is not None  # set together, by leaf_schema
         assert n_values is not None
+        wrong = (values < low) | (values > low + (n_values - 1))  # `values - low` could wrap around
         if isinstance(low, int) and isinstance(n_values, int):
-            if int(values.min()) >= low and int(values.max()) < low + n_values:
-                return
-            wrong = (values < low) | (values > low + n_values - 1)
-            expected = f"{low} to {low + n_values - 1}"
-        else:
-            wrong = (values < low) | (values > low + (n_values - 1))  # `values - low` could wrap around
-            if not wrong.any():
-                return
-            expected = f"values from {low} with {n_values} choices".replace("\n", "")
-        raise InvalidTensorError(f"{what} holds {_first(wrong, values, axes)}; expected {expected}; {_ADVICE}")
+            return wrong, f"{low} to {low + n_values - 1}"
+        return wrong, f"values from {low} with {n_values} choices".replace("\n", "")
 
 
 _ADVICE: Final = "find where the environment or the policy makes it"

@@ -1,7 +1,7 @@
 """The replay buffer, as it is seen from outside: values only."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,28 @@ class ReplayWaiting:
     Attributes:
         reason: For what, with the numbers.
         seconds: Since when.
+        who: "the trainer", "the actors"; empty: a reader of `ReplayService.Sample`.
     """
 
     reason: str
     seconds: float
+    who: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayStatus:
+    """What changes about a buffer; field by field as `rollcast.v1.ReplayStatus` documents it."""
+
+    size: int
+    capacity: int
+    n_bytes: int
+    inserted: int
+    sampled: int
+    min_size: int
+    difference: float
+    min_diff: float
+    max_diff: float
+    waiting: tuple[ReplayWaiting, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +61,10 @@ class ReplayInfo:
     n_rollout_steps: int
     n_sample_steps: int
     entry_bytes: int
+
+    def status(self) -> ReplayStatus:
+        """What of it changes."""
+        return ReplayStatus(**{field.name: getattr(self, field.name) for field in fields(ReplayStatus)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """Batches of a replay buffer, and how it stands, as protobuf, and back."""
 
+import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -10,7 +11,7 @@ from rollcast.v1 import replay_pb2, tensor_pb2
 
 from services.channel import MAX_MESSAGE_BYTES
 from services.errors import InvalidTensorError, LimitExceededError
-from services.replay import ReplayBatch, ReplayColumns, ReplayInfo, ReplayWaiting, join_entries
+from services.replay import ReplayBatch, ReplayColumns, ReplayInfo, ReplayStatus, ReplayWaiting, join_entries
 from services.space_codec import environment_spaces_from_proto, environment_spaces_to_proto
 from services.tensors import fill_tensor, tensor_from_proto
 
@@ -24,6 +25,7 @@ _INFO_FIELDS: Final = (
     *("size", "capacity", "n_bytes", "inserted", "sampled", "ignored_updates", "min_size"),
     *("difference", "min_diff", "max_diff", "n_rollout_steps", "n_sample_steps", "entry_bytes"),
 )
+_STATUS_FIELDS: Final = tuple(field.name for field in dataclasses.fields(ReplayStatus) if field.name != "waiting")
 # By the fields of the message and of the value, which have one name.
 _ENTRY_FIELDS: Final[dict[str, np.dtype[Any]]] = {
     "keys": _INT64,
@@ -50,7 +52,7 @@ def replay_info_to_proto(info: ReplayInfo) -> replay_pb2.ReplayInfo:
         The message.
     """
     return replay_pb2.ReplayInfo(
-        waiting=[replay_pb2.ReplayWaiting(reason=who.reason, seconds=who.seconds) for who in info.waiting],
+        waiting=_waiting_to_protos(info.waiting),
         substeps=environment_spaces_to_proto(info.spaces),
         **{name: getattr(info, name) for name in _INFO_FIELDS},
     )
@@ -69,10 +71,46 @@ def replay_info_from_proto(proto: replay_pb2.ReplayInfo) -> ReplayInfo:
         InvalidSpaceError: A space is malformed.
     """
     return ReplayInfo(
-        waiting=tuple(ReplayWaiting(reason=who.reason, seconds=who.seconds) for who in proto.waiting),
+        waiting=_waiting_from_protos(proto.waiting),
         spaces=environment_spaces_from_proto(proto.substeps),
         **{name: getattr(proto, name) for name in _INFO_FIELDS},
     )
+
+
+def replay_status_to_proto(status: ReplayStatus) -> replay_pb2.ReplayStatus:
+    """Encodes what changes about a buffer.
+
+    Args:
+        status: The value.
+
+    Returns:
+        The message.
+    """
+    return replay_pb2.ReplayStatus(
+        waiting=_waiting_to_protos(status.waiting), **{name: getattr(status, name) for name in _STATUS_FIELDS}
+    )
+
+
+def replay_status_from_proto(proto: replay_pb2.ReplayStatus) -> ReplayStatus:
+    """Decodes what changes about a buffer.
+
+    Args:
+        proto: The message.
+
+    Returns:
+        The value.
+    """
+    return ReplayStatus(
+        waiting=_waiting_from_protos(proto.waiting), **{name: getattr(proto, name) for name in _STATUS_FIELDS}
+    )
+
+
+def _waiting_to_protos(waiting: Iterable[ReplayWaiting]) -> list[replay_pb2.ReplayWaiting]:
+    return [replay_pb2.ReplayWaiting(reason=one.reason, seconds=one.seconds, who=one.who) for one in waiting]
+
+
+def _waiting_from_protos(protos: Iterable[replay_pb2.ReplayWaiting]) -> tuple[ReplayWaiting, ...]:
+    return tuple(ReplayWaiting(reason=proto.reason, seconds=proto.seconds, who=proto.who) for proto in protos)
 
 
 def batch_to_protos(batch: ReplayBatch) -> Iterator[replay_pb2.SampleResponse]:

@@ -1,36 +1,34 @@
-"""From messages to a rollout: deferred bytes go straight from their frames into the columns."""
+"""From messages to a rollout: columns are views of the message's body, or of the bodies put together."""
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 from rollcast.v1 import rollout_pb2
 
-from services.columns import BOOL, INT32
+from services.columns import INT32
 from services.errors import InvalidRolloutError, InvalidTensorError, LimitExceededError
-from services.rollout_header import AgreedSubstep, Column, RolloutAgreement, describe, refuse
+from services.rollout_header import AgreedSubstep, RolloutAgreement, describe, refuse
+from services.rollout_layout import RolloutLayout
 from services.rollouts import EpisodeStatistics, Rollout, SubstepColumns
 from services.spaces import EnvironmentSpaces
-from services.tensors import tensor_content
 
 MAX_FRAME_BYTES: Final = 1 << 20
+_NO_BODY: Final = memoryview(b"")
 _NO_FINAL_INDEX: Final = np.empty((0, 2), INT32)
 
 
 @dataclass(slots=True)
 class _Pending:
-    """A rollout whose header is checked; frames fill `targets`, flat views of its deferred columns, one by one."""
+    """A rollout whose header is checked; messages fill its deferred bytes from the front."""
 
     header: rollout_pb2.Rollout
-    deferred: list[Column] = field(default_factory=list)
-    values: dict[str, NDArray[Any]] = field(default_factory=dict)
-    targets: list[NDArray[np.uint8]] = field(default_factory=list)
-    target_index: int = 0
-    target_offset: int = 0
+    layout: RolloutLayout
+    deferred: NDArray[np.uint8]
     n_received: int = 0
-    n_expected: int = 0
 
 
 class RolloutAssembler:
@@ -68,69 +66,50 @@ class RolloutAssembler:
         )
         self._pending: _Pending | None = None
 
-    def add(self, request: rollout_pb2.StreamRolloutsRequest) -> Rollout | None:
+    def add(self, request: rollout_pb2.StreamRolloutsRequest, body: memoryview = _NO_BODY) -> Rollout | None:
         """Takes the next message of the stream.
 
         Args:
-            request: A rollout, or a frame of the last one.
+            request: A rollout, or a frame of the last one; not to be changed afterwards.
+            body: Its body; not to be changed afterwards.
 
         Returns:
-            The rollout, when this message completes it. Arrays that came inline are read-only.
+            The rollout, when this message completes it. Arrays that came in one message are read-only.
 
         Raises:
             InvalidRolloutError: The message is out of order or does not fit the agreement.
             InvalidTensorError: A tensor does not fit the agreement, or holds a value that is not allowed.
-            LimitExceededError: The rollout is above `max_rollout_bytes`, or a frame above 1 MiB.
+            LimitExceededError: The rollout is above `max_rollout_bytes`, or a body above 1 MiB.
         """
         kind = request.WhichOneof("message")
         if kind == "frame":
-            return self._add_frame(request.frame)
+            return self._add_frame(request.frame, body)
         if kind == "rollout":
-            return self._add_header(request.rollout)
+            return self._add_header(request.rollout, body)
         raise InvalidRolloutError(
             f"the message {kind or 'without content'} came in the middle of a stream; expected a rollout or a frame; "
             "see RolloutService.StreamRollouts for their order"
         )
 
-    def _add_header(self, header: rollout_pb2.Rollout) -> Rollout | None:
+    def _add_header(self, header: rollout_pb2.Rollout, body: memoryview) -> Rollout | None:
         if (pending := self._pending) is not None:
-            progress = f"{pending.n_received} of {pending.n_expected} deferred bytes before the next rollout"
+            n_expected = len(pending.deferred)
+            progress = f"{pending.n_received} of {n_expected} deferred bytes before the next rollout"
             refuse(pending.header, progress, "all of them first")
-        pending = _Pending(header)
-        prefix = describe(header, "")
-        for column in self._agreement.check(header):
-            agreed, proto, shape, n_bytes = column
-            schema, what = agreed.schema, prefix + agreed.name
-            if proto is None:
-                pending.values[agreed.name] = np.empty(shape, schema.dtype)
-            elif proto.deferred:
-                pending.deferred.append(column)
-            else:
-                values = pending.values[agreed.name] = tensor_content(proto, schema.dtype, shape, n_bytes, what=what)
-                if schema.dtype is not BOOL:  # bools have been checked when they were decoded
-                    schema.check_values(values, what=what, axes=agreed.axes)
-        if not pending.deferred:
-            return self._finish(pending)
-        for column in pending.deferred:
-            values = np.empty(column.shape, column.agreed.schema.dtype)
-            pending.values[column.agreed.name] = values
-            pending.targets.append(values.reshape(-1).view(np.uint8))
-            pending.n_expected += column.n_bytes
-        self._pending = pending
-        return None
+        layout = self._agreement.check(header)
+        n_deferred = layout.n_deferred_bytes
+        _check_body(header, body, 0, n_deferred)
+        if len(body) == n_deferred:
+            return self._finish(header, layout, body)
+        self._pending = _Pending(header, layout, np.empty(n_deferred, np.uint8))
+        return self._fill(self._pending, body)
 
-    def _add_frame(self, frame: rollout_pb2.TensorFrame) -> Rollout | None:
+    def _add_frame(self, frame: rollout_pb2.TensorFrame, body: memoryview) -> Rollout | None:
         pending = self._pending
         if pending is None:
             raise InvalidRolloutError(
                 f"a frame of rollout {frame.sequence} came, but no rollout waits for one; expected a rollout with "
                 "deferred tensors first; see RolloutService.StreamRollouts"
-            )
-        content = np.frombuffer(frame.data, np.uint8)  # upb copies the bytes on every read: once
-        if len(content) > MAX_FRAME_BYTES:
-            raise LimitExceededError(
-                f"actor {pending.header.actor_id!r}, rollout {pending.header.sequence} has a frame of {len(content)} "
-                f"bytes at offset {frame.offset}; expected at most {MAX_FRAME_BYTES}; cut it smaller"
             )
         if frame.sequence != pending.header.sequence or frame.offset != pending.n_received:
             refuse(
@@ -138,35 +117,22 @@ class RolloutAssembler:
                 f"a frame of rollout {frame.sequence} at offset {frame.offset}",
                 f"one of rollout {pending.header.sequence} at offset {pending.n_received}",
             )
-        if not 0 < len(content) <= pending.n_expected - pending.n_received:
-            refuse(
-                pending.header,
-                f"a frame of {len(content)} bytes at offset {frame.offset}",
-                f"1 to {pending.n_expected - pending.n_received} more bytes",
-            )
-        self._fill(pending, content)
-        if pending.n_received < pending.n_expected:
+        if not body:
+            refuse(pending.header, f"a frame without a body at offset {frame.offset}", "at least one byte in it")
+        _check_body(pending.header, body, pending.n_received, len(pending.deferred))
+        return self._fill(pending, body)
+
+    def _fill(self, pending: _Pending, body: memoryview) -> Rollout | None:
+        start = pending.n_received
+        pending.n_received += len(body)
+        pending.deferred[start : pending.n_received] = body
+        if pending.n_received < len(pending.deferred):
             return None
         self._pending = None
-        return self._finish(pending)
+        return self._finish(pending.header, pending.layout, pending.deferred.data)
 
-    @staticmethod
-    def _fill(pending: _Pending, content: NDArray[np.uint8]) -> None:
-        pending.n_received += len(content)
-        while len(content):
-            target = pending.targets[pending.target_index]
-            start = pending.target_offset
-            n_copied = min(len(target) - start, len(content))
-            target[start : start + n_copied] = content[:n_copied]
-            content = content[n_copied:]
-            pending.target_offset += n_copied
-            if pending.target_offset == len(target):
-                pending.target_index, pending.target_offset = pending.target_index + 1, 0
-
-    def _finish(self, pending: _Pending) -> Rollout:
-        header, values = pending.header, pending.values
-        for agreed, *_ in pending.deferred:
-            agreed.schema.check_values(values[agreed.name], what=describe(header, agreed.name), axes=agreed.axes)
+    def _finish(self, header: rollout_pb2.Rollout, layout: RolloutLayout, deferred: memoryview) -> Rollout:
+        values = layout.read(deferred, what=describe(header, ""))
         final_index = values.get("final_index", _NO_FINAL_INDEX)
         if len(final_index):
             self._check_final_index(header, final_index)
@@ -210,7 +176,17 @@ class RolloutAssembler:
         )
 
 
-def _substep(agreed: AgreedSubstep, values: dict[str, NDArray[Any]]) -> SubstepColumns:
+def _check_body(header: rollout_pb2.Rollout, body: memoryview, n_before: int, n_deferred: int) -> None:
+    if len(body) > MAX_FRAME_BYTES:
+        raise LimitExceededError(
+            f"actor {header.actor_id!r}, rollout {header.sequence} has a body of {len(body)} bytes at offset "
+            f"{n_before}; expected at most {MAX_FRAME_BYTES}; cut it smaller"
+        )
+    if len(body) > n_deferred - n_before:
+        refuse(header, f"a body of {len(body)} bytes at offset {n_before}", f"at most {n_deferred - n_before} more")
+
+
+def _substep(agreed: AgreedSubstep, values: Mapping[str, NDArray[Any]]) -> SubstepColumns:
     return SubstepColumns(
         observation={path: values[column.name] for path, column in agreed.observation.items()},
         action=values[agreed.action.name],

@@ -1,144 +1,147 @@
-"""Rollouts as messages: whole, or as a header with deferred tensors and frames of their bytes."""
+"""Rollouts as messages: one that holds all of it, or those of a stream, with the tensors' bytes in their bodies."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 from rollcast.v1 import rollout_pb2, tensor_pb2
 
+from services.message_body import serialize_with_body
 from services.rollout_assembler import MAX_FRAME_BYTES, RolloutAssembler
-from services.rollouts import Observation, Rollout, SubstepColumns
+from services.rollouts import Rollout, SubstepColumns
 from services.tensors import fill_tensor, wire_array
 
-__all__ = ["INLINE_ROLLOUT_BYTES", "INLINE_TENSOR_BYTES", "MAX_FRAME_BYTES", "RolloutAssembler", "rollout_to_messages"]
+__all__ = ["MAX_FRAME_BYTES", "RolloutAssembler", "RolloutEncoder", "rollout_to_proto"]
 
-# A rollout up to this size travels in one message: gRPC is fastest from 64 KiB to 1 MiB a message.
-INLINE_ROLLOUT_BYTES: Final = 1 << 20
-# In a larger rollout, tensors up to this size still travel in the header.
-INLINE_TENSOR_BYTES: Final = 1 << 16
-
-
-class _NamedTensors(Protocol):
-    """A repeated NamedTensor field, whose container the stubs type only for checkers."""
-
-    def add(self, *, path: str) -> tensor_pb2.NamedTensor: ...
+# What tells apart headers that differ in more than their numbers.
+_Form = tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]
+_ARRAY_NAMES: Final = ("reward", "terminated", "truncated", "valid", "final_index")
 
 
-def rollout_to_messages(rollout: Rollout) -> Iterator[rollout_pb2.StreamRolloutsRequest]:
-    """Cuts a rollout into messages for one stream.
-
-    Up to 1 MiB of tensors travel in one message. Of more, tensors above 64 KiB are deferred (all of them, when the rest
-    is above 1 MiB still); their bytes follow in frames of exactly 1 MiB, the last one smaller, in the order the
-    tensors appear in the message.
+def rollout_to_proto(rollout: Rollout) -> rollout_pb2.Rollout:
+    """Encodes a rollout as one message, tensors and all: for files, and wherever ease counts more than speed.
 
     Args:
-        rollout: The rollout; its arrays must not change until the last message is taken.
+        rollout: The rollout.
 
-    Yields:
-        The rollout, then its frames.
+    Returns:
+        The message, of any size; on a stream it may not be above `max_message_bytes`.
 
     Raises:
         InvalidTensorError: A column has a dtype that is not on the whitelist.
     """
-    request = rollout_pb2.StreamRolloutsRequest()
-    deferred = _Encoder(rollout).fill(request.rollout)
-    yield request
-    offset = 0
-    for content in _cut(deferred):
-        request = rollout_pb2.StreamRolloutsRequest()
-        request.frame.sequence = rollout.sequence
-        request.frame.offset = offset
-        request.frame.data = content
-        yield request
-        offset += len(content)
+    header = rollout_pb2.Rollout()
+    _fill_numbers(header, rollout)
+    _fill_tensors(header, rollout, deferred=False)
+    return header
 
 
-class _Encoder:
-    """Fills the header in place and notes, in its order, what is deferred."""
+class RolloutEncoder:
+    """Encodes the rollouts of one stream, tensors deferred; their bytes are copied once. Used by one thread."""
 
-    def __init__(self, rollout: Rollout) -> None:
-        self._deferred: list[NDArray[Any]] = []
-        self._rollout = rollout
-        self._inline_limit = self._choose_inline_limit()
-        self._what = f"actor {rollout.actor_id!r}, rollout {rollout.sequence}: column "
+    def __init__(self) -> None:
+        self._form: _Form = ()
+        self._request = rollout_pb2.StreamRolloutsRequest()
 
-    def fill(self, header: rollout_pb2.Rollout) -> list[NDArray[Any]]:
-        """Returns the deferred arrays."""
-        rollout = self._rollout
-        header.actor_id = rollout.actor_id
-        header.incarnation = rollout.incarnation
-        header.sequence = rollout.sequence
-        header.policy_version = rollout.policy_version
-        for key, columns in rollout.substeps.items():
-            self._fill_substep(header.substeps.add(key=key), columns)
-        self._fill(header.reward, rollout.reward, "reward")
-        self._fill(header.terminated, rollout.terminated, "terminated")
-        self._fill(header.truncated, rollout.truncated, "truncated")
-        if rollout.valid is not None:
-            self._fill(header.valid, rollout.valid, "valid")
-        if len(rollout.final_index):
-            self._fill(header.final_index, rollout.final_index, "final_index")
-        for episode in rollout.episodes:
-            header.episodes.add(
-                env_index=episode.env_index, episode_return=episode.episode_return, n_steps=episode.n_steps
-            )
-        header.env_seeds.extend(rollout.env_seeds)
-        return self._deferred
+    def encode(self, rollout: Rollout) -> Iterator[bytes]:
+        """Cuts a rollout into messages.
 
-    def _choose_inline_limit(self) -> int:
-        """The size in bytes above which a tensor is deferred."""
-        sizes = [array.nbytes for array in _arrays(self._rollout)]
-        if sum(sizes) <= INLINE_ROLLOUT_BYTES:
-            return INLINE_ROLLOUT_BYTES
-        rest = sum(size for size in sizes if size <= INLINE_TENSOR_BYTES)
-        return INLINE_TENSOR_BYTES if rest <= INLINE_ROLLOUT_BYTES else 0
+        Args:
+            rollout: The rollout; its arrays must not change until the last message is taken.
 
-    def _fill_substep(self, proto: rollout_pb2.SubstepColumns, columns: SubstepColumns) -> None:
-        key = proto.key
-        self._fill_leaves(proto.observation, columns.observation, f"{key}/observation")
-        self._fill(proto.action, columns.action, f"{key}/action")
-        self._fill(proto.log_prob, columns.log_prob, f"{key}/log_prob")
-        self._fill_leaves(proto.last_observation, columns.last_observation, f"{key}/last_observation")
-        if len(self._rollout.final_index):
-            self._fill_leaves(proto.final_observation, columns.final_observation, f"{key}/final_observation")
+        Yields:
+            Serialised messages: the rollout with up to 1 MiB of its tensors as its body; then frames of exactly 1 MiB,
+            the last one smaller.
 
-    def _fill_leaves(self, protos: _NamedTensors, leaves: Observation, column: str) -> None:
-        for path, array in leaves.items():
-            self._fill(protos.add(path=path).tensor, array, f"{column}/{path}" if path else column)
-
-    def _fill(self, proto: tensor_pb2.Tensor, array: NDArray[Any], column: str) -> None:
-        what = self._what + column
-        deferred = array.nbytes > self._inline_limit
-        if deferred:
-            array = wire_array(array, what=what)
-            self._deferred.append(array)
-        fill_tensor(proto, array, deferred=deferred, what=what)
+        Raises:
+            InvalidTensorError: A column has a dtype that is not on the whitelist.
+        """
+        columns = list(_columns(rollout))
+        form = tuple((name, array.shape, array.dtype) for name, array in columns)
+        header = self._request.rollout
+        if form != self._form:
+            header.Clear()
+            _fill_tensors(header, rollout, deferred=True)
+            self._form = form
+        _fill_numbers(header, rollout)
+        what = _describe(rollout)
+        arrays = [wire_array(array, what=what + name) for name, array in columns]
+        request, offset = self._request, 0
+        for pieces, n_bytes in _cut(arrays):
+            yield serialize_with_body(request, pieces, n_bytes)
+            offset += n_bytes
+            frame = rollout_pb2.TensorFrame(sequence=rollout.sequence, offset=offset)
+            request = rollout_pb2.StreamRolloutsRequest(frame=frame)
 
 
-def _arrays(rollout: Rollout) -> Iterator[NDArray[Any]]:
-    for columns in rollout.substeps.values():
-        yield from columns.observation.values()
-        yield from (columns.action, columns.log_prob)
-        yield from columns.last_observation.values()
-        yield from columns.final_observation.values()
-    yield from (rollout.reward, rollout.terminated, rollout.truncated, rollout.final_index)
-    if rollout.valid is not None:
-        yield rollout.valid
+def _describe(rollout: Rollout) -> str:
+    return f"actor {rollout.actor_id!r}, rollout {rollout.sequence}: column "
 
 
-def _cut(arrays: Sequence[NDArray[Any]]) -> Iterator[bytes]:
-    """The concatenation of the arrays' bytes, in pieces of `MAX_FRAME_BYTES`, without ever building it."""
+def _columns(rollout: Rollout) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Every column that has values, by name, in the order of the fields of the message."""
+    for key, columns in rollout.substeps.items():
+        for name, leaves in _leaf_columns(columns):
+            for path, array in leaves:
+                if array.size:
+                    yield f"{key}/{name}/{path}" if path else f"{key}/{name}", array
+    for name in _ARRAY_NAMES:
+        array = getattr(rollout, name)
+        if array is not None and array.size:
+            yield name, array
+
+
+def _leaf_columns(columns: SubstepColumns) -> Iterator[tuple[str, Iterable[tuple[str, NDArray[Any]]]]]:
+    yield "observation", columns.observation.items()
+    yield "action", (("", columns.action),)
+    yield "log_prob", (("", columns.log_prob),)
+    yield "last_observation", columns.last_observation.items()
+    yield "final_observation", columns.final_observation.items()
+
+
+def _fill_numbers(header: rollout_pb2.Rollout, rollout: Rollout) -> None:
+    header.actor_id = rollout.actor_id
+    header.incarnation = rollout.incarnation
+    header.sequence = rollout.sequence
+    header.policy_version = rollout.policy_version
+    del header.episodes[:]
+    for episode in rollout.episodes:
+        header.episodes.add(env_index=episode.env_index, episode_return=episode.episode_return, n_steps=episode.n_steps)
+    header.env_seeds[:] = rollout.env_seeds
+
+
+def _fill_tensors(header: rollout_pb2.Rollout, rollout: Rollout, *, deferred: bool) -> None:
+    what = _describe(rollout)
+
+    def fill(proto: tensor_pb2.Tensor, array: NDArray[Any], column: str) -> None:
+        fill_tensor(proto, array, deferred=deferred and array.size > 0, what=what + column)
+
+    has_finals = len(rollout.final_index) > 0
+    for key, columns in rollout.substeps.items():
+        substep = header.substeps.add(key=key)
+        for name, leaves in _leaf_columns(columns):
+            if name == "final_observation" and not has_finals:
+                continue
+            field = getattr(substep, name)
+            for path, array in leaves:
+                column = f"{key}/{name}/{path}" if path else f"{key}/{name}"
+                fill(field if isinstance(field, tensor_pb2.Tensor) else field.add(path=path).tensor, array, column)
+    for name in _ARRAY_NAMES:
+        array = getattr(rollout, name)
+        if array is not None and (name != "final_index" or has_finals):
+            fill(getattr(header, name), array, name)
+
+
+def _cut(arrays: Iterable[NDArray[Any]]) -> Iterator[tuple[list[memoryview], int]]:
+    """At least one body: the arrays' bytes one after the other, `MAX_FRAME_BYTES` each, the last one smaller; views."""
     pieces: list[memoryview] = []
-    room = MAX_FRAME_BYTES
+    n_bytes = 0
     for array in arrays:
-        rest = memoryview(array.reshape(-1).view(np.uint8).data)
-        while rest:
-            pieces.append(rest[:room])
-            room -= len(pieces[-1])
-            rest = rest[len(pieces[-1]) :]
-            if not room:
-                yield b"".join(pieces)
-                pieces, room = [], MAX_FRAME_BYTES
-    if pieces:
-        yield b"".join(pieces)
+        content = array.reshape(-1).view(np.uint8).data
+        while len(content) > (n_missing := MAX_FRAME_BYTES - n_bytes):
+            yield [*pieces, content[:n_missing]], MAX_FRAME_BYTES
+            pieces, n_bytes, content = [], 0, content[n_missing:]
+        pieces.append(content)
+        n_bytes += len(content)
+    yield pieces, n_bytes

@@ -3,56 +3,22 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple, NoReturn, Self
+from typing import Final, NoReturn, Self
 
 from rollcast.v1 import rollout_pb2, tensor_pb2
 
 from services.columns import BOOL, FLOAT32, INT32, ColumnSchema, leaf_schema
 from services.errors import InvalidRolloutError, LimitExceededError
+from services.rollout_layout import AgreedColumn, Column, RolloutLayout
 from services.spaces import EnvironmentSpaces, SubstepSpaces, space_leaves
-from services.tensors import DTYPE_NUMBERS, tensor_header
+from services.tensors import tensor_header
 
 # The leading dimensions of the three sorts of columns, for messages.
 STEP_AXES: Final = ("t", "b")
 LAST_AXES: Final = ("b",)
 FINAL_AXES: Final = ("final",)
-
-
-@dataclass(frozen=True, slots=True)
-class AgreedColumn:
-    """What one column of every rollout looks like.
-
-    Attributes:
-        name: Where it stands: `"0/observation/camera"`, `"reward"`.
-        schema: What its values look like.
-        axes: Names of its leading dimensions.
-        shape: Its whole shape; a first dimension of -1 stands for the N final observations.
-        dtype_number: Its rollcast.v1.DataType.
-        n_bytes: Its size, or that of one row where N is open.
-    """
-
-    name: str
-    schema: ColumnSchema
-    axes: tuple[str, ...]
-    shape: tuple[int, ...]
-    dtype_number: int
-    n_bytes: int
-
-    @classmethod
-    def of(cls, name: str, schema: ColumnSchema, axes: tuple[str, ...], leading: tuple[int, ...]) -> Self:
-        """Puts a column together; arguments as the attributes, `leading` for the dimensions before a value's."""
-        shape = (*leading, *schema.shape)
-        n_bytes = math.prod(dimension for dimension in shape if dimension >= 0) * schema.dtype.itemsize
-        return cls(name, schema, axes, shape, DTYPE_NUMBERS[schema.dtype], n_bytes)
-
-
-class Column(NamedTuple):
-    """One tensor of a rollout whose header has been checked; `proto` is None where it was left out: no rows."""
-
-    agreed: AgreedColumn
-    proto: tensor_pb2.Tensor | None
-    shape: tuple[int, ...]
-    n_bytes: int
+# Layouts that a stream remembers.
+_MAX_KNOWN: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +53,7 @@ class AgreedSubstep:
 
 
 class RolloutAgreement:
-    """What the rollouts of one stream must look like. Immutable: any thread may use it.
+    """What the rollouts of one stream must look like. Used by one thread.
 
     Args:
         spaces: The spaces agreed at Join.
@@ -121,15 +87,17 @@ class RolloutAgreement:
         self._max_rollout_bytes = max_rollout_bytes
         self._actor_id = actor_id
         self._incarnation = incarnation
+        # By number of final observations: headers that were checked, and their layouts.
+        self._known: dict[int, tuple[rollout_pb2.Rollout, RolloutLayout]] = {}
 
-    def check(self, header: rollout_pb2.Rollout) -> list[Column]:
+    def check(self, header: rollout_pb2.Rollout) -> RolloutLayout:
         """Checks a header whole and allocates nothing.
 
         Args:
-            header: The rollout, with or without its deferred bytes.
+            header: The rollout, without its deferred bytes; not to be changed afterwards.
 
         Returns:
-            Its columns, in the order in which deferred bytes follow: that of the fields in the message.
+            Where its columns are.
 
         Raises:
             InvalidRolloutError: Identity, substeps, paths, statistics or `deferred` are not as agreed.
@@ -138,13 +106,25 @@ class RolloutAgreement:
         """
         self._check_identity(header)
         self._check_statistics(header)
+        n_final = header.final_index.shape[0] if header.final_index.shape else 0
+        header_before, layout = self._known.get(n_final, (None, None))
+        if header_before is not None and layout is not None and _has_same_tensors(header, header_before):
+            return layout
+        layout = self._check_columns(header)
+        if layout.is_reusable:
+            if len(self._known) == _MAX_KNOWN:
+                self._known.clear()
+            self._known[n_final] = header, layout
+        return layout
+
+    def _check_columns(self, header: rollout_pb2.Rollout) -> RolloutLayout:
         columns = list(self._columns(header))
         for agreed, proto, _, n_bytes in columns:
             if proto is not None and proto.deferred and (not n_bytes or proto.data):
                 found = f"column {agreed.name} deferred, of {n_bytes} bytes, {len(proto.data)} of them inline"
                 refuse(header, found, "a deferred tensor to have bytes, and none of them inline")
         self._check_limit(header, columns)
-        return columns
+        return RolloutLayout(columns)
 
     def _check_identity(self, header: rollout_pb2.Rollout) -> None:
         if self._actor_id is not None and header.actor_id != self._actor_id:
@@ -210,6 +190,20 @@ class RolloutAgreement:
             "in column "
             f"{largest.agreed.name}; expected at most {limit}; lower n_rollout_steps or n_envs"
         )
+
+
+def _has_same_tensors(a: rollout_pb2.Rollout, b: rollout_pb2.Rollout) -> bool:
+    """Whether two headers have the same tensors in the same places; compared by protobuf, in one call a field."""
+    return bool(
+        a.reward == b.reward
+        and a.terminated == b.terminated
+        and a.truncated == b.truncated
+        and a.final_index == b.final_index
+        and a.valid == b.valid
+        and a.HasField("valid") == b.HasField("valid")
+        and a.HasField("final_index") == b.HasField("final_index")
+        and a.substeps == b.substeps
+    )
 
 
 def describe(header: rollout_pb2.Rollout, column: str) -> str:

@@ -2,14 +2,15 @@
 
 import threading
 from collections.abc import Callable, Generator, Iterator
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import grpc
-from rollcast.v1 import rollout_pb2, rollout_pb2_grpc
+from rollcast.v1 import rollout_pb2
 
 from services.errors import InvalidRolloutError, RollcastError
 from services.join_codec import join_agreement_to_proto, join_offer_from_proto
 from services.joining import JoinAgreement, JoinOffer
+from services.message_body import MessageWithBody, parse_with_body
 from services.rollout_assembler import RolloutAssembler
 from services.rollouts import ActorFailure, Rollout, StreamProgress
 from services.spaces import EnvironmentSpaces
@@ -19,7 +20,9 @@ from services.stream_gate import StreamGate
 # The actor's half-close, where the call lives on, is told from these by waiting for that instant.
 _CANCELLATION_S: Final = 0.1
 
-__all__ = ["RolloutServicer", "RolloutSink", "RolloutStream", "StreamProgress"]
+_SERVICE: Final = "rollcast.v1.RolloutService"
+
+__all__ = ["RolloutServicer", "RolloutSink", "RolloutStream", "StreamProgress", "add_rollout_service"]
 
 
 class RolloutStream(Protocol):
@@ -126,7 +129,7 @@ class RolloutSink(Protocol):
         """
 
 
-class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
+class RolloutServicer:
     """Serves actors in lock-step: a rollout is answered when it has been accepted.
 
     Each stream holds one thread of the server, which waits with its actor.
@@ -142,16 +145,16 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         self._gate = gate
         self._max_rollout_bytes = max_rollout_bytes
 
-    def Join(self, request: rollout_pb2.JoinRequest, context: grpc.ServicerContext) -> rollout_pb2.JoinResponse:  # noqa: N802
+    def join(self, request: rollout_pb2.JoinRequest, context: grpc.ServicerContext) -> rollout_pb2.JoinResponse:
         """Serves rollcast.v1.RolloutService.Join."""
         return join_agreement_to_proto(self._sink.join(join_offer_from_proto(request, peer=context.peer())))
 
-    def StreamRollouts(  # noqa: N802
-        self, request_iterator: Iterator[rollout_pb2.StreamRolloutsRequest], context: grpc.ServicerContext
+    def stream_rollouts(
+        self, requests: Iterator[MessageWithBody], context: grpc.ServicerContext
     ) -> Iterator[rollout_pb2.StreamRolloutsResponse]:
         """Serves rollcast.v1.RolloutService.StreamRollouts."""
         with self._gate.stream():
-            first = next(request_iterator, None)
+            first = next((message.request for message in requests), None)
             if first is None:
                 return
             if first.WhichOneof("message") != "open":
@@ -166,14 +169,14 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
             clean = False
             try:
                 yield _response(stream.progress())
-                clean = yield from self._serve(stream, request_iterator, context)
+                clean = yield from self._serve(stream, requests, context)
             finally:
                 stream.close(clean=clean)
 
     def _serve(
         self,
         stream: RolloutStream,
-        requests: Iterator[rollout_pb2.StreamRolloutsRequest],
+        requests: Iterator[MessageWithBody],
         context: grpc.ServicerContext,
     ) -> Generator[rollout_pb2.StreamRolloutsResponse, None, bool]:
         """Returns whether the stream ended as agreed."""
@@ -190,23 +193,45 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         )
         while True:
             try:
-                request = next(requests, None)
-                if request is None:
+                message = next(requests, None)
+                if message is None:
                     return not ended.wait(_CANCELLATION_S)
-                if request.HasField("failure"):
-                    stream.fail(_failure(request.failure))
+                if message.request.HasField("failure"):
+                    stream.fail(_failure(message.request.failure))
                     continue
-                rollout = assembler.add(request)
+                rollout = assembler.add(*message)
             except RollcastError as error:
                 stream.rejected(error)
                 raise
-            del request  # the message's own copy of the bytes; `accept` may wait for long
+            del message  # and its bytes; `accept` may wait for long
             if rollout is not None:
                 progress = stream.accept(rollout, is_active=context.is_active)
                 del rollout
                 yield _response(progress)
                 if progress.end_of_training:
                     return True
+
+
+def add_rollout_service(servicer: RolloutServicer, server: grpc.Server) -> None:
+    """Adds RolloutService to a server, with a handler that leaves the bytes of rollouts where they came in.
+
+    Args:
+        servicer: The servicer.
+        server: The server, not yet started.
+    """
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "Join": grpc.unary_unary_rpc_method_handler(
+            servicer.join,
+            request_deserializer=rollout_pb2.JoinRequest.FromString,
+            response_serializer=rollout_pb2.JoinResponse.SerializeToString,
+        ),
+        "StreamRollouts": grpc.stream_stream_rpc_method_handler(
+            servicer.stream_rollouts,
+            request_deserializer=parse_with_body,
+            response_serializer=rollout_pb2.StreamRolloutsResponse.SerializeToString,
+        ),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
 
 
 def _response(progress: StreamProgress) -> rollout_pb2.StreamRolloutsResponse:

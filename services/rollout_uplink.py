@@ -3,17 +3,18 @@
 import threading
 from collections import deque
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import grpc
-from rollcast.v1 import rollout_pb2, rollout_pb2_grpc
+from rollcast.v1 import rollout_pb2
 
 from services.error_status import error_from_rpc
 from services.errors import LimitExceededError, NotReadyError
-from services.rollout_codec import rollout_to_messages
+from services.rollout_codec import RolloutEncoder
 from services.rollouts import ActorFailure, Rollout, StreamProgress
 
 MAX_WAITING_ROLLOUTS: Final = 256
+_METHOD: Final = "/rollcast.v1.RolloutService/StreamRollouts"
 # gRPC's sending thread looks this often whether its call has ended while it waits for credit.
 _LOOK_S: Final = 1.0
 
@@ -25,13 +26,13 @@ class RolloutUplink:
     `responses`, so somebody must.
 
     Args:
-        stub: The learner's RolloutService.
+        channel: To the learner.
         target: The learner's address, for messages.
         actor_id: From the agreement.
         incarnation: From the agreement.
     """
 
-    def __init__(self, stub: rollout_pb2_grpc.RolloutServiceStub, target: str, actor_id: str, incarnation: int) -> None:
+    def __init__(self, channel: grpc.Channel, target: str, actor_id: str, incarnation: int) -> None:
         self._target = target
         self._changed = threading.Condition()  # guards all below
         self._waiting: deque[Rollout | ActorFailure] = deque()
@@ -39,7 +40,11 @@ class RolloutUplink:
         self._closed = False
         self._cancelled = False
         opening = rollout_pb2.OpenStream(actor_id=actor_id, incarnation=incarnation)
-        self._call = stub.StreamRollouts(self._requests(opening))
+        # without a serialiser: the requests are serialised already
+        stream_rollouts = channel.stream_stream(
+            _METHOD, request_serializer=None, response_deserializer=rollout_pb2.StreamRolloutsResponse.FromString
+        )
+        self._call: Any = stream_rollouts(self._requests(opening))
         self._call.add_callback(self._finish)
 
     def send(self, rollout: Rollout) -> None:
@@ -131,21 +136,21 @@ class RolloutUplink:
             self._closed = True
             self._changed.notify_all()
 
-    def _requests(self, opening: rollout_pb2.OpenStream) -> Iterator[rollout_pb2.StreamRolloutsRequest]:
+    def _requests(self, opening: rollout_pb2.OpenStream) -> Iterator[bytes]:
         """Consumed by gRPC in a thread of its own, where rollouts are encoded as well."""
-        yield rollout_pb2.StreamRolloutsRequest(open=opening)
+        encoder = RolloutEncoder()
+        yield rollout_pb2.StreamRolloutsRequest(open=opening).SerializeToString()
         while (item := self._next()) is not None:
             if isinstance(item, Rollout):
-                yield from rollout_to_messages(item)
+                yield from encoder.encode(item)
             else:
-                yield rollout_pb2.StreamRolloutsRequest(
-                    failure=rollout_pb2.ActorFailure(
-                        exception_type=item.exception_type,
-                        message=item.message,
-                        traceback=item.traceback,
-                        env_seed=item.env_seed,
-                    )
+                failure = rollout_pb2.ActorFailure(
+                    exception_type=item.exception_type,
+                    message=item.message,
+                    traceback=item.traceback,
+                    env_seed=item.env_seed,
                 )
+                yield rollout_pb2.StreamRolloutsRequest(failure=failure).SerializeToString()
 
     def _next(self) -> Rollout | ActorFailure | None:
         with self._changed:

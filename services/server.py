@@ -17,7 +17,6 @@ from rollcast.v1 import (
     replay_pb2,
     replay_pb2_grpc,
     rollout_pb2,
-    rollout_pb2_grpc,
 )
 
 from services.address import Address, parse_address
@@ -28,7 +27,7 @@ from services.interceptors import ErrorInterceptor
 from services.learner_service import LearnerControl, LearnerServicer
 from services.policy_service import PolicyServicer, PolicySource, add_policy_service
 from services.replay_service import ReplayServicer, ReplaySource
-from services.rollout_service import RolloutServicer, RolloutSink
+from services.rollout_service import RolloutServicer, RolloutSink, add_rollout_service
 from services.stream_gate import StreamGate
 
 _log = logging.getLogger(__name__)
@@ -210,9 +209,7 @@ def make_server(
     server = grpc.server(
         executor, interceptors=[ErrorInterceptor()], options=_OPTIONS, maximum_concurrent_rpcs=n_threads
     )
-    rollout_pb2_grpc.add_RolloutServiceServicer_to_server(  # type: ignore[no-untyped-call]
-        RolloutServicer(sink, gate, max_rollout_bytes=max_rollout_bytes), server
-    )
+    add_rollout_service(RolloutServicer(sink, gate, max_rollout_bytes=max_rollout_bytes), server)
     add_policy_service(PolicyServicer(source, gate), server)
     learner_pb2_grpc.add_LearnerServiceServicer_to_server(LearnerServicer(control, gate), server)  # type: ignore[no-untyped-call]
     services = _SERVICES

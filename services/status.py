@@ -3,6 +3,8 @@
 import enum
 from dataclasses import dataclass
 
+from services.replay import ReplayStatus
+
 
 class Phase(enum.Enum):
     """Where in its life a learner is."""
@@ -51,6 +53,8 @@ class LearnerStatus:
     waiting_fraction: float = 0.0
     software_version: str = ""
     algorithm: str = ""
+    stale_trajectories: int = 0
+    replay: ReplayStatus | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

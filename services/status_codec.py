@@ -6,11 +6,12 @@ from typing import Final
 from rollcast.v1 import learner_pb2
 
 from services.errors import InvalidInputError
+from services.replay_codec import replay_status_from_proto, replay_status_to_proto
 from services.status import ActorInfo, ActorState, LearnerStatus, Phase
 
 # The enums' numbers are the contract's; the fields have the contract's names. Tests compare both with the descriptors.
 _STATUS_FIELDS: Final = tuple(
-    field.name for field in dataclasses.fields(LearnerStatus) if field.name not in ("phase", "mean_return")
+    field.name for field in dataclasses.fields(LearnerStatus) if field.name not in ("phase", "mean_return", "replay")
 )
 _ACTOR_FIELDS: Final = tuple(field.name for field in dataclasses.fields(ActorInfo) if field.name != "state")
 
@@ -22,12 +23,14 @@ def status_to_proto(status: LearnerStatus) -> learner_pb2.LearnerStatus:
         status: The status.
 
     Returns:
-        The message; `mean_return` is absent when it is None.
+        The message; `mean_return` and `replay` are absent when they are None.
     """
     proto = learner_pb2.LearnerStatus(**{name: getattr(status, name) for name in _STATUS_FIELDS})
     proto.phase = status.phase.value  # type: ignore[assignment]  # the stub's enum class exists for checkers only
     if status.mean_return is not None:
         proto.mean_return = status.mean_return
+    if status.replay is not None:
+        proto.replay.CopyFrom(replay_status_to_proto(status.replay))
     return proto
 
 
@@ -53,6 +56,7 @@ def status_from_proto(proto: learner_pb2.LearnerStatus) -> LearnerStatus:
     return LearnerStatus(
         phase=phase,
         mean_return=proto.mean_return if proto.HasField("mean_return") else None,
+        replay=replay_status_from_proto(proto.replay) if proto.HasField("replay") else None,
         **{name: getattr(proto, name) for name in _STATUS_FIELDS},
     )
 

@@ -126,13 +126,32 @@ class DistributedActors(ABC):
     def n_actors_alive(self) -> int:
         """Actors that are there."""
 
+    @property
+    def stale_trajectories(self) -> int:
+        """Trajectories that were dropped because their policy was too old; 0 where that cannot be."""
+        return 0
+
+    @property
+    def duplicate_rollouts(self) -> int:
+        """Rollouts that came again, and were dropped; 0 where nothing travels."""
+        return 0
+
+    @property
+    def rejected_rollouts(self) -> int:
+        """Rollouts refused because they did not fit; 0 where nothing travels."""
+        return 0
+
     @abstractmethod
     def poll_slice(self, max_trajectories: int) -> RolloutSlice | None:
         """Takes trajectories if there are any, the oldest first; never waits."""
 
     @abstractmethod
-    def next_slice(self, max_trajectories: int) -> RolloutSlice:
+    def next_slice(self, max_trajectories: int, *, enough: int = 1) -> RolloutSlice:
         """Waits for trajectories, the oldest first.
+
+        Args:
+            max_trajectories: How many to take at most.
+            enough: A hint: there is no hurry until so many have come.
 
         Raises:
             CollectTimeoutError: None came by the deadline.
@@ -169,7 +188,7 @@ class DistributedActors(ABC):
             )
         before = self.queue_size
         while batcher.n_missing:
-            batcher.add(self.next_slice(batcher.n_missing))
+            batcher.add(self.next_slice(batcher.n_missing, enough=batcher.n_missing))
         batch = batcher.finish()
         for episode in batch.episodes:
             self._statistics.add(episode)

@@ -132,7 +132,7 @@ class SequentialDistributedActors(DistributedActors):
         """What is left of the last rollout: nothing is played ahead."""
         return self.next_slice(max_trajectories) if self._queue else None
 
-    def next_slice(self, max_trajectories: int) -> RolloutSlice:
+    def next_slice(self, max_trajectories: int, *, enough: int = 1) -> RolloutSlice:
         """Lets the actor whose turn it is play a rollout, if none is left."""
         if not self._queue:
             worker, _ = self._workers[self._turn]

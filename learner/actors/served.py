@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from actor.policies.torch_policy import TorchPolicy
 from learner.actor_registry import ActorRegistry
 from learner.actors.base import DistributedActors, EnvFactory
+from learner.actors.stale_trajectories import StaleTrajectories
 from learner.actors.unsteered import UnsteeredControl
 from learner.publisher import PolicyPublisher
 from learner.rollout_intake import RolloutIntake
@@ -61,7 +62,7 @@ class ServedDistributedActors(DistributedActors):
         actor_agent_seeds: Seeds of the sampling by slot; likewise.
         seed: From which all other seeds derive.
         max_actors: Actors that may be alive at once.
-        max_policy_lag: Rollouts that are more versions old are dropped and counted; None: none is.
+        max_policy_lag: Trajectories that are more versions old are dropped, counted and warned of; None: none is.
         bounded_staleness: Actors wait for the newest policy before they start a rollout. False: they start with the one
             they have, which pays where policies take long to arrive.
         control: Who may steer over `LearnerService`; None: it tells the status only.
@@ -97,7 +98,6 @@ class ServedDistributedActors(DistributedActors):
         self._seed = seed
         self._seeds = (tuple(actor_env_seeds), tuple(actor_agent_seeds))
         self._max_actors = max(max_actors, n_actors)
-        self._max_policy_lag = max_policy_lag
         self._bounded_staleness = bounded_staleness
         self._control = control
         self._actor_names = tuple(actor_names)
@@ -111,7 +111,7 @@ class ServedDistributedActors(DistributedActors):
         self._next_look = 0.0
         # A plain flag, so that a signal handler may set it: what `stop` tells the actors.
         self._training_goes_on = False
-        self.stale_rollouts = 0
+        self._stale = StaleTrajectories(max_policy_lag)
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -208,6 +208,21 @@ class ServedDistributedActors(DistributedActors):
         return self._registry.infos() if self._registry is not None else []
 
     @property
+    def stale_trajectories(self) -> int:
+        """Trajectories that were dropped: older than `max_policy_lag` allows, or played for an earlier learner."""
+        return self._stale.count
+
+    @property
+    def duplicate_rollouts(self) -> int:
+        """Rollouts received again after a reconnect, and dropped."""
+        return self._intake.duplicate_rollouts if self._intake is not None else 0
+
+    @property
+    def rejected_rollouts(self) -> int:
+        """Rollouts refused because they did not fit."""
+        return self._intake.rejected_rollouts if self._intake is not None else 0
+
+    @property
     def intake(self) -> RolloutIntake | None:
         """Where rollouts come in; None before `start`."""
         return self._intake
@@ -219,7 +234,7 @@ class ServedDistributedActors(DistributedActors):
             self._look_after()
         return self._fresh(self._queue.get(max_trajectories, 0.0))
 
-    def next_slice(self, max_trajectories: int) -> RolloutSlice:
+    def next_slice(self, max_trajectories: int, *, enough: int = 1) -> RolloutSlice:
         """Waits for rollouts, and says for whom."""
         piece = self.poll_slice(max_trajectories)
         if piece is not None:
@@ -228,7 +243,7 @@ class ServedDistributedActors(DistributedActors):
         with self.waiting.waiting_for("rollouts"):
             while True:
                 self._look_after()
-                piece = self._fresh(self._queue.get(max_trajectories, _LOOK_S))
+                piece = self._fresh(self._queue.get(max_trajectories, _LOOK_S, enough=enough))
                 if piece is not None:
                     return piece
                 reason = self._explain_wait()
@@ -243,12 +258,7 @@ class ServedDistributedActors(DistributedActors):
         if piece is None:
             return None
         lag = self.policy_version - piece.rollout.policy_version
-        # Below 0: an actor that outlived its learner sends what that one did not take, by a version that this one never
-        # cast.
-        if lag >= 0 and (self._max_policy_lag is None or lag <= self._max_policy_lag):
-            return piece
-        self.stale_rollouts += piece.n_trajectories
-        return None
+        return None if self._stale.drops(piece.n_trajectories, policy_lag=lag) else piece
 
     def _look_after(self) -> None:
         self._next_look = time.monotonic() + _LOOK_S

@@ -32,6 +32,10 @@ class UnsteeredControl:
             queue_capacity=self._actors.queue_capacity,
             actors_alive=self._actors.n_actors_alive,
             actors_expected=self._actors.n_actors,
+            duplicate_rollouts=self._actors.duplicate_rollouts,
+            rejected_rollouts=self._actors.rejected_rollouts,
+            stale_trajectories=self._actors.stale_trajectories,
+            replay=self._actors.replay.info().status() if self._actors.replay is not None else None,
             software_version=software_version(),
         )
 

@@ -1,12 +1,14 @@
 """`rollcast learner`: learns from actors that dial in."""
 
+from functools import partial
+
 from rich.console import Console
 
 from actor.environments.make import EnvironmentFactory
 from actor.policies.torch_policy import TorchPolicy
 from learner.actors.base import DistributedActors
 from learner.actors.remote import RemoteDistributedActors
-from learner.commands.running import run_and_report
+from learner.commands.running import print_line, run_and_report
 from learner.control import TrainingControl
 from learner.first_actor import spaces_of_first_actor
 from learner.settings import ServingSettings
@@ -41,5 +43,6 @@ def learner(settings: ServingSettings, console: Console) -> int:
             collect_timeout_s=settings.collect_timeout_s,
         )
 
-    with training_run(settings, spaces, make_actors, n_local_actors=0) as run:
+    announce = partial(print_line, console)
+    with training_run(settings, spaces, make_actors, n_local_actors=0, announce=announce) as run:
         return run_and_report(run, settings, console)

@@ -14,7 +14,7 @@ from learner.first_actor import spaces_of_first_actor
 from learner.replay.buffer import ReplayBuffer
 from learner.replay.served import ServedReplay
 from learner.replay_serve_settings import ReplayServeSettings
-from learner.replayed_experience import MAX_TRAJECTORIES
+from learner.replayed_experience import ACTORS, MAX_TRAJECTORIES
 from learner.training_run import probe_spaces
 from services.errors import CollectInterruptedError, InvalidRolloutError, NotReadyError
 from services.policies import PolicySpec
@@ -60,22 +60,29 @@ def fill(buffer: ReplayBuffer, actors: RemoteDistributedActors) -> None:
         while True:
             rollout = actors.next_slice(MAX_TRAJECTORIES).to_rollout()
             try:
-                while not _insert(buffer, rollout, actors):
-                    if actors.interrupted:
-                        return
+                if not _insert(buffer, rollout) and not _await_insert(buffer, rollout, actors):
+                    return
             except InvalidRolloutError as error:
                 logger.warning("dropped a rollout: %s", error)
 
 
-def _insert(buffer: ReplayBuffer, rollout: Rollout, actors: RemoteDistributedActors) -> bool:
+def _await_insert(buffer: ReplayBuffer, rollout: Rollout, actors: RemoteDistributedActors) -> bool:
+    """Waits for the limiter, and says so; False: it was interrupted."""
+    with actors.waiting.waiting_for("the replay buffer to take rollouts in"):
+        while not actors.interrupted:
+            wait = buffer.wait_of(ACTORS)
+            if wait is not None:
+                actors.waiting.explain(f"the replay buffer to take rollouts in: {wait.reason}")
+            if _insert(buffer, rollout, timeout_s=_LOOK_S):
+                return True
+    return False
+
+
+def _insert(buffer: ReplayBuffer, rollout: Rollout, *, timeout_s: float = 0.0) -> bool:
     try:
-        buffer.insert(rollout)
-    except NotReadyError as error:
-        with actors.waiting.waiting_for(str(error)):
-            try:
-                buffer.insert(rollout, timeout_s=_LOOK_S, is_active=lambda: not actors.interrupted)
-            except NotReadyError:
-                return False
+        buffer.insert(rollout, timeout_s=timeout_s, who=ACTORS)
+    except NotReadyError:
+        return False
     return True
 
 

@@ -51,6 +51,11 @@ def stop_on_signals(run: TrainingRun) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
+def print_line(console: Console, line: str) -> None:
+    """Prints a line as it is, whatever the width of the terminal."""
+    console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
 def print_summary(console: Console, summary: TrainingSummary, run: TrainingRun) -> None:
     """Prints how training went and where to find it."""
     mean_return = "no episode has ended" if summary.mean_return is None else f"{summary.mean_return:.1f}"
@@ -68,4 +73,4 @@ def print_summary(console: Console, summary: TrainingSummary, run: TrainingRun) 
         ("look at it", f"rollcast evaluate {run.run_directory.path}"),
     ):
         # no table: it would fold the command that is meant to be copied, where the output is a log of 80 columns
-        console.print(f"{name:<15}{value}", soft_wrap=True, highlight=False, markup=False)
+        print_line(console, f"{name:<15}{value}")

@@ -3,7 +3,8 @@
 import dataclasses
 import enum
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -31,15 +32,14 @@ def status(settings: StatusSettings, console: Console) -> int:
 
 def _show(settings: StatusSettings, console: Console, current: LearnerStatus, actors: Sequence[ActorInfo]) -> None:
     if settings.json_output:
-        document = _plain(current) | ({"actors": [_plain(info) for info in actors]} if settings.actors else {})
-        console.print_json(json.dumps(document))
+        document = dataclasses.asdict(current)
+        if settings.actors:
+            document["actors"] = [dataclasses.asdict(info) for info in actors]
+        console.print_json(json.dumps(_as_json(document)))
         return
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for name, value in _plain(current).items():
-        table.add_row(
-            name,
-            f"{value:,.2f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value),
-        )
+    for name, value in _rows(dataclasses.asdict(current)):
+        table.add_row(name, value)
     console.print(table)
     if actors:
         console.print(_actors_table(actors))
@@ -64,8 +64,32 @@ def _actors_table(actors: Sequence[ActorInfo]) -> Table:
     return table
 
 
-def _plain(value: LearnerStatus | ActorInfo) -> dict[str, Any]:
-    return {
-        name: item.name.lower() if isinstance(item, enum.Enum) else item
-        for name, item in dataclasses.asdict(value).items()
-    }
+def _rows(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Names and values as people read them; what is inside of something is named after it."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _rows(value, f"{prefix}{name}.")
+        elif isinstance(value, tuple):
+            for index, item in enumerate(value):
+                yield from _rows(item, f"{prefix}{name}.{index}.")
+        else:
+            yield f"{prefix}{name}", _as_text(value)
+
+
+def _as_text(value: Any) -> str:  # noqa: ANN401 - whatever a status holds
+    if isinstance(value, enum.Enum):
+        return value.name.lower()
+    if isinstance(value, float):
+        return f"{value:,.2f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _as_json(value: Any) -> Any:  # noqa: ANN401 - whatever a status holds
+    """What JSON has for a value; it has neither enums nor infinity, which a limit that is none is."""
+    if isinstance(value, enum.Enum):
+        return value.name.lower()
+    if isinstance(value, dict):
+        return {name: _as_json(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_json(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,5 +1,7 @@
 """`rollcast train`: the learner and its actors on this machine."""
 
+from functools import partial
+
 from rich.console import Console
 
 from actor.environments.make import EnvironmentFactory
@@ -7,7 +9,7 @@ from actor.policies.torch_policy import TorchPolicy
 from learner.actors.base import DistributedActors
 from learner.actors.sequential import SequentialDistributedActors
 from learner.actors.subproc import SubprocDistributedActors
-from learner.commands.running import run_and_report
+from learner.commands.running import print_line, run_and_report
 from learner.control import TrainingControl
 from learner.settings import TrainSettings
 from learner.training_run import actors_batch_size, probe_spaces, training_run
@@ -54,5 +56,11 @@ def train(settings: TrainSettings, console: Console) -> int:
         )
 
     n_processes = settings.n_actors if settings.actor_kind == "subprocess" else 0
-    with training_run(settings, probe_spaces(env_factory), make_actors, n_local_actors=n_processes) as run:
+    with training_run(
+        settings,
+        probe_spaces(env_factory),
+        make_actors,
+        n_local_actors=n_processes,
+        announce=partial(print_line, console),
+    ) as run:
         return run_and_report(run, settings, console)

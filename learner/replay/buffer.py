@@ -1,5 +1,6 @@
 """The replay buffer: what actors insert, learners draw."""
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ from numpy.typing import ArrayLike
 
 from learner.replay.buffer_parts import make_limiter, make_sampler, make_store, plan_size
 from learner.replay.layout import make_layout
-from learner.replay.limiter_state import LimiterState
+from learner.replay.limiter_state import LimiterState, Waiting
+from learner.replay.memory import describe_available
 from learner.replay.prioritized import check_priorities
 from learner.replay.replay_settings import ReplaySettings
 from learner.replay.row_plan import pieces, plan_rows
@@ -20,6 +22,8 @@ from learner.replay.times_sampled import TimesSampled
 from services.errors import ConfigurationError, InvalidInputError, LimitExceededError, NotReadyError
 from services.rollouts import Rollout
 from services.spaces import EnvironmentSpaces
+
+logger = logging.getLogger(__name__)
 
 # Rooms of a ring: one being trained on, one being drawn, and one for a copy to a GPU that is still running.
 N_ROOMS: Final = 3
@@ -71,8 +75,9 @@ class ReplayBuffer:
         n_envs: int = 1,
         discount: float = 0.99,
         seed: int = 0,
+        announce: Callable[[str], None] = logger.info,
     ) -> None:
-        """Computes what it takes, checks that the machine has it, and allocates.
+        """Computes what it takes, announces it, checks that the machine has it, and allocates.
 
         Args:
             settings: What is kept and how it is drawn.
@@ -82,6 +87,7 @@ class ReplayBuffer:
             n_envs: Environments of the largest rollout; counts only with a limit of samples per insert.
             discount: gamma, for n-step folding, in [0, 1].
             seed: Of what is drawn, at least 0.
+            announce: Called with what it will take, in a line for people, before anything is allocated.
 
         Raises:
             ConfigurationError: If the settings cannot work together, or the machine has not got the memory.
@@ -96,6 +102,7 @@ class ReplayBuffer:
             )
         self._layout = make_layout(spaces, n_rollout_steps=n_rollout_steps, log_prob=settings.keeps_log_prob)
         self._planned = plan_size(settings, self._layout, batch_size=batch_size)
+        announce(f"replay buffer: {self._planned}; {describe_available()}")
         self._changed = threading.Condition()  # guards everything below
         max_insert = n_envs * (n_rollout_steps if settings.entry == "transitions" else 1)
         self._limiter = make_limiter(
@@ -116,13 +123,22 @@ class ReplayBuffer:
         with self._changed:
             return self._store.size
 
-    def insert(self, rollout: Rollout, *, timeout_s: float = 0.0, is_active: Callable[[], bool] = lambda: True) -> int:
+    def insert(
+        self,
+        rollout: Rollout,
+        *,
+        timeout_s: float = 0.0,
+        is_active: Callable[[], bool] = lambda: True,
+        who: str = "",
+    ) -> int:
         """Inserts all entries of a rollout, or none; the oldest, or the lowest in priority, make room.
 
         Args:
             rollout: Of the spaces and the T the buffer was made with. It is copied.
             timeout_s: How long to wait for the limiter, in seconds, at most.
             is_active: Looked at now and then while waiting; False gives up.
+            who: A name for one who asks again after each refusal, nobody else's: from the first one on `info` says that
+                it waits, until it is let in.
 
         Returns:
             How many entries it made.
@@ -144,7 +160,8 @@ class ReplayBuffer:
         if not fits:
             plan_rows(rollout)  # raises what the first piece would not, before any of them is in
         with self._changed:
-            if not self._limiter.await_insert(n_entries, timeout_s, is_active):
+            may = not who and self._limiter.can_insert(n_entries)  # as in `sample`
+            if not may and not self._limiter.await_insert(n_entries, timeout_s, is_active, who=who):
                 raise NotReadyError(
                     f"{self._limiter.why_no_insert(n_entries)} (waited up to {timeout_s:g} s); expected room by then; "
                     "sample more, or insert less often"
@@ -160,6 +177,7 @@ class ReplayBuffer:
         ring: SampleRing | None = None,
         timeout_s: float = 0.0,
         is_active: Callable[[], bool] = lambda: True,
+        who: str = "",
     ) -> ReplaySample:
         """Draws a batch.
 
@@ -168,6 +186,7 @@ class ReplayBuffer:
             ring: Where to gather it; made by `make_ring` for as many entries. None: the buffer's own.
             timeout_s: How long to wait for the limiter, in seconds, at most.
             is_active: Looked at now and then while waiting; False gives up.
+            who: A name for one who asks again after each refusal; see `insert`.
 
         Returns:
             The batch, valid until the ring has gone round.
@@ -184,7 +203,9 @@ class ReplayBuffer:
                 "which the buffer can hold and its limiter lets through; change it, or the buffer's batch_size"
             )
         with self._changed:
-            if not self._limiter.await_sample(batch_size, timeout_s, is_active):
+            # To be ready to wait is a tenth of a small sample's time; who has a name may be waiting already.
+            may = not who and self._limiter.can_sample(batch_size)
+            if not may and not self._limiter.await_sample(batch_size, timeout_s, is_active, who=who):
                 raise NotReadyError(
                     f"{self._limiter.why_no_sample(batch_size)} (waited up to {timeout_s:g} s); expected leave by "
                     "then; insert more, or sample less often"
@@ -245,6 +266,25 @@ class ReplayBuffer:
             self._store.update_priorities(slots, priority_array)
         return n_ignored
 
+    def set_beta(self, beta: float) -> None:
+        """Sets how much of the bias importance weights take back, for batches that are drawn later.
+
+        Does nothing unless the sampler is `prioritized`. The paper (Schaul et al. 2016, section 3.4 and Algorithm 1)
+        lets it grow linearly to 1, which it reaches at the end of training.
+
+        Args:
+            beta: In [0, 1].
+
+        Raises:
+            InvalidInputError: It is outside; then it stays what it was.
+        """
+        if not 0.0 <= beta <= 1.0:  # NaN too
+            raise InvalidInputError(
+                f"beta is {beta}; expected from 0, which takes no bias back, to 1, which takes all; correct it"
+            )
+        with self._changed:
+            self._sampler.set_beta(beta)
+
     def reset(self) -> None:
         """Removes every entry and forgets what was counted; keys go on, and so do the random numbers."""
         with self._changed:
@@ -266,6 +306,17 @@ class ReplayBuffer:
                 ignored_updates=self._ignored_updates,
                 limiter=limiter,
             )
+
+    def wait_of(self, who: str) -> Waiting | None:
+        """What one who asks again after each refusal waits for, with the numbers as they are now.
+
+        Args:
+            who: As it calls itself, see `insert`.
+
+        Returns:
+            The wait; None: there is none, or it may go on.
+        """
+        return next((wait for wait in self._limiter.state().waiting if wait.who == who), None)
 
     def _insert_piece(self, piece: Rollout) -> None:
         change = self._store.insert(piece)

@@ -3,6 +3,7 @@
 import math
 import threading
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -14,11 +15,12 @@ from learner.replay.prioritized import LowestPriority, Prioritized
 from learner.replay.rate_limiter import RateLimiter
 from learner.replay.replay_settings import ReplaySettings
 from learner.replay.rollout_store import RolloutStore, rollout_bytes
-from learner.replay.samplers import Sampler, Uniform, UniformRows
+from learner.replay.samplers import Sampler, Uniform
 from learner.replay.slot_store import SlotStore
 from learner.replay.times_sampled import TimesSampled
 from learner.replay.trajectory_ring import TrajectoryRing, ring_rows
 from learner.replay.transition_store import TransitionStore, transition_bytes
+from learner.replay.uniform_rows import UniformRows
 from services.errors import ConfigurationError
 
 
@@ -27,17 +29,23 @@ class BufferSize:
     """What a buffer holds and takes.
 
     Attributes:
+        entry: What its entries are.
         capacity: Entries it holds at most.
         n_bytes: Bytes its arrays take, those of the sampler included.
     """
 
+    entry: Literal["transitions", "rollouts"]
     capacity: int
     n_bytes: int
 
+    @property
+    def entries(self) -> str:
+        """How many of what, of how many bytes, for people."""
+        return f"{self.capacity:,} {self.entry} of {self.n_bytes / self.capacity:,.1f} bytes"
+
     def __str__(self) -> str:
-        """Both, for the log."""
-        per_entry = self.n_bytes / self.capacity
-        return f"{self.capacity:,} entries in {format_bytes(self.n_bytes)} ({per_entry:,.1f} bytes an entry)"
+        """All of it, for people."""
+        return f"{self.entries}, {format_bytes(self.n_bytes)} in all"
 
 
 def plan_size(settings: ReplaySettings, layout: EntryLayout, *, batch_size: int) -> BufferSize:
@@ -57,7 +65,7 @@ def plan_size(settings: ReplaySettings, layout: EntryLayout, *, batch_size: int)
     capacity = settings.capacity
     if settings.capacity_bytes is not None:
         capacity = _largest_capacity(settings, layout, settings.capacity_bytes)
-    size = BufferSize(capacity, _bytes(settings, layout, capacity))
+    size = BufferSize(settings.entry, capacity, _bytes(settings, layout, capacity))
     limit = "" if settings.capacity_bytes is None else f" (in {format_bytes(settings.capacity_bytes)})"
     min_size = batch_size if settings.min_size is None else settings.min_size
     if min_size < batch_size:
@@ -94,7 +102,7 @@ def make_store(settings: ReplaySettings, layout: EntryLayout, size: BufferSize, 
     Raises:
         ConfigurationError: If the machine has not got the memory.
     """
-    check_memory(size.n_bytes, what=f"a replay buffer of {size.capacity:,} {settings.entry}")
+    check_memory(size.n_bytes, what=f"a replay buffer of {size.entries}")
     if settings.entry == "transitions" and settings.removal == "oldest":
         return TrajectoryRing(layout, size.capacity, n_step=settings.n_step, discount=discount)
     remover = LowestPriority(size.capacity) if settings.removal == "lowest_priority" else Fifo(size.capacity)

@@ -11,10 +11,16 @@ class Waiting:
     Attributes:
         reason: For what, with the numbers.
         seconds: Since when.
+        who: As it calls itself; empty where it does not.
     """
 
     reason: str
     seconds: float
+    who: str = ""
+
+    def __str__(self) -> str:
+        """All of it, for logs."""
+        return f"{self.who}{': ' if self.who else ''}{self.reason} for {self.seconds:.1f} s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,4 +54,4 @@ class LimiterState:
         )
         if math.isfinite(self.max_diff):
             text += f", difference {self.difference:g} in [{self.min_diff:g}, {self.max_diff:g}]"
-        return "; ".join([text, *(f"{who.reason} for {who.seconds:.1f} s" for who in self.waiting)])
+        return "; ".join([text, *(str(one) for one in self.waiting)])

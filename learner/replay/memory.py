@@ -43,8 +43,20 @@ def check_memory(n_bytes: int, *, what: str) -> None:
     if available is not None and n_bytes > available:
         raise ConfigurationError(
             f"{what} takes {format_bytes(n_bytes)}, and {format_bytes(available)} are available; expected at most what "
-            "is available; lower the capacity, set capacity_bytes, or give the machine or the container more memory"
+            "is available; lower the buffer's capacity, set its capacity_bytes, or give the machine or container more"
         )
+
+
+def describe_available() -> str:
+    """What there is, for the line that says what a buffer will take.
+
+    Returns:
+        "12.3 GB of memory are available", or that the system does not say.
+    """
+    available = available_bytes()
+    if available is None:
+        return "this system does not say how much memory is available"
+    return f"{format_bytes(available)} of memory are available"
 
 
 def format_bytes(n_bytes: int) -> str:

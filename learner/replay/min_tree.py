@@ -36,6 +36,7 @@ class MinTree(PriorityTree):
         Returns:
             int64 `[k]`, in no order.
         """
+        self._settle()
         nodes = np.zeros(1, np.int64)
         for level in reversed(self._levels):
             values = level.take(nodes, 0).reshape(-1)

@@ -57,11 +57,11 @@ class Prioritized(Sampler):
             n_slots: Slots are below it.
             rng: Its own generator.
             alpha: How much priorities count, in [0, 1]; 0: not at all.
-            beta: How much of the bias the weights take back, in [0, 1].
+            beta: How much of the bias the weights take back, in [0, 1]; until `set_beta`.
         """
         self._rng = rng
         self._alpha = alpha
-        self.beta = beta
+        self._beta = beta
         self._tree = SumTree(n_slots)
         self._n = 0
         self._largest = 1.0  # to the power of alpha
@@ -115,8 +115,12 @@ class Prioritized(Sampler):
         """See `Sampler.weights`."""
         # (N P)^-beta over its largest: N and the total cancel out.
         values = self._tree.get(slots)
-        weights: NDArray[np.float32] = ((values / values.min()) ** -self.beta).astype(np.float32)
+        weights: NDArray[np.float32] = ((values / values.min()) ** -self._beta).astype(np.float32)
         return weights
+
+    def set_beta(self, beta: float) -> None:
+        """See `Sampler.set_beta`."""
+        self._beta = beta
 
     def clear(self) -> None:
         """See `Sampler.clear`; the largest priority is 1 again."""

@@ -7,12 +7,23 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from learner.replay.limiter_state import LimiterState, Waiting
 from services.errors import ConfigurationError
 
 # How often one that waits checks that it is still wanted.
 _CHECK_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Wait:
+    """One who waits: whether it may go on, why not, and since when."""
+
+    may: Callable[[], bool]
+    why: Callable[[], str]
+    since: float
+    who: str
 
 
 class RateLimiter:
@@ -71,7 +82,7 @@ class RateLimiter:
             self._min_diff = samples_per_insert * min_size - error_buffer
             self._max_diff = samples_per_insert * min_size + error_buffer
             self._max_insert, self._max_sample = max_insert, max_sample
-        self._waiting: dict[object, tuple[str, float]] = {}
+        self._waiting: dict[object, _Wait] = {}
         self.reset()
 
     @property
@@ -121,31 +132,36 @@ class RateLimiter:
         with self._changed:
             self._size -= n
 
-    def await_insert(self, n: int, timeout_s: float, is_active: Callable[[], bool]) -> bool:
+    def await_insert(self, n: int, timeout_s: float, is_active: Callable[[], bool], *, who: str = "") -> bool:
         """Waits until n entries may be inserted; the caller holds the lock, and inserts before it lets go of it.
 
         Args:
             n: How many.
             timeout_s: For how long, in seconds, at most.
             is_active: Looked at now and then while waiting; False gives up.
+            who: A name for one who asks again after each refusal, nobody else's: from the first one until it is let in
+                `state` says that it waits. Empty: the wait is over when this returns.
 
         Returns:
             Whether they may.
         """
-        return self._wait(lambda: self.can_insert(n), lambda: self.why_no_insert(n), timeout_s, is_active)
+        wait = _Wait(lambda: self.can_insert(n), lambda: self.why_no_insert(n), time.monotonic(), who)
+        return self._wait(wait, timeout_s, is_active)
 
-    def await_sample(self, n: int, timeout_s: float, is_active: Callable[[], bool]) -> bool:
+    def await_sample(self, n: int, timeout_s: float, is_active: Callable[[], bool], *, who: str = "") -> bool:
         """Waits until n entries may be sampled; the caller holds the lock, and samples before it lets go of it.
 
         Args:
             n: How many.
             timeout_s: For how long, in seconds, at most.
             is_active: Looked at now and then while waiting; False gives up.
+            who: See `await_insert`.
 
         Returns:
             Whether they may.
         """
-        return self._wait(lambda: self.can_sample(n), lambda: self.why_no_sample(n), timeout_s, is_active)
+        wait = _Wait(lambda: self.can_sample(n), lambda: self.why_no_sample(n), time.monotonic(), who)
+        return self._wait(wait, timeout_s, is_active)
 
     def why_no_insert(self, n: int) -> str:
         """What an insertion of n entries waits for, in words."""
@@ -167,7 +183,7 @@ class RateLimiter:
             )
 
     def state(self) -> LimiterState:
-        """How it stands now."""
+        """How it stands now; who may go on, and has not yet come to it, does not wait."""
         with self._changed:
             now = time.monotonic()
             return LimiterState(
@@ -178,7 +194,11 @@ class RateLimiter:
                 difference=self._difference() if math.isfinite(self._max_diff) else 0.0,
                 min_diff=self._min_diff,
                 max_diff=self._max_diff,
-                waiting=tuple(Waiting(reason=why, seconds=now - since) for why, since in self._waiting.values()),
+                waiting=tuple(
+                    Waiting(reason=wait.why(), seconds=now - wait.since, who=wait.who)
+                    for wait in sorted(self._waiting.values(), key=lambda wait: wait.since)
+                    if not wait.may()
+                ),
             )
 
     def _difference(self, n_more: int = 0) -> float:
@@ -188,24 +208,24 @@ class RateLimiter:
         """What floats may be wrong by: neither side may wait for ever for the last bit of the difference."""
         return 1e-9 + 1e-14 * (self._inserts + n_more) * self._samples_per_insert
 
-    def _wait(
-        self, may: Callable[[], bool], why: Callable[[], str], timeout_s: float, is_active: Callable[[], bool]
-    ) -> bool:
+    def _wait(self, wait: _Wait, timeout_s: float, is_active: Callable[[], bool]) -> bool:
         with self._changed:
-            if may():
+            key = wait.who or wait
+            earlier = self._waiting.pop(key, wait)
+            if wait.may():
                 return True
-            since = time.monotonic()
-            who = object()
+            # it has waited since its first refusal
+            self._waiting[key] = replace(wait, since=earlier.since)
             try:
-                while not may():
-                    left = since + timeout_s - time.monotonic()
+                while not wait.may():
+                    left = wait.since + timeout_s - time.monotonic()
                     if left <= 0 or not is_active():
                         return False
-                    self._waiting[who] = (why(), since)
                     self._changed.wait(min(left, _CHECK_S))
                 return True
             finally:
-                self._waiting.pop(who, None)
+                if not wait.who or wait.may():
+                    self._waiting.pop(key, None)
 
 
 def _checked_error_buffer(

@@ -24,7 +24,17 @@ class ReplaySettings(BaseModel):
         0.6, ge=0.0, le=1.0, description="Prioritised: how much priorities count, in [0, 1]; 0: not at all."
     )
     beta: float = Field(
-        0.4, ge=0.0, le=1.0, description="Prioritised: how much of the bias importance weights take back, in [0, 1]."
+        0.4,
+        ge=0.0,
+        le=1.0,
+        description="Prioritised: how much of the bias importance weights take back at first, in [0, 1].",
+    )
+    beta_end: float = Field(
+        1.0,
+        ge=0.0,
+        le=1.0,
+        description="Prioritised: what beta has become after all of --total-steps, linearly, in [0, 1]; where nothing "
+        "trains, as in replay serve, beta stays.",
     )
     removal: Literal["oldest", "lowest_priority"] = Field(
         "oldest",

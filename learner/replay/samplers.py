@@ -80,6 +80,13 @@ class Sampler(ABC):
         """
         return None
 
+    def set_beta(self, beta: float) -> None:  # noqa: B027 most have no importance weights
+        """Sets how much of the bias importance weights take back, where there are any.
+
+        Args:
+            beta: In [0, 1].
+        """
+
     @abstractmethod
     def clear(self) -> None:
         """Takes every entry out."""

@@ -77,7 +77,7 @@ class Room:
         next_targets: `[B, ...]`: next observations of all substeps.
         flags: uint8 `[T * B]`.
         terminated: uint8 `[T * B]`, the memory of the sample's `terminated`.
-        truncated: uint8 `[T * B]`, likewise.
+        truncated: bool `[T * B]`, the memory of the sample's own, too.
         reward: float32 `[T * B]`, likewise.
     """
 
@@ -135,7 +135,7 @@ class Room:
         self.reward = self.step_targets[-1]
         self.flags = np.zeros(n_steps * batch_size, np.uint8)
         self.terminated = self.sample.terminated.view(np.uint8).reshape(-1)
-        self.truncated = self.sample.truncated.view(np.uint8).reshape(-1)
+        self.truncated = self.sample.truncated.reshape(-1)
 
 
 class SampleRing:

@@ -7,13 +7,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learner.replay.buffer import ReplayBuffer
+from learner.replay.limiter_state import LimiterState
 from learner.replay.samples import ReplaySample, SampleRing
 from services.errors import InvalidInputError, LimitExceededError
-from services.replay import ReplayBatch, ReplayColumns, ReplayInfo, ReplayWaiting
+from services.replay import ReplayBatch, ReplayColumns, ReplayInfo, ReplayStatus, ReplayWaiting
 from services.spaces import EnvironmentSpaces
 
 # What one stream may make us allocate for its batches.
 MAX_BATCH_BYTES: Final = 256 << 20
+
+
+def replay_status(buffer: ReplayBuffer) -> ReplayStatus:
+    """How a buffer stands, for the status of a learner. Any thread may ask."""
+    info = buffer.info()
+    return ReplayStatus(
+        size=info.size,
+        capacity=info.capacity,
+        n_bytes=info.n_bytes,
+        inserted=info.inserted,
+        sampled=info.sampled,
+        min_size=info.limiter.min_size,
+        difference=info.limiter.difference,
+        min_diff=info.limiter.min_diff,
+        max_diff=info.limiter.max_diff,
+        waiting=_waiting(info.limiter),
+    )
 
 
 class ServedReplay:
@@ -48,7 +66,7 @@ class ServedReplay:
             difference=limiter.difference,
             min_diff=limiter.min_diff,
             max_diff=limiter.max_diff,
-            waiting=tuple(ReplayWaiting(reason=who.reason, seconds=who.seconds) for who in limiter.waiting),
+            waiting=_waiting(limiter),
             spaces=self._spaces,
             n_rollout_steps=self._n_rollout_steps,
             n_sample_steps=self._n_sample_steps,
@@ -105,6 +123,10 @@ class ServedBatches:
         """
         ring = self._ring
         return _to_batch(self._buffer.sample(ring.batch_size, ring=ring, timeout_s=timeout_s, is_active=is_active))
+
+
+def _waiting(limiter: LimiterState) -> tuple[ReplayWaiting, ...]:
+    return tuple(ReplayWaiting(reason=one.reason, seconds=one.seconds, who=one.who) for one in limiter.waiting)
 
 
 def _to_batch(sample: ReplaySample) -> ReplayBatch:

@@ -4,6 +4,7 @@ Schaul et al. 2016, "Prioritized Experience Replay", appendix B.2.1, https://arx
 """
 
 import itertools
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,9 @@ from numpy.typing import NDArray
 from learner.replay.priority_tree import FAN_OUT, PriorityTree
 from services.errors import NotReadyError
 
-_ONES = np.ones(FAN_OUT)
+_ONES: Final = np.ones(FAN_OUT)
+# Nodes a product: from some 60,000 on OpenBLAS wakes threads for it, and 0.1 ms became 4 ms on a machine of two cores.
+_BLOCK: Final = 2048
 
 
 class SumTree(PriorityTree):
@@ -28,6 +31,7 @@ class SumTree(PriorityTree):
     @property
     def total(self) -> float:
         """The sum of all leaves."""
+        self._settle()
         return float(self._reduce(self._levels[-1])[0])
 
     def sample(self, rng: np.random.Generator, n: int) -> NDArray[np.int64]:
@@ -64,6 +68,7 @@ class SumTree(PriorityTree):
         Returns:
             int64 `[N]`.
         """
+        self._settle()
         n = len(prefix_sums)
         rest = prefix_sums.copy()
         nodes = np.zeros(n, np.int64)
@@ -88,4 +93,9 @@ class SumTree(PriorityTree):
 
     @staticmethod
     def _reduce(nodes: NDArray[np.float64]) -> NDArray[np.float64]:
-        return nodes @ _ONES  # four times as fast as sum(axis=1) on 16 columns
+        if len(nodes) <= _BLOCK:
+            return nodes @ _ONES  # four times as fast as sum(axis=1) on 16 columns
+        sums = np.empty(len(nodes))
+        for start in range(0, len(nodes), _BLOCK):
+            np.matmul(nodes[start : start + _BLOCK], _ONES, out=sums[start : start + _BLOCK])
+        return sums

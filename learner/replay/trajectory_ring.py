@@ -17,6 +17,10 @@ from services.rollouts import Rollout
 # Rows set aside for ends of episodes, one in so many entries.
 STEPS_PER_EPISODE_END: Final = 32
 
+# Of no dimension: numpy takes half as long with them as with Python's ints.
+_ENTRY: Final = np.array(ENTRY, np.uint8)
+_ONE: Final = np.array(1)
+
 
 def ring_rows(capacity: int, n_rollout_steps: int) -> int:
     """Rows of a ring that holds `capacity` entries.
@@ -45,8 +49,8 @@ class TrajectoryRing:
     steps on average, so many rows go to their ends that the ring is full somewhat below its capacity (with episodes of
     8 steps at 92 % of it, and never below half).
 
-    Slots are rows. The key of row i in the ring's n-th round is n * n_slots + i. Not thread-safe; the buffer's lock
-    guards it.
+    Slots are rows; the flags of a row that is not there are 0. The key of row i in the ring's n-th round is
+    n * n_slots + i. Not thread-safe; the buffer's lock guards it.
     """
 
     def __init__(self, layout: EntryLayout, capacity: int, *, n_step: int = 1, discount: float = 1.0) -> None:
@@ -65,6 +69,7 @@ class TrajectoryRing:
         self._n_step = n_step
         self._discount = discount
         self._columns = StepColumns(layout, self.n_slots)
+        self._modulus = np.array(self.n_slots)
         self.size = 0
         # Rows are counted from the first that was ever written; modulo n_slots, they are slots.
         self._tail = 0
@@ -76,9 +81,9 @@ class TrajectoryRing:
         return self._tail % self.n_slots, self._head - self._tail
 
     def is_entry(self, slots: Slots) -> NDArray[np.bool_]:
-        """Bool `[N]`: which of these rows are entries; slots from n_slots up mean the ring's beginning."""
-        flags = self._columns.flags.take(slots, mode="wrap")
-        flags &= ENTRY
+        """Bool `[N]`: which of these slots are entries; none is outside the span."""
+        flags = self._columns.flags.take(slots, mode="clip")
+        np.bitwise_and(flags, _ENTRY, flags)
         return flags.astype(np.bool_)
 
     def entries(self) -> Slots:
@@ -145,28 +150,32 @@ class TrajectoryRing:
     def gather(self, slots: Slots, room: Room, rng: np.random.Generator) -> ReplaySample:
         """See `EntryStore.gather`."""
         sample, columns = room.sample, self._columns
-        columns.gather(slots, room)
-        last = slots
+        folded = None
         if self._n_step > 1:
             folded = fold_n_step(
                 slots, n_step=self._n_step, discount=self._discount, reward=columns.reward, flags=columns.flags
             )
+        following = np.add(slots if folded is None else folded.last, _ONE)
+        for column, target in zip(columns.observations, room.next_targets, strict=True):
+            column.take(following, 0, target, "wrap")
+        columns.gather(slots, room)  # after them, because the first it takes are small rows beside theirs, in cache now
+        if folded is not None:
             room.reward[:] = folded.reward
             sample.n_steps[:] = folded.n_steps
             np.power(self._discount, folded.n_steps, out=sample.discount, casting="same_kind")
-            last = folded.last
-            columns.gather_flags(last, room)
-        following = last + 1
-        for column, target in zip(columns.observations, room.next_targets, strict=True):
-            column.take(following, 0, target, "wrap")
+            columns.gather_flags(folded.last, room)
         first = self._tail % self.n_slots
-        np.add(slots, self._tail - first, out=sample.keys)
-        if first + self._head - self._tail > self.n_slots:
-            np.add(sample.keys, self.n_slots, out=sample.keys, where=slots < first)
+        if first + self._head - self._tail <= self.n_slots:
+            np.add(slots, np.array(self._tail - first), sample.keys)
+        else:
+            np.subtract(slots, np.array(first), sample.keys)
+            np.remainder(sample.keys, self._modulus, sample.keys)
+            np.add(sample.keys, np.array(self._tail), sample.keys)
         return sample
 
     def clear(self) -> None:
         """Removes every entry; keys go on."""
+        self._columns.flags.fill(0)
         self._tail = self._head
         self.size = 0
 
@@ -184,7 +193,7 @@ class TrajectoryRing:
 
     def _rows_of_entries(self, first: int, n_rows: int) -> Slots:
         if first + n_rows <= self.n_slots:
-            found = np.flatnonzero(self._columns.flags[first : first + n_rows])
+            (found,) = self._columns.flags[first : first + n_rows].nonzero()
             found += first
             return found
         rows = np.arange(first, first + n_rows) % self.n_slots
@@ -197,7 +206,7 @@ class TrajectoryRing:
         flags = self._columns.flags[first:stop]
         if stop > self.n_slots:
             flags = np.concatenate([flags, self._columns.flags[: stop - self.n_slots]])
-        return np.flatnonzero(flags & ENTRY).astype(np.int64, copy=False)
+        return np.bitwise_and(flags, _ENTRY).nonzero()[0]
 
     def _make_way(self, n_rows: int, n_entries: int) -> Slots:
         """Removes the oldest rows until there is room; returns the slots of the entries among them."""
@@ -213,8 +222,11 @@ class TrajectoryRing:
             entries = self._oldest_entries(n_seen)
         if excess:
             n_out = max(n_out, int(entries[excess - 1]) + 1)
-        removed = entries[: np.searchsorted(entries, n_out)]
+        removed = entries[: entries.searchsorted(n_out)]
         slots: Slots = (removed + self._tail) % self.n_slots
+        first = self._tail % self.n_slots
+        self._columns.flags[first : first + n_out] = 0
+        self._columns.flags[: max(first + n_out - self.n_slots, 0)] = 0
         self._tail += n_out
         self.size -= len(slots)
         return slots

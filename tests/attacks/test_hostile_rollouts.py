@@ -8,7 +8,8 @@ from gymnasium import spaces
 from rollcast.v1 import rollout_pb2, tensor_pb2
 
 from services.errors import InvalidInputError, InvalidRolloutError, InvalidTensorError, LimitExceededError
-from services.rollout_codec import RolloutAssembler, rollout_to_messages
+from services.message_body import parse_with_body
+from services.rollout_codec import RolloutAssembler, RolloutEncoder, rollout_to_proto
 from services.spaces import SubstepSpaces
 from services.tensors import tensor_to_proto
 from tests.unit.services.rollout_examples import NESTED, example_rollout
@@ -16,6 +17,7 @@ from tests.unit.services.rollout_examples import NESTED, example_rollout
 T, B = 3, 2
 PIXELS = {"0": SubstepSpaces(observation=spaces.Box(0, 255, (256, 256), np.uint8), action=spaces.Discrete(4))}
 N_STEPS, N_ENVS = 20, 4
+PLAIN = {"0": SubstepSpaces(observation=spaces.Box(-1, 1, (3,), np.float32), action=spaces.Discrete(4))}
 
 
 def assembler(environment=NESTED, n_steps=T, n_envs=B):
@@ -23,7 +25,12 @@ def assembler(environment=NESTED, n_steps=T, n_envs=B):
 
 
 def message(**changes):
-    return next(rollout_to_messages(example_rollout(NESTED, T, B, **changes)))
+    return request_of(example_rollout(NESTED, T, B, **changes))
+
+
+def request_of(rollout):
+    """All of it inline: easier to spoil."""
+    return rollout_pb2.StreamRolloutsRequest(rollout=rollout_to_proto(rollout))
 
 
 def refused(request, error=InvalidInputError, match="actor 'a', rollout 1"):
@@ -124,8 +131,7 @@ def test_observations_that_are_not_finite(column, value):
     rollout = example_rollout(NESTED, T, B)
     leaf = getattr(rollout.substeps["0"], column)["vector"]
     leaf[1, ..., 2] = value
-    request = next(rollout_to_messages(rollout))
-    refused(request, InvalidTensorError, f"actor 'a', rollout 1: column 0/{column}/vector holds {value} at")
+    refused(request_of(rollout), InvalidTensorError, f"actor 'a', rollout 1: column 0/{column}/vector holds {value} at")
 
 
 def test_values_outside_a_discrete_range():
@@ -147,7 +153,7 @@ def test_values_outside_a_discrete_range():
         values = getattr(rollout.substeps[key], column)
         values = values if path is None else values[path]
         values[(1, 0) if column != "last_observation" else (1,)] = value
-        refused(next(rollout_to_messages(rollout)), InvalidTensorError, f"actor 'a', rollout 1: column {key}.*{match}")
+        refused(request_of(rollout), InvalidTensorError, f"actor 'a', rollout 1: column {key}.*{match}")
 
 
 def test_bools_that_are_neither():
@@ -159,52 +165,56 @@ def test_bools_that_are_neither():
 def test_messages_out_of_order():
     refused(rollout_pb2.StreamRolloutsRequest(), InvalidRolloutError, "without content")
     refused(rollout_pb2.StreamRolloutsRequest(open=rollout_pb2.OpenStream()), InvalidRolloutError, "open")
-    frame = rollout_pb2.TensorFrame(sequence=1, data=b"x")
+    frame = rollout_pb2.TensorFrame(sequence=1)
     refused(rollout_pb2.StreamRolloutsRequest(frame=frame), InvalidRolloutError, "no rollout waits for one")
 
 
 @pytest.fixture
 def framed():
-    return list(rollout_to_messages(example_rollout(PIXELS, N_STEPS, N_ENVS)))
+    rollout = example_rollout(PIXELS, N_STEPS, N_ENVS)
+    return [parse_with_body(message) for message in RolloutEncoder().encode(rollout)]
 
 
 def test_frames_out_of_order_too_many_or_too_big(framed):
     header, first, *_, last = framed
-    assert 1 < len(last.frame.data) < 1 << 20
-    for changes, error, match in (
-        ({"offset": 1}, InvalidRolloutError, "rollout 1 at offset 1; expected one of rollout 1 at offset 0"),
-        ({"sequence": 2}, InvalidRolloutError, "a frame of rollout 2"),
-        ({"data": b""}, InvalidRolloutError, "a frame of 0 bytes"),
-        ({"data": b"x" * ((1 << 20) + 1)}, LimitExceededError, "frame of 1048577 bytes.*at most 1048576"),
+    assert 1 < len(last.body) < 1 << 20
+    n_sent = 1 << 20
+    for frame, body, error, match in (
+        (
+            (1, n_sent + 1),
+            first.body,
+            InvalidRolloutError,
+            "offset 1048577; expected .* offset 1048576",
+        ),
+        ((1, 0), first.body, InvalidRolloutError, "offset 0; expected .* offset 1048576"),
+        ((2, n_sent), first.body, InvalidRolloutError, "a frame of rollout 2"),
+        ((1, n_sent), memoryview(b""), InvalidRolloutError, "a frame without a body"),
+        ((1, n_sent), memoryview(bytes(n_sent + 1)), LimitExceededError, "body of 1048577 bytes.*at most 1048576"),
     ):
         victim = assembler(PIXELS, N_STEPS, N_ENVS)
-        assert victim.add(header) is None
-        bad = rollout_pb2.StreamRolloutsRequest()
-        bad.CopyFrom(first)
-        for name, value in changes.items():
-            setattr(bad.frame, name, value)
+        assert victim.add(*header) is None
+        sequence, offset = frame
+        bad = rollout_pb2.StreamRolloutsRequest(frame=rollout_pb2.TensorFrame(sequence=sequence, offset=offset))
         with pytest.raises(error, match=match):
-            victim.add(bad)
+            victim.add(bad, body)
     victim = assembler(PIXELS, N_STEPS, N_ENVS)
-    for request in framed[:-1]:
-        assert victim.add(request) is None
-    last.frame.data += b"x"
-    with pytest.raises(InvalidRolloutError, match=r"1 to .* more bytes"):
-        victim.add(last)
+    for message_with_body in framed[:-1]:
+        assert victim.add(*message_with_body) is None
+    with pytest.raises(InvalidRolloutError, match=r"at most \d+ more"):
+        victim.add(last.request, memoryview(bytes(last.body) + b"x"))
 
 
 def test_a_rollout_before_the_last_frame_and_a_frame_after_it(framed):
     victim = assembler(PIXELS, N_STEPS, N_ENVS)
-    assert victim.add(framed[0]) is None
-    with pytest.raises(InvalidRolloutError, match=r"0 of .* deferred bytes before the next rollout"):
-        victim.add(framed[0])
+    assert victim.add(*framed[0]) is None
+    with pytest.raises(InvalidRolloutError, match=r"1048576 of .* deferred bytes before the next rollout"):
+        victim.add(*framed[0])
     victim = assembler(PIXELS, N_STEPS, N_ENVS)
-    assert victim.add(framed[0]) is None
-    for request in framed[1:-1]:
-        assert victim.add(request) is None
-    assert victim.add(framed[-1]) is not None
+    for message_with_body in framed[:-1]:
+        assert victim.add(*message_with_body) is None
+    assert victim.add(*framed[-1]) is not None
     with pytest.raises(InvalidRolloutError, match="no rollout waits"):
-        victim.add(framed[-1])
+        victim.add(*framed[-1])
 
 
 def test_deferred_tensors_with_bytes_or_without_size():
@@ -216,20 +226,69 @@ def test_deferred_tensors_with_bytes_or_without_size():
     refused(request, InvalidRolloutError, "column final_index deferred, of 0 bytes")
 
 
-def test_deferred_values_are_checked_too():
+def test_a_body_that_nobody_announced():
+    with pytest.raises(InvalidRolloutError, match="a body of 1 bytes at offset 0; expected at most 0"):
+        assembler().add(message(), memoryview(b"x"))
+
+
+def two_deferred():
     request = message()
     request.rollout.reward.CopyFrom(tensor_to_proto(np.zeros((T, B), np.float32), deferred=True))
     request.rollout.terminated.CopyFrom(tensor_to_proto(np.zeros((T, B), np.bool_), deferred=True))
+    return request
+
+
+@pytest.mark.parametrize("n_in_frame", [0, 7, 30])
+def test_deferred_values_are_checked_too(n_in_frame):
     nan = np.full((T, B), np.nan, np.float32).tobytes()
     for content, match in (
-        (nan + bytes(6), "reward holds nan"),
+        (nan + bytes(6), r"reward holds nan at \(t, b\) = \(0, 0\)"),
         (bytes(24) + b"\x07" * 6, "terminated holds the byte 7"),
     ):
-        victim = assembler()
-        assert victim.add(request) is None
-        frame = rollout_pb2.TensorFrame(sequence=1, data=content)
+        n_in_header = len(content) - n_in_frame
+        victim, bodies = assembler(), memoryview(content)
         with pytest.raises(InvalidTensorError, match=match):
-            victim.add(rollout_pb2.StreamRolloutsRequest(frame=frame))
+            assert victim.add(two_deferred(), bodies[:n_in_header]) is None
+            frame = rollout_pb2.TensorFrame(sequence=1, offset=n_in_header)
+            victim.add(rollout_pb2.StreamRolloutsRequest(frame=frame), bodies[n_in_header:])
+
+
+def test_columns_that_are_checked_together_are_told_apart():
+    """log_prob, last_observation, ... and reward lie next to each other as floats: one pass, but the right name."""
+    for column in ("log_prob", "last_observation", "final_observation", "reward"):
+        rollout = example_rollout(PLAIN, T, B)
+        columns = rollout.substeps["0"]
+        array = rollout.reward if column == "reward" else getattr(columns, column)
+        (array if isinstance(array, np.ndarray) else array[""])[1, 0] = np.inf
+        (serialized,) = RolloutEncoder().encode(rollout)
+        with pytest.raises(InvalidTensorError, match=f"column .*{column} holds inf"):
+            assembler(PLAIN).add(*parse_with_body(serialized))
+
+
+def test_a_header_that_differs_from_the_last_one_is_checked_again():
+    victim, encoder = assembler(PLAIN), RolloutEncoder()
+    (first,) = encoder.encode(example_rollout(PLAIN, T, B, sequence=1))
+    assert victim.add(*parse_with_body(first)) is not None
+    for spoil in (
+        lambda header: setattr(header.reward, "dtype", tensor_pb2.DATA_TYPE_INT32),
+        lambda header: header.reward.shape.reverse(),
+        lambda header: setattr(header.substeps[0], "key", "1"),
+        lambda header: setattr(header.substeps[0].observation[0], "path", "x"),
+        lambda header: header.substeps[0].observation[0].tensor.shape.append(1),
+        lambda header: setattr(header.truncated, "deferred", False),
+        lambda header: header.ClearField("terminated"),
+        lambda header: header.valid.CopyFrom(tensor_to_proto(np.zeros((T, 1), np.bool_))),
+        lambda header: header.valid.SetInParent(),
+        lambda header: header.final_index.shape.append(1),
+        lambda header: header.ClearField("final_index"),
+        lambda header: setattr(header, "actor_id", "b"),
+    ):
+        (second,) = encoder.encode(example_rollout(PLAIN, T, B, sequence=2))
+        request, body = parse_with_body(second)
+        spoil(request.rollout)
+        with pytest.raises(InvalidInputError):
+            victim.add(request, body)
+    assert victim.add(*parse_with_body(second)) is not None
 
 
 @pytest.mark.parametrize(
@@ -249,11 +308,11 @@ def test_huge_claims_cost_nothing(shape, deferred):
 
 
 def test_nothing_is_allocated_before_the_last_column_is_checked(framed):
-    header = framed[0]
-    header.rollout.truncated.shape[0] = 1
+    request, body = framed[0]
+    request.rollout.truncated.shape[0] = 1
     tracemalloc.start()
     with pytest.raises(InvalidTensorError, match="column truncated"):
-        assembler(PIXELS, N_STEPS, N_ENVS).add(header)
+        assembler(PIXELS, N_STEPS, N_ENVS).add(request, body)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 1 << 20

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from services.join_codec import join_agreement_to_proto, join_offer_to_proto
 from services.joining import JoinAgreement, JoinOffer
 from services.policies import PolicySpec
-from services.rollout_codec import rollout_to_messages
+from services.rollout_codec import RolloutEncoder, rollout_to_proto
 from services.rollouts import EpisodeStatistics, Rollout, SubstepColumns
 from services.space_codec import space_to_proto
 from services.spaces import SubstepSpaces
@@ -90,9 +90,12 @@ def golden_messages() -> Mapping[str, bytes]:
     messages["join_response"] = join_agreement_to_proto(agreement).SerializeToString()
     messages["learner_status"] = status_to_proto(status).SerializeToString()
     messages["actor_info"] = actor_to_proto(actor).SerializeToString()
-    messages["rollout"] = next(rollout_to_messages(rollout(2, 2))).SerializeToString()
-    # the header only: its frames hold two mebibytes of ramps
-    messages["deferred_rollout"] = next(rollout_to_messages(rollout(300, 300))).SerializeToString()[:256]
+    messages["rollout"] = rollout_to_proto(rollout(2, 2)).SerializeToString()
+    (messages["rollout_with_body"],) = RolloutEncoder().encode(rollout(2, 2))
+    # the header only: the bodies hold two mebibytes of ramps
+    first, second, *_ = RolloutEncoder().encode(rollout(300, 300))
+    messages["rollout_with_frames"] = first[:256]
+    messages["frame"] = second[:64]
     messages["policy_chunk"] = encode_policy(9, {"w": np.arange(3, dtype=np.float32)}).chunks[0]
     return messages
 

@@ -1,5 +1,6 @@
 """`max_policy_lag`: what is older is dropped and counted, what is not is used."""
 
+from services.client import LearnerClient
 from tests.actor_kinds import make_actors
 from tests.rollout_samples import make_rollout
 
@@ -17,8 +18,17 @@ def test_what_is_too_old_is_dropped_and_counted():
         put(actors, sequence=1, policy_version=2)
         put(actors, sequence=2, policy_version=3)
         assert actors.poll_slice(8) is None
-        assert actors.stale_rollouts == 2
+        assert actors.stale_trajectories == 2
         assert actors.poll_slice(8).rollout.sequence == 2
+
+
+def test_the_status_has_the_number_of_trajectories():
+    with make_actors("remote", n_actors=0, max_policy_lag=0) as actors:
+        actors.broadcast_updated_policy(actors.policy.state_arrays())
+        put(actors, sequence=1, policy_version=1)
+        assert actors.poll_slice(8) is None
+        with LearnerClient(actors.addresses[0]) as client:
+            assert client.status().stale_trajectories == 2
 
 
 def test_without_a_limit_nothing_old_is_dropped():
@@ -27,4 +37,4 @@ def test_without_a_limit_nothing_old_is_dropped():
             actors.broadcast_updated_policy(actors.policy.state_arrays())
         put(actors, sequence=1, policy_version=1)
         assert actors.poll_slice(8).rollout.sequence == 1
-        assert actors.stale_rollouts == 0
+        assert actors.stale_trajectories == 0

@@ -363,8 +363,11 @@ class TestReplayServe:
                 actions = batch.substeps["0"].action
                 assert 0.4 < actions.mean() < 0.6, "actors act at random"
                 assert actor.poll() is None
+                with LearnerClient(address) as learner:
+                    assert learner.status().replay.capacity == 20_000
                 server.send_signal(number)
                 assert server.wait(15) == (130 if number == signal.SIGINT else 0)
+                assert "replay buffer: 20,000 transitions of " in server.stdout.read()
 
     def test_a_learner_serves_its_buffer(self, tmp_path: Path):
         address = f"127.0.0.1:{free_port()}"
@@ -375,6 +378,30 @@ class TestReplayServe:
             assert batch.batch_size == 64
             training.send_signal(signal.SIGTERM)
             assert training.wait(20) == 0
+
+    def test_actors_that_nobody_draws_from_are_said_to_wait(self):
+        address = f"127.0.0.1:{free_port()}"
+        env = ("--env-id", "CartPole-v1")
+        options = ("--replay.samples-per-insert", 1, "--batch-size", 8, "--n-rollout-steps", 4)
+        with running("learner", "replay", "serve", "--address", address, *env, *options):
+            with running("actor", "--learner-address", address, *env), ReplayClient(address) as client:
+                wait_until(lambda: _size(client), "the actor to fill the buffer", 60)
+                # longer than an insertion waits before it asks again
+                wait_until(lambda: any(wait.seconds > 0.5 for wait in client.info().waiting), "a wait that lasts")
+                (wait,) = client.info().waiting
+                assert wait.who == "the actors"
+                assert wait.reason.startswith("an insertion of ")
+                with LearnerClient(address) as learner:
+                    status = learner.status()
+                assert status.waiting_for.startswith("the replay buffer to take rollouts in: an insertion of ")
+                assert status.waiting_s > 0.5
+                assert [one.who for one in status.replay.waiting] == ["the actors"]
+
+    def test_a_buffer_without_the_memory_is_refused_with_the_numbers(self):
+        done = rollcast("replay", "serve", "--address", f"127.0.0.1:{free_port()}", "--replay.capacity", 10**13)
+        assert done.returncode == 2
+        assert "replay buffer: 10,000,000,000,000 transitions of " in done.stderr
+        assert re.search(r"bytes takes [\d.]+ TB, and [\d.]+ [GM]B are available; expected .*; lower", done.stderr)
 
     def test_what_cannot_be_is_refused_in_one_line(self):
         done = rollcast("replay", "fetch")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import yaml
 
 from services.client import LearnerClient
 from services.errors import RollcastError
+from services.replay import ReplayWaiting
 from services.status import Phase
 from tests.processes import descendants, free_port, rollcast, running, wait_until
 
@@ -90,6 +92,14 @@ def test_off_policy_algorithms_train_from_replay(algorithm: str, env_id: str, tm
         *("--run-dir", tmp_path / "run", "--summary-json", tmp_path / "summary.json"),
     )
     assert done.returncode == 0, done.stderr
+    assert re.search(
+        r"^replay buffer: [\d,]+ transitions of [\d.]+ bytes, [\d.]+ MB in all; .* available$", done.stdout, re.M
+    )
+    *_, metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert metrics["replay/size"] >= 500
+    assert 0 < metrics["replay/samples_per_insert"] <= 256
+    assert metrics["replay/min_diff"] <= metrics["replay/difference"] <= metrics["replay/max_diff"]
+    assert ("replay/beta" in metrics) == (algorithm == "dqn")
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["env_steps"] >= 1500
     assert summary["updates"] > 100
@@ -97,6 +107,41 @@ def test_off_policy_algorithms_train_from_replay(algorithm: str, env_id: str, tm
     assert settings["replay"]["samples_per_insert"] > 1, "the algorithm's own default"
     played = rollcast("evaluate", tmp_path / "run", "--n-episodes", 2)
     assert played.returncode == 0, played.stderr
+
+
+def test_a_buffer_that_the_machine_has_no_memory_for_is_refused_with_the_numbers(tmp_path: Path):
+    options = ("--algorithm", "sac", "--env-id", "Pendulum-v1", "--replay.capacity", 10**13)
+    done = rollcast("train", *options, "--run-dir", tmp_path / "run")
+    assert done.returncode == 2
+    assert "replay buffer: 10,000,000,000,000 transitions of " in done.stdout
+    assert re.search(
+        r"a replay buffer of 10,000,000,000,000 transitions of [\d.]+ bytes takes [\d.]+ TB, and [\d.]+ [GM]B are "
+        r"available; expected .*; lower the buffer's capacity, set its capacity_bytes",
+        done.stderr,
+    )
+    assert not (tmp_path / "run").exists(), "nothing is left behind"
+
+
+def test_the_status_says_that_the_limiter_lets_no_rollouts_in(tmp_path: Path):
+    port = free_port()
+    arguments = ("--algorithm", "dqn", "--run-dir", tmp_path / "run", "--address", f"localhost:{port}")
+    with running("learner", "train", *arguments) as process, LearnerClient(f"localhost:{port}") as client:
+        wait_until(lambda: is_training(f"localhost:{port}"), "training", 40)
+        held_back: list[ReplayWaiting] = []
+
+        def is_held_back() -> bool:
+            held_back.extend(wait for wait in client.status().replay.waiting if wait.who == "the actors")
+            return bool(held_back)
+
+        wait_until(is_held_back, "the actors, who are faster, to be held back", 40)
+        assert held_back[0].reason.startswith("an insertion of ")
+        status = client.status()
+        assert status.replay.size >= 1000
+        assert status.replay.sampled > 0
+        shown = rollcast("status", "--address", f"localhost:{port}", "--json-output")
+        assert json.loads(shown.stdout)["replay"]["capacity"] == 100_000
+        client.stop()
+        assert process.wait(8) == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

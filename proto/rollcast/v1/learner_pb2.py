@@ -22,51 +22,52 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from rollcast.v1 import replay_pb2 as rollcast_dot_v1_dot_replay__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19rollcast/v1/learner.proto\x12\x0brollcast.v1\"\xb8\x04\n\rLearnerStatus\x12!\n\x05phase\x18\x01 \x01(\x0e\x32\x12.rollcast.v1.Phase\x12\x13\n\x0bwaiting_for\x18\x02 \x01(\t\x12\x11\n\twaiting_s\x18\x03 \x01(\x01\x12\x11\n\tenv_steps\x18\x04 \x01(\x04\x12\x0f\n\x07seconds\x18\x05 \x01(\x01\x12\x1c\n\x14\x65nv_steps_per_second\x18\x06 \x01(\x01\x12\x0f\n\x07updates\x18\x07 \x01(\x04\x12\x1a\n\x12updates_per_second\x18\x08 \x01(\x01\x12\x16\n\x0epolicy_version\x18\t \x01(\x04\x12\x17\n\x0fpolicy_lag_mean\x18\n \x01(\x01\x12\x16\n\x0epolicy_lag_max\x18\x0b \x01(\x04\x12\x12\n\nqueue_size\x18\x0c \x01(\x04\x12\x16\n\x0equeue_capacity\x18\r \x01(\x04\x12\x14\n\x0c\x61\x63tors_alive\x18\x0e \x01(\r\x12\x17\n\x0f\x61\x63tors_expected\x18\x0f \x01(\r\x12\x10\n\x08\x65pisodes\x18\x10 \x01(\x04\x12\x18\n\x0bmean_return\x18\x11 \x01(\x01H\x00\x88\x01\x01\x12\x1a\n\x12\x64uplicate_rollouts\x18\x12 \x01(\x04\x12\x19\n\x11rejected_rollouts\x18\x13 \x01(\x04\x12\x0f\n\x07run_dir\x18\x14 \x01(\t\x12\x18\n\x10waiting_fraction\x18\x15 \x01(\x01\x12\x18\n\x10software_version\x18\x16 \x01(\t\x12\x11\n\talgorithm\x18\x17 \x01(\tB\x0e\n\x0c_mean_return\"\x12\n\x10GetStatusRequest\"?\n\x11GetStatusResponse\x12*\n\x06status\x18\x01 \x01(\x0b\x32\x1a.rollcast.v1.LearnerStatus\"(\n\x12WatchStatusRequest\x12\x12\n\ninterval_s\x18\x01 \x01(\x01\"A\n\x13WatchStatusResponse\x12*\n\x06status\x18\x01 \x01(\x0b\x32\x1a.rollcast.v1.LearnerStatus\"\x13\n\x11ListActorsRequest\"<\n\x12ListActorsResponse\x12&\n\x06\x61\x63tors\x18\x01 \x03(\x0b\x32\x16.rollcast.v1.ActorInfo\"\x81\x02\n\tActorInfo\x12\x10\n\x08\x61\x63tor_id\x18\x01 \x01(\t\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12&\n\x05state\x18\x04 \x01(\x0e\x32\x17.rollcast.v1.ActorState\x12\x0c\n\x04peer\x18\x05 \x01(\t\x12\x0e\n\x06n_envs\x18\x06 \x01(\r\x12\x10\n\x08rollouts\x18\x07 \x01(\x04\x12\x11\n\tenv_steps\x18\x08 \x01(\x04\x12\x16\n\x0epolicy_version\x18\t \x01(\x04\x12\x0e\n\x06idle_s\x18\n \x01(\x01\x12\x18\n\x10software_version\x18\x0b \x01(\t\x12\x12\n\nlast_error\x18\x0c \x01(\t\"\x0e\n\x0cPauseRequest\"\x0f\n\rPauseResponse\"\x0f\n\rResumeRequest\"\x10\n\x0eResumeResponse\"\x17\n\x15SaveCheckpointRequest\">\n\x16SaveCheckpointResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x04\"\r\n\x0bStopRequest\"\x0e\n\x0cStopResponse*\x80\x01\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x12\n\x0ePHASE_STARTING\x10\x01\x12\x12\n\x0ePHASE_TRAINING\x10\x02\x12\x10\n\x0cPHASE_PAUSED\x10\x03\x12\x12\n\x0ePHASE_STOPPING\x10\x04\x12\x12\n\x0ePHASE_FINISHED\x10\x05*\xa0\x01\n\nActorState\x12\x1b\n\x17\x41\x43TOR_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x41\x43TOR_STATE_JOINED\x10\x01\x12\x19\n\x15\x41\x43TOR_STATE_STREAMING\x10\x02\x12\x14\n\x10\x41\x43TOR_STATE_LOST\x10\x03\x12\x14\n\x10\x41\x43TOR_STATE_LEFT\x10\x04\x12\x16\n\x12\x41\x43TOR_STATE_FAILED\x10\x05\x32\x9a\x04\n\x0eLearnerService\x12J\n\tGetStatus\x12\x1d.rollcast.v1.GetStatusRequest\x1a\x1e.rollcast.v1.GetStatusResponse\x12R\n\x0bWatchStatus\x12\x1f.rollcast.v1.WatchStatusRequest\x1a .rollcast.v1.WatchStatusResponse0\x01\x12M\n\nListActors\x12\x1e.rollcast.v1.ListActorsRequest\x1a\x1f.rollcast.v1.ListActorsResponse\x12>\n\x05Pause\x12\x19.rollcast.v1.PauseRequest\x1a\x1a.rollcast.v1.PauseResponse\x12\x41\n\x06Resume\x12\x1a.rollcast.v1.ResumeRequest\x1a\x1b.rollcast.v1.ResumeResponse\x12Y\n\x0eSaveCheckpoint\x12\".rollcast.v1.SaveCheckpointRequest\x1a#.rollcast.v1.SaveCheckpointResponse\x12;\n\x04Stop\x12\x18.rollcast.v1.StopRequest\x1a\x19.rollcast.v1.StopResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19rollcast/v1/learner.proto\x12\x0brollcast.v1\x1a\x18rollcast/v1/replay.proto\"\xff\x04\n\rLearnerStatus\x12!\n\x05phase\x18\x01 \x01(\x0e\x32\x12.rollcast.v1.Phase\x12\x13\n\x0bwaiting_for\x18\x02 \x01(\t\x12\x11\n\twaiting_s\x18\x03 \x01(\x01\x12\x11\n\tenv_steps\x18\x04 \x01(\x04\x12\x0f\n\x07seconds\x18\x05 \x01(\x01\x12\x1c\n\x14\x65nv_steps_per_second\x18\x06 \x01(\x01\x12\x0f\n\x07updates\x18\x07 \x01(\x04\x12\x1a\n\x12updates_per_second\x18\x08 \x01(\x01\x12\x16\n\x0epolicy_version\x18\t \x01(\x04\x12\x17\n\x0fpolicy_lag_mean\x18\n \x01(\x01\x12\x16\n\x0epolicy_lag_max\x18\x0b \x01(\x04\x12\x12\n\nqueue_size\x18\x0c \x01(\x04\x12\x16\n\x0equeue_capacity\x18\r \x01(\x04\x12\x14\n\x0c\x61\x63tors_alive\x18\x0e \x01(\r\x12\x17\n\x0f\x61\x63tors_expected\x18\x0f \x01(\r\x12\x10\n\x08\x65pisodes\x18\x10 \x01(\x04\x12\x18\n\x0bmean_return\x18\x11 \x01(\x01H\x00\x88\x01\x01\x12\x1a\n\x12\x64uplicate_rollouts\x18\x12 \x01(\x04\x12\x19\n\x11rejected_rollouts\x18\x13 \x01(\x04\x12\x0f\n\x07run_dir\x18\x14 \x01(\t\x12\x18\n\x10waiting_fraction\x18\x15 \x01(\x01\x12\x18\n\x10software_version\x18\x16 \x01(\t\x12\x11\n\talgorithm\x18\x17 \x01(\t\x12\x1a\n\x12stale_trajectories\x18\x18 \x01(\x04\x12)\n\x06replay\x18\x19 \x01(\x0b\x32\x19.rollcast.v1.ReplayStatusB\x0e\n\x0c_mean_return\"\x12\n\x10GetStatusRequest\"?\n\x11GetStatusResponse\x12*\n\x06status\x18\x01 \x01(\x0b\x32\x1a.rollcast.v1.LearnerStatus\"(\n\x12WatchStatusRequest\x12\x12\n\ninterval_s\x18\x01 \x01(\x01\"A\n\x13WatchStatusResponse\x12*\n\x06status\x18\x01 \x01(\x0b\x32\x1a.rollcast.v1.LearnerStatus\"\x13\n\x11ListActorsRequest\"<\n\x12ListActorsResponse\x12&\n\x06\x61\x63tors\x18\x01 \x03(\x0b\x32\x16.rollcast.v1.ActorInfo\"\x81\x02\n\tActorInfo\x12\x10\n\x08\x61\x63tor_id\x18\x01 \x01(\t\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12&\n\x05state\x18\x04 \x01(\x0e\x32\x17.rollcast.v1.ActorState\x12\x0c\n\x04peer\x18\x05 \x01(\t\x12\x0e\n\x06n_envs\x18\x06 \x01(\r\x12\x10\n\x08rollouts\x18\x07 \x01(\x04\x12\x11\n\tenv_steps\x18\x08 \x01(\x04\x12\x16\n\x0epolicy_version\x18\t \x01(\x04\x12\x0e\n\x06idle_s\x18\n \x01(\x01\x12\x18\n\x10software_version\x18\x0b \x01(\t\x12\x12\n\nlast_error\x18\x0c \x01(\t\"\x0e\n\x0cPauseRequest\"\x0f\n\rPauseResponse\"\x0f\n\rResumeRequest\"\x10\n\x0eResumeResponse\"\x17\n\x15SaveCheckpointRequest\">\n\x16SaveCheckpointResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x04\"\r\n\x0bStopRequest\"\x0e\n\x0cStopResponse*\x80\x01\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x12\n\x0ePHASE_STARTING\x10\x01\x12\x12\n\x0ePHASE_TRAINING\x10\x02\x12\x10\n\x0cPHASE_PAUSED\x10\x03\x12\x12\n\x0ePHASE_STOPPING\x10\x04\x12\x12\n\x0ePHASE_FINISHED\x10\x05*\xa0\x01\n\nActorState\x12\x1b\n\x17\x41\x43TOR_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x41\x43TOR_STATE_JOINED\x10\x01\x12\x19\n\x15\x41\x43TOR_STATE_STREAMING\x10\x02\x12\x14\n\x10\x41\x43TOR_STATE_LOST\x10\x03\x12\x14\n\x10\x41\x43TOR_STATE_LEFT\x10\x04\x12\x16\n\x12\x41\x43TOR_STATE_FAILED\x10\x05\x32\x9a\x04\n\x0eLearnerService\x12J\n\tGetStatus\x12\x1d.rollcast.v1.GetStatusRequest\x1a\x1e.rollcast.v1.GetStatusResponse\x12R\n\x0bWatchStatus\x12\x1f.rollcast.v1.WatchStatusRequest\x1a .rollcast.v1.WatchStatusResponse0\x01\x12M\n\nListActors\x12\x1e.rollcast.v1.ListActorsRequest\x1a\x1f.rollcast.v1.ListActorsResponse\x12>\n\x05Pause\x12\x19.rollcast.v1.PauseRequest\x1a\x1a.rollcast.v1.PauseResponse\x12\x41\n\x06Resume\x12\x1a.rollcast.v1.ResumeRequest\x1a\x1b.rollcast.v1.ResumeResponse\x12Y\n\x0eSaveCheckpoint\x12\".rollcast.v1.SaveCheckpointRequest\x1a#.rollcast.v1.SaveCheckpointResponse\x12;\n\x04Stop\x12\x18.rollcast.v1.StopRequest\x1a\x19.rollcast.v1.StopResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rollcast.v1.learner_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PHASE']._serialized_start=1339
-  _globals['_PHASE']._serialized_end=1467
-  _globals['_ACTORSTATE']._serialized_start=1470
-  _globals['_ACTORSTATE']._serialized_end=1630
-  _globals['_LEARNERSTATUS']._serialized_start=43
-  _globals['_LEARNERSTATUS']._serialized_end=611
-  _globals['_GETSTATUSREQUEST']._serialized_start=613
-  _globals['_GETSTATUSREQUEST']._serialized_end=631
-  _globals['_GETSTATUSRESPONSE']._serialized_start=633
-  _globals['_GETSTATUSRESPONSE']._serialized_end=696
-  _globals['_WATCHSTATUSREQUEST']._serialized_start=698
-  _globals['_WATCHSTATUSREQUEST']._serialized_end=738
-  _globals['_WATCHSTATUSRESPONSE']._serialized_start=740
-  _globals['_WATCHSTATUSRESPONSE']._serialized_end=805
-  _globals['_LISTACTORSREQUEST']._serialized_start=807
-  _globals['_LISTACTORSREQUEST']._serialized_end=826
-  _globals['_LISTACTORSRESPONSE']._serialized_start=828
-  _globals['_LISTACTORSRESPONSE']._serialized_end=888
-  _globals['_ACTORINFO']._serialized_start=891
-  _globals['_ACTORINFO']._serialized_end=1148
-  _globals['_PAUSEREQUEST']._serialized_start=1150
-  _globals['_PAUSEREQUEST']._serialized_end=1164
-  _globals['_PAUSERESPONSE']._serialized_start=1166
-  _globals['_PAUSERESPONSE']._serialized_end=1181
-  _globals['_RESUMEREQUEST']._serialized_start=1183
-  _globals['_RESUMEREQUEST']._serialized_end=1198
-  _globals['_RESUMERESPONSE']._serialized_start=1200
-  _globals['_RESUMERESPONSE']._serialized_end=1216
-  _globals['_SAVECHECKPOINTREQUEST']._serialized_start=1218
-  _globals['_SAVECHECKPOINTREQUEST']._serialized_end=1241
-  _globals['_SAVECHECKPOINTRESPONSE']._serialized_start=1243
-  _globals['_SAVECHECKPOINTRESPONSE']._serialized_end=1305
-  _globals['_STOPREQUEST']._serialized_start=1307
-  _globals['_STOPREQUEST']._serialized_end=1320
-  _globals['_STOPRESPONSE']._serialized_start=1322
-  _globals['_STOPRESPONSE']._serialized_end=1336
-  _globals['_LEARNERSERVICE']._serialized_start=1633
-  _globals['_LEARNERSERVICE']._serialized_end=2171
+  _globals['_PHASE']._serialized_start=1436
+  _globals['_PHASE']._serialized_end=1564
+  _globals['_ACTORSTATE']._serialized_start=1567
+  _globals['_ACTORSTATE']._serialized_end=1727
+  _globals['_LEARNERSTATUS']._serialized_start=69
+  _globals['_LEARNERSTATUS']._serialized_end=708
+  _globals['_GETSTATUSREQUEST']._serialized_start=710
+  _globals['_GETSTATUSREQUEST']._serialized_end=728
+  _globals['_GETSTATUSRESPONSE']._serialized_start=730
+  _globals['_GETSTATUSRESPONSE']._serialized_end=793
+  _globals['_WATCHSTATUSREQUEST']._serialized_start=795
+  _globals['_WATCHSTATUSREQUEST']._serialized_end=835
+  _globals['_WATCHSTATUSRESPONSE']._serialized_start=837
+  _globals['_WATCHSTATUSRESPONSE']._serialized_end=902
+  _globals['_LISTACTORSREQUEST']._serialized_start=904
+  _globals['_LISTACTORSREQUEST']._serialized_end=923
+  _globals['_LISTACTORSRESPONSE']._serialized_start=925
+  _globals['_LISTACTORSRESPONSE']._serialized_end=985
+  _globals['_ACTORINFO']._serialized_start=988
+  _globals['_ACTORINFO']._serialized_end=1245
+  _globals['_PAUSEREQUEST']._serialized_start=1247
+  _globals['_PAUSEREQUEST']._serialized_end=1261
+  _globals['_PAUSERESPONSE']._serialized_start=1263
+  _globals['_PAUSERESPONSE']._serialized_end=1278
+  _globals['_RESUMEREQUEST']._serialized_start=1280
+  _globals['_RESUMEREQUEST']._serialized_end=1295
+  _globals['_RESUMERESPONSE']._serialized_start=1297
+  _globals['_RESUMERESPONSE']._serialized_end=1313
+  _globals['_SAVECHECKPOINTREQUEST']._serialized_start=1315
+  _globals['_SAVECHECKPOINTREQUEST']._serialized_end=1338
+  _globals['_SAVECHECKPOINTRESPONSE']._serialized_start=1340
+  _globals['_SAVECHECKPOINTRESPONSE']._serialized_end=1402
+  _globals['_STOPREQUEST']._serialized_start=1404
+  _globals['_STOPREQUEST']._serialized_end=1417
+  _globals['_STOPRESPONSE']._serialized_start=1419
+  _globals['_STOPRESPONSE']._serialized_end=1433
+  _globals['_LEARNERSERVICE']._serialized_start=1730
+  _globals['_LEARNERSERVICE']._serialized_end=2268
 # @@protoc_insertion_point(module_scope)

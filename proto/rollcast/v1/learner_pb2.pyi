@@ -1,3 +1,4 @@
+from rollcast.v1 import replay_pb2 as _replay_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -38,7 +39,7 @@ ACTOR_STATE_LEFT: ActorState
 ACTOR_STATE_FAILED: ActorState
 
 class LearnerStatus(_message.Message):
-    __slots__ = ("phase", "waiting_for", "waiting_s", "env_steps", "seconds", "env_steps_per_second", "updates", "updates_per_second", "policy_version", "policy_lag_mean", "policy_lag_max", "queue_size", "queue_capacity", "actors_alive", "actors_expected", "episodes", "mean_return", "duplicate_rollouts", "rejected_rollouts", "run_dir", "waiting_fraction", "software_version", "algorithm")
+    __slots__ = ("phase", "waiting_for", "waiting_s", "env_steps", "seconds", "env_steps_per_second", "updates", "updates_per_second", "policy_version", "policy_lag_mean", "policy_lag_max", "queue_size", "queue_capacity", "actors_alive", "actors_expected", "episodes", "mean_return", "duplicate_rollouts", "rejected_rollouts", "run_dir", "waiting_fraction", "software_version", "algorithm", "stale_trajectories", "replay")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
     WAITING_S_FIELD_NUMBER: _ClassVar[int]
@@ -62,6 +63,8 @@ class LearnerStatus(_message.Message):
     WAITING_FRACTION_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
     ALGORITHM_FIELD_NUMBER: _ClassVar[int]
+    STALE_TRAJECTORIES_FIELD_NUMBER: _ClassVar[int]
+    REPLAY_FIELD_NUMBER: _ClassVar[int]
     phase: Phase
     waiting_for: str
     waiting_s: float
@@ -85,7 +88,9 @@ class LearnerStatus(_message.Message):
     waiting_fraction: float
     software_version: str
     algorithm: str
-    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., waiting_for: _Optional[str] = ..., waiting_s: _Optional[float] = ..., env_steps: _Optional[int] = ..., seconds: _Optional[float] = ..., env_steps_per_second: _Optional[float] = ..., updates: _Optional[int] = ..., updates_per_second: _Optional[float] = ..., policy_version: _Optional[int] = ..., policy_lag_mean: _Optional[float] = ..., policy_lag_max: _Optional[int] = ..., queue_size: _Optional[int] = ..., queue_capacity: _Optional[int] = ..., actors_alive: _Optional[int] = ..., actors_expected: _Optional[int] = ..., episodes: _Optional[int] = ..., mean_return: _Optional[float] = ..., duplicate_rollouts: _Optional[int] = ..., rejected_rollouts: _Optional[int] = ..., run_dir: _Optional[str] = ..., waiting_fraction: _Optional[float] = ..., software_version: _Optional[str] = ..., algorithm: _Optional[str] = ...) -> None: ...
+    stale_trajectories: int
+    replay: _replay_pb2.ReplayStatus
+    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., waiting_for: _Optional[str] = ..., waiting_s: _Optional[float] = ..., env_steps: _Optional[int] = ..., seconds: _Optional[float] = ..., env_steps_per_second: _Optional[float] = ..., updates: _Optional[int] = ..., updates_per_second: _Optional[float] = ..., policy_version: _Optional[int] = ..., policy_lag_mean: _Optional[float] = ..., policy_lag_max: _Optional[int] = ..., queue_size: _Optional[int] = ..., queue_capacity: _Optional[int] = ..., actors_alive: _Optional[int] = ..., actors_expected: _Optional[int] = ..., episodes: _Optional[int] = ..., mean_return: _Optional[float] = ..., duplicate_rollouts: _Optional[int] = ..., rejected_rollouts: _Optional[int] = ..., run_dir: _Optional[str] = ..., waiting_fraction: _Optional[float] = ..., software_version: _Optional[str] = ..., algorithm: _Optional[str] = ..., stale_trajectories: _Optional[int] = ..., replay: _Optional[_Union[_replay_pb2.ReplayStatus, _Mapping]] = ...) -> None: ...
 
 class GetStatusRequest(_message.Message):
     __slots__ = ()

@@ -53,12 +53,38 @@ class ReplayInfo(_message.Message):
     def __init__(self, size: _Optional[int] = ..., capacity: _Optional[int] = ..., n_bytes: _Optional[int] = ..., inserted: _Optional[int] = ..., sampled: _Optional[int] = ..., ignored_updates: _Optional[int] = ..., min_size: _Optional[int] = ..., difference: _Optional[float] = ..., min_diff: _Optional[float] = ..., max_diff: _Optional[float] = ..., waiting: _Optional[_Iterable[_Union[ReplayWaiting, _Mapping]]] = ..., substeps: _Optional[_Iterable[_Union[_space_pb2.SubstepSpaces, _Mapping]]] = ..., n_rollout_steps: _Optional[int] = ..., n_sample_steps: _Optional[int] = ..., entry_bytes: _Optional[int] = ...) -> None: ...
 
 class ReplayWaiting(_message.Message):
-    __slots__ = ("reason", "seconds")
+    __slots__ = ("reason", "seconds", "who")
     REASON_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
+    WHO_FIELD_NUMBER: _ClassVar[int]
     reason: str
     seconds: float
-    def __init__(self, reason: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
+    who: str
+    def __init__(self, reason: _Optional[str] = ..., seconds: _Optional[float] = ..., who: _Optional[str] = ...) -> None: ...
+
+class ReplayStatus(_message.Message):
+    __slots__ = ("size", "capacity", "n_bytes", "inserted", "sampled", "min_size", "difference", "min_diff", "max_diff", "waiting")
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    N_BYTES_FIELD_NUMBER: _ClassVar[int]
+    INSERTED_FIELD_NUMBER: _ClassVar[int]
+    SAMPLED_FIELD_NUMBER: _ClassVar[int]
+    MIN_SIZE_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCE_FIELD_NUMBER: _ClassVar[int]
+    MIN_DIFF_FIELD_NUMBER: _ClassVar[int]
+    MAX_DIFF_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    size: int
+    capacity: int
+    n_bytes: int
+    inserted: int
+    sampled: int
+    min_size: int
+    difference: float
+    min_diff: float
+    max_diff: float
+    waiting: _containers.RepeatedCompositeFieldContainer[ReplayWaiting]
+    def __init__(self, size: _Optional[int] = ..., capacity: _Optional[int] = ..., n_bytes: _Optional[int] = ..., inserted: _Optional[int] = ..., sampled: _Optional[int] = ..., min_size: _Optional[int] = ..., difference: _Optional[float] = ..., min_diff: _Optional[float] = ..., max_diff: _Optional[float] = ..., waiting: _Optional[_Iterable[_Union[ReplayWaiting, _Mapping]]] = ...) -> None: ...
 
 class SampleRequest(_message.Message):
     __slots__ = ("batch_size", "n_batches", "timeout_s")

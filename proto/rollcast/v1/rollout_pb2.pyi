@@ -65,16 +65,18 @@ class PolicySpec(_message.Message):
     def __init__(self, network: _Optional[str] = ..., hidden_sizes: _Optional[_Iterable[int]] = ..., activation: _Optional[str] = ..., head: _Optional[str] = ...) -> None: ...
 
 class StreamRolloutsRequest(_message.Message):
-    __slots__ = ("open", "rollout", "frame", "failure")
+    __slots__ = ("open", "rollout", "frame", "failure", "body")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     ROLLOUT_FIELD_NUMBER: _ClassVar[int]
     FRAME_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
     open: OpenStream
     rollout: Rollout
     frame: TensorFrame
     failure: ActorFailure
-    def __init__(self, open: _Optional[_Union[OpenStream, _Mapping]] = ..., rollout: _Optional[_Union[Rollout, _Mapping]] = ..., frame: _Optional[_Union[TensorFrame, _Mapping]] = ..., failure: _Optional[_Union[ActorFailure, _Mapping]] = ...) -> None: ...
+    body: bytes
+    def __init__(self, open: _Optional[_Union[OpenStream, _Mapping]] = ..., rollout: _Optional[_Union[Rollout, _Mapping]] = ..., frame: _Optional[_Union[TensorFrame, _Mapping]] = ..., failure: _Optional[_Union[ActorFailure, _Mapping]] = ..., body: _Optional[bytes] = ...) -> None: ...
 
 class OpenStream(_message.Message):
     __slots__ = ("actor_id", "incarnation")
@@ -139,14 +141,12 @@ class EpisodeStatistics(_message.Message):
     def __init__(self, env_index: _Optional[int] = ..., episode_return: _Optional[float] = ..., n_steps: _Optional[int] = ...) -> None: ...
 
 class TensorFrame(_message.Message):
-    __slots__ = ("sequence", "offset", "data")
+    __slots__ = ("sequence", "offset")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
-    DATA_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     offset: int
-    data: bytes
-    def __init__(self, sequence: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, sequence: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class ActorFailure(_message.Message):
     __slots__ = ("exception_type", "message", "traceback", "env_seed")

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from learner.control import TrainingControl
+from learner.experience import FreshExperience
 from learner.progress import TrainingProgress
 from services.errors import NotReadyError, RefusedError
 from services.status import Phase
@@ -12,7 +13,7 @@ from tests.actor_kinds import make_actors
 
 def attached(save=None) -> TrainingControl:
     control = TrainingControl(algorithm="impala", run_dir=Path("runs/x"))
-    control.attach(make_actors("sequential"), TrainingProgress(), save)
+    control.attach(FreshExperience(make_actors("sequential")), TrainingProgress(), save)
     control.enter(Phase.TRAINING)
     return control
 
@@ -21,6 +22,12 @@ def test_status_before_anything_is_there():
     status = TrainingControl(algorithm="impala", run_dir=None).status()
     assert status.phase is Phase.STARTING
     assert "networks" in status.waiting_for
+
+
+def test_the_status_of_an_algorithm_without_a_buffer_has_none():
+    status = attached().status()
+    assert status.replay is None
+    assert (status.duplicate_rollouts, status.rejected_rollouts, status.stale_trajectories) == (0, 0, 0)
 
 
 def test_no_update_starts_while_paused_and_pausing_waits_for_the_running_one():

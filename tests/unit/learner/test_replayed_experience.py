@@ -1,3 +1,7 @@
+import logging
+import math
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -5,17 +9,21 @@ import torch
 from actor.environments.make import EnvironmentFactory
 from actor.policies.torch_policy import TorchPolicy
 from learner.actors.sequential import SequentialDistributedActors
+from learner.algorithms.schedules import Schedule, linear
 from learner.replay.buffer import ReplayBuffer
 from learner.replay.replay_settings import ReplaySettings
 from learner.replayed_experience import MAX_TRAJECTORIES, ReplayedExperience
+from learner.rollout_queue import RolloutSlice
 from learner.training_run import probe_spaces
 from services.errors import CollectInterruptedError
 from services.policies import PolicySpec
+from services.replay import ReplayWaiting
+from services.rollouts import Rollout
 
 T, BATCH = 4, 16
 
 
-def make_source(**replay: object) -> ReplayedExperience:
+def make_source(*, beta: Schedule | None = None, **replay: object) -> ReplayedExperience:
     env_factory = EnvironmentFactory("tests.environments:CountingEnv", {})
     policy = TorchPolicy(probe_spaces(env_factory), PolicySpec(hidden_sizes=(4,)))
     actors = SequentialDistributedActors(env_factory, policy, T, 1, 1, envs_per_actor=2)
@@ -26,7 +34,7 @@ def make_source(**replay: object) -> ReplayedExperience:
         batch_size=BATCH,
         n_envs=MAX_TRAJECTORIES,
     )
-    return ReplayedExperience(actors, buffer, policy=policy, batch_size=BATCH)
+    return ReplayedExperience(actors, buffer, policy=policy, batch_size=BATCH, beta=beta)
 
 
 def test_it_fills_first_and_then_keeps_the_ratio():
@@ -62,6 +70,85 @@ def test_priorities_reach_the_buffer():
         again = source.next("cpu").batch
         assert np.count_nonzero(again.keys == chosen) > BATCH / 2
         source.learnt(again, None)
+
+
+def test_the_trainers_wait_for_the_buffer_is_told_with_the_numbers(monkeypatch: pytest.MonkeyPatch):
+    with make_source(samples_per_insert=4.0, error_buffer=400.0) as source:
+        told: list[tuple[str, tuple[ReplayWaiting, ...]]] = []
+        play = source.actors.next_slice
+
+        def next_slice(*args: object, **kwargs: object) -> RolloutSlice:
+            with source.actors.waiting.waiting_for("rollouts"):
+                told.append((source.actors.waiting.current()[0], source.replay_status().waiting))
+            return play(*args, **kwargs)
+
+        monkeypatch.setattr(source.actors, "next_slice", next_slice)
+        source.next("cpu")
+        assert [reason for reason, _ in told] == [
+            f"the replay buffer: a sample of 16 waits for {40 - size} entries: {size} of 40, and so for rollouts"
+            for size in range(0, 40, 8)
+        ]
+        for reason, (wait,) in told:
+            assert wait.who == "the trainer"
+            assert wait.reason in reason
+        assert source.actors.waiting.current() == ("", 0.0)
+        assert source.replay_status().waiting == ()
+        assert source.metrics()["replay/sample_wait_s"] > 0
+
+
+def ahead(source: ReplayedExperience) -> Rollout:
+    """Puts rollouts in until the limiter refuses one; says which."""
+    while source._insert(rollout := source.actors.next_slice(MAX_TRAJECTORIES).to_rollout()):
+        pass
+    return rollout
+
+
+def test_rollouts_that_are_held_back_are_told_while_the_trainer_trains(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.INFO)
+    with make_source(samples_per_insert=4.0, error_buffer=400.0) as source:
+        ahead(source)
+        (wait,) = source.replay_status().waiting
+        assert wait.who == "the actors"
+        assert wait.reason.startswith("an insertion of 8 waits for ")
+        before = source.replay_status()
+        assert (before.size, before.inserted, before.sampled) == (136, 136, 0)
+        assert (before.difference, before.min_diff, before.max_diff) == (544, -240, 560)
+        now, real = time.monotonic() + 30.0, time.monotonic
+        monkeypatch.setattr(time, "monotonic", lambda: now)
+        assert source.next("cpu").env_steps == 136
+        assert source.metrics()["replay/waiting"] == 0, "one batch pays for what was refused"
+        assert source.metrics()["replay/insert_wait_s"] == pytest.approx(30.0, abs=5.0)
+        assert "replay buffer to take rollouts in: an insertion of 8 waits for 16 samples" in caplog.messages[-1]
+        monkeypatch.setattr(time, "monotonic", real)
+        assert source.next("cpu").env_steps == 8, "it is in"
+        assert source.replay_status().waiting == ()
+
+
+def test_metrics_have_the_counters_of_the_buffer():
+    with make_source(samples_per_insert=4.0, error_buffer=400.0) as source:
+        source.next("cpu")
+        source.next("cpu")
+        metrics = source.metrics()
+    assert (metrics["replay/size"], metrics["replay/inserts"], metrics["replay/samples"]) == (40, 40, 2 * BATCH)
+    assert metrics["replay/samples_per_insert"] == 2 * BATCH / 40
+    assert (metrics["replay/min_diff"], metrics["replay/difference"], metrics["replay/max_diff"]) == (-240, 128, 560)
+
+
+def test_without_a_limit_there_is_no_band_to_write():
+    with make_source() as source:
+        source.next("cpu")
+        assert "replay/max_diff" not in source.metrics()
+        assert source.replay_status().max_diff == math.inf
+
+
+def test_beta_follows_the_progress_of_training():
+    with make_source(sampler="prioritized", beta=linear(0.3, 1.0)) as source:
+        for progress, beta in ((0.0, 0.3), (0.5, 0.65), (1.0, 1.0)):
+            source.next("cpu", progress=progress)
+            assert source.metrics()["replay/beta"] == source.buffer._sampler._beta == pytest.approx(beta)
+    assert "replay/beta" not in make_source().metrics()
 
 
 def test_a_stop_ends_the_wait():

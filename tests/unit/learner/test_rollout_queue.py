@@ -3,7 +3,8 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.rollout_queue import RolloutQueue
+from learner.rollout_queue import RolloutQueue, RolloutSlice
+from tests.processes import wait_until
 from tests.rollout_samples import make_rollout
 
 
@@ -59,6 +60,50 @@ def test_close_refuses_and_wakes():
     assert accepted == [False]
     assert queue.get(2, 0) is not None, "what was accepted can still be taken"
     assert not queue.put(make_rollout(sequence=3), is_active=always)
+
+
+def wait_in_thread(queue: RolloutQueue, enough: int) -> tuple[threading.Thread, list[RolloutSlice | None]]:
+    """A consumer that has begun to wait."""
+    taken: list[RolloutSlice | None] = []
+    thread = threading.Thread(target=lambda: taken.append(queue.get(9, 20, enough=enough)))
+    thread.start()
+    wait_until(lambda: queue._n_awaited == enough, "the consumer to wait")
+    return thread, taken
+
+
+def test_a_consumer_is_woken_once_there_is_enough():
+    queue = RolloutQueue(4)
+    consumer, taken = wait_in_thread(queue, 3)
+    queue.put(make_rollout(sequence=1), is_active=always)
+    consumer.join(0.1)
+    assert consumer.is_alive(), "two of three"
+    queue.put(make_rollout(sequence=2), is_active=always)
+    consumer.join(5)
+    assert [piece.rollout.sequence for piece in taken if piece] == [1]
+
+
+def test_a_consumer_takes_less_than_enough_from_a_queue_where_somebody_waits_for_room():
+    queue = RolloutQueue(2)
+    consumer, taken = wait_in_thread(queue, 9)
+    for sequence in range(1, 6):
+        queue.put(make_rollout(sequence=sequence), is_active=always)
+    assert consumer.is_alive()
+    assert queue.size == 10, "what the consumer waits for is no burden"
+    producer = threading.Thread(target=queue.put, args=(make_rollout(sequence=6),), kwargs={"is_active": always})
+    producer.start()
+    consumer.join(5)
+    assert [piece.rollout.sequence for piece in taken if piece] == [1]
+    while queue.get(9, 0):
+        pass
+    producer.join(5)
+    assert not producer.is_alive()
+
+
+def test_a_consumer_gets_what_is_there_when_its_time_is_over():
+    queue = RolloutQueue(4)
+    queue.put(make_rollout(sequence=1), is_active=always)
+    assert queue.get(9, 0.01, enough=3).rollout.sequence == 1
+    assert queue.get(9, 0.01, enough=3) is None
 
 
 @given(st.lists(st.sampled_from(["put", "reserve", "release", "get"]), max_size=60), st.integers(1, 9))

@@ -1,11 +1,60 @@
+from collections.abc import Mapping
+
 import torch
 
+from learner.actors.base import DistributedActors
 from learner.algorithms.impala import Impala
 from learner.algorithms.impala_settings import ImpalaSettings
 from learner.control import TrainingControl
-from learner.experience import FreshExperience
+from learner.experience import Experience, FreshExperience
 from learner.trainer import Schedule, Trainer
 from tests.actor_kinds import make_actors
+
+
+class KeptMetrics:
+    """A writer that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.records: list[dict[str, float]] = []
+
+    def write(self, env_steps: int, metrics: Mapping[str, float]) -> None:
+        self.records.append(dict(metrics))
+
+    def close(self) -> None:
+        pass
+
+
+class Instrumented(FreshExperience):
+    """Fresh rollouts, with figures of their own."""
+
+    def __init__(self, actors: DistributedActors) -> None:
+        super().__init__(actors)
+        self.progress: list[float] = []
+
+    def next(self, learner_device: str, *, progress: float = 0.0) -> Experience:
+        self.progress.append(progress)
+        return super().next(learner_device, progress=progress)
+
+    def metrics(self) -> dict[str, float]:
+        return {"replay/size": len(self.progress)}
+
+
+def test_metrics_have_what_was_dropped_and_what_the_source_tells():
+    actors, kept = make_actors("sequential"), KeptMetrics()
+    source = Instrumented(actors)
+    trainer = Trainer(
+        source,
+        Impala(actors.policy.spaces, actors.policy.spec, ImpalaSettings()),
+        TrainingControl(algorithm="impala", run_dir=None),
+        Schedule(total_steps=100, stop_return=None, log_interval_s=0.0),
+        device=torch.device("cpu"),
+        writers=[kept],
+    )
+    trainer.run()
+    for name in ("queue/stale_trajectories", "queue/duplicate_rollouts", "queue/rejected_rollouts"):
+        assert kept.records[-1][name] == 0
+    assert [record["replay/size"] for record in kept.records] == list(range(1, len(kept.records) + 1))
+    assert source.progress == [16 * update / 100 for update in range(7)], "the source knows how far training is"
 
 
 def test_episodes_are_kept_until_the_next_record_only():

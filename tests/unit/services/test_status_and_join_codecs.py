@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rollcast.v1 import learner_pb2, rollout_pb2
+from rollcast.v1 import learner_pb2, replay_pb2, rollout_pb2
 
 from services.errors import InvalidInputError, InvalidSpaceError, ProtocolMismatchError
 from services.join_codec import (
@@ -16,6 +16,7 @@ from services.join_codec import (
 )
 from services.joining import JoinAgreement, JoinOffer
 from services.policies import PolicyHead, PolicySpec
+from services.replay import ReplayStatus, ReplayWaiting
 from services.status import ActorInfo, ActorState, LearnerStatus, Phase
 from services.status_codec import actor_from_proto, actor_to_proto, status_from_proto, status_to_proto
 from tests.unit.services.rollout_examples import NESTED
@@ -43,6 +44,14 @@ AGREEMENT = JoinAgreement(
 )
 
 
+REPLAY_STATUSES = st.builds(
+    ReplayStatus,
+    **{name: st.integers(0, 2**64 - 1) for name in ("size", "capacity", "n_bytes", "inserted", "sampled", "min_size")},
+    **{name: st.floats(allow_nan=False) for name in ("difference", "min_diff", "max_diff")},
+    waiting=st.lists(
+        st.builds(ReplayWaiting, reason=st.text(), seconds=st.floats(0, 9), who=st.text()), max_size=3
+    ).map(tuple),
+)
 STATUSES = st.builds(
     LearnerStatus,
     phase=st.sampled_from(Phase),
@@ -50,6 +59,8 @@ STATUSES = st.builds(
     mean_return=st.none() | st.floats(allow_nan=False),
     waiting_for=st.text(),
     waiting_s=st.floats(0, 9),
+    stale_trajectories=st.integers(0, 2**64 - 1),
+    replay=st.none() | REPLAY_STATUSES,
 )
 ACTORS = st.builds(
     ActorInfo,
@@ -77,6 +88,8 @@ def test_actor_round_trip(actor):
     [
         (LearnerStatus, learner_pb2.LearnerStatus),
         (ActorInfo, learner_pb2.ActorInfo),
+        (ReplayStatus, replay_pb2.ReplayStatus),
+        (ReplayWaiting, replay_pb2.ReplayWaiting),
         (JoinAgreement, rollout_pb2.JoinResponse),
     ],
 )

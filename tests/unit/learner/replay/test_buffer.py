@@ -1,5 +1,7 @@
 import dataclasses
+import logging
 import threading
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -21,7 +23,14 @@ from tests.unit.learner.replay.played_rollouts import SPACES, World, check_trans
 T = 4
 
 
-def make_buffer(*, batch_size: int = 2, seed: int = 0, n_envs: int = 2, **settings) -> ReplayBuffer:
+def make_buffer(
+    *,
+    batch_size: int = 2,
+    seed: int = 0,
+    n_envs: int = 2,
+    announce: Callable[[str], None] = logging.info,
+    **settings,
+) -> ReplayBuffer:
     return ReplayBuffer(
         ReplaySettings(**{"capacity": 40, **settings}),
         SPACES,
@@ -29,7 +38,41 @@ def make_buffer(*, batch_size: int = 2, seed: int = 0, n_envs: int = 2, **settin
         batch_size=batch_size,
         n_envs=n_envs,
         seed=seed,
+        announce=announce,
     )
+
+
+def test_what_it_takes_is_logged_where_nobody_asks_for_it(caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(logging.INFO):
+        ReplayBuffer(ReplaySettings(capacity=40, entry="rollouts"), SPACES, n_rollout_steps=T, batch_size=2)
+    (line,) = caplog.messages
+    assert line.startswith("replay buffer: 40 rollouts of ")
+    assert line.endswith("of memory are available")
+
+
+def test_beta_can_be_changed_while_the_buffer_is_used():
+    buffer = make_buffer(sampler="prioritized", alpha=1.0, beta=0.0, batch_size=8, min_size=8)
+    buffer.insert(played())
+    keys = np.unique(buffer.sample(8).keys)
+    buffer.update_priorities(keys, np.arange(1.0, len(keys) + 1))
+    for beta in (0.0, 0.5, 1.0):
+        buffer.set_beta(beta)
+        sample = buffer.sample(8)
+        priorities = np.searchsorted(keys, sample.keys) + 1.0
+        np.testing.assert_allclose(sample.weights, (priorities / priorities.min()) ** -beta, rtol=1e-6)
+
+
+@pytest.mark.parametrize("beta", [-0.1, 1.1, np.nan])
+def test_a_beta_that_is_none_is_refused_and_changes_nothing(beta: float):
+    with pytest.raises(InvalidInputError, match=f"beta is {beta}; expected from 0"):
+        make_buffer(sampler="prioritized").set_beta(beta)
+
+
+def test_beta_means_nothing_to_other_samplers():
+    buffer = make_buffer(sampler="uniform")
+    buffer.insert(played())
+    buffer.set_beta(1.0)
+    assert (buffer.sample(2).weights == 1.0).all()
 
 
 def played(world: World | None = None):
@@ -93,10 +136,16 @@ def test_sizes_below_one_are_refused(argument: str):
 
 def test_a_machine_without_the_memory_refuses_with_the_numbers(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(memory, "available_bytes", lambda: 1_500_000)
-    with pytest.raises(
-        ConfigurationError, match=r"a replay buffer of 1,000,000 transitions takes 34\.6 MB, and 1\.5 MB"
-    ):
-        make_buffer(capacity=1_000_000)
+    announced: list[str] = []
+    with pytest.raises(ConfigurationError) as error:
+        make_buffer(capacity=1_000_000, announce=announced.append)
+    assert str(error.value).startswith(
+        "a replay buffer of 1,000,000 transitions of 34.6 bytes takes 34.6 MB, and 1.5 MB are available; expected"
+    )
+    assert "lower the buffer's capacity, set its capacity_bytes, or" in str(error.value)
+    assert announced == [
+        "replay buffer: 1,000,000 transitions of 34.6 bytes, 34.6 MB in all; 1.5 MB of memory are available"
+    ], "announced before it is refused, and so before it is allocated"
     assert make_buffer(capacity=1_000_000, capacity_bytes=1_400_000).info().n_bytes <= 1_400_000
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from learner.replay import memory
-from learner.replay.memory import available_bytes, check_memory, format_bytes
+from learner.replay.memory import available_bytes, check_memory, describe_available, format_bytes
 from services.errors import ConfigurationError
 
 
@@ -18,6 +18,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_machine_is_the_limit(machine: Path):
     assert available_bytes() == 8_000_000 * 1024
+    assert describe_available() == "8.2 GB of memory are available"
     (machine / "max").write_text("max\n")
     assert available_bytes() == 8_000_000 * 1024
 
@@ -40,6 +41,7 @@ def test_what_does_not_fit_is_refused_with_both_numbers(machine: Path):
 def test_a_system_that_does_not_say_is_believed(machine: Path):
     (machine / "meminfo").unlink()
     assert available_bytes() is None
+    assert describe_available() == "this system does not say how much memory is available"
     check_memory(10**18, what="this")
 
 

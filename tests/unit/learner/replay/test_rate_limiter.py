@@ -1,5 +1,6 @@
 import math
 import threading
+import time
 
 import pytest
 from hypothesis import settings
@@ -134,6 +135,32 @@ def test_who_waits_says_for_what_and_goes_on_when_it_comes():
     thread.join(10)
     assert sampled == [True]
     assert limiter.state().waiting == ()
+
+
+def test_who_asks_again_waits_from_its_first_refusal_until_it_is_let_in(monkeypatch: pytest.MonkeyPatch):
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    limiter = RateLimiter(1.0, min_size=2, max_insert=2, max_sample=2)
+    limiter.inserted(2)
+    limiter.inserted(2)
+    assert not limiter.await_insert(2, 0, always, who="b")
+    now += 3.0
+    assert not limiter.await_insert(1, 0, always, who="a")
+    assert not limiter.await_insert(2, 0, always, who="b")
+    assert not limiter.await_insert(2, 0, always)
+    b, a = limiter.state().waiting
+    assert (b.who, b.seconds, a.who, a.seconds) == ("b", 3.0, "a", 0.0)
+    assert b.reason == limiter.why_no_insert(2)
+    limiter.sampled(1)
+    assert [wait.who for wait in limiter.state().waiting] == ["b"], "the other may go on"
+    assert "(4 inserted + 2) * 1 - 1 sampled" in limiter.state().waiting[0].reason, "the numbers as they are now"
+    assert limiter.await_insert(1, 0, always, who="a")
+    limiter.sampled(1)
+    assert limiter.await_insert(2, 0, always, who="b")
+    limiter.inserted(2)
+    assert limiter.state().waiting == (), "who was let in does not wait"
+    assert not limiter.await_insert(2, 0, always, who="b")
+    assert limiter.state().waiting[0].seconds == 0.0
 
 
 def test_a_wait_ends_by_its_deadline_or_when_nobody_is_there_any_more():

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from learner.replay.insertion_order import Fifo, Lifo
 from learner.replay.prioritized import LowestPriority, Prioritized, check_priorities
-from learner.replay.samplers import Sampler, Slots, Uniform, UniformRows
+from learner.replay.samplers import Sampler, Slots, Uniform
+from learner.replay.uniform_rows import UniformRows
 from services.errors import InvalidInputError, NotReadyError
 
 N_SLOTS = 50

@@ -74,6 +74,21 @@ def test_a_ring_full_of_episode_ends_still_holds_half_its_capacity(has_reset_row
     assert 20 <= ring_.size <= 40
 
 
+def test_no_slot_outside_the_span_is_an_entry():
+    world, ring_ = World(n_steps=4, has_reset_rows=False), ring(4, 20)
+    every = np.arange(ring_.n_slots)
+    for lap in range(20):
+        ring_.insert(world.play(random_ends(RNG, 4, 2))[0])
+        if lap == 9:
+            ring_.clear()
+            assert not ring_.is_entry(every).any()
+            continue
+        first, n_rows = ring_.span
+        inside = (every - first) % ring_.n_slots < n_rows
+        assert np.count_nonzero(ring_.is_entry(every)) == ring_.size
+        assert not ring_.is_entry(every[~inside]).any()
+
+
 def test_keys_are_never_given_again():
     world, ring_, seen = World(n_steps=4, has_reset_rows=False), ring(4, 10), set()
     for lap in range(20):

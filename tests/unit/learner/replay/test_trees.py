@@ -39,6 +39,36 @@ def test_total_and_leaves_follow_every_update_and_of_doubles_the_last_stays(capa
         np.testing.assert_allclose(tree.total, leaves.sum())
 
 
+@pytest.mark.parametrize("n_sets", [2, 20, 400], ids=["few", "some", "more than there are nodes"])
+@pytest.mark.parametrize("capacity", [17, 5000, 40_000])
+def test_a_tree_read_after_many_updates_is_the_tree_read_after_each(capacity: int, n_sets: int):
+    rng = np.random.default_rng(capacity)
+    often, seldom, leaves = SumTree(capacity), SumTree(capacity), np.zeros(capacity)
+    smallest = MinTree(capacity)
+    for _ in range(n_sets):
+        first, n = rng.integers(capacity), rng.integers(1, 200)
+        indices = np.concatenate([np.arange(first, first + n) % capacity, rng.integers(0, capacity, 8)])
+        values = rng.integers(1, 9, len(indices)).astype(np.float64)
+        for tree in (often, seldom, smallest):
+            tree.set(indices, values)
+        leaves[indices] = values
+        assert often.total == leaves.sum()
+    assert seldom.total == leaves.sum()
+    prefix_sums = np.linspace(0, leaves.sum(), 100, endpoint=False)
+    np.testing.assert_array_equal(seldom.find(prefix_sums), often.find(prefix_sums))
+    np.testing.assert_array_equal(np.sort(smallest.get(smallest.smallest(5))), np.sort(leaves[leaves > 0])[:5])
+
+
+def test_a_cleared_tree_forgets_updates_that_were_never_read():
+    tree = SumTree(1000)
+    tree.set(np.arange(300), np.ones(300))
+    tree.clear()
+    assert tree.total == 0.0
+    tree.set(np.array([7]), np.array([2.0]))
+    assert tree.total == 2.0
+    assert tree.find(np.array([1.0])).tolist() == [7]
+
+
 def test_nothing_drifts_when_large_and_small_values_take_turns():
     tree, rng = SumTree(1000), np.random.default_rng(0)
     for _ in range(300):
