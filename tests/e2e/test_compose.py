@@ -178,3 +178,30 @@ class TestImages:
     def test_the_learner_image_is_the_whole_command(self, engine, images):
         output = engine.containers.run(images["rollcast-learner"], ["--version"], remove=True, network_mode="none")
         assert output.decode().startswith("rollcast ")
+
+
+def off_policy(algorithm, env_id, total_steps):
+    return {"ROLLCAST_ALGORITHM": algorithm, "ROLLCAST_ENV_ID": env_id, "ROLLCAST_TOTAL_STEPS": str(total_steps)}
+
+
+# What random actions return: about -1200 in Pendulum, 22 in CartPole.
+@pytest.mark.parametrize(
+    ("compose", "learnt"),
+    [(off_policy("sac", "Pendulum-v1", 8_000), -600), (off_policy("dqn", "CartPole-v1", 30_000), 150)],
+    indirect=["compose"],
+    ids=["sac", "dqn"],
+)
+def test_off_policy_algorithms_are_a_setting_of_the_same_stack(compose, learnt, tmp_path):
+    compose.up(n_actors=2)
+    with Watch(compose.address()) as watch:
+        watch.wait_for_training(2)
+        wait_until(lambda: watch.client.status().replay.sampled > 0, "batches from the replay buffer")
+        watch.wait_for_progress()
+        ended = {"runs-folder": [0], "learner": [0], "actor": [0, 0]}
+        wait_until(lambda: compose.exit_codes() == ended, "the end of training", 240)
+
+    (run,) = compose.runs.iterdir()
+    figures = tmp_path / "evaluation.json"
+    done = rollcast("evaluate", run, "--n-episodes", 20, "--summary-json", figures)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(figures.read_text())["mean"] > learnt
