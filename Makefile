@@ -68,6 +68,11 @@ bench: env ## run every benchmark, one after the other, and print their tables; 
 	  echo "== python -m benchmarks.$$name" && $(BIN)/python -m benchmarks.$$name $(ARGS) || exit 1; \
 	done
 
+# constraints.txt keeps them from bringing another torch or numpy.
+.PHONY: peers
+peers: env ## install the peers that `make bench ONLY=replay ARGS=--peers` measures beside ours
+	$(BIN)/pip install --quiet $(CONSTRAINTS) --group peers
+
 # -- the steps of make test --
 
 .PHONY: format

@@ -1,15 +1,17 @@
 """The replay buffer beside a bare gather in numpy and beside its peers, in the same run.
 
-    python -m benchmarks.replay [--rounds 15] [--calls 60] [--only images] [--peers]
+    python -m benchmarks.replay [--rounds 15] [--calls 60] [--only images] [--peers] [--plot FILE.svg]
 
 Times are of the processor, not of the clock: everything here runs in one thread, and whoever else works on the machine
-is not to count. Contestants take turns, round by round; printed is each one's best round, and their ratio.
+is not to count. Contestants take turns, round by round; printed are each one's median, and the median of the rounds'
+ratios. `make peers` installs what --peers and --plot need.
 """
 
 import argparse
 import gc
+import importlib.util
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,8 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from benchmarks import replay_peers
-from benchmarks.replay_peers import BATCH_SIZE
+from benchmarks.replay_peers import BATCH_SIZE, Call
+from benchmarks.replay_plot import draw_plot
 from benchmarks.table import print_table
 from learner.replay.buffer import ReplayBuffer
 from learner.replay.replay_settings import ReplaySettings
@@ -27,6 +30,8 @@ from services.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
 
 N_STEPS = 100
 N_PRIORITIES = 512
+# Every second is in the table when nothing is drawn.
+PLOT_CAPACITIES = (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000)
 # Name, observation space, entries.
 LOADS = (
     ("4 floats, 1M", Box(-10, 10, (4,), np.float32), 1_000_000),
@@ -35,17 +40,17 @@ LOADS = (
 )
 
 
-def best_times(contestants: Mapping[str, Callable[[], object]], rounds: int, calls: int) -> dict[str, float]:
-    """Seconds a call in the best round of each."""
-    best = dict.fromkeys(contestants, np.inf)
-    for _ in range(rounds):
+def round_times(contestants: Mapping[str, Call], rounds: int, calls: int) -> dict[str, np.ndarray]:
+    """Seconds a call of each, `[rounds]`."""
+    times = {name: np.zeros(rounds) for name in contestants}
+    for turn in range(rounds):
         for name, call in contestants.items():
             call()
             started = time.process_time()
             for _ in range(calls):
                 call()
-            best[name] = min(best[name], (time.process_time() - started) / calls)
-    return best
+            times[name][turn] = (time.process_time() - started) / calls
+    return times
 
 
 def spaces_of(space: Box) -> EnvironmentSpaces:
@@ -81,7 +86,7 @@ def rollout_of(space: Box, n_steps: int, n_envs: int = 1) -> Rollout:
 
 
 def full_buffer(space: Box, capacity: int, n_rollout_steps: int = N_STEPS, **settings: Any) -> ReplayBuffer:
-    """A buffer that has begun to overwrite."""
+    """A buffer in the middle of its second round, as buffers mostly are: its newest rows lie before its oldest."""
     buffer = ReplayBuffer(
         ReplaySettings(capacity=capacity, **settings),
         spaces_of(space),
@@ -89,7 +94,7 @@ def full_buffer(space: Box, capacity: int, n_rollout_steps: int = N_STEPS, **set
         batch_size=BATCH_SIZE,
     )
     rollout = rollout_of(space, n_rollout_steps)
-    for _ in range(capacity // n_rollout_steps + 2):
+    for _ in range(3 * capacity // (2 * n_rollout_steps)):
         buffer.insert(rollout)
     return buffer
 
@@ -101,69 +106,71 @@ def sampling(options: argparse.Namespace) -> None:
         if options.only and options.only not in name:
             continue
         buffer = full_buffer(space, capacity)
-        ours: dict[str, Callable[[], object]] = {"ours": lambda buffer=buffer: buffer.sample(BATCH_SIZE)}
-        peers = [
-            ("bare gather", lambda s=space, n=capacity: replay_peers.bare_gather(s, n, fancy=True)),
-            ("bare np.take", lambda s=space, n=capacity: replay_peers.bare_gather(s, n, fancy=False)),
-        ]
+        contestants: dict[str, Call] = {"ours": lambda buffer=buffer: buffer.sample(BATCH_SIZE)}
+        contestants |= replay_peers.bare_gathers(space, capacity)
         if options.peers:
-            peers += [
-                ("SB3", lambda s=space, n=capacity: replay_peers.stable_baselines(s, n)),
-                ("cpprb", lambda s=space, n=capacity: _sampler(replay_peers.cpprb(s, n))),
-            ]
-        for peer, make in peers:  # one at a time, because of the memory
-            call = make()
-            if call is None:
-                rows.append((name, peer, "not installed", "", "", ""))
-                continue
-            times = best_times({**ours, peer: call}, options.rounds, options.calls)
-            mine, theirs = times["ours"], times[peer]
-            rows.append(
-                (
-                    name,
-                    peer,
-                    f"{BATCH_SIZE / theirs / 1e6:.2f} M/s",
-                    f"{BATCH_SIZE / mine / 1e6:.2f} M/s",
-                    f"{mine / theirs:.2f}",
-                    "<= 1.3" if peer == "bare gather" else "" if peer == "bare np.take" else "< 1",
-                )
-            )
-            del call
-            gc.collect()
-        del buffer, ours
+            contestants |= replay_peers.sample_calls(space, capacity)
+        times = round_times(contestants, options.rounds, options.calls)
+        mine = times.pop("ours")
+        for peer, theirs in times.items():
+            speeds = [f"{BATCH_SIZE / np.median(seconds) / 1e6:.2f} M/s" for seconds in (theirs, mine)]
+            target = "<= 1.3" if peer.startswith("bare") else "< 1"
+            rows.append((name, peer, *speeds, f"{np.median(mine / theirs):.2f}", target))
+        del buffer, contestants
         gc.collect()
     print(f"\nSampling {BATCH_SIZE} transitions, uniformly")
     print_table(("entries", "beside", "its items", "our items", "our time / its time", "target"), rows)
 
 
+def priority_times(capacity: int, options: argparse.Namespace) -> dict[str, float]:
+    """Median milliseconds a call; of the tree alone, of the buffer, and of a buffer that draws after each update."""
+    rng = np.random.default_rng(0)
+    tree = SumTree(capacity)
+    tree.set(np.arange(capacity), rng.random(capacity))
+    indices, values = rng.integers(0, capacity, N_PRIORITIES), rng.random(N_PRIORITIES)
+    buffer = full_buffer(LOADS[0][1], capacity, sampler="prioritized")
+    keys = buffer.sample(N_PRIORITIES).keys.copy()
+
+    def update_tree() -> None:
+        tree.set(indices, values)
+        _ = tree.total  # makes the levels above the leaves, which `set` leaves to whoever reads them
+
+    def update_and_sample() -> None:
+        buffer.update_priorities(keys, values)
+        buffer.sample(N_PRIORITIES)
+
+    contestants: dict[str, Call] = {
+        "tree: sample": lambda: tree.sample(rng, N_PRIORITIES),
+        "tree: update": update_tree,
+        "buffer: sample": lambda: buffer.sample(N_PRIORITIES),
+        "buffer: update, sample": update_and_sample,
+    }
+    if options.peers:
+        contestants |= replay_peers.priority_calls(LOADS[0][1], capacity, N_PRIORITIES)
+    times = round_times(contestants, options.rounds, options.calls)
+    return {name: 1e3 * float(np.median(seconds)) for name, seconds in times.items()}
+
+
 def priorities(options: argparse.Namespace) -> None:
-    """Prints what the sum tree costs, and the buffer around it."""
-    rows, rng = [], np.random.default_rng(0)
-    for capacity in (10_000, 100_000, 1_000_000, 10_000_000):
-        tree = SumTree(capacity)
-        tree.set(np.arange(capacity), rng.random(capacity))
-        indices, values = rng.integers(0, capacity, N_PRIORITIES), rng.random(N_PRIORITIES)
-        contestants: dict[str, Callable[[], object]] = {
-            "sample": lambda tree=tree: tree.sample(rng, N_PRIORITIES),
-            "update": lambda tree=tree, i=indices, v=values: tree.set(i, v),
-        }
-        if capacity <= 1_000_000:
-            buffer = full_buffer(LOADS[0][1], capacity, sampler="prioritized")
-            keys = buffer.sample(N_PRIORITIES).keys.copy()
-            contestants["buffer sample"] = lambda b=buffer: b.sample(N_PRIORITIES)
-            contestants["buffer update"] = lambda b=buffer, k=keys, v=values: b.update_priorities(k, v)
-        times = best_times(contestants, options.rounds, options.calls)
-        names = ("sample", "update", "buffer sample", "buffer update")
-        rows.append((f"{capacity:,}", *(f"{times[name] * 1e3:.3f} ms" if name in times else "" for name in names)))
-    print(f"\nPriorities, {N_PRIORITIES} at a time; target at 1M: 0.3 ms each")
-    print_table(("entries", "tree: sample", "tree: update", "buffer: sample", "buffer: update"), rows)
+    """Prints what the sum tree costs, and the buffer around it; and draws it."""
+    capacities = PLOT_CAPACITIES if options.plot else PLOT_CAPACITIES[::2]
+    times = {capacity: priority_times(capacity, options) for capacity in capacities}
+    names = list(times[capacities[0]])
+    rows = [(f"{capacity:,}", *(f"{times[capacity][name]:.3f}" for name in names)) for capacity in capacities]
+    print(f"\nPriorities, {N_PRIORITIES} at a time, in ms; target at 1M: 0.3 to sample, 0.3 to update")
+    print_table(("entries", *names), rows)
+    if options.plot:
+        series = {name: [times[capacity][name] for capacity in capacities] for name in names}
+        draw_plot(options.plot, capacities, series, title=f"Prioritised replay, {N_PRIORITIES} at a time")
 
 
 def inserting(options: argparse.Namespace) -> None:
-    """Prints what inserting blocks of 100 transitions costs, and what an entry takes."""
-    rows = []
+    """Prints what inserting blocks of transitions costs, and what an entry takes."""
     space, capacity = LOADS[0][1], 1_000_000
     row_bytes = 4 * 4 + 8 + 4 + 1
+    contestants: dict[str, Call] = {}
+    n_transitions: dict[str, int] = {}
+    entry_bytes: dict[str, float] = {}
     for sampler, n_steps, n_envs in (
         ("uniform", 100, 1),
         ("uniform", 20, 5),
@@ -172,33 +179,35 @@ def inserting(options: argparse.Namespace) -> None:
     ):
         buffer = full_buffer(space, capacity, n_rollout_steps=n_steps, sampler=sampler)
         rollout = rollout_of(space, n_steps, n_envs)
-        times = best_times({"ours": lambda b=buffer, r=rollout: b.insert(r)}, options.rounds, options.calls)
-        per_entry = buffer.info().n_bytes / capacity
-        rows.append(
-            (
-                f"{n_steps} steps x {n_envs}, {sampler}",
-                f"{n_steps * n_envs / times['ours'] / 1e6:.2f} M/s",
-                "2 M/s",
-                f"{per_entry:.1f}",
-                f"{per_entry / row_bytes:.3f}",
-            )
-        )
+        name = f"{n_steps} steps x {n_envs}, {sampler}"
+        contestants[name] = lambda buffer=buffer, rollout=rollout: buffer.insert(rollout)
+        n_transitions[name] = n_steps * n_envs
+        entry_bytes[name] = buffer.info().n_bytes / capacity
+    rows = []
+    if options.peers:
+        contestants |= replay_peers.insert_calls(space, capacity)
+    for name, seconds in round_times(contestants, options.rounds, options.calls).items():
+        speed = f"{n_transitions.get(name, replay_peers.BLOCK) / np.median(seconds) / 1e6:.2f} M/s"
+        of_entry = entry_bytes.get(name)
+        size = ("", "") if of_entry is None else (f"{of_entry:.1f}", f"{of_entry / row_bytes:.3f}")
+        rows.append((name, speed, "2 M/s" if name in n_transitions else "", *size))
     print(f"\nInserting transitions of 4 floats into {capacity:,}; their arrays take {row_bytes} bytes each")
     print_table(("rollout", "transitions", "target", "bytes an entry", "times the arrays' (target 1.1)"), rows)
-
-
-def _sampler(buffer: Any) -> Callable[[], object] | None:
-    return None if buffer is None else lambda: buffer.sample(BATCH_SIZE)
 
 
 def main() -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15, help="rounds, of which the best is printed")
+    parser.add_argument("--rounds", type=int, default=15, help="rounds, whose median is printed")
     parser.add_argument("--calls", type=int, default=60, help="calls a round")
     parser.add_argument("--only", help="measure sampling only of loads whose name contains this")
-    parser.add_argument("--peers", action="store_true", help="beside SB3 and cpprb, too, where they are installed")
+    parser.add_argument("--peers", action="store_true", help="beside SB3 and cpprb, too")
+    parser.add_argument("--plot", metavar="FILE", help="draw the cost of priorities over the size into this svg or png")
     options = parser.parse_args()
+    wanted = ["cpprb", "stable_baselines3"] * options.peers + ["matplotlib"] * (options.plot is not None)
+    missing = [name for name in wanted if importlib.util.find_spec(name) is None]
+    if missing:
+        parser.error(f"--peers and --plot need {', '.join(missing)}; install them with `make peers`")
     torch.set_num_threads(1)
     sampling(options)
     priorities(options)

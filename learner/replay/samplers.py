@@ -1,8 +1,8 @@
-"""Which entries are drawn: the seam, and the uniform samplers. `prioritized` and `insertion_order` have the others."""
+"""Which entries are drawn: the seam, and `Uniform`. `uniform_rows`, `prioritized` and `insertion_order` have more."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, Protocol, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,87 +139,3 @@ class Uniform(Sampler):
         """See `Sampler.clear`."""
         self._position.fill(-1)
         self._n = 0
-
-
-class StepRows(Protocol):
-    """A ring of rows of which most are entries, as `UniformRows` sees it."""
-
-    @property
-    def size(self) -> int:
-        """How many rows are entries."""
-
-    @property
-    def span(self) -> tuple[int, int]:
-        """Slot of the oldest row, and how many rows there are from it on."""
-
-    def is_entry(self, slots: Slots) -> NDArray[np.bool_]:
-        """Bool `[N]`: which of these rows are entries; slots from n_slots up mean the ring's beginning."""
-
-    def entries(self) -> Slots:
-        """int64 `[size]`: the slots of all entries, the oldest first; as slow as there are rows."""
-
-
-class UniformRows(Sampler):
-    """Every step of a `TrajectoryRing` with the same probability, none twice in a batch, at no byte per entry.
-
-    Rows are drawn, and those thrown away that are no entry. At least half of the rows are entries (one in two when
-    every step ends an episode), so the cost does not depend on the ring's size. Where entries are used up one by one
-    that does not hold, and `Uniform` is taken.
-    """
-
-    def __init__(self, rows: StepRows, n_slots: int, rng: np.random.Generator) -> None:
-        """Starts with what is in the ring.
-
-        Args:
-            rows: The ring.
-            n_slots: Its number of rows.
-            rng: Its own generator.
-        """
-        self._rows = rows
-        self._n_slots = n_slots
-        self._rng = rng
-
-    def insert(self, slots: Slots) -> None:
-        """Does nothing: the ring knows."""
-
-    def remove(self, slots: Slots) -> None:
-        """Does nothing: the ring knows."""
-
-    def sample(self, n: int, left: DrawsLeft | None = None) -> Slots:
-        """See `Sampler.sample`; in random order."""
-        size = self._rows.size
-        if 2 * n > size:
-            slots = self._rows.entries()
-            return slots.take(self._rng.choice(size, n, replace=False))
-        first, n_rows = self._rows.span
-        # As many as will do nearly always: a second round costs more than a few rows too many.
-        expected = n * n_rows / size
-        n_drawn = int(expected + 4.0 * (expected - n) ** 0.5 + n * n / size) + 4
-        found = self._draw(first, n_rows, n_drawn)
-        found = _first_of_each(found)
-        while len(found) < n:
-            found = _first_of_each(np.concatenate([found, self._draw(first, n_rows, n_drawn)]))
-        return found[:n]
-
-    def _draw(self, first: int, n_rows: int, n: int) -> Slots:
-        numbers = self._rng.random(n)
-        numbers *= n_rows
-        slots = numbers.astype(np.int64)
-        slots += first
-        slots = slots[self._rows.is_entry(slots)]
-        if first + n_rows > self._n_slots:
-            np.subtract(slots, self._n_slots, out=slots, where=slots >= self._n_slots)
-        return slots
-
-    def clear(self) -> None:
-        """Does nothing: the ring knows."""
-
-
-def _first_of_each(slots: Slots) -> Slots:
-    """Leaves out whatever came before; the order stays."""
-    ordered = np.sort(slots)
-    if not np.equal(ordered[1:], ordered[:-1]).any():
-        return slots
-    order = slots.argsort(kind="stable")
-    ordered = slots.take(order)
-    return np.delete(slots, order[1:][ordered[1:] == ordered[:-1]])

@@ -73,7 +73,7 @@ class UniformRows(Sampler):
         return found[:n]
 
     def _draw(self, first: int, n_rows: int, n: int) -> Slots:
-        # A quarter of the time of `Generator.integers`; what rounding favours, it favours by 1e-16 of the rows.
+        # Less than half the time of `Generator.integers`; what rounding favours, it favours by 1e-16 of the rows.
         numbers = self._rng.random(n)
         numbers *= np.array(float(n_rows))  # half the time of a Python float
         slots: Slots = numbers.astype(np.int64)
