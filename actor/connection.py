@@ -198,6 +198,10 @@ class LearnerConnection:
             self._give_up(RollcastError(f"the connection to {self._address} failed: {error!r}"))
             raise
 
+    def _is_over(self) -> bool:
+        """Whether nothing is to be had from the learner any more. Called with the lock held."""
+        return self._ended or self._error is not None or self._closing.is_set() or self._stop.is_set()
+
     def _give_up(self, error: RollcastError) -> None:
         with self._changed:
             self._error = self._error or error
@@ -252,6 +256,9 @@ class LearnerConnection:
         with self._changed:
             before, self._agreement = self._agreement, agreement
             old_client, self._client = self._client, client
+            # It may be another learner, which has no use for what a policy of the one before would play.
+            self._policy = None
+            self._changed.notify_all()
         if old_client is not None:
             old_client.close()
         self._on_contact()
@@ -331,17 +338,24 @@ class LearnerConnection:
                     delays = backoff_delays()
                     self._on_contact()
                     with self._changed:
+                        if self._client is not client:
+                            break
                         self._policy = policy
                         self._changed.notify_all()
             except RETRYABLE as error:
                 logger.debug("lost the policy stream of %s: %s", self._address, error)
             else:
                 with self._changed:
-                    self._ended = self._ended or not self._closing.is_set()
-                    self._changed.notify_all()
-                return
+                    if self._client is client:
+                        self._ended = self._ended or not self._closing.is_set()
+                        self._changed.notify_all()
+                        return
             with self._changed:
                 self._subscription = None
-                if self._ended or self._error:
+                # the other thread joins again; its client is tried at once
+                self._changed.wait_for(
+                    lambda: self._client is not client or self._is_over(),  # noqa: B023 - used before the next round
+                    next(delays),
+                )
+                if self._is_over():
                     return
-            self._pause(next(delays))

@@ -27,10 +27,10 @@ class StaleTrajectories:
         self._max_policy_lag = max_policy_lag
         self._clock = clock
         self._n_unreported = 0
-        self._next_warning = -math.inf
+        self._next_warning = self._next_info = -math.inf
 
     def drops(self, n_trajectories: int, *, policy_lag: int) -> bool:
-        """Whether trajectories are stale; if so they are counted, with a warning at most once a minute.
+        """Whether trajectories are stale; if so they are counted, and said in the log at most once a minute.
 
         Args:
             n_trajectories: How many.
@@ -41,7 +41,9 @@ class StaleTrajectories:
             return False
         self.count += n_trajectories
         if policy_lag < 0:
-            logger.info("dropped %d trajectories that were played for an earlier learner", n_trajectories)
+            if self._clock() >= self._next_info:
+                self._next_info = self._clock() + _INTERVAL_S
+                logger.info("dropping trajectories that were played for an earlier learner")
             return True
         self._n_unreported += n_trajectories
         if self._clock() >= self._next_warning:

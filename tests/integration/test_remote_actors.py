@@ -51,6 +51,8 @@ def test_an_actor_carries_on_when_the_learner_is_back(tmp_path: Path):
             assert acting.poll() is None, "the same process all along"
             status = client.status()
             assert status.rejected_rollouts == 0
+            played_for_the_first = 3 * info.n_envs  # two on their way, one under way
+            assert status.stale_trajectories <= played_for_the_first, "then it waits for the second learner's policy"
 
 
 def play_and_leave(port: int, client: LearnerClient, incarnation: int) -> None:
