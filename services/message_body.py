@@ -1,69 +1,78 @@
-"""Stream messages with their bytes at the end, written and found without a copy.
+"""Messages with the bytes of their tensors at the end, written and found without a copy.
 
-The message is an ordinary `rollcast.v1.StreamRolloutsRequest`; any protobuf library reads and writes it. Its `body` is
-its last field, so the serialised rest followed by tag, length and bytes is the serialised whole. Arrow Flight does the
-same with its data_body: https://arrow.apache.org/docs/format/Flight.html.
+They are ordinary protobuf messages, which any library reads and writes. Their last field is `bytes body = 15`, so the
+serialised rest followed by tag, length and bytes is the serialised whole. Arrow Flight does the same with its
+data_body: https://arrow.apache.org/docs/format/Flight.html.
 """
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Any, Final
 
-from rollcast.v1 import rollout_pb2
+from numpy.typing import NDArray
+from rollcast.v1 import replay_pb2, rollout_pb2
 
-_LENGTH_DELIMITED: Final = 2
-_FIELDS: Final = rollout_pb2.StreamRolloutsRequest.DESCRIPTOR.fields_by_name
+_VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
+_BODY_NUMBER: Final = 15
 # Below field 16 a tag is one byte.
-_BODY_TAG: Final = _FIELDS["body"].number << 3 | _LENGTH_DELIMITED
-_ROLLOUT_TAGS: Final = {_FIELDS[name].number << 3 | _LENGTH_DELIMITED for name in ("rollout", "frame")}
+_BODY_TAG: Final = _BODY_NUMBER << 3 | _LENGTH_DELIMITED
+# Messages of ours have fewer; somebody else's with more are parsed whole.
+_MAX_FIELDS: Final = 64
+_NO_BODY: Final = memoryview(b"")
+
+for _message in (rollout_pb2.StreamRolloutsRequest, replay_pb2.SampleResponse):
+    assert max(_message.DESCRIPTOR.fields_by_number) == _BODY_NUMBER
+    assert _message.DESCRIPTOR.fields_by_number[_BODY_NUMBER].name == "body"
 
 
-class MessageWithBody(NamedTuple):
-    """A message of a rollout stream, its body apart; `request.body` is not to be looked at."""
-
-    request: rollout_pb2.StreamRolloutsRequest
-    body: memoryview
-
-
-def serialize_with_body(
-    request: rollout_pb2.StreamRolloutsRequest, pieces: Iterable[memoryview], n_body_bytes: int
-) -> bytes:
-    """Serialises a message whose body is in pieces; copies them once.
+def append_body(head: bytes, pieces: Iterable[memoryview | NDArray[Any]], n_bytes: int) -> bytes:
+    """Puts a body behind a serialised message; copies both once.
 
     Args:
-        request: The message, without its body.
+        head: The serialised message, without its body.
         pieces: C-contiguous buffers that together are the body.
-        n_body_bytes: How many bytes they hold.
+        n_bytes: How many bytes they hold.
 
     Returns:
-        The serialised message.
+        The serialised message, with its body.
     """
-    head = request.SerializeToString()
-    return b"".join((head, bytes((_BODY_TAG,)), _varint(n_body_bytes), *pieces)) if n_body_bytes else head
+    return b"".join((head, bytes((_BODY_TAG,)), _varint(n_bytes), *pieces)) if n_bytes else head  # type: ignore[arg-type]  # arrays are buffers
 
 
-def parse_with_body(serialized: bytes) -> MessageWithBody:
-    """Parses a message and finds its body.
+def split_body(serialized: bytes) -> tuple[bytes, memoryview]:
+    """Takes a serialised message apart.
 
     Args:
-        serialized: The message, from any protobuf library.
+        serialized: The message, from any protobuf library, or anything else.
 
     Returns:
-        The message, and its body: a view of `serialized` where it is the last of two fields, as we write it; elsewhere
-        a copy.
-
-    Raises:
-        google.protobuf.message.DecodeError: The bytes are no such message.
+        The message without its body, and the body as a view of `serialized`. Where the body is not the last of a
+        reasonable number of fields, as we write it: all of `serialized`, and nothing; then parsing finds the body.
     """
-    parse = rollout_pb2.StreamRolloutsRequest.FromString
-    if serialized and serialized[0] in _ROLLOUT_TAGS:
-        n_head, position = _read_varint(serialized, 1)
-        end_of_head = position + n_head
-        if end_of_head + 1 < len(serialized) and serialized[end_of_head] == _BODY_TAG:
-            n_body, position = _read_varint(serialized, end_of_head + 1)
-            if position + n_body == len(serialized):
-                return MessageWithBody(parse(serialized[:end_of_head]), memoryview(serialized)[position:])
-    request = parse(serialized)
-    return MessageWithBody(request, memoryview(request.body))
+    position, n_total = 0, len(serialized)
+    for _ in range(_MAX_FIELDS):
+        if position >= n_total:
+            break
+        tag = serialized[position]
+        if tag == _BODY_TAG:
+            n_body, start = _read_varint(serialized, position + 1)
+            if start + n_body != n_total:
+                break
+            return serialized[:position], memoryview(serialized)[start:]
+        position = _skip_field(serialized, tag, position + 1)
+    return serialized, _NO_BODY
+
+
+def _skip_field(serialized: bytes, tag: int, position: int) -> int:
+    """The position behind a field's value; the end where the tag is longer than a byte, or is none."""
+    wire_type = tag & 0x7
+    if tag > 0x7F:
+        return len(serialized)
+    if wire_type == _LENGTH_DELIMITED:
+        n_bytes, position = _read_varint(serialized, position)
+        return position + n_bytes
+    if wire_type == _VARINT:
+        return _read_varint(serialized, position)[1]
+    return position + {_FIXED64: 8, _FIXED32: 4}.get(wire_type, len(serialized))
 
 
 def _varint(value: int) -> bytes:
@@ -76,12 +85,12 @@ def _varint(value: int) -> bytes:
 
 
 def _read_varint(serialized: bytes, position: int) -> tuple[int, int]:
-    """The varint there and the position behind it; nonsense, never an error, where there is none."""
+    """The varint there and the position behind it, which is beyond the end where there is none."""
     value = shift = 0
     for byte in serialized[position : position + 10]:
         value |= (byte & 0x7F) << shift
         position += 1
         if byte < 0x80:
-            break
+            return value, position
         shift += 7
-    return value, position
+    return 0, len(serialized) + 1

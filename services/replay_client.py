@@ -12,7 +12,8 @@ from rollcast.v1 import replay_pb2, replay_pb2_grpc
 from services.channel import make_channel
 from services.error_status import error_from_rpc
 from services.replay import ReplayBatch, ReplayInfo
-from services.replay_codec import BatchAssembler, replay_info_from_proto
+from services.replay_batch_codec import BatchAssembler
+from services.replay_codec import replay_info_from_proto
 from services.tensors import fill_tensor
 
 
@@ -39,6 +40,12 @@ class ReplayClient:
         self._timeout_s = timeout_s
         self._channel = make_channel(address)
         self._replay = replay_pb2_grpc.ReplayServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        # without a deserialiser: the bytes of tensors stay where they are
+        self._sample: Any = self._channel.unary_stream(
+            "/rollcast.v1.ReplayService/Sample",
+            request_serializer=replay_pb2.SampleRequest.SerializeToString,
+            response_deserializer=None,
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -82,9 +89,11 @@ class ReplayClient:
             NotReadyError: The buffer or its limiter let no batch out in time, or the server is stopping.
             LearnerUnreachableError: Nobody answers.
         """
-        request = replay_pb2.SampleRequest(batch_size=batch_size, n_batches=n_batches, timeout_s=timeout_s)
+        request = replay_pb2.SampleRequest(
+            batch_size=batch_size, n_batches=n_batches, timeout_s=timeout_s, may_defer=True
+        )
         assembler = BatchAssembler()
-        call = self._replay.Sample(request)
+        call = self._sample(request)
         try:
             for response in call:
                 if (batch := assembler.add(response)) is not None:

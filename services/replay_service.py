@@ -6,14 +6,16 @@ from typing import Any, Final, Protocol
 import grpc
 import numpy as np
 from numpy.typing import NDArray
-from rollcast.v1 import replay_pb2, replay_pb2_grpc
+from rollcast.v1 import replay_pb2
 
 from services.errors import InvalidInputError, NotReadyError
 from services.replay import ReplayBatch, ReplayInfo
-from services.replay_codec import batch_to_protos, priorities_from_proto, replay_info_to_proto
+from services.replay_batch_codec import BatchEncoder
+from services.replay_codec import priorities_from_proto, replay_info_to_proto
 from services.stream_gate import StreamGate
 
 MAX_TIMEOUT_S: Final = 3600.0
+_SERVICE: Final = "rollcast.v1.ReplayService"
 
 
 class BatchSource(Protocol):
@@ -73,7 +75,7 @@ class ReplaySource(Protocol):
         """Removes every entry."""
 
 
-class ReplayServicer(replay_pb2_grpc.ReplayServiceServicer):
+class ReplayServicer:
     """Serves learners elsewhere.
 
     A stream draws its next batch when gRPC has taken the last one: flow control is all the prefetch there is. So a
@@ -88,17 +90,15 @@ class ReplayServicer(replay_pb2_grpc.ReplayServiceServicer):
         self._source = source
         self._gate = gate
 
-    def GetReplayInfo(  # noqa: N802
+    def get_replay_info(
         self, request: replay_pb2.GetReplayInfoRequest, context: grpc.ServicerContext
     ) -> replay_pb2.GetReplayInfoResponse:
         """Serves rollcast.v1.ReplayService.GetReplayInfo."""
         del request, context
         return replay_pb2.GetReplayInfoResponse(info=replay_info_to_proto(self._source.info()))
 
-    def Sample(  # noqa: N802
-        self, request: replay_pb2.SampleRequest, context: grpc.ServicerContext
-    ) -> Iterator[replay_pb2.SampleResponse]:
-        """Serves rollcast.v1.ReplayService.Sample."""
+    def sample(self, request: replay_pb2.SampleRequest, context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Serves rollcast.v1.ReplayService.Sample with serialised messages."""
         if not 0.0 <= request.timeout_s <= MAX_TIMEOUT_S:  # NaN too
             raise InvalidInputError(f"timeout_s is {request.timeout_s}; expected 0 to {MAX_TIMEOUT_S:g} s; correct it")
 
@@ -107,6 +107,7 @@ class ReplayServicer(replay_pb2_grpc.ReplayServiceServicer):
 
         with self._gate.stream():
             batches = self._source.batches(request.batch_size)
+            encoder = BatchEncoder(deferred=request.may_defer)
             n_sent = 0
             while context.is_active() and not (request.n_batches and n_sent == request.n_batches):
                 self._gate.check_running()
@@ -117,10 +118,10 @@ class ReplayServicer(replay_pb2_grpc.ReplayServiceServicer):
                         return  # nobody waits for it any more
                     self._gate.check_running()
                     raise
-                yield from batch_to_protos(batch)
+                yield from encoder.encode(batch)
                 n_sent += 1
 
-    def UpdatePriorities(  # noqa: N802
+    def update_priorities(
         self, request: replay_pb2.UpdatePrioritiesRequest, context: grpc.ServicerContext
     ) -> replay_pb2.UpdatePrioritiesResponse:
         """Serves rollcast.v1.ReplayService.UpdatePriorities."""
@@ -129,10 +130,34 @@ class ReplayServicer(replay_pb2_grpc.ReplayServiceServicer):
             ignored=self._source.update_priorities(*priorities_from_proto(request))
         )
 
-    def Reset(  # noqa: N802
-        self, request: replay_pb2.ResetRequest, context: grpc.ServicerContext
-    ) -> replay_pb2.ResetResponse:
+    def reset(self, request: replay_pb2.ResetRequest, context: grpc.ServicerContext) -> replay_pb2.ResetResponse:
         """Serves rollcast.v1.ReplayService.Reset."""
         del request, context
         self._source.reset()
         return replay_pb2.ResetResponse()
+
+
+def add_replay_service(servicer: ReplayServicer, server: grpc.Server) -> None:
+    """Adds ReplayService to a server, with a handler that sends batches that are serialised already.
+
+    Args:
+        servicer: The servicer.
+        server: The server, not yet started.
+    """
+
+    def unary(behaviour: Any, name: str) -> "grpc.RpcMethodHandler[Any, Any]":  # noqa: ANN401  # any of the methods
+        return grpc.unary_unary_rpc_method_handler(
+            behaviour,
+            request_deserializer=getattr(replay_pb2, f"{name}Request").FromString,
+            response_serializer=getattr(replay_pb2, f"{name}Response").SerializeToString,
+        )
+
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "GetReplayInfo": unary(servicer.get_replay_info, "GetReplayInfo"),
+        "Sample": grpc.unary_stream_rpc_method_handler(
+            servicer.sample, request_deserializer=replay_pb2.SampleRequest.FromString
+        ),
+        "UpdatePriorities": unary(servicer.update_priorities, "UpdatePriorities"),
+        "Reset": unary(servicer.reset, "Reset"),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))

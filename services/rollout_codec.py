@@ -1,13 +1,13 @@
 """Rollouts as messages: one that holds all of it, or those of a stream, with the tensors' bytes in their bodies."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 from rollcast.v1 import rollout_pb2, tensor_pb2
 
-from services.message_body import serialize_with_body
+from services.message_body import append_body
 from services.rollout_assembler import MAX_FRAME_BYTES, RolloutAssembler
 from services.rollouts import Rollout, SubstepColumns
 from services.tensors import fill_tensor, wire_array
@@ -69,7 +69,7 @@ class RolloutEncoder:
         arrays = [wire_array(array, what=what + name) for name, array in columns]
         request, offset = self._request, 0
         for pieces, n_bytes in _cut(arrays):
-            yield serialize_with_body(request, pieces, n_bytes)
+            yield append_body(request.SerializeToString(), pieces, n_bytes)
             offset += n_bytes
             frame = rollout_pb2.TensorFrame(sequence=rollout.sequence, offset=offset)
             request = rollout_pb2.StreamRolloutsRequest(frame=frame)
@@ -133,8 +133,12 @@ def _fill_tensors(header: rollout_pb2.Rollout, rollout: Rollout, *, deferred: bo
             fill(getattr(header, name), array, name)
 
 
-def _cut(arrays: Iterable[NDArray[Any]]) -> Iterator[tuple[list[memoryview], int]]:
+def _cut(arrays: Sequence[NDArray[Any]]) -> Iterator[tuple[Sequence[memoryview | NDArray[Any]], int]]:
     """At least one body: the arrays' bytes one after the other, `MAX_FRAME_BYTES` each, the last one smaller; views."""
+    n_total = sum(array.nbytes for array in arrays)
+    if n_total <= MAX_FRAME_BYTES:
+        yield arrays, n_total
+        return
     pieces: list[memoryview] = []
     n_bytes = 0
     for array in arrays:

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Generator, Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import grpc
 from rollcast.v1 import rollout_pb2
@@ -10,7 +10,7 @@ from rollcast.v1 import rollout_pb2
 from services.errors import InvalidRolloutError, RollcastError
 from services.join_codec import join_agreement_to_proto, join_offer_from_proto
 from services.joining import JoinAgreement, JoinOffer
-from services.message_body import MessageWithBody, parse_with_body
+from services.message_body import split_body
 from services.rollout_assembler import RolloutAssembler
 from services.rollouts import ActorFailure, Rollout, StreamProgress
 from services.spaces import EnvironmentSpaces
@@ -23,6 +23,30 @@ _CANCELLATION_S: Final = 0.1
 _SERVICE: Final = "rollcast.v1.RolloutService"
 
 __all__ = ["RolloutServicer", "RolloutSink", "RolloutStream", "StreamProgress", "add_rollout_service"]
+
+
+class RequestWithBody(NamedTuple):
+    """A message of a rollout stream, its body apart: `request.body` is not to be looked at."""
+
+    request: rollout_pb2.StreamRolloutsRequest
+    body: memoryview
+
+
+def parse_request(serialized: bytes) -> RequestWithBody:
+    """Parses a message of a rollout stream; the bytes of its tensors stay where they are.
+
+    Args:
+        serialized: The message.
+
+    Returns:
+        The message and its body.
+
+    Raises:
+        google.protobuf.message.DecodeError: The bytes are no such message.
+    """
+    head, body = split_body(serialized)
+    request = rollout_pb2.StreamRolloutsRequest.FromString(head)
+    return RequestWithBody(request, body or memoryview(request.body))
 
 
 class RolloutStream(Protocol):
@@ -150,7 +174,7 @@ class RolloutServicer:
         return join_agreement_to_proto(self._sink.join(join_offer_from_proto(request, peer=context.peer())))
 
     def stream_rollouts(
-        self, requests: Iterator[MessageWithBody], context: grpc.ServicerContext
+        self, requests: Iterator[RequestWithBody], context: grpc.ServicerContext
     ) -> Iterator[rollout_pb2.StreamRolloutsResponse]:
         """Serves rollcast.v1.RolloutService.StreamRollouts."""
         with self._gate.stream():
@@ -176,7 +200,7 @@ class RolloutServicer:
     def _serve(
         self,
         stream: RolloutStream,
-        requests: Iterator[MessageWithBody],
+        requests: Iterator[RequestWithBody],
         context: grpc.ServicerContext,
     ) -> Generator[rollout_pb2.StreamRolloutsResponse, None, bool]:
         """Returns whether the stream ended as agreed."""
@@ -227,7 +251,7 @@ def add_rollout_service(servicer: RolloutServicer, server: grpc.Server) -> None:
         ),
         "StreamRollouts": grpc.stream_stream_rpc_method_handler(
             servicer.stream_rollouts,
-            request_deserializer=parse_with_body,
+            request_deserializer=parse_request,
             response_serializer=rollout_pb2.StreamRolloutsResponse.SerializeToString,
         ),
     }

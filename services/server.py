@@ -15,7 +15,6 @@ from rollcast.v1 import (
     learner_pb2_grpc,
     policy_pb2,
     replay_pb2,
-    replay_pb2_grpc,
     rollout_pb2,
 )
 
@@ -26,7 +25,7 @@ from services.errors import AddressInUseError, ConfigurationError, NotReadyError
 from services.interceptors import ErrorInterceptor
 from services.learner_service import LearnerControl, LearnerServicer
 from services.policy_service import PolicyServicer, PolicySource, add_policy_service
-from services.replay_service import ReplayServicer, ReplaySource
+from services.replay_service import ReplayServicer, ReplaySource, add_replay_service
 from services.rollout_service import RolloutServicer, RolloutSink, add_rollout_service
 from services.stream_gate import StreamGate
 
@@ -215,7 +214,7 @@ def make_server(
     services = _SERVICES
     if replay is not None:
         services = (*_SERVICES, REPLAY_SERVICE)
-        replay_pb2_grpc.add_ReplayServiceServicer_to_server(ReplayServicer(replay, gate), server)  # type: ignore[no-untyped-call]
+        add_replay_service(ReplayServicer(replay, gate), server)
     health_servicer = health.HealthServicer()
     for service in services:
         health_servicer.set(service, health_pb2.HealthCheckResponse.NOT_SERVING)

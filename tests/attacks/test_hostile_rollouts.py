@@ -8,8 +8,8 @@ from gymnasium import spaces
 from rollcast.v1 import rollout_pb2, tensor_pb2
 
 from services.errors import InvalidInputError, InvalidRolloutError, InvalidTensorError, LimitExceededError
-from services.message_body import parse_with_body
 from services.rollout_codec import RolloutAssembler, RolloutEncoder, rollout_to_proto
+from services.rollout_service import parse_request
 from services.spaces import SubstepSpaces
 from services.tensors import tensor_to_proto
 from tests.unit.services.rollout_examples import NESTED, example_rollout
@@ -172,7 +172,7 @@ def test_messages_out_of_order():
 @pytest.fixture
 def framed():
     rollout = example_rollout(PIXELS, N_STEPS, N_ENVS)
-    return [parse_with_body(message) for message in RolloutEncoder().encode(rollout)]
+    return [parse_request(message) for message in RolloutEncoder().encode(rollout)]
 
 
 def test_frames_out_of_order_too_many_or_too_big(framed):
@@ -262,13 +262,13 @@ def test_columns_that_are_checked_together_are_told_apart():
         (array if isinstance(array, np.ndarray) else array[""])[1, 0] = np.inf
         (serialized,) = RolloutEncoder().encode(rollout)
         with pytest.raises(InvalidTensorError, match=f"column .*{column} holds inf"):
-            assembler(PLAIN).add(*parse_with_body(serialized))
+            assembler(PLAIN).add(*parse_request(serialized))
 
 
 def test_a_header_that_differs_from_the_last_one_is_checked_again():
     victim, encoder = assembler(PLAIN), RolloutEncoder()
     (first,) = encoder.encode(example_rollout(PLAIN, T, B, sequence=1))
-    assert victim.add(*parse_with_body(first)) is not None
+    assert victim.add(*parse_request(first)) is not None
     for spoil in (
         lambda header: setattr(header.reward, "dtype", tensor_pb2.DATA_TYPE_INT32),
         lambda header: header.reward.shape.reverse(),
@@ -284,11 +284,11 @@ def test_a_header_that_differs_from_the_last_one_is_checked_again():
         lambda header: setattr(header, "actor_id", "b"),
     ):
         (second,) = encoder.encode(example_rollout(PLAIN, T, B, sequence=2))
-        request, body = parse_with_body(second)
+        request, body = parse_request(second)
         spoil(request.rollout)
         with pytest.raises(InvalidInputError):
             victim.add(request, body)
-    assert victim.add(*parse_with_body(second)) is not None
+    assert victim.add(*parse_request(second)) is not None
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from rollcast.v1 import policy_pb2, rollout_pb2, space_pb2
 
-from services.message_body import parse_with_body
 from services.rollout_codec import RolloutAssembler
+from services.rollout_service import parse_request
 from services.space_codec import space_from_proto
 from services.weights import PolicyAssembler
 from tests.contract.golden_messages import FOLDER, SPACE, SUBSTEP, golden_messages, rollout
@@ -31,7 +31,7 @@ def test_old_bytes_still_decode():
     assert space_from_proto(space_pb2.Space.FromString(golden("space"))) == SPACE
     request = rollout_pb2.StreamRolloutsRequest(rollout=rollout_pb2.Rollout.FromString(golden("rollout")))
     assert_same_rollout(RolloutAssembler({"0": SUBSTEP}, 2, 2).add(request), rollout(2, 2))
-    with_body = parse_with_body(golden("rollout_with_body"))
+    with_body = parse_request(golden("rollout_with_body"))
     assert_same_rollout(RolloutAssembler({"0": SUBSTEP}, 2, 2).add(*with_body), rollout(2, 2))
     version, state = PolicyAssembler().add(policy_pb2.GetPolicyResponse.FromString(golden("policy_chunk")).chunk)
     assert version == 9

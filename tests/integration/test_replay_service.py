@@ -21,7 +21,7 @@ from learner.replay.buffer import ReplayBuffer
 from learner.replay.replay_settings import ReplaySettings
 from learner.replay.served import ServedReplay
 from learner.training_run import probe_spaces
-from services import replay_codec
+from services import replay_batch_codec
 from services.channel import make_channel
 from services.client import LearnerClient
 from services.errors import (
@@ -35,8 +35,10 @@ from services.errors import (
 )
 from services.replay import ReplayBatch
 from services.replay_client import ReplayClient
+from services.replay_codec import priorities_from_proto
 from services.rollouts import Rollout
 from services.server import REPLAY_SERVICE
+from services.tensors import fill_tensor
 from tests.actor_kinds import make_policy_for
 from tests.integration.learner_fakes import serve
 from tests.processes import ROOT, environment, free_port, rollcast, running, wait_until
@@ -144,7 +146,7 @@ class TestSample:
         with serving(buffer) as client:
             entry_bytes = client.info().entry_bytes
             with contextlib.ExitStack() as stack:
-                monkeypatch.setattr(replay_codec, "PART_BYTES", 3 * entry_bytes + 300)
+                monkeypatch.setattr(replay_batch_codec, "PART_BYTES", 3 * entry_bytes + 300)
                 request = replay_pb2.SampleRequest(batch_size=8, n_batches=1)
                 protos = list(raw_stub(client, stack).Sample(request))
                 (batch,) = client.samples(8, 1)
@@ -161,7 +163,7 @@ class TestSample:
         np.testing.assert_array_equal(columns.final_observation[""][:, 0], columns.observation[""][t, b, 0])
 
     def test_an_entry_above_a_message_is_refused_with_the_sizes(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(replay_codec, "PART_BYTES", 10)
+        monkeypatch.setattr(replay_batch_codec, "PART_BYTES", 10)
         with (
             serving(make_buffer()) as client,
             pytest.raises(LimitExceededError, match=r"\d+ bytes; expected at most"),
@@ -316,10 +318,10 @@ class TestPriorities:
 
     def test_other_dtypes_are_refused(self):
         request = replay_pb2.UpdatePrioritiesRequest()
-        replay_codec.fill_tensor(request.keys, np.zeros(1, np.int64))
-        replay_codec.fill_tensor(request.priorities, np.zeros(1, np.int64))
+        fill_tensor(request.keys, np.zeros(1, np.int64), what="keys")
+        fill_tensor(request.priorities, np.zeros(1, np.int64), what="priorities")
         with pytest.raises(InvalidTensorError, match="float32 or float64"):
-            replay_codec.priorities_from_proto(request)
+            priorities_from_proto(request)
 
 
 class TestReset:

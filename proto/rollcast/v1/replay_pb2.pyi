@@ -87,17 +87,19 @@ class ReplayStatus(_message.Message):
     def __init__(self, size: _Optional[int] = ..., capacity: _Optional[int] = ..., n_bytes: _Optional[int] = ..., inserted: _Optional[int] = ..., sampled: _Optional[int] = ..., min_size: _Optional[int] = ..., difference: _Optional[float] = ..., min_diff: _Optional[float] = ..., max_diff: _Optional[float] = ..., waiting: _Optional[_Iterable[_Union[ReplayWaiting, _Mapping]]] = ...) -> None: ...
 
 class SampleRequest(_message.Message):
-    __slots__ = ("batch_size", "n_batches", "timeout_s")
+    __slots__ = ("batch_size", "n_batches", "timeout_s", "may_defer")
     BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     N_BATCHES_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    MAY_DEFER_FIELD_NUMBER: _ClassVar[int]
     batch_size: int
     n_batches: int
     timeout_s: float
-    def __init__(self, batch_size: _Optional[int] = ..., n_batches: _Optional[int] = ..., timeout_s: _Optional[float] = ...) -> None: ...
+    may_defer: bool
+    def __init__(self, batch_size: _Optional[int] = ..., n_batches: _Optional[int] = ..., timeout_s: _Optional[float] = ..., may_defer: _Optional[bool] = ...) -> None: ...
 
 class SampleResponse(_message.Message):
-    __slots__ = ("part", "parts", "keys", "weights", "n_steps", "discount", "substeps", "reward", "terminated", "truncated", "valid", "final_index", "policy_version", "burn_in")
+    __slots__ = ("part", "parts", "keys", "weights", "n_steps", "discount", "substeps", "reward", "terminated", "truncated", "valid", "final_index", "policy_version", "burn_in", "body")
     PART_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +114,7 @@ class SampleResponse(_message.Message):
     FINAL_INDEX_FIELD_NUMBER: _ClassVar[int]
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     BURN_IN_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
     part: int
     parts: int
     keys: _tensor_pb2.Tensor
@@ -126,7 +129,8 @@ class SampleResponse(_message.Message):
     final_index: _tensor_pb2.Tensor
     policy_version: _tensor_pb2.Tensor
     burn_in: int
-    def __init__(self, part: _Optional[int] = ..., parts: _Optional[int] = ..., keys: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., weights: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., n_steps: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., discount: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., substeps: _Optional[_Iterable[_Union[SampleSubstep, _Mapping]]] = ..., reward: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., terminated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., truncated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., valid: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., final_index: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., policy_version: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., burn_in: _Optional[int] = ...) -> None: ...
+    body: bytes
+    def __init__(self, part: _Optional[int] = ..., parts: _Optional[int] = ..., keys: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., weights: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., n_steps: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., discount: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., substeps: _Optional[_Iterable[_Union[SampleSubstep, _Mapping]]] = ..., reward: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., terminated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., truncated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., valid: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., final_index: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., policy_version: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., burn_in: _Optional[int] = ..., body: _Optional[bytes] = ...) -> None: ...
 
 class SampleSubstep(_message.Message):
     __slots__ = ("key", "observation", "action", "next_observation", "log_prob", "final_observation")

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rollcast.v1 import rollout_pb2
 
-from services.message_body import parse_with_body, serialize_with_body
+from services.message_body import append_body
+from services.rollout_service import parse_request
 
 FRAME = rollout_pb2.StreamRolloutsRequest(frame=rollout_pb2.TensorFrame(sequence=1, offset=2))
 
@@ -12,17 +13,17 @@ FRAME = rollout_pb2.StreamRolloutsRequest(frame=rollout_pb2.TensorFrame(sequence
 @given(st.lists(st.binary(max_size=300), max_size=4))
 def test_the_bytes_are_those_of_protobuf(pieces):
     body = b"".join(pieces)
-    serialized = serialize_with_body(FRAME, [memoryview(piece) for piece in pieces], len(body))
+    serialized = append_body(FRAME.SerializeToString(), [memoryview(piece) for piece in pieces], len(body))
     expected = rollout_pb2.StreamRolloutsRequest(frame=FRAME.frame, body=body)
     assert serialized == expected.SerializeToString()
-    request, found = parse_with_body(serialized)
+    request, found = parse_request(serialized)
     assert request.frame == FRAME.frame
     assert found == body
 
 
 def test_the_body_is_not_copied():
-    serialized = serialize_with_body(FRAME, [memoryview(b"body")], 4)
-    assert parse_with_body(serialized).body.obj is serialized
+    serialized = append_body(FRAME.SerializeToString(), [memoryview(b"body")], 4)
+    assert parse_request(serialized).body.obj is serialized
 
 
 def test_other_orders_of_the_fields_are_understood_too():
@@ -37,7 +38,7 @@ def test_other_orders_of_the_fields_are_understood_too():
         frame + body + unknown,
         frame + frame + body,
     ):
-        request, found = parse_with_body(serialized)
+        request, found = parse_request(serialized)
         assert request.frame == FRAME.frame
         assert found == b"body"
 
@@ -49,9 +50,9 @@ def test_whatever_comes_is_parsed_as_protobuf_parses_it(noise, start):
         expected = rollout_pb2.StreamRolloutsRequest.FromString(serialized)
     except DecodeError:
         with pytest.raises(DecodeError):
-            parse_with_body(serialized)
+            parse_request(serialized)
         return
-    request, body = parse_with_body(serialized)
+    request, body = parse_request(serialized)
     assert body == expected.body
     request.ClearField("body")
     expected.ClearField("body")

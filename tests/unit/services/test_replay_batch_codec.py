@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollcast.v1 import replay_pb2
 
-from services import replay_codec
+from services import replay_batch_codec
 from services.errors import InvalidTensorError, LimitExceededError
 from services.replay import ReplayBatch, ReplayColumns, join_entries
-from services.replay_codec import BatchAssembler, batch_to_protos
+from services.replay_batch_codec import BatchAssembler, BatchEncoder
 
 
 def example_batch(n_steps: int = 3, n_entries: int = 5, *, n_finals: int = 4, log_prob: bool = True) -> ReplayBatch:
@@ -58,27 +58,81 @@ def assert_same(got: ReplayBatch, expected: ReplayBatch) -> None:
         assert getattr(got, name).dtype == getattr(expected, name).dtype
 
 
-def decode(protos: list[replay_pb2.SampleResponse]) -> ReplayBatch:
+def decode(messages: list[bytes]) -> ReplayBatch:
     assembler = BatchAssembler()
-    *first, last = [assembler.add(replay_pb2.SampleResponse.FromString(proto.SerializeToString())) for proto in protos]
+    *first, last = [assembler.add(message) for message in messages]
     assert first == [None] * len(first)
     assert last is not None
     return last
 
 
-@given(st.integers(1, 5), st.integers(1, 9), st.integers(0, 6), st.booleans(), st.integers(900, 4000) | st.just(2**22))
+def inline(batch: ReplayBatch) -> replay_pb2.SampleResponse:
+    """As one message of protobuf alone: easier to spoil."""
+    (serialized,) = BatchEncoder(deferred=False).encode(batch)
+    return replay_pb2.SampleResponse.FromString(serialized)
+
+
+@given(
+    st.integers(1, 5),
+    st.integers(1, 9),
+    st.integers(0, 6),
+    st.booleans(),
+    st.integers(900, 4000) | st.just(2**22),
+    st.integers(100, 4000) | st.just(2**22),
+    st.booleans(),
+)
 @settings(deadline=None, max_examples=60)
-def test_a_batch_comes_back_whatever_it_is_cut_into(n_steps, n_entries, n_finals, log_prob, part_bytes):
+def test_a_batch_comes_back_whatever_it_is_cut_into(
+    n_steps, n_entries, n_finals, log_prob, part_bytes, fast_bytes, deferred
+):
     batch = example_batch(n_steps, n_entries, n_finals=n_finals, log_prob=log_prob)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(replay_codec, "PART_BYTES", part_bytes)
+        monkeypatch.setattr(replay_batch_codec, "PART_BYTES", part_bytes)
+        monkeypatch.setattr(replay_batch_codec, "FAST_PART_BYTES", fast_bytes)
         try:
-            protos = list(batch_to_protos(batch))
+            messages = list(BatchEncoder(deferred=deferred).encode(batch))
         except LimitExceededError:
             assert part_bytes < 2**22
             return
-    assert len(protos) == 1 or part_bytes < 2**22
-    assert_same(decode(protos), batch)
+    assert len(messages) == 1 or min(part_bytes, fast_bytes) < 2**22
+    assert_same(decode(messages), batch)
+
+
+def test_one_stream_carries_batches_of_every_form():
+    """Headers are made, and read, once a form: what is remembered of one must not be used for another."""
+    encoder, assembler = BatchEncoder(deferred=True), BatchAssembler()
+    for n_steps, n_entries, n_finals in ((3, 5, 4), (3, 5, 4), (3, 5, 0), (1, 5, 0), (3, 5, 4), (3, 6, 4), (2, 5, 3)):
+        batch = example_batch(n_steps, n_entries, n_finals=n_finals)
+        (message,) = encoder.encode(batch)
+        got = assembler.add(message)
+        assert got is not None
+        assert_same(got, batch)
+
+
+def test_the_body_is_not_copied():
+    (message,) = BatchEncoder(deferred=True).encode(example_batch())
+    batch = BatchAssembler().add(message)
+    assert batch is not None
+    address = np.frombuffer(message, np.uint8).__array_interface__["data"][0]
+    assert 0 < batch.reward.__array_interface__["data"][0] - address < len(message)
+
+
+@pytest.mark.parametrize("spoil", [lambda body: body[:-1], lambda body: body + b"x", lambda body: b""])
+def test_a_body_of_another_size_is_refused(spoil):
+    (message,) = BatchEncoder(deferred=True).encode(example_batch())
+    proto = replay_pb2.SampleResponse.FromString(message)
+    proto.body = spoil(proto.body)
+    with pytest.raises(InvalidTensorError, match=f"a body of {len(proto.body)} bytes; expected"):
+        BatchAssembler().add(proto.SerializeToString())
+
+
+def test_bools_in_a_body_are_checked():
+    (message,) = BatchEncoder(deferred=True).encode(example_batch(n_finals=0))
+    proto = replay_pb2.SampleResponse.FromString(message)
+    n_behind = proto.policy_version.shape[0] * 8 + 15  # the last bools, `valid`, lie before them
+    proto.body = proto.body[:-n_behind] + b"\x07" + proto.body[1 - n_behind :]
+    with pytest.raises(InvalidTensorError, match="valid holds the byte 7"):
+        BatchAssembler().add(proto.SerializeToString())
 
 
 @given(st.integers(1, 9), st.data())
@@ -90,32 +144,38 @@ def test_entries_side_by_side_again_are_the_batch(n_entries, data):
 
 
 def test_a_part_out_of_order_is_refused():
-    (proto,) = batch_to_protos(example_batch())
+    proto = inline(example_batch())
     proto.part, proto.parts = 1, 2
     with pytest.raises(InvalidTensorError, match="in order"):
-        BatchAssembler().add(proto)
+        BatchAssembler().add(proto.SerializeToString())
+    proto.part, proto.parts = 0, 0
     with pytest.raises(InvalidTensorError, match="in order"):
-        BatchAssembler().add(replay_pb2.SampleResponse())
+        BatchAssembler().add(proto.SerializeToString())
 
 
 @pytest.mark.parametrize("field", ["keys", "weights", "n_steps", "discount", "policy_version", "terminated", "valid"])
 def test_a_column_of_another_length_is_refused(field):
-    (proto,) = batch_to_protos(example_batch())
-    other = next(iter(batch_to_protos(example_batch(n_entries=4))))
+    proto = inline(example_batch())
+    other = inline(example_batch(n_entries=4))
     getattr(proto, field).CopyFrom(getattr(other, field))
     with pytest.raises(InvalidTensorError, match=field):
-        BatchAssembler().add(proto)
+        BatchAssembler().add(proto.SerializeToString())
 
 
 def test_leaves_of_another_length_are_refused():
     for name in ("observation", "next_observation", "final_observation"):
-        (proto,) = batch_to_protos(example_batch())
-        (other,) = batch_to_protos(example_batch(n_entries=4, n_finals=3))
+        proto = inline(example_batch())
+        other = inline(example_batch(n_entries=4, n_finals=3))
         getattr(proto.substeps[0], name)[1].CopyFrom(getattr(other.substeps[0], name)[1])
         with pytest.raises(InvalidTensorError, match="'b' has shape"):
-            BatchAssembler().add(proto)
+            BatchAssembler().add(proto.SerializeToString())
+
+
+def test_bytes_that_are_no_message_are_refused():
+    with pytest.raises(InvalidTensorError, match="3 bytes that do not parse"):
+        BatchAssembler().add(b"\x12\x34x")
 
 
 def test_rewards_without_steps_are_refused():
     with pytest.raises(InvalidTensorError, match="reward"):
-        BatchAssembler().add(replay_pb2.SampleResponse(parts=1))
+        BatchAssembler().add(replay_pb2.SampleResponse(parts=1).SerializeToString())

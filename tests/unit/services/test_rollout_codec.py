@@ -9,8 +9,8 @@ from rollcast.v1 import rollout_pb2
 
 from services import rollout_codec
 from services.errors import InvalidTensorError, LimitExceededError
-from services.message_body import parse_with_body
 from services.rollout_codec import MAX_FRAME_BYTES, RolloutAssembler, RolloutEncoder, rollout_to_proto
+from services.rollout_service import parse_request
 from services.spaces import SubstepSpaces
 from tests.unit.services.rollout_examples import NESTED, assert_same_rollout, example_rollout
 
@@ -19,7 +19,7 @@ PIXELS = {"0": SubstepSpaces(observation=spaces.Box(0, 255, (64, 64), np.uint8),
 
 def assemble(environment, rollout, n_steps, n_envs, **options):
     assembler = RolloutAssembler(environment, n_steps, n_envs, actor_id="a", incarnation=1, **options)
-    rollouts = [assembler.add(*parse_with_body(message)) for message in RolloutEncoder().encode(rollout)]
+    rollouts = [assembler.add(*parse_request(message)) for message in RolloutEncoder().encode(rollout)]
     assert rollouts[:-1] == [None] * (len(rollouts) - 1)
     return rollouts[-1]
 
@@ -48,13 +48,13 @@ def test_round_trip_as_one_message_of_any_protobuf_library(n_steps, n_envs, n_fi
     rollout = example_rollout(NESTED, n_steps, n_envs, n_final=min(n_final, n_steps * n_envs), seed=seed)
     serialized = rollout_pb2.StreamRolloutsRequest(rollout=rollout_to_proto(rollout)).SerializeToString()
     assembler = RolloutAssembler(NESTED, n_steps, n_envs)
-    assert_same_rollout(assembler.add(*parse_with_body(serialized)), rollout)
+    assert_same_rollout(assembler.add(*parse_request(serialized)), rollout)
 
 
 def test_a_large_rollout_travels_in_bodies_of_one_mebibyte():
     rollout = example_rollout(PIXELS, 100, 8)
     n_bytes = rollout_to_proto(rollout).ByteSize()
-    messages = [parse_with_body(message) for message in RolloutEncoder().encode(rollout)]
+    messages = [parse_request(message) for message in RolloutEncoder().encode(rollout)]
     assert [message.request.WhichOneof("message") for message in messages] == ["rollout"] + ["frame"] * 3
     assert messages[0].request.ByteSize() < 1 << 12, "the header"
     sizes = [len(message.body) for message in messages]
@@ -71,7 +71,7 @@ def test_one_encoder_for_rollouts_of_every_form():
         valid = np.ones((3, 2), np.bool_) if sequence % 2 else None
         rollout = example_rollout(NESTED, 3, 2, n_final=n_final, seed=sequence, sequence=sequence, valid=valid)
         (message,) = encoder.encode(rollout)
-        assert_same_rollout(assembler.add(*parse_with_body(message)), rollout)
+        assert_same_rollout(assembler.add(*parse_request(message)), rollout)
 
 
 def test_leaves_may_come_in_any_order_and_leave_in_that_of_the_space():
@@ -87,7 +87,7 @@ def test_the_same_assembler_takes_one_rollout_after_the_other():
     encoder = RolloutEncoder()
     for sequence in (1, 2):
         rollout = example_rollout(PIXELS, 100, 8, sequence=sequence, seed=sequence)
-        messages = map(parse_with_body, encoder.encode(rollout))
+        messages = map(parse_request, encoder.encode(rollout))
         assert_same_rollout([assembler.add(*message) for message in messages][-1], rollout)
 
 
