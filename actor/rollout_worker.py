@@ -1,5 +1,6 @@
 """Steps environments with a policy and records what happened."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -41,6 +42,7 @@ class RolloutWorker:
         incarnation: int,
         env_seed: int | Sequence[int],
         first_sequence: int = 1,
+        deterministic: bool = False,
     ) -> None:
         """Prepares; the environments are reset by the first `collect`.
 
@@ -52,6 +54,7 @@ class RolloutWorker:
             incarnation: Likewise.
             env_seed: At least 0; the seeds of the environments derive from it. Or one seed for each environment.
             first_sequence: Number of the first rollout.
+            deterministic: Play the policy's likeliest actions instead of samples; log-probabilities stay the policy's.
 
         Raises:
             ConfigurationError: If `n_rollout_steps` or `env_seed` cannot be right, or `vector_env` does not reset by
@@ -66,6 +69,7 @@ class RolloutWorker:
         self._actor_id = actor_id
         self._incarnation = incarnation
         self._sequence = first_sequence
+        self._deterministic = deterministic
         self._spaces = environment_spaces(vector_env)[FLAT_SUBSTEP]
         self._leaves = space_leaves(self._spaces.observation)
         self._single_path = next(iter(self._leaves)) if list(self._leaves) == [""] else None
@@ -149,6 +153,8 @@ class RolloutWorker:
     def _play(self, columns: RolloutColumns, should_stop: Callable[[], bool] | None) -> int:
         """Fills the columns; returns how many steps were played."""
         act, step, bounds = self._policy.act, self._vector_env.step, self._bounds
+        if self._deterministic:
+            act = functools.partial(act, deterministic=True)
         for t in range(self._n_rollout_steps):
             if should_stop is not None and should_stop():
                 return t

@@ -19,6 +19,7 @@ commands:
   actor      step environments for a learner somewhere else
   status     show how a learner stands
   evaluate   play episodes with the policy of a run
+  record     play rollouts into a file: demonstrations, to fill a replay buffer with
   replay     serve: a replay buffer alone, filled by actors, for a learner of one's own
 
 `rollcast COMMAND --help` explains every setting. Each can be given on the command line, as ROLLCAST_<NAME> in the
@@ -120,6 +121,18 @@ def _evaluate(arguments: list[str]) -> int:
     return evaluate(settings, Console())
 
 
+def _record(arguments: list[str]) -> int:
+    from learner.record_settings import RecordSettings
+
+    settings = RecordSettings.from_command_line("rollcast record", arguments)
+    _log_to_stderr(settings.log_level)
+    from rich.console import Console
+
+    from learner.commands.record import record
+
+    return record(settings, Console())
+
+
 def _replay(arguments: list[str]) -> int:
     what, *rest = arguments or ["nothing"]
     if what in ("-h", "--help"):
@@ -142,6 +155,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "actor": _actor,
     "status": _status,
     "evaluate": _evaluate,
+    "record": _record,
     "replay": _replay,
 }
 

@@ -79,9 +79,9 @@ class ReplayedExperience(ExperienceSource):
         self._arrivals = _Arrivals()
 
     def start(self) -> None:
-        """Starts the actors, acting at random while the buffer is being filled."""
-        if self.buffer.size == 0:
-            self._policy.set_uniform_exploration(True)
+        """Starts the actors, acting at random while the buffer is being filled, where demonstrations have not."""
+        info = self.buffer.info()
+        self._policy.set_uniform_exploration(info.size < info.limiter.min_size)
         self.actors.start()
 
     def next(self, learner_device: str, *, progress: float = 0.0) -> Experience:

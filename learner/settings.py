@@ -36,6 +36,11 @@ class LearnerSettings(EnvironmentSettings):
     replay: ReplaySettings = Field(
         default_factory=ReplaySettings, description="The replay buffer of off-policy algorithms."
     )
+    initial_data: Path | None = Field(
+        None,
+        description="Fill the replay buffer from this file of rollouts, which rollcast record writes, instead of "
+        "acting at random; where it has fewer entries than --replay.min-size, actors act at random for the rest.",
+    )
     network: str = Field(
         "auto",
         description="The policy network: auto (an MLP for vectors, the Nature CNN for images, chosen from the space), "

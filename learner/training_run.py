@@ -23,6 +23,7 @@ from learner.algorithms.impala import Impala
 from learner.algorithms.sac import Sac
 from learner.algorithms.schedules import linear
 from learner.control import TrainingControl
+from learner.demonstrations import load_demonstrations, read_demonstrations
 from learner.experience import ExperienceSource, FreshExperience
 from learner.replay.buffer import ReplayBuffer
 from learner.replay.served import ServedReplay
@@ -84,10 +85,13 @@ def training_run(
         spaces: What is learnt on.
         make_actors: Makes the actors, not started.
         n_local_actors: Processes that share this machine's cores with the learner.
-        announce: Called with what the replay buffer will take, where there is one, before it is allocated.
+        announce: Called with what the replay buffer will take, where there is one, before it is allocated; and with
+            what demonstrations it was filled with.
 
     Raises:
         ConfigurationError: Something asked for cannot be had; nothing is left behind.
+        RecordingError: The file of demonstrations is not whole; likewise.
+        SpacesMismatchError: It was recorded with other spaces; likewise.
     """
     set_torch_threads(settings.torch_threads, n_local_actors)
     device = choose_device(settings.device)
@@ -95,6 +99,7 @@ def training_run(
     buffer = None
     if algorithm.learns_from_replay:
         buffer = make_replay_buffer(settings, algorithm.policy.spaces, announce=announce)
+    load_initial_data(settings, algorithm.policy.spaces, buffer, announce=announce)
     path = settings.run_dir or default_run_dir(settings)
     run_directory = RunDirectory.create(path.parent, path.name)
     run_directory.write_settings(settings.model_dump(mode="json"))
@@ -155,6 +160,33 @@ def make_replay_buffer(
         seed=settings.seed,
         announce=announce,
     )
+
+
+def load_initial_data(
+    settings: LearnerSettings,
+    spaces: EnvironmentSpaces,
+    buffer: ReplayBuffer | None,
+    *,
+    announce: Callable[[str], None],
+) -> None:
+    """Fills the buffer from the file that the settings name, where they name one.
+
+    Raises:
+        ConfigurationError: There is no buffer to fill, the file cannot be opened, or has rollouts of another length.
+        RecordingError: The file is not whole.
+        SpacesMismatchError: It was recorded with other spaces.
+    """
+    path = settings.initial_data
+    if path is None:
+        return
+    if buffer is None:
+        off_policy = " or ".join(name for name, algorithm in ALGORITHMS.items() if algorithm.learns_from_replay)
+        raise ConfigurationError(
+            f"--initial-data: {str(path)!r} with --algorithm {settings.algorithm}, which learns from fresh rollouts "
+            f"and has no replay buffer; expected {off_policy}; choose one of them, or leave --initial-data out"
+        )
+    rollouts = read_demonstrations(path, spaces, n_rollout_steps=settings.n_rollout_steps)
+    load_demonstrations(buffer, rollouts, source=str(path), announce=announce)
 
 
 def make_experience(

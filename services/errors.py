@@ -17,6 +17,7 @@
     ├── RefusedError                 not in this state of the run: pause after the end, checkpoint without run directory
     ├── AddressInUseError            somebody else serves this address
     ├── LearnerUnreachableError      nobody answers at this address
+    ├── RecordingError               a file of rollouts that is none, is not whole, or cannot be written
     ├── ActorFailedError             an exception in an actor, with its traceback
     │   └── (actor.environments.failures.EnvironmentFailedError: which environment, which seed)
     ├── CollectTimeoutError          no batch by the deadline, and why
@@ -93,6 +94,10 @@ class AddressInUseError(RollcastError):
 
 class LearnerUnreachableError(RollcastError):
     """Nobody answers at this address."""
+
+
+class RecordingError(RollcastError):
+    """A file of rollouts that is none, is not whole, or cannot be written."""
 
 
 class ActorFailedError(RollcastError):

@@ -122,12 +122,18 @@ def describe_validation_error(error: ValidationError, arguments: Sequence[str] =
         if detail["type"] == "extra_forbidden":
             lines.append(f"{field}: there is no such setting; see --help for those that exist")
             continue
+        message = detail["msg"].removeprefix("Value error, ")
+        if detail["type"] == "missing":
+            lines.append(f"{option}: it is not given; expected a value; see --help for what it is")
+            continue
+        if not field:  # all settings together
+            lines.append(message)
+            continue
         where = (
             ""
             if any(f"{option}.".startswith(f"{argument.split('=')[0]}.") for argument in arguments)
             else (f" (from ROLLCAST_{field.replace('.', '__').upper()}, --config or a default)")
         )
-        message = detail["msg"].removeprefix("Value error, ")
         lines.append(f"{option}: {detail['input']!r} is not valid{where}: {message}")
     return "\n".join(lines)
 

@@ -1,9 +1,10 @@
 """Distributed workers with a replay buffer: any kind of distributed actors, and where their rollouts go."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeAlias
 
 import torch
 
@@ -13,11 +14,16 @@ from actor.statistics.events import LogStatsLevel
 from learner.actors.base import DistributedActors, EnvFactory
 from learner.actors.subproc import SubprocDistributedActors
 from learner.batch import Batch
+from learner.demonstrations import load_demonstrations, read_demonstrations
 from learner.replay.batches import to_batch
 from learner.replay.buffer import ReplayBuffer
 from learner.replay.replay_settings import ReplaySettings
 from services.errors import ConfigurationError, NotReadyError
 from services.policies import PolicyState
+from services.rollouts import Rollout
+
+# What fills a buffer: None acts at random, a state_dict plays; a file of rollouts, or what returns some, is loaded.
+InitialSampling: TypeAlias = PolicyState | Path | Callable[[], Iterable[Rollout]] | None
 
 
 class MakeWorkers(Protocol):
@@ -57,8 +63,9 @@ class BaseDistributedWorkersWithBuffer:
         n_workers: How many workers.
         batch_size: B, the entries in a batch.
         rollouts_per_iteration: Rollouts (trajectories) that enter the buffer with each `collect_rollouts`.
-        initial_sampling_policy: What plays while the buffer is filled: None samples uniformly from the action space; a
-            state_dict plays with that.
+        initial_sampling_policy: What the buffer is filled with: None samples uniformly from the action space; a
+            state_dict plays with that; a path is a file of demonstrations, and a callable returns them. Where they are
+            fewer than `initial_buffer_size`, uniform sampling follows.
         replay_buffer_size: Entries the buffer holds at most.
         initial_buffer_size: Entries `start` fills it with; 0: none, `init_replay_buffer` is called by hand.
         split_rollouts_into_transitions: True: an entry is one step, a batch `[1, B, ...]`. False: an entry is a whole
@@ -82,7 +89,7 @@ class BaseDistributedWorkersWithBuffer:
         n_workers: int,
         batch_size: int,
         rollouts_per_iteration: int,
-        initial_sampling_policy: PolicyState | None,
+        initial_sampling_policy: InitialSampling,
         replay_buffer_size: int,
         initial_buffer_size: int,
         split_rollouts_into_transitions: bool,
@@ -128,7 +135,11 @@ class BaseDistributedWorkersWithBuffer:
         self.stop()
 
     def start(self) -> None:
-        """Starts the workers, and fills the buffer with `initial_buffer_size` entries if it is empty."""
+        """Starts the workers, and fills the buffer with `initial_buffer_size` entries if it is empty.
+
+        Raises:
+            RollcastError: Demonstrations cannot be loaded; see `init_replay_buffer`.
+        """
         self.actors.start()
         if self._initial_buffer_size and self.buffer.size < self._initial_buffer_size:
             self._fill(self._initial_sampling_policy, self._initial_buffer_size)
@@ -142,17 +153,22 @@ class BaseDistributedWorkersWithBuffer:
         self.actors.broadcast_updated_policy(state_dict)
 
     def init_replay_buffer(
-        self, initial_sampling_policy: PolicyState | None, initial_buffer_size: int, replay_buffer_seed: int
+        self, initial_sampling_policy: InitialSampling, initial_buffer_size: int, replay_buffer_seed: int
     ) -> None:
-        """Fills an emptied buffer with rollouts of the sampling policy, made by the workers.
+        """Fills an emptied buffer with demonstrations, or with rollouts of the sampling policy, made by the workers.
 
         Args:
-            initial_sampling_policy: None samples uniformly from the action space; a state_dict plays with that.
-            initial_buffer_size: How many entries.
+            initial_sampling_policy: None samples uniformly from the action space; a state_dict plays with that; a path
+                is a file of demonstrations, which `rollcast record` writes, and a callable returns them. All of them
+                are loaded, the oldest making room; where they are fewer than asked for, uniform sampling follows.
+            initial_buffer_size: How many entries, at least.
             replay_buffer_seed: Of what is drawn from now on.
 
         Raises:
-            ConfigurationError: The size is above the buffer's, or below `batch_size`.
+            ConfigurationError: The size is above the buffer's, or below `batch_size`; or the demonstrations cannot be
+                opened, are none, or have another T.
+            RecordingError: The file of demonstrations is not whole; nothing of it is in the buffer.
+            SpacesMismatchError: It was recorded with other spaces.
         """
         self._check_initial_size(initial_buffer_size)
         self.buffer = self._make_buffer(replay_buffer_seed)
@@ -193,7 +209,26 @@ class BaseDistributedWorkersWithBuffer:
         """One value of the epoch's statistics; see `DistributedActors.get_stats_value`."""
         return self.actors.get_stats_value(event, level, name)
 
-    def _fill(self, sampling_policy: PolicyState | None, n_entries: int) -> None:
+    def _fill(self, sampling: InitialSampling, n_entries: int) -> None:
+        if isinstance(sampling, Path) or callable(sampling):
+            if not self.buffer.size:
+                self._load(sampling)
+            sampling = None
+        if self.buffer.size < n_entries:
+            self._play(sampling, n_entries)
+
+    def _load(self, demonstrations: Path | Callable[[], Iterable[Rollout]]) -> None:
+        if isinstance(demonstrations, Path):
+            rollouts: Iterable[Rollout] = read_demonstrations(
+                demonstrations, self._policy.spaces, n_rollout_steps=self.actors.n_rollout_steps
+            )
+            source = str(demonstrations)
+        else:
+            rollouts, source = demonstrations(), "the callable given as initial_sampling_policy"
+        for episode in load_demonstrations(self.buffer, rollouts, source=source).episodes:
+            self.initial_statistics.add(episode)
+
+    def _play(self, sampling_policy: PolicyState | None, n_entries: int) -> None:
         learning = self._policy.state_arrays()
         if sampling_policy is None:
             self._policy.set_uniform_exploration(True)

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -168,6 +168,43 @@ class ReplayBuffer:
                 )
             for piece in [rollout] if fits else pieces(rollout, self._store.fits):
                 self._insert_piece(piece)
+        return n_entries
+
+    def load(self, rollouts: Iterable[Rollout]) -> int:
+        """Fills an empty buffer with what was played before, whatever the limiter's band; nobody else uses it yet.
+
+        The limiter counts up to `min_size` of it, so that sampling and inserting go on as if actors had filled the
+        buffer up to there: what is loaded beyond pays for no samples, and holds back no insertion. The oldest entries,
+        or the lowest in priority, make room as ever.
+
+        Args:
+            rollouts: Of the spaces and the T the buffer was made with, of any number of environments. They are copied.
+
+        Returns:
+            How many entries they made.
+
+        Raises:
+            InvalidInputError: If the buffer is not empty.
+            InvalidRolloutError: If a rollout has other columns, or a final observation is missing; then nothing of them
+                is kept, as after any exception of the iterator.
+        """
+        if self.size:
+            raise InvalidInputError(
+                f"rollouts were to be loaded into a replay buffer of {self.size} entries; expected an empty one; load "
+                "before anything is inserted, or reset it"
+            )
+        n_entries = 0
+        try:
+            for rollout in rollouts:
+                self._layout.check(rollout)
+                n_entries += self._store.n_entries(rollout)
+                with self._changed:
+                    for piece in pieces(rollout, self._store.fits):
+                        self._insert_piece(piece)
+        except BaseException:
+            self.reset()
+            raise
+        self._limiter.settle()
         return n_entries
 
     def sample(

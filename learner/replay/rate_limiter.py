@@ -132,6 +132,17 @@ class RateLimiter:
         with self._changed:
             self._size -= n
 
+    def settle(self) -> None:
+        """Counts what is there as the first filling: no sample, and no insertion beyond `min_size`.
+
+        From then on d is in the middle of its band, or below it while `min_size` is not reached: the same as if actors
+        had inserted up to there. Neither a burst of samples is paid for, nor has anybody to draw before the next
+        insertion.
+        """
+        with self._changed:
+            self._inserts, self._samples = min(self._inserts, self._min_size), 0
+            self._changed.notify_all()
+
     def await_insert(self, n: int, timeout_s: float, is_active: Callable[[], bool], *, who: str = "") -> bool:
         """Waits until n entries may be inserted; the caller holds the lock, and inserts before it lets go of it.
 

@@ -9,6 +9,7 @@ from gymnasium import spaces
 from services.join_codec import join_agreement_to_proto, join_offer_to_proto
 from services.joining import JoinAgreement, JoinOffer
 from services.policies import PolicySpec
+from services.recording_codec import RecordingHeader, recording_header_to_proto
 from services.rollout_codec import RolloutEncoder, rollout_to_proto
 from services.rollouts import EpisodeStatistics, Rollout, SubstepColumns
 from services.space_codec import space_to_proto
@@ -90,6 +91,10 @@ def golden_messages() -> Mapping[str, bytes]:
     messages["join_response"] = join_agreement_to_proto(agreement).SerializeToString()
     messages["learner_status"] = status_to_proto(status).SerializeToString()
     messages["actor_info"] = actor_to_proto(actor).SerializeToString()
+    header = RecordingHeader(
+        spaces={"0": SUBSTEP}, n_rollout_steps=5, n_envs=2, env_id="e", played_by="p", software_version="0"
+    )
+    messages["recording_header"] = recording_header_to_proto(header).SerializeToString()
     messages["rollout"] = rollout_to_proto(rollout(2, 2)).SerializeToString()
     (messages["rollout_with_body"],) = RolloutEncoder().encode(rollout(2, 2))
     # the header only: the bodies hold two mebibytes of ramps

@@ -299,7 +299,7 @@ def test_waiting_for_actors_is_said_in_the_status(tmp_path: Path):
             assert client.status().waiting_s > 0
 
 
-@pytest.mark.parametrize("command", ["train", "learner", "actor", "status", "evaluate"])
+@pytest.mark.parametrize("command", ["train", "learner", "actor", "status", "evaluate", "record"])
 def test_help_explains_every_setting(command: str):
     done = rollcast(command, "--help")
     assert done.returncode == 0

@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings
 
 from actor.settings import ActorSettings
 from learner.cli import COMMANDS
+from learner.record_settings import RecordSettings
 from learner.replay_serve_settings import ReplayServeSettings
 from learner.settings import EvaluateSettings, ServingSettings, StatusSettings, TrainSettings
 
@@ -26,6 +27,7 @@ SETTINGS: dict[str, type[BaseSettings]] = {
     "actor": ActorSettings,
     "status": StatusSettings,
     "evaluate": EvaluateSettings,
+    "record": RecordSettings,
     "replay": ReplayServeSettings,
 }
 

@@ -25,8 +25,9 @@ class LimiterMachine(RuleBasedStateMachine):
         max_sample=st.integers(1, 60),
         extra=st.none() | st.floats(0, 100),
         spare=st.integers(0, 60),
+        loaded=st.just(0) | st.integers(0, 300),
     )
-    def start(self, samples_per_insert, min_size, max_insert, max_sample, extra, spare):
+    def start(self, samples_per_insert, min_size, max_insert, max_sample, extra, spare, loaded):
         paid = samples_per_insert * max_insert
         error_buffer = None if extra is None else max(paid, max_sample) + extra
         self.limiter = RateLimiter(
@@ -38,7 +39,9 @@ class LimiterMachine(RuleBasedStateMachine):
         )
         self.max_insert, self.max_sample = max_insert, max_sample
         self.capacity = min_size + spare
-        self.was_sampled = False
+        if loaded:
+            self.limiter.inserted(loaded, displaced=max(loaded - self.capacity, 0))
+            self.limiter.settle()
 
     @rule(n=st.integers(1, 40))
     def insert(self, n):

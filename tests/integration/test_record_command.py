@@ -1,0 +1,199 @@
+"""`rollcast record`, and what reads its files: `rollcast train --initial-data`, and plain protobuf."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from services.rollout_file import read_header, read_rollouts
+from tests.processes import ROOT, environment, rollcast, running, wait_until
+
+pytestmark = pytest.mark.slow
+
+
+def record(path: Path, *arguments: object) -> dict[str, object]:
+    """Records and returns the summary."""
+    summary = path.with_suffix(".json")
+    done = rollcast("record", "--output", path, "--summary-json", summary, "--overwrite", *arguments)
+    assert done.returncode == 0, done.stderr
+    return json.loads(summary.read_text())
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recording") / "demo.rollouts"
+    record(path, "--rollouts", 20, "--n-rollout-steps", 16)
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, recording: Path) -> Path:
+    """A run of DQN that has begun with the recording."""
+    path = tmp_path_factory.mktemp("run") / "run"
+    done = train("dqn", recording, path)
+    assert done.returncode == 0, done.stderr
+    assert f"20 rollouts, 112 episodes, from {recording}; nothing is played at random" in done.stdout
+    return path
+
+
+def train(algorithm: str, recording: Path, run_dir: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return rollcast(
+        "train",
+        *("--algorithm", algorithm, "--initial-data", recording, "--run-dir", run_dir),
+        *("--summary-json", run_dir.with_suffix(".json"), "--total-steps", 600, "--stop-return", 1e9),
+        *("--n-rollout-steps", 16, "--actor-kind", "sequential", *arguments),
+    )
+
+
+def test_the_summary_says_what_is_in_the_file(recording: Path):
+    summary = json.loads(recording.with_suffix(".json").read_text())
+    rollouts = list(read_rollouts(recording))
+    returns = [episode.episode_return for rollout in rollouts for episode in rollout.episodes]
+    assert summary == {
+        "rollouts": 20,
+        "env_steps": sum(rollout.n_env_steps for rollout in rollouts),
+        "episodes": len(returns),
+        "mean_return": pytest.approx(sum(returns) / len(returns)),
+        "n_bytes": recording.stat().st_size,
+        "path": str(recording),
+    }
+    header = read_header(recording)
+    assert (header.env_id, header.played_by, header.n_rollout_steps, header.n_envs) == ("CartPole-v1", "random", 16, 8)
+    assert [rollout.sequence for rollout in rollouts] == list(range(1, 21))
+
+
+def test_the_same_seed_gives_the_same_file(recording: Path, tmp_path: Path):
+    for name, seed in (("same", 0), ("other", 1)):
+        record(tmp_path / name, "--rollouts", 20, "--n-rollout-steps", 16, "--seed", seed)
+    assert (tmp_path / "same").read_bytes() == recording.read_bytes() != (tmp_path / "other").read_bytes()
+
+
+def test_dqn_learns_from_it_at_once(run: Path):
+    summary = json.loads(run.with_suffix(".json").read_text())
+    assert summary["env_steps"] >= 600
+    # 32 samples an insert in batches of 128, and the limiter's error buffer of 8192 samples: no burst for 2400 entries
+    assert 600 / 4 * 0.5 <= summary["updates"] <= 600 / 4 + 8192 / 128 + 10
+    assert yaml.safe_load((run / "settings.yaml").read_text())["initial_data"].endswith("demo.rollouts")
+
+
+def test_sac_plays_at_random_for_what_is_missing(recording: Path, tmp_path: Path):
+    done = train("sac", recording, tmp_path / "run", "--replay.min-size", 2500, "--replay.samples-per-insert", 16)
+    assert done.returncode == 0, done.stderr
+    n_missing = int(re.search(r"actors act at random for (\d+) more", done.stdout)[1])
+    assert 0 < n_missing < 200
+    assert json.loads((tmp_path / "run.json").read_text())["updates"] > 0
+
+
+def test_a_policy_of_a_run_plays_deterministically(run: Path, tmp_path: Path):
+    summary = record(tmp_path / "demo", "--policy", run, "--steps", 1000, "--deterministic", "--n-rollout-steps", 20)
+    assert 1000 <= summary["env_steps"] < 1000 + 20 * 8
+    assert read_header(tmp_path / "demo").played_by.startswith(f"{run}, best, version ")
+    first = next(read_rollouts(tmp_path / "demo"))
+    assert first.policy_version > 0
+
+
+@pytest.mark.parametrize(("number", "returncode"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_keeps_what_was_whole_and_says_so(tmp_path: Path, number: int, returncode: int):
+    path = tmp_path / "demo"
+    with running("learner", "record", "--output", path, "--rollouts", 10**9) as process:
+        wait_until(
+            lambda: any(file.stat().st_size > 10**6 for file in tmp_path.glob(".demo.*.partial")), "rollouts", 60
+        )
+        assert not path.exists()
+        process.send_signal(number)
+        said, _ = process.communicate(timeout=10)
+    assert process.returncode == returncode
+    n_rollouts = sum(1 for _ in read_rollouts(path))
+    assert n_rollouts > 0
+    assert f"by {signal.Signals(number).name}, before 1,000,000,000 rollouts: the whole rollouts are kept" in said
+    assert re.search(rf"^rollouts +{n_rollouts:,} of 32 steps", said, re.MULTILINE)
+    assert [file.name for file in tmp_path.iterdir()] == ["demo"]
+
+
+def test_what_a_killed_recorder_leaves_can_be_read(tmp_path: Path):
+    with running("learner", "record", "--output", tmp_path / "demo", "--rollouts", 10**9) as process:
+        wait_until(
+            lambda: any(file.stat().st_size > 10**5 for file in tmp_path.glob(".demo.*.partial")), "rollouts", 60
+        )
+        process.kill()
+        process.wait(10)
+    (partial,) = tmp_path.iterdir()
+    assert next(read_rollouts(partial)).sequence == 1
+
+
+def test_an_environment_that_fails_keeps_what_was_whole(tmp_path: Path):
+    done = rollcast(
+        *("record", "--output", tmp_path / "demo", "--rollouts", 100, "--n-rollout-steps", 4),
+        *("--env-id", "tests.environments:FailingEnv", "--env-kwargs", '{"fail_at": 10}'),
+    )
+    assert done.returncode == 1
+    assert "the simulator has lost its licence" in done.stderr
+    assert "by EnvironmentFailedError, before 100 rollouts: the whole rollouts are kept" in done.stdout
+    assert len(list(read_rollouts(tmp_path / "demo"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--output", "x"], "rollouts is None and steps None; expected one of them"),
+        (["--output", "x", "--rollouts", "1", "--steps", "1"], "rollouts is 1 and steps 1; expected one of them"),
+        (["--rollouts", "1"], "--output: it is not given"),
+        (["--output", "x", "--rollouts", "0"], "--rollouts: '0' is not valid"),
+        (["--output", "x", "--rollouts", "1", "--deterministic"], "deterministic is True with policy 'random'"),
+        (["--output", "x", "--rollouts", "1", "--policy", "nowhere"], "not a run directory: nowhere"),
+        (["--output", "no/such/folder/x", "--rollouts", "1"], "no/such/folder/x cannot be written"),
+        (["--output", "README.md", "--rollouts", "1"], "README.md exists; expected a new file"),
+    ],
+)
+def test_bad_settings_say_which_what_and_what_to_do(arguments: list[str], message: str):
+    done = rollcast("record", *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "arguments", "returncode", "message"),
+    [
+        ("impala", [], 2, "--algorithm impala, which learns from fresh rollouts and has no replay buffer"),
+        ("sac", ["--env-id", "Pendulum-v1"], 1, "SpacesMismatchError: spaces differ at 0/observation: "),
+        ("dqn", ["--n-rollout-steps", 8], 2, "rollouts of 16 steps; expected n_rollout_steps 8"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_leaves_nothing(
+    recording: Path, tmp_path: Path, algorithm: str, arguments: list[object], returncode: int, message: str
+):
+    done = train(algorithm, recording, tmp_path / "run", *arguments)
+    assert done.returncode == returncode
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_is_cut_off_is_refused_and_can_be_mended_as_it_says(recording: Path, tmp_path: Path):
+    path = tmp_path / "demo"
+    path.write_bytes(recording.read_bytes()[:-100])
+    done = train("dqn", path, tmp_path / "run")
+    assert done.returncode == 1
+    command = re.search(r"the 19 rollouts before it are whole: `(head -c \d+ .*) > NEW` keeps them", done.stderr)[1]
+    (tmp_path / "new").write_bytes(subprocess.run(command.split(), check=True, capture_output=True).stdout)
+    assert len(list(read_rollouts(tmp_path / "new"))) == 19
+
+
+def test_the_program_of_the_page_on_the_protocol_reads_it(recording: Path):
+    page = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+    (program,) = [block for block in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S) if "Recording" in block]
+    assert not re.search(r"^(from|import) (?!sys|google\.protobuf|rollcast\.v1)", program, re.M)
+    done = subprocess.run(
+        [sys.executable, "-c", program, recording], env=environment(), capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 0, done.stderr
+    header, *lines = done.stdout.splitlines()
+    assert header == "CartPole-v1 played by random"
+    assert len(lines) == 20
+    assert lines[0].startswith("1: rollout [16, 8], returns [")
