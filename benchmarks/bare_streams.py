@@ -1,11 +1,11 @@
-"""The ceilings of ingest and broadcast: gRPC streams that carry bytes and do nothing with them.
+"""The ceilings of ingest, broadcast and replay: gRPC streams that carry bytes and do nothing with them.
 
 Servers and clients run in processes of their own, with gRPC's defaults and the allocator that learner and actors have.
 """
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from multiprocessing.sharedctypes import Synchronized
@@ -57,6 +57,7 @@ def serve_fan_out(address: Connection, orders: Connection, published: "Synchroni
 
     An order is `"number of chunks, bytes in all"`; the time it was carried out goes to `published`.
     """
+    reuse_large_buffers()
     changed = threading.Condition()
     newest: tuple[int, tuple[bytes, ...]] = (0, ())
 
@@ -90,6 +91,30 @@ def collect(channel: grpc.Channel, n_bytes: int) -> Iterator[float]:
         if size >= n_bytes:
             yield time.monotonic()
             collected, size = [], 0
+
+
+def serve_downloads(address: Connection, sizes: Sequence[int]) -> None:
+    """Process: sends messages of these sizes, again and again, to whoever asks; tells its address first."""
+    reuse_large_buffers()
+    messages = [b"\1" * size for size in sizes]
+
+    def download(_request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        while context.is_active():
+            yield from messages
+
+    server, where = _serve("Download", grpc.unary_stream_rpc_method_handler(download), 1)
+    address.send_bytes(where.encode())
+    server.wait_for_termination()
+
+
+def download(address: str, receiving: "Synchronized[bool]", received: "Synchronized[int]") -> None:
+    """Process: counts the bytes of what it is sent while `receiving` is set, and lets it wait otherwise, for ever."""
+    reuse_large_buffers()
+    with make_channel(address) as channel:
+        for message in channel.unary_stream(f"/{_SERVICE}/Download")(b"", wait_for_ready=True):
+            received.value += len(message)
+            while not receiving.value:
+                time.sleep(0.001)
 
 
 def _serve(method: str, handler: "grpc.RpcMethodHandler", n_clients: int) -> tuple[grpc.Server, str]:
