@@ -152,7 +152,7 @@ def _describe(error: BaseException, env_seed: int) -> ActorFailure:
             exception_type=error.exception_type,
             message=str(error),
             traceback=error.exception_traceback,
-            env_seed=error.env_seed,
+            env_seed=env_seed if error.env_seed is None else error.env_seed,
         )
     return ActorFailure(
         exception_type=type(error).__name__,

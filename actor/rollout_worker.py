@@ -13,7 +13,8 @@ from actor.environments.failures import environment_failure
 from actor.environments.make import environment_spaces
 from actor.policies.policy import Policy
 from actor.recording import EpisodeTracker, RolloutColumns
-from services.errors import ConfigurationError
+from actor.vector.base import LockstepVectorEnv
+from services.errors import ActorFailedError, ConfigurationError
 from services.rollouts import Rollout, SubstepColumns
 from services.spaces import FLAT_SUBSTEP, flatten_observation, space_leaves
 
@@ -96,7 +97,9 @@ class RolloutWorker:
             The rollout, or None if `should_stop` said so: the steps until then are lost.
 
         Raises:
-            EnvironmentFailedError: If an environment raised; the original exception is its cause.
+            EnvironmentFailedError: If an environment raised; the original exception is its cause, unless it was raised
+                in another process.
+            EnvironmentLostError: If the process of an environment ended, or does not answer.
             ConfigurationError: If the vector environment promised final observations and gave none.
             NotReadyError: If the policy has no weights yet.
         """
@@ -145,6 +148,8 @@ class RolloutWorker:
     def _reset(self) -> dict[str, NDArray[Any]]:
         try:
             observation, _ = self._vector_env.reset(seed=self._reset_seed)  # type: ignore[arg-type]
+        except ActorFailedError:
+            raise
         except Exception as error:
             raise environment_failure(error, self._vector_env, doing="reset", env_seeds=self._env_seeds) from error
         leaves = flatten_observation(self._spaces.observation, observation)
@@ -167,6 +172,8 @@ class RolloutWorker:
                 observation, reward, terminated, truncated, infos = step(
                     action if bounds is None else np.clip(action, *bounds)
                 )
+            except ActorFailedError:
+                raise
             except Exception as error:
                 raise environment_failure(error, self._vector_env, doing="step", env_seeds=self._env_seeds) from error
             columns.reward[t] = reward
@@ -208,7 +215,7 @@ def _seeds(env_seed: int | Sequence[int], vector_env: VectorEnv) -> tuple[tuple[
     one number seeds.
     """
     n_envs = vector_env.num_envs
-    one_for_each = isinstance(vector_env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+    one_for_each = isinstance(vector_env.unwrapped, SyncVectorEnv | AsyncVectorEnv | LockstepVectorEnv)
     given = [env_seed] if isinstance(env_seed, int | np.integer) else list(env_seed)
     if not isinstance(env_seed, int | np.integer) and len(given) != n_envs:
         raise ConfigurationError(

@@ -28,10 +28,11 @@ class ActingSettings(EnvironmentSettings):
     envs_per_actor: Annotated[int, Field(ge=1, le=65536)] = Field(
         64, description="Environments an actor steps at once, in one batched forward pass."
     )
-    vectorization: Literal["auto", "sync", "entry_point"] = Field(
+    vectorization: Literal["auto", "sync", "entry_point", "subprocess", "measure"] = Field(
         "auto",
-        description="How they are stepped: the environment's own vector_entry_point where it has one (auto), one after "
-        "the other (sync), or the vector entry point or an error (entry_point).",
+        description="How they are stepped: the environment's own vector_entry_point where it has one, else one after "
+        "the other (auto); one after the other (sync); the vector entry point or an error (entry_point); in processes, "
+        "one for each core (subprocess); or whichever of sync and subprocess is faster, found by trying (measure).",
     )
 
 

@@ -36,46 +36,44 @@ N_ACTORS = 2
 ROLLOUTS_PER_BATCH = 4
 _SETTLE_S = 0.3
 
+FOUR_FLOATS = Box(-10, 10, (4,), np.float32)
+PIXELS = Box(0, 255, (84, 84, 4), np.uint8)
+
 
 @dataclasses.dataclass(frozen=True)
 class Load:
     """What is sent."""
 
     name: str
-    pixels: bool
+    observation: Box
     n_steps: int
     n_envs: int
     target: str
 
     @property
     def spaces(self) -> EnvironmentSpaces:
-        """CartPole's, or Atari's."""
-        if self.pixels:
-            substep = SubstepSpaces(observation=Box(0, 255, (84, 84, 4), np.uint8), action=Discrete(6))
-        else:
-            substep = SubstepSpaces(observation=Box(-10, 10, (4,), np.float32), action=Discrete(2))
-        return {FLAT_SUBSTEP: substep}
+        """Those of a flat environment."""
+        return {FLAT_SUBSTEP: SubstepSpaces(observation=self.observation, action=Discrete(2))}
 
 
 LOADS = (
-    Load("64 KiB", pixels=False, n_steps=32, n_envs=58, target="60%"),
-    Load("256 KiB", pixels=False, n_steps=32, n_envs=233, target="60%"),
-    Load("1 MiB", pixels=False, n_steps=128, n_envs=236, target="60%"),
-    Load("pixels, B=4", pixels=True, n_steps=20, n_envs=4, target="250 MB/s"),
-    Load("pixels, B=16", pixels=True, n_steps=20, n_envs=16, target="250 MB/s"),
+    Load("64 KiB", FOUR_FLOATS, n_steps=32, n_envs=58, target="60%"),
+    Load("256 KiB", FOUR_FLOATS, n_steps=32, n_envs=233, target="60%"),
+    Load("1 MiB", FOUR_FLOATS, n_steps=128, n_envs=236, target="60%"),
+    Load("pixels, B=4", PIXELS, n_steps=20, n_envs=4, target="250 MB/s"),
+    Load("pixels, B=16", PIXELS, n_steps=20, n_envs=16, target="250 MB/s"),
 )
 
 
 def synthetic_rollout(load: Load, actor_id: str) -> Rollout:
     """A rollout such as an actor sends: every column filled, a few episodes ended."""
     rng = np.random.default_rng(0)
-    shape, (substep,) = (load.n_steps, load.n_envs), load.spaces.values()
-    space = substep.observation
-    assert isinstance(space, Box)
+    shape, space = (load.n_steps, load.n_envs), load.observation
     final_index = np.stack([rng.integers(0, load.n_steps, 4), np.arange(4)], axis=1).astype(np.int32)
 
     def observation(*leading: int) -> dict[str, np.ndarray]:
-        values = rng.integers(0, 255, (*leading, *space.shape)) if load.pixels else rng.normal(size=(*leading, 4))
+        size = (*leading, *space.shape)
+        values = rng.integers(0, 255, size) if space.dtype == np.uint8 else rng.normal(size=size)
         return {"": values.astype(space.dtype)}
 
     terminated = np.zeros(shape, np.bool_)

@@ -40,7 +40,7 @@ class RecordSettings(ProcessSettings):
         32, description="T: environment steps in a rollout; a run that is to load the file must have the same."
     )
     envs_per_actor: Annotated[int, Field(ge=1, le=65536)] = Field(8, description="B: environments played at once.")
-    vectorization: Literal["auto", "sync", "entry_point"] = Field(
+    vectorization: Literal["auto", "sync", "entry_point", "subprocess", "measure"] = Field(
         "auto", description="How they are stepped, as for an actor."
     )
     seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from actor.settings import EnvironmentSettings
 from learner.replay.replay_settings import ReplaySettings
@@ -36,3 +36,14 @@ class ReplayServeSettings(EnvironmentSettings):
         600.0, description="With --spaces-from first_actor: seconds to wait for it."
     )
     log_level: LogLevel = Field("INFO", description="What to log, to stderr.")
+
+    @field_validator("replay")
+    @classmethod
+    def _check_device(cls, replay: ReplaySettings) -> ReplaySettings:
+        """Refuses the device of a learner, because none is here; pydantic makes its own error of ours."""
+        if replay.device != "cpu":
+            raise ValueError(
+                f"device is {replay.device!r}, and a buffer that is served alone has no learner beside it; expected "
+                "'cpu'; leave --replay.device out"
+            )
+        return replay

@@ -98,7 +98,7 @@ def training_run(
     algorithm = make_algorithm(settings, spaces, device)
     buffer = None
     if algorithm.learns_from_replay:
-        buffer = make_replay_buffer(settings, algorithm.policy.spaces, announce=announce)
+        buffer = make_replay_buffer(settings, algorithm.policy.spaces, device=device, announce=announce)
     load_initial_data(settings, algorithm.policy.spaces, buffer, announce=announce)
     path = settings.run_dir or default_run_dir(settings)
     run_directory = RunDirectory.create(path.parent, path.name)
@@ -143,12 +143,12 @@ def make_algorithm(settings: LearnerSettings, spaces: EnvironmentSpaces, device:
 
 
 def make_replay_buffer(
-    settings: LearnerSettings, spaces: EnvironmentSpaces, *, announce: Callable[[str], None]
+    settings: LearnerSettings, spaces: EnvironmentSpaces, *, device: torch.device, announce: Callable[[str], None]
 ) -> ReplayBuffer:
-    """Allocates the buffer that the settings ask for.
+    """Allocates the buffer that the settings ask for; `device` is the learner's.
 
     Raises:
-        ConfigurationError: They cannot work together, or the machine has not got the memory.
+        ConfigurationError: They cannot work together, or the machine, or the device, has not got the memory.
     """
     return ReplayBuffer(
         settings.replay,
@@ -158,6 +158,7 @@ def make_replay_buffer(
         n_envs=MAX_TRAJECTORIES,
         discount=_algorithm_settings(settings).discount,
         seed=settings.seed,
+        learner_device=device,
         announce=announce,
     )
 

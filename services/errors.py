@@ -17,9 +17,11 @@
     ├── RefusedError                 not in this state of the run: pause after the end, checkpoint without run directory
     ├── AddressInUseError            somebody else serves this address
     ├── LearnerUnreachableError      nobody answers at this address
+    ├── ContainerEngineError         the Docker engine is not there, or does not do what it is asked to
     ├── RecordingError               a file of rollouts that is none, is not whole, or cannot be written
     ├── ActorFailedError             an exception in an actor, with its traceback
-    │   └── (actor.environments.failures.EnvironmentFailedError: which environment, which seed)
+    │   ├── (actor.environments.failures.EnvironmentFailedError: which environment, which seed)
+    │   └── (actor.environments.failures.EnvironmentLostError: its process ended or does not answer)
     ├── CollectTimeoutError          no batch by the deadline, and why
     ├── CollectInterruptedError      no batch because training is to end
     └── StatisticsError              a statistic that does not exist
@@ -94,6 +96,10 @@ class AddressInUseError(RollcastError):
 
 class LearnerUnreachableError(RollcastError):
     """Nobody answers at this address."""
+
+
+class ContainerEngineError(RollcastError):
+    """The Docker engine is not there, or does not do what it is asked to."""
 
 
 class RecordingError(RollcastError):

@@ -35,7 +35,20 @@ def append_body(head: bytes, pieces: Iterable[memoryview | NDArray[Any]], n_byte
     Returns:
         The serialised message, with its body.
     """
-    return b"".join((head, bytes((_BODY_TAG,)), _varint(n_bytes), *pieces)) if n_bytes else head  # type: ignore[arg-type]  # arrays are buffers
+    return b"".join((open_body(head, n_bytes), *pieces)) if n_bytes else head  # type: ignore[arg-type]  # arrays are buffers
+
+
+def open_body(head: bytes, n_bytes: int) -> bytes:
+    """A serialised message up to its body's first byte.
+
+    Args:
+        head: The serialised message, without its body.
+        n_bytes: How many bytes the body will have, at least 1.
+
+    Returns:
+        What, followed by the body, is the serialised message.
+    """
+    return b"".join((head, bytes((_BODY_TAG,)), _varint(n_bytes)))
 
 
 def split_body(serialized: bytes) -> tuple[bytes, memoryview]:

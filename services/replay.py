@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from services.rollouts import Observation
 from services.spaces import EnvironmentSpaces
+
+# What one stream may make either side allocate for a batch.
+MAX_BATCH_BYTES: Final = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,62 +179,3 @@ class ReplayBatch:
             policy_version=self.policy_version[cut],
             burn_in=self.burn_in,
         )
-
-
-def join_entries(parts: list[ReplayBatch]) -> ReplayBatch:
-    """Puts entries side by side again: the inverse of `ReplayBatch.entries`.
-
-    Args:
-        parts: Batches of the same columns and T, at least one.
-
-    Returns:
-        One batch.
-    """
-    if len(parts) == 1:
-        return parts[0]
-    first = parts[0]
-    starts = np.cumsum([0, *(part.batch_size for part in parts[:-1])])
-
-    def entries(name: str) -> NDArray[Any]:
-        return np.concatenate([getattr(part, name) for part in parts])
-
-    def steps(name: str) -> NDArray[Any]:
-        return np.concatenate([getattr(part, name) for part in parts], axis=1)
-
-    def leaves(key: str, name: str, axis: int) -> dict[str, NDArray[Any]]:
-        paths = getattr(first.substeps[key], name)
-        return {
-            path: np.concatenate([getattr(part.substeps[key], name)[path] for part in parts], axis=axis)
-            for path in paths
-        }
-
-    def log_prob(key: str) -> NDArray[np.float32] | None:
-        columns = [part.substeps[key].log_prob for part in parts]
-        kept = [column for column in columns if column is not None]
-        return np.concatenate(kept, axis=1) if kept else None
-
-    return ReplayBatch(
-        keys=entries("keys"),
-        weights=entries("weights"),
-        n_steps=entries("n_steps"),
-        discount=entries("discount"),
-        substeps={
-            key: ReplayColumns(
-                observation=leaves(key, "observation", 1),
-                action=np.concatenate([part.substeps[key].action for part in parts], axis=1),
-                log_prob=log_prob(key),
-                next_observation=leaves(key, "next_observation", 0),
-                final_observation=leaves(key, "final_observation", 0),
-            )
-            for key in first.substeps
-        },
-        reward=steps("reward"),
-        terminated=steps("terminated"),
-        truncated=steps("truncated"),
-        valid=steps("valid"),
-        final_index=np.concatenate(
-            [part.final_index + np.array([0, start]) for part, start in zip(parts, starts, strict=True)]
-        ),
-        policy_version=entries("policy_version"),
-        burn_in=first.burn_in,
-    )

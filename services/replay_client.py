@@ -12,7 +12,7 @@ from rollcast.v1 import replay_pb2, replay_pb2_grpc
 from services.channel import make_channel
 from services.error_status import error_from_rpc
 from services.replay import ReplayBatch, ReplayInfo
-from services.replay_batch_codec import BatchAssembler
+from services.replay_batch_assembler import BatchAssembler
 from services.replay_codec import replay_info_from_proto
 from services.tensors import fill_tensor
 
@@ -92,7 +92,7 @@ class ReplayClient:
         request = replay_pb2.SampleRequest(
             batch_size=batch_size, n_batches=n_batches, timeout_s=timeout_s, may_defer=True
         )
-        assembler = BatchAssembler()
+        assembler = BatchAssembler(batch_size)
         call = self._sample(request)
         try:
             for response in call:

@@ -7,6 +7,7 @@ import sys
 from actor.environments.make import EnvironmentFactory
 from actor.policies.torch_policy import TorchPolicy
 from learner.actors.base import DistributedActors
+from learner.actors.docker import DockerDistributedActors
 from learner.actors.remote import RemoteDistributedActors
 from learner.actors.sequential import SequentialDistributedActors
 from learner.actors.subproc import SubprocDistributedActors
@@ -14,6 +15,7 @@ from learner.training_run import probe_spaces
 from services.policies import PolicySpec
 from tests.processes import ROOT, environment
 
+# Besides these there is "docker", which needs an engine: see tests/e2e.
 KINDS = ("sequential", "subproc-forkserver", "subproc-spawn", "subproc-fork", "remote")
 
 
@@ -85,6 +87,10 @@ def make_actors(
             n_actors=n_actors,
             envs_per_actor=envs_per_actor,
             **options,
+        )
+    if kind == "docker":
+        return DockerDistributedActors(
+            env_id, policy, n_rollout_steps, n_actors, batch_size, envs_per_actor=envs_per_actor, **options
         )
     return SubprocDistributedActors(
         env_factory,

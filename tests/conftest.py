@@ -9,6 +9,8 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+# its assertions are to say as much as those of a test module
+pytest.register_assert_rewrite("tests.distributed_actors_suite")
 
 # How long what a test has stopped may take to be gone.
 _GONE_WITHIN_S = 5.0

@@ -21,7 +21,7 @@ from services.spaces import (
     space_leaves,
 )
 
-Vectorization = Literal["auto", "sync", "entry_point"]
+Vectorization = Literal["auto", "sync", "entry_point", "subprocess", "measure"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,8 @@ class EnvironmentFactory:
             returns a `gymnasium.Env`.
         env_kwargs: Keyword arguments of the environment or factory.
         vectorization: How `make_vector_env` steps many: `"entry_point"`, the vector environment that is registered
-            with the id; `"sync"`, one after the other; `"auto"`, the first where there is one.
+            with the id; `"sync"`, one after the other; `"auto"`, the first where there is one; `"subprocess"`, in
+            processes, one for each core; `"measure"`, whichever of the two is faster, found by trying.
     """
 
     env_id: str
@@ -146,8 +147,8 @@ def make_vector_env(env_factory: EnvFactory, n_envs: int) -> VectorEnv:
     """Makes a vector environment.
 
     One that was registered with the id resets in the step after the last of an episode (NEXT_STEP, usually); the
-    synchronous one in the same step (SAME_STEP), and it hands out one observation buffer again and again: copy what
-    must outlive the next step.
+    others in the same step (SAME_STEP), and they hand out one observation buffer again and again: copy what must
+    outlive the next step.
 
     Args:
         env_factory: An `EnvironmentFactory`, or any callable that returns a `gymnasium.Env`.
@@ -159,11 +160,16 @@ def make_vector_env(env_factory: EnvFactory, n_envs: int) -> VectorEnv:
     Raises:
         ConfigurationError: If `n_envs` is below 1, an environment cannot be made, or `vectorization="entry_point"` is
             asked of an id without one.
+        EnvironmentFailedError: An environment raised while its steps were measured, or in its process.
+        EnvironmentLostError: The process of an environment ended.
         InvalidSpaceError: If the spaces of two environments differ, or are of a kind that is not supported.
     """
     if n_envs < 1:
         raise ConfigurationError(f"n_envs is {n_envs}; expected at least 1; raise it")
-    if isinstance(env_factory, EnvironmentFactory) and env_factory.vectorization != "sync":
+    vectorization = env_factory.vectorization if isinstance(env_factory, EnvironmentFactory) else "sync"
+    if vectorization in {"subprocess", "measure"}:
+        return _with_supported_spaces(_make_with_processes(env_factory, n_envs, measure=vectorization == "measure"))
+    if isinstance(env_factory, EnvironmentFactory) and vectorization != "sync":
         if env_factory.vector_spec() is not None:
             vector_env = env_factory.make_registered_vector(n_envs)
             return _with_supported_spaces(vector_env)
@@ -202,6 +208,17 @@ def _make_sync(env_factory: EnvFactory, n_envs: int) -> VectorEnv:
         for env in envs:
             env.close()
         raise
+
+
+def _make_with_processes(env_factory: EnvFactory, n_envs: int, *, measure: bool) -> VectorEnv:
+    # Imported here: an actor that needs no processes starts without their modules.
+    if measure:
+        from actor.vector.auto import make_fastest_vector_env
+
+        return make_fastest_vector_env([env_factory] * n_envs, autoreset_mode=AutoresetMode.SAME_STEP, copy=False)
+    from actor.vector.subproc import SubprocVectorEnv
+
+    return SubprocVectorEnv([env_factory] * n_envs, autoreset_mode=AutoresetMode.SAME_STEP, copy=False)
 
 
 def _same(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:

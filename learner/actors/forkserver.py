@@ -3,7 +3,12 @@
 from multiprocessing import forkserver
 
 # What it imports once, so that every actor starts in milliseconds. None of these loads torch.
-PRELOAD = ("actor.local_process", "actor.policies.numpy_policy", "gymnasium.envs.classic_control")
+PRELOAD = (
+    "actor.local_process",
+    "actor.policies.numpy_policy",
+    "actor.vector.worker",
+    "gymnasium.envs.classic_control",
+)
 
 
 def start_forkserver() -> None:

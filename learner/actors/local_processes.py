@@ -4,23 +4,19 @@ import json
 import logging
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext, ForkServerContext
 from multiprocessing.process import BaseProcess
 
 import torch
 
-from actor.backoff import backoff_delays
 from actor.local_process import LocalActorPlan, run_local_actor
 from learner.actors.forkserver import start_forkserver
+from learner.actors.supervision import ActorEnd, Supervision
 from services.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
-
-# An actor that lived this long has recovered: its next failure is its first again.
-_RECOVERED_S = 60.0
 
 
 def multiprocessing_context(start_method: str | None) -> BaseContext:
@@ -38,15 +34,52 @@ def multiprocessing_context(start_method: str | None) -> BaseContext:
     return multiprocessing.get_context(method)
 
 
-@dataclass(slots=True)
 class _LocalActor:
-    plan: LocalActorPlan
-    process: BaseProcess | None
-    failures: Connection | None
-    started: float
-    delays: Iterator[float]
-    n_failures: int = 0
-    restart_at: float | None = None
+    """One actor and its process, while it has one."""
+
+    def __init__(self, plan: LocalActorPlan, context: BaseContext) -> None:
+        self._plan = plan
+        self._context = context
+        self._failures: Connection | None = None
+        self.process: BaseProcess | None = None
+
+    @property
+    def actor_id(self) -> str:
+        return self._plan.actor_id
+
+    def launch(self) -> None:
+        receiver, sender = self._context.Pipe(duplex=False)
+        process = self._context.Process(  # type: ignore[attr-defined]
+            target=run_local_actor, args=(self._plan, sender), name=f"rollcast-{self.actor_id}", daemon=True
+        )
+        try:
+            process.start()
+        except (AttributeError, TypeError, ValueError, ImportError) as error:
+            receiver.close()
+            raise ConfigurationError(
+                f"the environment factory {self._plan.env_factory!r} cannot be sent to a process: {error}; use a "
+                "function or class at the top of a module, not a lambda or a closure"
+            ) from error
+        finally:
+            sender.close()
+        self.process, self._failures = process, receiver
+
+    def take_end(self) -> ActorEnd | None:
+        process, failures = self.process, self._failures
+        if process is None or process.exitcode is None:
+            return None
+        assert failures is not None
+        report = f"exit code {process.exitcode}" if process.exitcode >= 0 else f"signal {-process.exitcode}"
+        try:
+            if failures.poll():
+                told = json.loads(failures.recv_bytes())
+                report = f"{told['exception_type']}: {told['message']}\n{told['traceback']}"
+        except (EOFError, OSError):
+            pass
+        failures.close()
+        process.close()
+        self.process = self._failures = None
+        return ActorEnd(report)
 
 
 class LocalProcesses:
@@ -55,7 +88,7 @@ class LocalProcesses:
     Args:
         plans: One an actor.
         start_method: Of multiprocessing; None: the best there is.
-        max_restarts: How often an actor may fail in a row before `look_after` reports it as lost for good.
+        max_restarts: How often an actor may fail in a row before it is lost for good.
         on_exit: Called with the actor's name and what is known of its end, for every process that ended unasked.
     """
 
@@ -67,97 +100,37 @@ class LocalProcesses:
         max_restarts: int,
         on_exit: Callable[[str, str], None],
     ) -> None:
-        self._context = multiprocessing_context(start_method)
-        self._max_restarts = max_restarts
-        self._on_exit = on_exit
-        self._actors = [_LocalActor(plan, None, None, 0.0, backoff_delays()) for plan in plans]
-        if isinstance(self._context, ForkServerContext):
+        context = multiprocessing_context(start_method)
+        self._actors = [_LocalActor(plan, context) for plan in plans]
+        self._supervision = Supervision(self._actors, max_restarts=max_restarts, on_exit=on_exit)
+        if isinstance(context, ForkServerContext):
             start_forkserver()
 
     def start(self) -> None:
         """Starts every actor."""
-        for actor in self._actors:
-            self._launch(actor)
+        self._supervision.start()
 
     @property
     def processes(self) -> list[BaseProcess]:
         """Those that were started and not yet found ended."""
         return [actor.process for actor in self._actors if actor.process is not None]
 
-    def look_after(self) -> tuple[str, str] | None:
-        """Restarts what has ended, when its backoff has passed.
-
-        Returns:
-            `(actor_id, what happened)` of an actor that has failed more than `max_restarts` times in a row; None while
-            there is none.
-        """
-        now = time.monotonic()
-        for actor in self._actors:
-            if actor.process is not None and actor.process.exitcode is not None:
-                report = self._bury(actor)
-                if now - actor.started > _RECOVERED_S:
-                    actor.n_failures, actor.delays = 0, backoff_delays()
-                actor.n_failures += 1
-                self._on_exit(actor.plan.actor_id, report)
-                if actor.n_failures > self._max_restarts:
-                    return actor.plan.actor_id, f"{report} (failure {actor.n_failures} in a row)"
-                actor.restart_at = now + next(actor.delays)
-                logger.warning("%s ended: %s; starting it again", actor.plan.actor_id, report.splitlines()[0])
-            elif actor.restart_at is not None and now >= actor.restart_at:
-                self._launch(actor)
-        return None
+    def look_after(self) -> None:
+        """Restarts what has ended; see `Supervision.look_after`."""
+        self._supervision.look_after()
 
     def stop(self, timeout_s: float) -> None:
         """Ends every actor: asks, waits `timeout_s` together, then kills. Idempotent."""
-        for actor in self._actors:
-            actor.restart_at = None
-            if actor.process is not None and actor.process.exitcode is None:
-                actor.process.terminate()
+        for process in self.processes:
+            if process.exitcode is None:
+                process.terminate()
         deadline = time.monotonic() + timeout_s
         for actor in self._actors:
             if actor.process is None:
                 continue
             actor.process.join(max(0.0, deadline - time.monotonic()))
             if actor.process.exitcode is None:
-                logger.warning("%s did not end within %.1f s; killing it", actor.plan.actor_id, timeout_s)
+                logger.warning("%s did not end within %.1f s; killing it", actor.actor_id, timeout_s)
                 actor.process.kill()
                 actor.process.join(timeout_s)
-            self._bury(actor)
-
-    def _launch(self, actor: _LocalActor) -> None:
-        receiver, sender = self._context.Pipe(duplex=False)
-        process = self._context.Process(  # type: ignore[attr-defined]
-            target=run_local_actor, args=(actor.plan, sender), name=f"rollcast-{actor.plan.actor_id}", daemon=True
-        )
-        try:
-            process.start()
-        except (AttributeError, TypeError, ValueError, ImportError) as error:
-            receiver.close()
-            raise ConfigurationError(
-                f"the environment factory {actor.plan.env_factory!r} cannot be sent to a process: {error}; use a "
-                "function or class at the top of a module, not a lambda or a closure"
-            ) from error
-        finally:
-            sender.close()
-        actor.process, actor.failures = process, receiver
-        actor.started, actor.restart_at = time.monotonic(), None
-
-    @staticmethod
-    def _bury(actor: _LocalActor) -> str:
-        """Reads why the process ended and lets go of it."""
-        process, failures = actor.process, actor.failures
-        assert process is not None
-        assert failures is not None
-        report = (
-            f"exit code {process.exitcode}" if (process.exitcode or 0) >= 0 else f"signal {-(process.exitcode or 0)}"
-        )
-        try:
-            if failures.poll():
-                told = json.loads(failures.recv_bytes())
-                report = f"{told['exception_type']}: {told['message']}\n{told['traceback']}"
-        except (EOFError, OSError):
-            pass
-        failures.close()
-        process.close()
-        actor.process = actor.failures = None
-        return report
+            actor.take_end()

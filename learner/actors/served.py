@@ -273,6 +273,11 @@ class ServedDistributedActors(DistributedActors):
             ActorFailedError: An actor failed, and that is not to be survived.
         """
 
+    def _note_exit(self, actor_id: str, report: str) -> None:
+        """Notes that an actor that was started here has ended, whatever its stream says."""
+        if self._registry is not None:
+            self._registry.lost(actor_id, report.splitlines()[0])
+
     def _explain_wait(self) -> str:
         """Whom the trainer waits for, and what to do about it."""
         infos = self.actor_infos

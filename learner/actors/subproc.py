@@ -12,7 +12,6 @@ from learner.actors.base import EnvFactory
 from learner.actors.local_processes import LocalProcesses
 from learner.actors.sequential import check_seeds
 from learner.actors.served import ServedDistributedActors
-from services.errors import ActorFailedError
 from services.learner_service import LearnerControl
 
 # How long the actors may take to end by themselves.
@@ -128,7 +127,7 @@ class SubprocDistributedActors(ServedDistributedActors):
                 plans,
                 start_method=self._start_method,
                 max_restarts=self._max_restarts,
-                on_exit=self._on_exit,
+                on_exit=self._note_exit,
             )
             # before the server: a process that is forked must not inherit a running one
             self._processes.start()
@@ -148,12 +147,5 @@ class SubprocDistributedActors(ServedDistributedActors):
             self._socket_dir = None
 
     def _look_after_actors(self) -> None:
-        if self._processes is None:
-            return
-        lost = self._processes.look_after()
-        if lost is not None:
-            raise ActorFailedError(f"actor {lost[0]} failed and is not started again: {lost[1]}")
-
-    def _on_exit(self, actor_id: str, report: str) -> None:
-        if self._registry is not None:
-            self._registry.lost(actor_id, report.splitlines()[0])
+        if self._processes is not None:
+            self._processes.look_after()

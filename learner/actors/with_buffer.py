@@ -75,6 +75,7 @@ class BaseDistributedWorkersWithBuffer:
         make_workers: Which kind of workers.
         discount: gamma, for n-step folding.
         replay: Further settings of the buffer; what is given above wins.
+        learner_device: Where the buffer's columns lie with the device `learner` of those settings.
 
     Raises:
         ConfigurationError: A number cannot be right, or `initial_buffer_size` is above `replay_buffer_size`, or below
@@ -99,6 +100,7 @@ class BaseDistributedWorkersWithBuffer:
         make_workers: MakeWorkers = SubprocDistributedActors,
         discount: float = 0.99,
         replay: ReplaySettings | None = None,
+        learner_device: torch.device | str = "cpu",
     ) -> None:
         if rollouts_per_iteration < 1:
             raise ConfigurationError(
@@ -111,6 +113,7 @@ class BaseDistributedWorkersWithBuffer:
             }
         )
         self._discount = discount
+        self._learner_device = learner_device
         self._batch_size = batch_size
         self._rollouts_per_iteration = rollouts_per_iteration
         self._initial_sampling_policy = initial_sampling_policy
@@ -260,6 +263,7 @@ class BaseDistributedWorkersWithBuffer:
             batch_size=self._batch_size,
             discount=self._discount,
             seed=seed,
+            learner_device=self._learner_device,
         )
 
     def _check_initial_size(self, n_entries: int) -> None:

@@ -17,7 +17,7 @@ class DqnSettings(BaseModel):
 
     discount: float = Field(0.99, ge=0.0, le=1.0, description="Discount gamma of the next step's value, in [0, 1].")
     learning_rate: float = Field(
-        1e-3,
+        5e-4,
         gt=0.0,
         allow_inf_nan=False,
         description="Step size of Adam at the start, above 0; 6e-5 to 3e-4 for images.",
@@ -34,7 +34,7 @@ class DqnSettings(BaseModel):
         True, description="Whether the network says the value of the observation and advantages (Wang et al. 2016)."
     )
     target_tau: float = Field(
-        0.01,
+        0.005,
         gt=0.0,
         le=1.0,
         description="How far the target network moves when it does, in (0, 1]; 1 copies, as in the papers, which then "

@@ -1,15 +1,14 @@
 """From a sample to the batch that algorithms learn from, on the learner's device."""
 
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from learner.batch import Batch, BatchColumns
+from learner.replay.column_memory import ColumnArray
 from learner.replay.samples import ReplaySample, SampleColumns
-from services.rollouts import Observation
 
 
 def to_batch(sample: ReplaySample, device: torch.device | str) -> Batch:
@@ -20,8 +19,9 @@ def to_batch(sample: ReplaySample, device: torch.device | str) -> Batch:
     are trajectories as they are.
 
     Args:
-        sample: On the CPU; the batch shares its memory, so it stays valid as long as the sample does. On another
-            device it is a copy, which is complete when the call returns.
+        sample: What was drawn. The batch shares the memory of what is on the device already: on the CPU all of it, on
+            the learner's device the columns of a buffer that keeps them there. So it stays valid as long as the sample
+            does. The rest is a copy, which is complete when the call returns.
         device: Where the batch is wanted.
 
     Returns:
@@ -56,9 +56,9 @@ def _columns(columns: SampleColumns, shape: tuple[int, ...], device: torch.devic
     )
 
 
-def _tensors(leaves: Observation, device: torch.device) -> dict[str, Tensor]:
+def _tensors(leaves: Mapping[str, ColumnArray], device: torch.device) -> dict[str, Tensor]:
     return {path: _tensor(leaf, device) for path, leaf in leaves.items()}
 
 
-def _tensor(array: NDArray[Any], device: torch.device) -> Tensor:
-    return torch.from_numpy(array).to(device)
+def _tensor(array: ColumnArray, device: torch.device) -> Tensor:
+    return (array if isinstance(array, Tensor) else torch.from_numpy(array)).to(device)

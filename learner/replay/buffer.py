@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 
 from learner.replay.buffer_parts import make_limiter, make_sampler, make_store, plan_size
@@ -75,6 +76,7 @@ class ReplayBuffer:
         n_envs: int = 1,
         discount: float = 0.99,
         seed: int = 0,
+        learner_device: torch.device | str | None = None,
         announce: Callable[[str], None] = logger.info,
     ) -> None:
         """Computes what it takes, announces it, checks that the machine has it, and allocates.
@@ -87,10 +89,12 @@ class ReplayBuffer:
             n_envs: Environments of the largest rollout; counts only with a limit of samples per insert.
             discount: gamma, for n-step folding, in [0, 1].
             seed: Of what is drawn, at least 0.
+            learner_device: Where the columns lie with the device `learner`; samples then have tensors there.
             announce: Called with what it will take, in a line for people, before anything is allocated.
 
         Raises:
-            ConfigurationError: If the settings cannot work together, or the machine has not got the memory.
+            ConfigurationError: If the settings cannot work together, the machine or the device has not got the memory,
+                or the device is `learner` and there is none.
             InvalidSpaceError: If a space is of a kind that is not supported.
         """
         _check_arguments(n_rollout_steps=n_rollout_steps, batch_size=batch_size, n_envs=n_envs)
@@ -101,8 +105,9 @@ class ReplayBuffer:
                 f"most the {n_rollout_steps} steps of a rollout; lower one of them or raise n_rollout_steps"
             )
         self._layout = make_layout(spaces, n_rollout_steps=n_rollout_steps, log_prob=settings.keeps_log_prob)
-        self._planned = plan_size(settings, self._layout, batch_size=batch_size)
-        announce(f"replay buffer: {self._planned}; {describe_available()}")
+        device = _device_of_columns(settings, learner_device)
+        self._planned = plan_size(settings, self._layout, batch_size=batch_size, device=device)
+        announce(f"replay buffer: {self._planned}; {describe_available(device)}")
         self._changed = threading.Condition()  # guards everything below
         max_insert = n_envs * (n_rollout_steps if settings.entry == "transitions" else 1)
         self._limiter = make_limiter(
@@ -160,8 +165,7 @@ class ReplayBuffer:
         if not fits:
             plan_rows(rollout)  # raises what the first piece would not, before any of them is in
         with self._changed:
-            may = not who and self._limiter.can_insert(n_entries)  # as in `sample`
-            if not may and not self._limiter.await_insert(n_entries, timeout_s, is_active, who=who):
+            if not self._limiter.await_insert(n_entries, timeout_s, is_active, who=who):
                 raise NotReadyError(
                     f"{self._limiter.why_no_insert(n_entries)} (waited up to {timeout_s:g} s); expected room by then; "
                     "sample more, or insert less often"
@@ -240,9 +244,7 @@ class ReplayBuffer:
                 "which the buffer can hold and its limiter lets through; change it, or the buffer's batch_size"
             )
         with self._changed:
-            # To be ready to wait is a tenth of a small sample's time; who has a name may be waiting already.
-            may = not who and self._limiter.can_sample(batch_size)
-            if not may and not self._limiter.await_sample(batch_size, timeout_s, is_active, who=who):
+            if not self._limiter.await_sample(batch_size, timeout_s, is_active, who=who):
                 raise NotReadyError(
                     f"{self._limiter.why_no_sample(batch_size)} (waited up to {timeout_s:g} s); expected leave by "
                     "then; insert more, or sample less often"
@@ -375,6 +377,18 @@ class ReplayBuffer:
         if ring is None:
             ring = self._rings[batch_size] = self.make_ring(batch_size)
         return ring
+
+
+def _device_of_columns(settings: ReplaySettings, learner_device: torch.device | str | None) -> torch.device | None:
+    """Where the columns are to lie; None: in main memory."""
+    if settings.device == "cpu":
+        return None
+    if learner_device is None:
+        raise ConfigurationError(
+            "the replay buffer's device is 'learner', and this process has no learner, or its device was not given; "
+            "expected 'cpu' here; set it, or give the buffer a learner_device"
+        )
+    return torch.device(learner_device)
 
 
 def _check_arguments(**arguments: int) -> None:

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import torch
 
+from learner.replay.column_memory import ColumnMemory, MainMemory
+from learner.replay.device_memory import DeviceMemory
 from learner.replay.entry_store import EntryStore
 from learner.replay.insertion_order import Fifo, Lifo
-from learner.replay.layout import EntryLayout
-from learner.replay.memory import check_memory, format_bytes
+from learner.replay.layout import EntryLayout, StoredBytes
+from learner.replay.memory import check_device_memory, check_memory, format_bytes
 from learner.replay.prioritized import LowestPriority, Prioritized
 from learner.replay.rate_limiter import RateLimiter
 from learner.replay.replay_settings import ReplaySettings
@@ -32,11 +35,15 @@ class BufferSize:
         entry: What its entries are.
         capacity: Entries it holds at most.
         n_bytes: Bytes its arrays take, those of the sampler included.
+        device: Where its columns lie; None: in main memory, as numpy's arrays.
+        device_bytes: How many of the bytes are in that device's own memory; 0 where it has none, as a CPU.
     """
 
     entry: Literal["transitions", "rollouts"]
     capacity: int
     n_bytes: int
+    device: torch.device | None = None
+    device_bytes: int = 0
 
     @property
     def entries(self) -> str:
@@ -44,17 +51,24 @@ class BufferSize:
         return f"{self.capacity:,} {self.entry} of {self.n_bytes / self.capacity:,.1f} bytes"
 
     def __str__(self) -> str:
-        """All of it, for people."""
-        return f"{self.entries}, {format_bytes(self.n_bytes)} in all"
+        """All of it, for people; what is on a device apart from what is in main memory."""
+        text = f"{self.entries}, {format_bytes(self.n_bytes)} in all"
+        if not self.device_bytes:
+            return text
+        main = format_bytes(self.n_bytes - self.device_bytes)
+        return f"{text}: {format_bytes(self.device_bytes)} on {self.device}, {main} in main memory"
 
 
-def plan_size(settings: ReplaySettings, layout: EntryLayout, *, batch_size: int) -> BufferSize:
+def plan_size(
+    settings: ReplaySettings, layout: EntryLayout, *, batch_size: int, device: torch.device | None = None
+) -> BufferSize:
     """Computes what a buffer will hold and take, and allocates nothing.
 
     Args:
         settings: With the capacity in entries, and in bytes.
         layout: Of the entries.
         batch_size: Entries of a batch.
+        device: Where the columns are to lie; None: in main memory, as numpy's arrays.
 
     Returns:
         The largest capacity within both limits.
@@ -65,7 +79,9 @@ def plan_size(settings: ReplaySettings, layout: EntryLayout, *, batch_size: int)
     capacity = settings.capacity
     if settings.capacity_bytes is not None:
         capacity = _largest_capacity(settings, layout, settings.capacity_bytes)
-    size = BufferSize(settings.entry, capacity, _bytes(settings, layout, capacity))
+    stored = _bytes(settings, layout, capacity)
+    device_bytes = 0 if device is None or device.type == "cpu" else stored.columns
+    size = BufferSize(settings.entry, capacity, stored.total, device, device_bytes)
     limit = "" if settings.capacity_bytes is None else f" (in {format_bytes(settings.capacity_bytes)})"
     min_size = batch_size if settings.min_size is None else settings.min_size
     if min_size < batch_size:
@@ -100,14 +116,18 @@ def make_store(settings: ReplaySettings, layout: EntryLayout, size: BufferSize, 
         The store.
 
     Raises:
-        ConfigurationError: If the machine has not got the memory.
+        ConfigurationError: If the machine, or the device, has not got the memory.
     """
-    check_memory(size.n_bytes, what=f"a replay buffer of {size.entries}")
+    what = f"a replay buffer of {size.entries}"
+    check_memory(size.n_bytes - size.device_bytes, what=what)
+    if size.device is not None:
+        check_device_memory(size.device_bytes, size.device, what=what)
+    memory: ColumnMemory = MainMemory() if size.device is None else DeviceMemory(size.device)
     if settings.entry == "transitions" and settings.removal == "oldest":
-        return TrajectoryRing(layout, size.capacity, n_step=settings.n_step, discount=discount)
+        return TrajectoryRing(layout, size.capacity, n_step=settings.n_step, discount=discount, memory=memory)
     remover = LowestPriority(size.capacity) if settings.removal == "lowest_priority" else Fifo(size.capacity)
     if settings.entry == "transitions":
-        return TransitionStore(layout, size.capacity, remover, n_step=settings.n_step, discount=discount)
+        return TransitionStore(layout, size.capacity, remover, n_step=settings.n_step, discount=discount, memory=memory)
     return RolloutStore(
         layout,
         size.capacity,
@@ -115,6 +135,7 @@ def make_store(settings: ReplaySettings, layout: EntryLayout, size: BufferSize, 
         sequence_length=settings.sequence_length,
         burn_in=settings.burn_in,
         discount=discount,
+        memory=memory,
     )
 
 
@@ -177,15 +198,16 @@ def make_limiter(
     )
 
 
-def _bytes(settings: ReplaySettings, layout: EntryLayout, capacity: int) -> int:
+def _bytes(settings: ReplaySettings, layout: EntryLayout, capacity: int) -> StoredBytes:
     n_slots = capacity
     if settings.entry == "rollouts":
-        stored = capacity * rollout_bytes(layout)
+        stored = rollout_bytes(layout)
     elif settings.removal == "lowest_priority":
-        stored = capacity * transition_bytes(layout)
+        stored = transition_bytes(layout)
     else:
         n_slots = ring_rows(capacity, layout.n_rollout_steps)
-        stored = n_slots * layout.step_bytes
+        stored = layout.step_bytes
+    stored = stored.times(n_slots)
     is_ring = settings.entry == "transitions" and settings.removal == "oldest"
     per_slot = 0.0
     if not is_ring:
@@ -196,7 +218,7 @@ def _bytes(settings: ReplaySettings, layout: EntryLayout, capacity: int) -> int:
     samplers: dict[str, type[Sampler]] = {"prioritized": Prioritized, "fifo": Fifo, "lifo": Lifo, "uniform": Uniform}
     if not (settings.sampler == "uniform" and is_ring and settings.max_times_sampled is None):
         per_slot += samplers[settings.sampler].bytes_per_slot
-    return stored + math.ceil(n_slots * per_slot)
+    return StoredBytes(stored.columns, stored.bookkeeping + math.ceil(n_slots * per_slot))
 
 
 def _largest_capacity(settings: ReplaySettings, layout: EntryLayout, n_bytes: int) -> int:
@@ -204,7 +226,7 @@ def _largest_capacity(settings: ReplaySettings, layout: EntryLayout, n_bytes: in
     low, high = 0, settings.capacity
     while low < high:
         middle = (low + high + 1) // 2
-        if _bytes(settings, layout, middle) <= n_bytes:
+        if _bytes(settings, layout, middle).total <= n_bytes:
             low = middle
         else:
             high = middle - 1

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,30 @@ from services.columns import ColumnSchema, leaf_schema
 from services.errors import InvalidRolloutError
 from services.rollouts import Rollout
 from services.spaces import EnvironmentSpaces, space_leaves
+
+# What a step has in main memory, wherever its columns are: its float32 reward, and its flags.
+STEP_BOOKKEEPING_BYTES: Final = 5
+
+
+class StoredBytes(NamedTuple):
+    """Bytes of something that is kept.
+
+    Attributes:
+        columns: Of observations, actions and log-probabilities, which may lie on the learner's device.
+        bookkeeping: Of everything else, in main memory.
+    """
+
+    columns: int
+    bookkeeping: int
+
+    @property
+    def total(self) -> int:
+        """Both."""
+        return self.columns + self.bookkeeping
+
+    def times(self, n: int) -> "StoredBytes":
+        """Of n such things."""
+        return StoredBytes(n * self.columns, n * self.bookkeeping)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +70,11 @@ class EntryLayout:
         return sum(schema_bytes(leaf) for substep in self.substeps.values() for leaf in substep.observation.values())
 
     @property
-    def step_bytes(self) -> int:
-        """Of one step: observation, action, float32 reward, one byte of flags, log-probability where it is kept."""
+    def step_bytes(self) -> StoredBytes:
+        """Of one step: observation, action, log-probability where it is kept; float32 reward, one byte of flags."""
         action = sum(schema_bytes(substep.action) for substep in self.substeps.values())
-        return self.observation_bytes + action + 4 + 1 + (4 * len(self.substeps) if self.log_prob else 0)
+        log_prob = 4 * len(self.substeps) if self.log_prob else 0
+        return StoredBytes(self.observation_bytes + action + log_prob, STEP_BOOKKEEPING_BYTES)
 
     def check(self, rollout: Rollout) -> None:
         """Refuses a rollout with other columns.

@@ -1,7 +1,9 @@
-"""Whether the machine has the memory that a buffer will take. Asked before anything is allocated."""
+"""Whether the machine, and the learner's GPU, have the memory that a buffer will take. Asked before it is allocated."""
 
 from pathlib import Path
 from typing import Final
+
+import torch
 
 from services.errors import ConfigurationError
 
@@ -27,8 +29,20 @@ def available_bytes() -> int | None:
     return min(limits) if limits else None
 
 
+def free_device_bytes(device: torch.device) -> int | None:
+    """Bytes that nobody has taken of a device's own memory.
+
+    Args:
+        device: The learner's.
+
+    Returns:
+        The bytes; None where it has none of its own, as a CPU, or does not say.
+    """
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
+
+
 def check_memory(n_bytes: int, *, what: str) -> None:
-    """Refuses what does not fit.
+    """Refuses what does not fit into main memory.
 
     Pages are taken when they are first written, so without this a buffer that does not fit would be killed hours later.
 
@@ -47,16 +61,41 @@ def check_memory(n_bytes: int, *, what: str) -> None:
         )
 
 
-def describe_available() -> str:
+def check_device_memory(n_bytes: int, device: torch.device, *, what: str) -> None:
+    """Refuses what does not fit into the memory of a device.
+
+    Args:
+        n_bytes: What will be allocated there.
+        device: Where.
+        what: See `check_memory`.
+
+    Raises:
+        ConfigurationError: If it has not got as much.
+    """
+    free = free_device_bytes(device)
+    if free is not None and n_bytes > free:
+        raise ConfigurationError(
+            f"{what} takes {format_bytes(n_bytes)} on {device}, and {format_bytes(free)} are free there; expected at "
+            "most what is free; lower the buffer's capacity, set its capacity_bytes, or keep it in main memory with "
+            "device 'cpu'"
+        )
+
+
+def describe_available(device: torch.device | None = None) -> str:
     """What there is, for the line that says what a buffer will take.
 
+    Args:
+        device: Where some of it will be; None, or one without memory of its own: none of it.
+
     Returns:
-        "12.3 GB of memory are available", or that the system does not say.
+        "12.3 GB of memory are available", and what is free on the device; or that the system does not say.
     """
     available = available_bytes()
-    if available is None:
-        return "this system does not say how much memory is available"
-    return f"{format_bytes(available)} of memory are available"
+    text = "this system does not say how much memory is available"
+    if available is not None:
+        text = f"{format_bytes(available)} of memory are available"
+    free = None if device is None else free_device_bytes(device)
+    return text if free is None else f"{text}, and {format_bytes(free)} on {device}"
 
 
 def format_bytes(n_bytes: int) -> str:

@@ -100,7 +100,7 @@ class RateLimiter:
         with self._changed:
             self._inserts = self._samples = self._size = 0
             self._enough = self._min_size
-            self._changed.notify_all()
+            self._tell()
 
     def can_insert(self, n: int) -> bool:
         """Whether n entries may be inserted now."""
@@ -119,13 +119,13 @@ class RateLimiter:
             self._size += n - displaced
             if displaced:
                 self._enough = min(self._min_size, self._size)
-            self._changed.notify_all()
+            self._tell()
 
     def sampled(self, n: int) -> None:
         """Counts n entries that were sampled."""
         with self._changed:
             self._samples += n
-            self._changed.notify_all()
+            self._tell()
 
     def removed(self, n: int) -> None:
         """Counts n entries that have gone without another in their place."""
@@ -141,7 +141,7 @@ class RateLimiter:
         """
         with self._changed:
             self._inserts, self._samples = min(self._inserts, self._min_size), 0
-            self._changed.notify_all()
+            self._tell()
 
     def await_insert(self, n: int, timeout_s: float, is_active: Callable[[], bool], *, who: str = "") -> bool:
         """Waits until n entries may be inserted; the caller holds the lock, and inserts before it lets go of it.
@@ -156,6 +156,8 @@ class RateLimiter:
         Returns:
             Whether they may.
         """
+        if not self._waiting and self.can_insert(n):
+            return True  # to be ready to wait is a tenth of a small sample's time
         wait = _Wait(lambda: self.can_insert(n), lambda: self.why_no_insert(n), time.monotonic(), who)
         return self._wait(wait, timeout_s, is_active)
 
@@ -171,6 +173,8 @@ class RateLimiter:
         Returns:
             Whether they may.
         """
+        if not self._waiting and self.can_sample(n):
+            return True  # to be ready to wait is a tenth of a small sample's time
         wait = _Wait(lambda: self.can_sample(n), lambda: self.why_no_sample(n), time.monotonic(), who)
         return self._wait(wait, timeout_s, is_active)
 
@@ -211,6 +215,10 @@ class RateLimiter:
                     if not wait.may()
                 ),
             )
+
+    def _tell(self) -> None:
+        if self._waiting:
+            self._changed.notify_all()
 
     def _difference(self, n_more: int = 0) -> float:
         return (self._inserts + n_more) * self._samples_per_insert - self._samples

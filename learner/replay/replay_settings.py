@@ -12,7 +12,14 @@ class ReplaySettings(BaseModel):
 
     capacity: int = Field(1_000_000, ge=1, description="Entries the buffer holds at most, at least 1.")
     capacity_bytes: int | None = Field(
-        None, ge=1, description="Bytes its arrays take at most; empty: as many as the capacity needs."
+        None,
+        ge=1,
+        description="Bytes its arrays take at most, wherever they are; empty: as many as the capacity needs.",
+    )
+    device: Literal["cpu", "learner"] = Field(
+        "cpu",
+        description="Where observations, actions and log-probabilities are kept. cpu: in main memory; learner: on the "
+        "learner's device, so that batches of a learner on a GPU are drawn there, and are not copied to it.",
     )
     entry: Literal["transitions", "rollouts"] = Field(
         "transitions", description="transitions: an entry is one step; rollouts: all T steps of one environment."

@@ -1,12 +1,12 @@
 """Whole rollouts: an entry is T steps of one environment."""
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from learner.replay.layout import EntryLayout
+from learner.replay.column_memory import Blocks, ColumnArray, ColumnMemory, MainMemory, Write, write_rows
+from learner.replay.layout import EntryLayout, StoredBytes
 from learner.replay.row_plan import plan_rows
 from learner.replay.samplers import Sampler, Slots
 from learner.replay.samples import ReplaySample, Room
@@ -23,10 +23,10 @@ from services.rollouts import Rollout
 
 
 class RolloutStore(SlotStore):
-    """Row `slot * T + t` holds step t of an entry; beside them are the observations after the last steps.
+    """Row `slot * T + t` holds step t of an entry, and row `capacity * T + slot` the observation after its last step.
 
-    Final observations are few, so they lie one by one beside the arrays: they are the only memory that is not
-    allocated at the start. See `SlotStore` for keys and threads.
+    Final observations are few, so they lie one by one beside the columns, where those are: they are the only memory
+    that is not allocated at the start. See `SlotStore` for keys and threads.
 
     Sequences of L steps, after `burn_in` steps more, begin anywhere in an entry where they fit.
     """
@@ -40,6 +40,7 @@ class RolloutStore(SlotStore):
         sequence_length: int | None = None,
         burn_in: int = 0,
         discount: float = 1.0,
+        memory: ColumnMemory | None = None,
     ) -> None:
         """Allocates `capacity` times `rollout_bytes(layout)`.
 
@@ -50,18 +51,20 @@ class RolloutStore(SlotStore):
             sequence_length: L; None: samples are whole rollouts.
             burn_in: Steps before a sequence; with it, at most T.
             discount: gamma, for `ReplaySample.discount`.
+            memory: Where the columns are to lie; None: in main memory.
         """
         super().__init__(capacity, remover)
         self._layout = layout
-        self.n_bytes = capacity * rollout_bytes(layout)
+        self.n_bytes = rollout_bytes(layout).times(capacity).total
         self._burn_in = burn_in
         self._n_sampled_steps = layout.n_rollout_steps if sequence_length is None else burn_in + sequence_length
         self._discount = discount
-        self._columns = StepColumns(layout, capacity * layout.n_rollout_steps)
-        self._last = [np.zeros((capacity, *column.shape[1:]), column.dtype) for column in self._columns.observations]
+        self._n_step_rows = capacity * layout.n_rollout_steps
+        self._first_last = np.array(self._n_step_rows)  # of no dimension: numpy takes half as long with it
+        self._columns = StepColumns(layout, memory or MainMemory(), self._n_step_rows, n_more_observations=capacity)
         self._policy_version = np.zeros(capacity, np.int64)
-        # Slot to t of the episodes that ended in it, and their final observations in the order of the columns.
-        self._finals: dict[int, tuple[NDArray[np.int64], list[NDArray[Any]]]] = {}
+        # Slot to t of the episodes that ended in it, ascending, and their final observations in the columns' order.
+        self._finals: dict[int, tuple[NDArray[np.int64], list[ColumnArray]]] = {}
 
     def n_entries(self, rollout: Rollout) -> int:
         """How many entries a rollout makes: one for each environment."""
@@ -69,8 +72,7 @@ class RolloutStore(SlotStore):
 
     def make_room(self, batch_size: int) -> Room:
         """See `EntryStore.make_room`; T is the rollout's, or that of burn-in and sequence."""
-        return Room(
-            self._layout,
+        return self._columns.make_room(
             n_steps=self._n_sampled_steps,
             batch_size=batch_size,
             discount=self._discount,
@@ -84,14 +86,10 @@ class RolloutStore(SlotStore):
         starts = rng.integers(n_starts, size=len(slots)) if n_starts > 1 else np.zeros(len(slots), np.int64)
         first = slots * n_rollout_steps + starts
         rows = (first + np.arange(n_steps)[:, None]).reshape(-1)
-        self._columns.gather(rows, room)
-        np.not_equal(room.flags & STEP, 0, out=sample.valid.reshape(-1))
         at_end = starts + n_steps == n_rollout_steps
-        inside = None if at_end.all() else np.flatnonzero(~at_end)
-        for column, last, target in zip(self._columns.observations, self._last, room.next_targets, strict=True):
-            last.take(slots, 0, target, "clip")
-            if inside is not None:
-                target[inside] = column.take(first[inside] + n_steps, 0)
+        following = np.where(at_end, np.add(slots, self._first_last), first + n_steps)
+        self._columns.gather(following, rows, room)
+        np.not_equal(room.flags & STEP, 0, out=sample.valid.reshape(-1))
         sample.policy_version[:] = self._policy_version.take(slots)
         sample.keys[:] = self._keys(slots)
         return self._with_finals(sample, slots, starts)
@@ -111,37 +109,46 @@ class RolloutStore(SlotStore):
         plan_rows(rollout)  # for its check that no final observation is missing
 
     def _write(self, slots: Slots, rollout: Rollout) -> None:
-        shape = (self.capacity, self._layout.n_rollout_steps)
-        sources = [*step_sources(rollout, self._layout), pack_flags(rollout)]
-        for column, source in zip([*self._columns.steps, self._columns.flags], sources, strict=True):
-            column.reshape(*shape, *column.shape[1:])[slots] = source.swapaxes(0, 1)
-        for last, source in zip(self._last, last_sources(rollout, self._layout), strict=True):
-            last[slots] = source
+        columns, layout = self._columns, self._layout
+        rows = Blocks(0, self._n_step_rows, layout.n_rollout_steps, slots)
+        columns.memory.write(
+            [
+                Write(columns.steps, rows, step_sources(rollout, layout)),
+                Write(columns.observations, np.add(slots, self._first_last), last_sources(rollout, layout)),
+            ]
+        )
+        write_rows((columns.reward, columns.flags), rows, (rollout.reward, pack_flags(rollout)))
         self._policy_version[slots] = rollout.policy_version
-        if not len(rollout.final_index):
-            return
-        finals = final_sources(rollout, self._layout)
-        for b in np.unique(rollout.final_index[:, 1]).tolist():
-            mine = np.flatnonzero(rollout.final_index[:, 1] == b)
-            t = rollout.final_index[mine, 0].astype(np.int64)
-            self._finals[int(slots[b])] = (t, [final[mine] for final in finals])
+        if len(rollout.final_index):
+            self._keep_finals(slots, rollout)
+
+    def _keep_finals(self, slots: Slots, rollout: Rollout) -> None:
+        t, b = rollout.final_index.T.astype(np.int64)
+        order = np.lexsort((t, b))
+        envs, sizes = np.unique(b, return_counts=True)
+        finals = [final[order] for final in final_sources(rollout, self._layout)]
+        kept = self._columns.memory.keep(finals, sizes.tolist())
+        for slot, its_t, arrays in zip(
+            slots[envs].tolist(), np.split(t[order], np.cumsum(sizes)[:-1]), kept, strict=True
+        ):
+            self._finals[slot] = (its_t, arrays)
 
     def _with_finals(self, sample: ReplaySample, slots: Slots, starts: NDArray[np.int64]) -> ReplaySample:
         """The sample with the final observations that lie inside it."""
         indices: list[NDArray[np.int64]] = []
-        values: list[list[NDArray[Any]]] = [[] for _ in self._last]
+        values: list[list[ColumnArray]] = [[] for _ in self._columns.observations]
         for b, slot in enumerate(slots.tolist()):
             finals = self._finals.get(slot)
             if finals is None:
                 continue
             t = finals[0] - starts[b]
-            inside = (t >= 0) & (t < self._n_sampled_steps)
-            indices.append(np.stack([t[inside], np.full(np.count_nonzero(inside), b)], axis=1))
-            for found, arrays in zip(values, finals[1], strict=True):
-                found.append(arrays[inside])
+            begin, end = t.searchsorted((0, self._n_sampled_steps)).tolist()
+            indices.append(np.stack([t[begin:end], np.full(end - begin, b)], axis=1))
+            for found, array in zip(values, finals[1], strict=True):
+                found.append(array[begin:end])
         if not indices:
             return sample
-        observations = iter(np.concatenate(found) for found in values)
+        observations = iter([self._columns.memory.join(found) for found in values])
         return dataclasses.replace(
             sample,
             final_index=np.concatenate(indices),
@@ -154,6 +161,7 @@ class RolloutStore(SlotStore):
         )
 
 
-def rollout_bytes(layout: EntryLayout) -> int:
+def rollout_bytes(layout: EntryLayout) -> StoredBytes:
     """Bytes of one entry of a `RolloutStore` but for final observations: T steps, last observation, policy version."""
-    return layout.n_rollout_steps * layout.step_bytes + layout.observation_bytes + 8
+    steps = layout.step_bytes.times(layout.n_rollout_steps)
+    return StoredBytes(steps.columns + layout.observation_bytes, steps.bookkeeping + 8)

@@ -2,19 +2,19 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
+from learner.replay.column_memory import ColumnArray, ColumnMemory, Gather
 from learner.replay.layout import EntryLayout
 from services.columns import ColumnSchema
-from services.rollouts import Observation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleColumns:
-    """What one substep saw and did.
+    """What one substep saw and did: numpy's arrays, or tensors where the buffer's columns are on the learner's device.
 
     Attributes:
         observation: `[T, B, ...]` for every leaf of the observation space, in the space's own dtype.
@@ -25,11 +25,11 @@ class SampleColumns:
         final_observation: `[N, ...]` for every leaf, the true last observations at `ReplaySample.final_index`.
     """
 
-    observation: Observation
-    action: NDArray[Any]
-    log_prob: NDArray[np.float32] | None
-    next_observation: Observation
-    final_observation: Observation
+    observation: Mapping[str, ColumnArray]
+    action: ColumnArray
+    log_prob: ColumnArray | None
+    next_observation: Mapping[str, ColumnArray]
+    final_observation: Mapping[str, ColumnArray]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,49 +67,62 @@ class ReplaySample:
     policy_version: NDArray[np.int64]
     burn_in: int
 
+    @property
+    def has_tensors(self) -> bool:
+        """Whether its columns are torch's, on the learner's device."""
+        return any(isinstance(columns.action, Tensor) for columns in self.substeps.values())
+
 
 class Room:
     """Room for one sample. Its arrays are allocated once, and so is the sample that shows them.
 
     Attributes:
         sample: The sample, filled or not.
-        step_targets: `[T * B, ...]`: observations, actions, log-probabilities of all substeps, and the reward.
+        step_targets: `[T * B, ...]`: observations, actions, log-probabilities of all substeps.
         next_targets: `[B, ...]`: next observations of all substeps.
+        gather: Fills both of them; set by the columns that the room is for.
         flags: uint8 `[T * B]`.
         terminated: uint8 `[T * B]`, the memory of the sample's `terminated`.
         truncated: bool `[T * B]`, the memory of the sample's own, too.
         reward: float32 `[T * B]`, likewise.
     """
 
-    __slots__ = ("flags", "next_targets", "reward", "sample", "step_targets", "terminated", "truncated")
+    __slots__ = ("flags", "gather", "next_targets", "reward", "sample", "step_targets", "terminated", "truncated")
 
-    def __init__(self, layout: EntryLayout, *, n_steps: int, batch_size: int, discount: float, burn_in: int) -> None:
+    gather: Gather
+
+    def __init__(
+        self,
+        layout: EntryLayout,
+        memory: ColumnMemory,
+        *,
+        n_steps: int,
+        batch_size: int,
+        discount: float,
+        burn_in: int,
+    ) -> None:
         """Allocates.
 
         Args:
             layout: Of the entries.
+            memory: Where the columns are.
             n_steps: T.
             batch_size: B.
             discount: gamma.
             burn_in: Of the sample.
         """
 
-        def steps(schema: ColumnSchema) -> NDArray[Any]:
-            return np.zeros((n_steps, batch_size, *schema.shape), schema.dtype)
+        def zeros(schema: ColumnSchema, *leading: int) -> ColumnArray:
+            return memory.zeros((*leading, *schema.shape), schema.dtype)
 
         shape = (n_steps, batch_size)
         substeps = {
             key: SampleColumns(
-                observation={path: steps(schema) for path, schema in substep.observation.items()},
-                action=steps(substep.action),
-                log_prob=np.zeros(shape, np.float32) if layout.log_prob else None,
-                next_observation={
-                    path: np.zeros((batch_size, *schema.shape), schema.dtype)
-                    for path, schema in substep.observation.items()
-                },
-                final_observation={
-                    path: np.zeros((0, *schema.shape), schema.dtype) for path, schema in substep.observation.items()
-                },
+                observation={path: zeros(schema, *shape) for path, schema in substep.observation.items()},
+                action=zeros(substep.action, *shape),
+                log_prob=memory.zeros(shape, np.dtype(np.float32)) if layout.log_prob else None,
+                next_observation={path: zeros(schema, batch_size) for path, schema in substep.observation.items()},
+                final_observation={path: zeros(schema, 0) for path, schema in substep.observation.items()},
             )
             for key, substep in layout.substeps.items()
         }
@@ -130,9 +143,9 @@ class Room:
         flat = [array for columns in substeps.values() for array in columns.observation.values()]
         flat += [columns.action for columns in substeps.values()]
         flat += [columns.log_prob for columns in substeps.values() if columns.log_prob is not None]
-        self.step_targets = [array.reshape(-1, *array.shape[2:]) for array in [*flat, self.sample.reward]]
+        self.step_targets = [array.reshape(-1, *array.shape[2:]) for array in flat]
         self.next_targets = [array for columns in substeps.values() for array in columns.next_observation.values()]
-        self.reward = self.step_targets[-1]
+        self.reward = self.sample.reward.reshape(-1)
         self.flags = np.zeros(n_steps * batch_size, np.uint8)
         self.terminated = self.sample.terminated.view(np.uint8).reshape(-1)
         self.truncated = self.sample.truncated.reshape(-1)

@@ -1,20 +1,19 @@
 """A replay buffer, as `ReplayService` serves it."""
 
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from learner.replay.buffer import ReplayBuffer
+from learner.replay.column_memory import ColumnArray, host_array
 from learner.replay.limiter_state import LimiterState
 from learner.replay.samples import ReplaySample, SampleRing
 from services.errors import InvalidInputError, LimitExceededError
-from services.replay import ReplayBatch, ReplayColumns, ReplayInfo, ReplayStatus, ReplayWaiting
+from services.replay import MAX_BATCH_BYTES, ReplayBatch, ReplayColumns, ReplayInfo, ReplayStatus, ReplayWaiting
+from services.rollouts import Observation
 from services.spaces import EnvironmentSpaces
-
-# What one stream may make us allocate for its batches.
-MAX_BATCH_BYTES: Final = 256 << 20
 
 
 def replay_status(buffer: ReplayBuffer) -> ReplayStatus:
@@ -113,16 +112,20 @@ class ServedBatches:
     def __init__(self, buffer: ReplayBuffer, ring: SampleRing) -> None:
         self._buffer = buffer
         self._ring = ring
+        self._shown: tuple[ReplaySample, ReplayBatch] | None = None
 
     def next(self, *, timeout_s: float, is_active: Callable[[], bool]) -> ReplayBatch:
-        """Draws a batch, valid until the next one.
+        """Draws a batch, valid until the next one, which is the same object where it has the same arrays.
 
         Raises:
             InvalidInputError: The buffer holds fewer entries, or its limiter never lets so many out.
             NotReadyError: No batch by then.
         """
         ring = self._ring
-        return _to_batch(self._buffer.sample(ring.batch_size, ring=ring, timeout_s=timeout_s, is_active=is_active))
+        sample = self._buffer.sample(ring.batch_size, ring=ring, timeout_s=timeout_s, is_active=is_active)
+        if self._shown is None or self._shown[0] is not sample or sample.has_tensors:
+            self._shown = sample, _to_batch(sample)
+        return self._shown[1]
 
 
 def _waiting(limiter: LimiterState) -> tuple[ReplayWaiting, ...]:
@@ -130,7 +133,11 @@ def _waiting(limiter: LimiterState) -> tuple[ReplayWaiting, ...]:
 
 
 def _to_batch(sample: ReplaySample) -> ReplayBatch:
-    """The same arrays, under the names of `services`."""
+    """The same arrays, under the names of `services`; copies of those that are on the learner's device."""
+
+    def leaves(observation: Mapping[str, ColumnArray]) -> Observation:
+        return {path: host_array(leaf) for path, leaf in observation.items()}
+
     return ReplayBatch(
         keys=sample.keys,
         weights=sample.weights,
@@ -138,11 +145,11 @@ def _to_batch(sample: ReplaySample) -> ReplayBatch:
         discount=sample.discount,
         substeps={
             key: ReplayColumns(
-                observation=columns.observation,
-                action=columns.action,
-                log_prob=columns.log_prob,
-                next_observation=columns.next_observation,
-                final_observation=columns.final_observation,
+                observation=leaves(columns.observation),
+                action=host_array(columns.action),
+                log_prob=None if columns.log_prob is None else host_array(columns.log_prob),
+                next_observation=leaves(columns.next_observation),
+                final_observation=leaves(columns.final_observation),
             )
             for key, columns in sample.substeps.items()
         },

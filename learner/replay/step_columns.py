@@ -1,10 +1,12 @@
 """The columns of steps, row by row, and the flags that are packed into one byte of a row."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from learner.replay.column_memory import ColumnArray, ColumnMemory
 from learner.replay.layout import EntryLayout
 from learner.replay.samples import Room
 from services.rollouts import Rollout
@@ -20,49 +22,86 @@ TRUNCATED: Final = 8
 # numpy takes half as long to work with an array of no dimension as with a Python int.
 _TERMINATED: Final = np.array(TERMINATED, np.uint8)
 _TRUNCATED: Final = np.array(TRUNCATED, np.uint8)
+_STEP_AND_ENTRY: Final = np.array(STEP | ENTRY, np.uint8)
 
 
 class StepColumns:
     """Arrays `[n_rows, ...]` for everything a step has, allocated once. The buffer's lock guards them.
 
     Attributes:
-        steps: Observations, actions, log-probabilities of all substeps, and the reward, in the order of
-            `Room.step_targets`.
+        memory: Where the large ones are.
+        steps: Observations, actions, log-probabilities of all substeps, in the order of `Room.step_targets`.
         observations: The first of them, in the order of `Room.next_targets`.
-        reward: The last of them, float32.
-        flags: uint8.
+        reward: float32, in main memory.
+        flags: uint8, in main memory.
     """
 
-    __slots__ = ("flags", "observations", "reward", "steps")
+    __slots__ = ("_layout", "flags", "memory", "observations", "reward", "steps")
 
-    def __init__(self, layout: EntryLayout, n_rows: int) -> None:
-        """Allocates `n_rows * layout.step_bytes`.
+    def __init__(self, layout: EntryLayout, memory: ColumnMemory, n_rows: int, *, n_more_observations: int = 0) -> None:
+        """Allocates `n_rows` times `layout.step_bytes`.
 
         Args:
             layout: Of the entries.
+            memory: Where to.
             n_rows: How many.
+            n_more_observations: Rows of observations behind those of the steps.
         """
+        self._layout = layout
+        self.memory = memory
         substeps = layout.substeps.values()
         schemas = [schema for substep in substeps for schema in substep.observation.values()]
         n_observations = len(schemas)
         schemas += [substep.action for substep in substeps]
-        self.steps: list[NDArray[Any]] = [np.zeros((n_rows, *schema.shape), schema.dtype) for schema in schemas]
+        n_rows_each = [n_rows + n_more_observations] * n_observations + [n_rows] * len(substeps)
+        self.steps = [
+            memory.zeros((n, *schema.shape), schema.dtype) for n, schema in zip(n_rows_each, schemas, strict=True)
+        ]
         if layout.log_prob:
-            self.steps += [np.zeros(n_rows, np.float32) for _ in substeps]
-        self.reward = np.zeros(n_rows, np.float32)
-        self.steps.append(self.reward)
+            self.steps += [memory.zeros((n_rows,), np.dtype(np.float32)) for _ in substeps]
         self.observations = self.steps[:n_observations]
+        self.reward = np.zeros(n_rows, np.float32)
         self.flags = np.zeros(n_rows, np.uint8)
 
-    def gather(self, rows: NDArray[np.int64], room: Room) -> None:
-        """Copies steps into a room, flags and all.
+    def make_room(
+        self,
+        *,
+        n_steps: int,
+        batch_size: int,
+        discount: float,
+        burn_in: int = 0,
+        next_columns: Sequence[ColumnArray] | None = None,
+    ) -> Room:
+        """Makes room for a sample of these columns.
 
         Args:
+            n_steps: T.
+            batch_size: B.
+            discount: gamma.
+            burn_in: Of the sample.
+            next_columns: Where next observations are, in the same memory; None: among these observations.
+        """
+        room = Room(
+            self._layout, self.memory, n_steps=n_steps, batch_size=batch_size, discount=discount, burn_in=burn_in
+        )
+        room.gather = self.memory.gather(
+            self.observations if next_columns is None else next_columns,
+            room.next_targets,
+            self.steps,
+            room.step_targets,
+        )
+        return room
+
+    def gather(self, following: NDArray[np.int64], rows: NDArray[np.int64], room: Room) -> None:
+        """Copies next observations and steps into a room, flags and all.
+
+        Args:
+            following: int64 `[B]`, rows of the next observations; the row after the last is the first.
             rows: int64 `[T * B]`, each in [0, n_rows).
             room: Where to.
         """
-        for column, target in zip(self.steps, room.step_targets, strict=True):
-            column.take(rows, 0, target, "clip")  # "raise" would gather into a buffer first
+        room.gather(following, rows)
+        self.reward.take(rows, 0, room.reward, "clip")
         self.gather_flags(rows, room)
 
     def gather_flags(self, rows: NDArray[np.int64], room: Room) -> None:
@@ -88,7 +127,7 @@ def step_sources(rollout: Rollout, layout: EntryLayout) -> list[NDArray[Any]]:
     sources += [substep.action for substep in columns]
     if layout.log_prob:
         sources += [substep.log_prob for substep in columns]
-    return [*sources, rollout.reward]
+    return sources
 
 
 def last_sources(rollout: Rollout, layout: EntryLayout) -> list[NDArray[Any]]:
@@ -111,10 +150,9 @@ def final_sources(rollout: Rollout, layout: EntryLayout) -> list[NDArray[Any]]:
 
 def pack_flags(rollout: Rollout) -> NDArray[np.uint8]:
     """A rollout's flags, uint8 `[T, B]`."""
-    flags: NDArray[np.uint8] = rollout.truncated.astype(np.uint8)
-    flags *= TRUNCATED
-    flags += rollout.terminated
-    flags += STEP | ENTRY
+    flags: NDArray[np.uint8] = np.multiply(rollout.truncated, _TRUNCATED)
+    np.add(flags, rollout.terminated, flags)
+    np.add(flags, _STEP_AND_ENTRY, flags)
     if rollout.valid is not None:
         flags *= rollout.valid
     return flags

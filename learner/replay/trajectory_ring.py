@@ -1,10 +1,11 @@
 """Transitions in a ring of rows, oldest out first, in which no observation is stored twice."""
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from learner.replay.column_memory import Blocks, ColumnMemory, MainMemory, Rows, Write, write_rows
 from learner.replay.entry_store import NO_SLOTS, StoreChange
 from learner.replay.layout import EntryLayout
 from learner.replay.n_step import fold_n_step
@@ -53,7 +54,15 @@ class TrajectoryRing:
     n * n_slots + i. Not thread-safe; the buffer's lock guards it.
     """
 
-    def __init__(self, layout: EntryLayout, capacity: int, *, n_step: int = 1, discount: float = 1.0) -> None:
+    def __init__(
+        self,
+        layout: EntryLayout,
+        capacity: int,
+        *,
+        n_step: int = 1,
+        discount: float = 1.0,
+        memory: ColumnMemory | None = None,
+    ) -> None:
         """Allocates `ring_rows` rows of `layout.step_bytes`.
 
         Args:
@@ -61,14 +70,15 @@ class TrajectoryRing:
             capacity: Entries it holds at most, at least T.
             n_step: Steps that are folded into one when a transition is sampled, at least 1.
             discount: gamma, for that.
+            memory: Where the columns are to lie; None: in main memory.
         """
         self._layout = layout
         self.capacity = capacity
         self.n_slots = ring_rows(capacity, layout.n_rollout_steps)
-        self.n_bytes = self.n_slots * layout.step_bytes
+        self.n_bytes = layout.step_bytes.times(self.n_slots).total
         self._n_step = n_step
         self._discount = discount
-        self._columns = StepColumns(layout, self.n_slots)
+        self._columns = StepColumns(layout, memory or MainMemory(), self.n_slots)
         self._modulus = np.array(self.n_slots)
         self.size = 0
         # Rows are counted from the first that was ever written; modulo n_slots, they are slots.
@@ -105,26 +115,30 @@ class TrajectoryRing:
         plan = plan_rows(rollout)
         n_entries = rollout.n_env_steps
         removed = self._make_way(plan.n_rows, n_entries)
-        flags = pack_flags(rollout)
-        sources: list[NDArray[Any]] = [*step_sources(rollout, self._layout), flags]
-        columns = [*self._columns.steps, self._columns.flags]
+        columns = self._columns
         first = self._head % self.n_slots
-        n_steps, n_envs = rollout.reward.shape
-        ends = (plan.ends + first) % self.n_slots
-        if plan.steps is None and first + plan.n_rows <= self.n_slots:
-            for column, source in zip(columns, sources, strict=True):
-                rows = column[first : first + plan.n_rows].reshape(n_envs, n_steps + 1, *column.shape[1:])
-                rows[:, :n_steps] = source.swapaxes(0, 1)
-        else:
-            self._scatter(columns, sources, plan, first)
-        self._columns.flags[ends] = 0
-        for column, last in zip(self._columns.observations, last_sources(rollout, self._layout), strict=True):
-            column[ends] = last
-        if len(plan.finals):
-            finals = (plan.finals + first) % self.n_slots
-            self._columns.flags[finals] = 0
-            for column, final in zip(self._columns.observations, final_sources(rollout, self._layout), strict=True):
-                column[finals] = final
+        rows = self._rows_of_steps(rollout, plan, first)
+        reward, flags, sources = rollout.reward, pack_flags(rollout), step_sources(rollout, self._layout)
+        if plan.kept is not None:
+            assert not isinstance(rows, Blocks)
+            rows, reward, flags = rows[plan.kept], reward[plan.kept], flags[plan.kept]
+            sources = [source[plan.kept] for source in sources]
+        ends = plan.ends + first
+        if not isinstance(rows, Blocks):
+            ends %= self.n_slots
+        writes = [
+            Write(columns.steps, rows, sources),
+            Write(columns.observations, ends, last_sources(rollout, self._layout)),
+        ]
+        finals = plan.finals
+        if len(finals):
+            finals = (finals + first) % self.n_slots
+            writes.append(Write(columns.observations, finals, final_sources(rollout, self._layout)))
+        columns.memory.write(writes)
+        write_rows((columns.reward, columns.flags), rows, (reward, flags))
+        columns.flags[ends] = 0
+        if len(finals):
+            columns.flags[finals] = 0
         inserted = self._rows_of_entries(first, plan.n_rows)
         self._head += plan.n_rows
         self.size += n_entries
@@ -145,7 +159,7 @@ class TrajectoryRing:
 
     def make_room(self, batch_size: int) -> Room:
         """See `EntryStore.make_room`; T is 1."""
-        return Room(self._layout, n_steps=1, batch_size=batch_size, discount=self._discount, burn_in=0)
+        return self._columns.make_room(n_steps=1, batch_size=batch_size, discount=self._discount)
 
     def gather(self, slots: Slots, room: Room, rng: np.random.Generator) -> ReplaySample:
         """See `EntryStore.gather`."""
@@ -155,10 +169,7 @@ class TrajectoryRing:
             folded = fold_n_step(
                 slots, n_step=self._n_step, discount=self._discount, reward=columns.reward, flags=columns.flags
             )
-        following = np.add(slots if folded is None else folded.last, _ONE)
-        for column, target in zip(columns.observations, room.next_targets, strict=True):
-            column.take(following, 0, target, "wrap")
-        columns.gather(slots, room)  # after them, because the first it takes are small rows beside theirs, in cache now
+        columns.gather(np.add(slots if folded is None else folded.last, _ONE), slots, room)
         if folded is not None:
             room.reward[:] = folded.reward
             sample.n_steps[:] = folded.n_steps
@@ -179,17 +190,13 @@ class TrajectoryRing:
         self._tail = self._head
         self.size = 0
 
-    def _scatter(self, columns: list[NDArray[Any]], sources: list[NDArray[Any]], plan: RowPlan, first: int) -> None:
-        n_steps, n_envs = sources[-1].shape
-        steps = plan.steps
-        if steps is None:
-            steps = np.arange(n_steps)[:, None] + (n_steps + 1) * np.arange(n_envs)
-        rows = (steps + first) % self.n_slots
-        for column, source in zip(columns, sources, strict=True):
-            if plan.kept is None:
-                column[rows] = source
-            else:
-                column[rows[plan.kept]] = source[plan.kept]
+    def _rows_of_steps(self, rollout: Rollout, plan: RowPlan, first: int) -> Rows:
+        """Slots `[T, B]`; as blocks where they are, and do not go round."""
+        if plan.steps is not None:
+            return (plan.steps + first) % self.n_slots
+        n_steps = rollout.n_steps
+        blocks = Blocks(first, first + plan.n_rows, n_steps + 1)
+        return blocks if blocks.stop <= self.n_slots else blocks.rows(n_steps) % self.n_slots
 
     def _rows_of_entries(self, first: int, n_rows: int) -> Slots:
         if first + n_rows <= self.n_slots:

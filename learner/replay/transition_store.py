@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from learner.replay.layout import EntryLayout
+from learner.replay.column_memory import ColumnMemory, MainMemory, Write, host_array
+from learner.replay.layout import EntryLayout, StoredBytes
 from learner.replay.samplers import Sampler, Slots
 from learner.replay.samples import ReplaySample, Room
 from learner.replay.slot_store import SlotStore
@@ -19,7 +20,14 @@ class TransitionStore(SlotStore):
     """
 
     def __init__(
-        self, layout: EntryLayout, capacity: int, remover: Sampler, *, n_step: int = 1, discount: float = 1.0
+        self,
+        layout: EntryLayout,
+        capacity: int,
+        remover: Sampler,
+        *,
+        n_step: int = 1,
+        discount: float = 1.0,
+        memory: ColumnMemory | None = None,
     ) -> None:
         """Allocates `capacity` times `transition_bytes(layout)`.
 
@@ -29,16 +37,19 @@ class TransitionStore(SlotStore):
             remover: Draws whoever has to go.
             n_step: Steps that are folded into one, at least 1.
             discount: gamma, for that.
+            memory: Where the columns are to lie; None: in main memory.
         """
         super().__init__(capacity, remover)
         self._layout = layout
-        self.n_bytes = capacity * transition_bytes(layout)
+        self.n_bytes = transition_bytes(layout).times(capacity).total
         self._n_step = n_step
         self._discount = discount
-        self._columns = StepColumns(layout, capacity)
-        self._next = [np.zeros_like(column) for column in self._columns.observations]
+        memory = memory or MainMemory()
+        self._columns = StepColumns(layout, memory, capacity)
+        schemas = [schema for substep in layout.substeps.values() for schema in substep.observation.values()]
+        self._next = [memory.zeros((capacity, *schema.shape), schema.dtype) for schema in schemas]
         self._n_steps = np.ones(capacity, np.uint16)
-        # Where a rollout is taken apart. It grows with the largest number of environments.
+        # Where a rollout is taken apart, in main memory. It grows with the largest number of environments.
         self._scratch = self._make_scratch(1)
         self._scratch_envs = 1
         self._rng = np.random.default_rng(0)  # a ring draws nothing from it
@@ -49,14 +60,14 @@ class TransitionStore(SlotStore):
 
     def make_room(self, batch_size: int) -> Room:
         """See `EntryStore.make_room`; T is 1."""
-        return Room(self._layout, n_steps=1, batch_size=batch_size, discount=self._discount, burn_in=0)
+        return self._columns.make_room(
+            n_steps=1, batch_size=batch_size, discount=self._discount, next_columns=self._next
+        )
 
     def gather(self, slots: Slots, room: Room, rng: np.random.Generator) -> ReplaySample:
         """See `EntryStore.gather`."""
         sample = room.sample
-        self._columns.gather(slots, room)
-        for column, target in zip(self._next, room.next_targets, strict=True):
-            column.take(slots, 0, target, "clip")
+        self._columns.gather(slots, slots, room)
         if self._n_step > 1:
             sample.n_steps[:] = self._n_steps.take(slots)
             np.power(self._discount, sample.n_steps, out=sample.discount, casting="same_kind")
@@ -76,16 +87,20 @@ class TransitionStore(SlotStore):
     def _write(self, slots: Slots, rollout: Rollout) -> None:
         if not len(slots):
             return
-        room = self.make_room(len(slots))
+        room = self._scratch.make_room(len(slots))
         sample = self._scratch.gather(self._scratch.entries(), room, self._rng)
-        for column, values in zip(self._columns.steps, room.step_targets, strict=True):
-            column[slots] = values
-        for column, values in zip(self._next, room.next_targets, strict=True):
-            column[slots] = values
+        self._columns.memory.write(
+            [
+                Write(self._columns.steps, slots, [host_array(values) for values in room.step_targets]),
+                Write(self._next, slots, [host_array(values) for values in room.next_targets]),
+            ]
+        )
+        self._columns.reward[slots] = room.reward
         self._columns.flags[slots] = room.terminated * TERMINATED + room.truncated * TRUNCATED + (STEP | ENTRY)
         self._n_steps[slots] = sample.n_steps
 
 
-def transition_bytes(layout: EntryLayout) -> int:
+def transition_bytes(layout: EntryLayout) -> StoredBytes:
     """Bytes of one entry of a `TransitionStore`: a step, its next observation, and two for the number of steps."""
-    return layout.step_bytes + layout.observation_bytes + 2
+    step = layout.step_bytes
+    return StoredBytes(step.columns + layout.observation_bytes, step.bookkeeping + 2)

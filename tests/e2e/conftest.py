@@ -67,16 +67,24 @@ def compose_command():
     return ["docker", "compose"]
 
 
+def _build(engine, name):
+    """Builds an image from this tree and returns its id."""
+    command = ["docker", "build", "--network=host", "-f", IMAGES[name], "-t", name, "."]
+    done = _run(command, timeout=540)
+    assert done.returncode == 0, f"{' '.join(command)} failed:\n{done.stdout[-1500:]}"
+    return engine.images.get(name).id
+
+
 @pytest.fixture(scope="session")
-def images(engine):
+def actor_image(engine):
+    """The actor's image, built from this tree: its id."""
+    return _build(engine, "rollcast-actor")
+
+
+@pytest.fixture(scope="session")
+def images(engine, actor_image):
     """Both images, built from this tree: name -> id."""
-    built = {}
-    for name, dockerfile in IMAGES.items():
-        command = ["docker", "build", "--network=host", "-f", dockerfile, "-t", name, "."]
-        done = _run(command, timeout=540)
-        assert done.returncode == 0, f"{' '.join(command)} failed:\n{done.stdout[-1500:]}"
-        built[name] = engine.images.get(name).id
-    return built
+    return {"rollcast-actor": actor_image, "rollcast-learner": _build(engine, "rollcast-learner")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,116 +1,16 @@
-"""The conformance suite of `DistributedActors`: every kind passes it."""
+"""Every kind of actors that needs nothing but this machine passes the suite; those in containers do so in tests/e2e."""
 
-import os
-import threading
-from pathlib import Path
+import functools
 
-import numpy as np
 import pytest
 
-from actor.statistics.events import EpisodeEvents, LogStatsLevel
-from learner.actors.base import DistributedActors
-from services.errors import ConfigurationError, StatisticsError
-from services.spaces import FLAT_SUBSTEP
 from tests.actor_kinds import KINDS, make_actors
+from tests.distributed_actors_suite import DistributedActorsSuite, MakeActors
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
-def next_state(actors: DistributedActors, value: float) -> dict[str, np.ndarray]:
-    """The policy's arrays, every number replaced by one that can be told apart."""
-    return {name: np.full_like(array, value) for name, array in actors.policy.state_arrays().items()}
-
-
-def test_batches_have_time_first_and_hold_every_step(kind: str):
-    with make_actors(kind) as actors:
-        batch, before, after, seconds = actors.collect_outputs("cpu")
-        assert batch.reward.shape == (4, 4)
-        columns = batch.substeps[FLAT_SUBSTEP]
-        assert columns.observation[""].shape == (4, 4, 4)
-        assert columns.action.shape == columns.log_prob.shape == (4, 4)
-        assert columns.last_observation[""].shape == (4, 4)
-        assert batch.n_env_steps == 16
-        assert before >= 0
-        assert after >= 0
-        assert seconds > 0
-        # an episode has five steps, step number n gives reward n: every row follows from the one above it
-        steps = columns.observation[""][:, :, 1].numpy()
-        np.testing.assert_array_equal(steps[1:], (steps[:-1] + 1) % 5)
-        np.testing.assert_array_equal(batch.reward, steps + 1)
-
-
-def test_rollouts_continue_mid_episode_and_keep_true_final_observations(kind: str):
-    with make_actors(kind, n_actors=1, batch_size=2) as actors:
-        actors.collect_outputs("cpu")
-        batch, *_ = actors.collect_outputs("cpu")
-        columns = batch.substeps[FLAT_SUBSTEP]
-        # step 5 ends the episode in row 0; the next episode starts in row 1
-        assert columns.observation[""][:, 0, 1].tolist() == [4, 0, 1, 2]
-        assert batch.terminated[:, 0].tolist() == [True, False, False, False]
-        assert batch.final_index.tolist() == [[0, 0], [0, 1]]
-        assert columns.final_observation[""][:, 1].tolist() == [5, 5]
-        assert [episode.episode_return for episode in batch.episodes] == [15.0, 15.0]
-
-
-def test_versions_are_taken_up_and_stamped(kind: str):
-    with make_actors(kind) as actors:
-        assert actors.policy_version == 1
-        batch, *_ = actors.collect_outputs("cpu")
-        assert batch.policy_version.tolist() == [1] * 4
-        actors.broadcast_updated_policy(next_state(actors, 0.5))
-        assert actors.policy_version == 2
-        seen = set()
-        for _ in range(50):
-            batch, *_ = actors.collect_outputs("cpu")
-            seen |= set(batch.policy_version.tolist())
-            if 2 in seen:
-                break
-        assert 2 in seen, f"after 50 batches only versions {seen}"
-
-
-def test_start_stop_start(kind: str):
-    actors = make_actors(kind)
-    for _ in range(2):
-        actors.start()
-        actors.start()
-        assert actors.collect_outputs("cpu")[0].n_env_steps == 16
-        actors.stop()
-        actors.stop()
-    assert actors.n_actors_alive == 0
-
-
-def test_stop_leaves_nothing_behind(kind: str):
-    def sockets() -> set[Path]:
-        return set(Path("/tmp").glob("rollcast-*"))
-
-    before, descriptors = sockets(), len(os.listdir("/proc/self/fd"))
-    for _ in range(2):
-        with make_actors(kind) as actors:
-            actors.collect_outputs("cpu")
-    assert sockets() <= before
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("rollcast")]
-    # the forkserver keeps a few for itself, once
-    assert len(os.listdir("/proc/self/fd")) <= descriptors + 8
-
-
-def test_statistics_of_the_epoch(kind: str):
-    with make_actors(kind) as actors:
-        with pytest.raises(StatisticsError):
-            actors.get_stats_value(EpisodeEvents.episode_return, LogStatsLevel.EPOCH, "mean")
-        for _ in range(4):
-            actors.collect_outputs("cpu")
-        assert actors.get_stats_value(EpisodeEvents.episode_return, LogStatsLevel.EPOCH, "mean") == 15.0
-        with pytest.raises(StatisticsError):
-            actors.get_stats_value(EpisodeEvents.episode_return, LogStatsLevel.STEP, "mean")
-
-
-@pytest.mark.parametrize("numbers", [{"n_rollout_steps": 0}, {"batch_size": 0}, {"batch_size": -3}])
-def test_impossible_numbers_are_refused(kind: str, numbers: dict[str, int]):
-    (name, value) = next(iter(numbers.items()))
-    with pytest.raises(ConfigurationError, match=f"{name} is {value}; expected at least 1"):
-        make_actors(kind, **numbers)
+class TestDistributedActors(DistributedActorsSuite):
+    @pytest.fixture(params=KINDS)
+    def make_actors(self, request: pytest.FixtureRequest) -> MakeActors:
+        return functools.partial(make_actors, request.param)

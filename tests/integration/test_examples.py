@@ -15,7 +15,7 @@ from tests.processes import ROOT, environment, free_port, rollcast, running, wai
 pytestmark = pytest.mark.slow
 
 RUN_HERE = {"client.py", "library.py", "own_environment.py", "own_network.py"}
-RUN_ELSEWHERE = {"replay_client.py"}  # in test_replay_service.py
+RUN_ELSEWHERE = {"containers.py", "replay_client.py"}  # in tests/e2e, in test_replay_service.py
 EXAMPLES = {path.name for path in (ROOT / "examples").glob("*.py")} - {"__init__.py"}
 
 

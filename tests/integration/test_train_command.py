@@ -109,6 +109,20 @@ def test_off_policy_algorithms_train_from_replay(algorithm: str, env_id: str, tm
     assert played.returncode == 0, played.stderr
 
 
+@pytest.mark.parametrize(("algorithm", "env_id"), [("sac", "Pendulum-v1"), ("dqn", "CartPole-v1")])
+def test_the_buffer_on_the_learners_device_trains_too(algorithm: str, env_id: str, tmp_path: Path):
+    done = rollcast(
+        *("train", "--algorithm", algorithm, "--env-id", env_id, "--device", "cpu", "--replay.device", "learner"),
+        *("--total-steps", 600, "--replay.min-size", 300, "--run-dir", tmp_path / "run"),
+        *("--summary-json", tmp_path / "summary.json"),
+    )
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["env_steps"] >= 600
+    assert summary["updates"] > 0
+    assert yaml.safe_load((tmp_path / "run" / "settings.yaml").read_text())["replay"]["device"] == "learner"
+
+
 def test_a_buffer_that_the_machine_has_no_memory_for_is_refused_with_the_numbers(tmp_path: Path):
     options = ("--algorithm", "sac", "--env-id", "Pendulum-v1", "--replay.capacity", 10**13)
     done = rollcast("train", *options, "--run-dir", tmp_path / "run")

@@ -11,6 +11,7 @@ from actor.statistics.events import EpisodeEvents, LogStatsLevel
 from learner.actors.sequential import SequentialDistributedActors
 from learner.actors.subproc import SubprocDistributedActors
 from learner.actors.with_buffer import BaseDistributedWorkersWithBuffer
+from learner.replay.replay_settings import ReplaySettings
 from learner.training_run import probe_spaces
 from services.errors import ConfigurationError, InvalidInputError, NotReadyError
 from services.policies import PolicySpec
@@ -66,8 +67,9 @@ def make_workers(kind: str, **changes: object) -> BaseDistributedWorkersWithBuff
     return BaseDistributedWorkersWithBuffer(**(given | changes))
 
 
-def test_transitions_have_their_true_next_observation(kind: str):
-    with make_workers(kind) as workers:
+@pytest.mark.parametrize("device", ["cpu", "learner"])
+def test_transitions_have_their_true_next_observation(kind: str, device: str):
+    with make_workers(kind, replay=ReplaySettings(device=device)) as workers:
         for _ in range(10):
             before, after, seconds = workers.collect_rollouts()
             assert before >= 0

@@ -13,8 +13,17 @@ FORBIDDEN = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "m
 # It starts this machine's own processes, and hands them their arguments the way multiprocessing does.
 LOCAL_PROCESS_LAUNCHER = {
     "actor/local_process.py",
+    # processes of a vector environment, on this machine: arrays are shared, infos and calls go through their pipes
+    "actor/vector/shared_memory.py",
+    "actor/vector/signals.py",
+    "actor/vector/subproc.py",
+    "actor/vector/worker.py",
+    "actor/vector/worker_process.py",
     "learner/actors/forkserver.py",
     "learner/actors/local_processes.py",
+    "tests/integration/test_subproc_vector_env.py",
+    "tests/unit/actor/vector/test_shared_memory.py",
+    "tests/unit/actor/vector/test_signals.py",
     # sees to it that tests leave no process behind
     "tests/conftest.py",
 }

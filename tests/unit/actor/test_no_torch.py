@@ -11,7 +11,7 @@ from actor.rollout_worker import RolloutWorker
 from actor.statistics.aggregator import EpochStatsAggregator
 from services.policies import PolicySpec
 
-for vectorization in ("sync", "entry_point"):
+for vectorization in ("sync", "entry_point", "subprocess"):
     vector_env = make_vector_env(EnvironmentFactory("CartPole-v1", vectorization=vectorization), 2)
     policy = make_policy(environment_spaces(vector_env), PolicySpec(), seed=0)
     sizes = [4, 64, 64, 2]

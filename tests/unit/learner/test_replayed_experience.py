@@ -19,6 +19,7 @@ from services.errors import CollectInterruptedError
 from services.policies import PolicySpec
 from services.replay import ReplayWaiting
 from services.rollouts import Rollout
+from services.spaces import FLAT_SUBSTEP
 
 T, BATCH = 4, 16
 
@@ -33,6 +34,7 @@ def make_source(*, beta: Schedule | None = None, **replay: object) -> ReplayedEx
         n_rollout_steps=T,
         batch_size=BATCH,
         n_envs=MAX_TRAJECTORIES,
+        learner_device="cpu",
     )
     return ReplayedExperience(actors, buffer, policy=policy, batch_size=BATCH, beta=beta)
 
@@ -50,6 +52,18 @@ def test_it_fills_first_and_then_keeps_the_ratio():
         drawn = 201 * BATCH
         # after the minimum, four samples an insert, give or take the error buffer
         assert abs(4.0 * (steps - 40) - drawn) <= 400 + 4 * 2 * T
+
+
+def test_a_buffer_on_the_learners_device_gives_the_same_batches():
+    sources = [make_source(device=device) for device in ("cpu", "learner")]
+    with sources[0] as source, sources[1] as twin:
+        for _ in range(20):
+            batch, other = source.next("cpu").batch, twin.next("cpu").batch
+            assert batch.keys.tolist() == other.keys.tolist()
+            columns, others = batch.substeps[FLAT_SUBSTEP], other.substeps[FLAT_SUBSTEP]
+            torch.testing.assert_close(others.observation[""], columns.observation[""], rtol=0, atol=0)
+            torch.testing.assert_close(others.last_observation[""], columns.last_observation[""], rtol=0, atol=0)
+            torch.testing.assert_close(others.action, columns.action, rtol=0, atol=0)
 
 
 def test_actors_are_random_until_the_buffer_is_filled():

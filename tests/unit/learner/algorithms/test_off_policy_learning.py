@@ -51,7 +51,7 @@ def test_cartpole_is_balanced(kind, n_env_steps):
     spaces = spaces_of("CartPole-v1")
     spec = PolicySpec(activation="relu")
     algorithm: Algorithm = (
-        Dqn(spaces, spec, DqnSettings(n_epsilons=2), seed=0)
+        Dqn(spaces, spec, DqnSettings(n_epsilons=2, learning_rate=1e-3, target_tau=0.01), seed=0)  # a short run
         if kind == "dqn"
         else Sac(spaces, spec, SacSettings(target_entropy_ratio=0.5), seed=0)
     )

@@ -1,11 +1,13 @@
 """Rollouts of an environment in which every observation is a number that comes once, and what is true of them."""
 
+import dataclasses
 from dataclasses import dataclass, field
 
 import gymnasium
 import numpy as np
 
-from learner.replay.samples import ReplaySample
+from learner.replay.column_memory import host_array
+from learner.replay.samples import ReplaySample, SampleColumns
 from services.rollouts import Rollout, SubstepColumns
 from services.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
 
@@ -138,7 +140,7 @@ def folded(first: Transition, n_step: int, discount: float) -> tuple[float, int,
 
 def check_transitions(sample: ReplaySample, known: dict[int, Transition], n_step: int = 1, discount: float = 0.9):
     """Every entry of a sample is one of those known, right in every column. Returns the numbers."""
-    columns = sample.substeps[FLAT_SUBSTEP]
+    columns = on_host(sample).substeps[FLAT_SUBSTEP]
     numbers = columns.observation["a"][0, :, 0].astype(np.int64)
     following = []
     for b, number in enumerate(numbers.tolist()):
@@ -156,6 +158,35 @@ def check_transitions(sample: ReplaySample, known: dict[int, Transition], n_step
     np.testing.assert_array_equal(columns.action[0], numbers % 1000)
     assert sample.valid.all()
     return numbers
+
+
+def on_host(sample: ReplaySample) -> ReplaySample:
+    """The same sample, all of it in main memory."""
+
+    def columns(of: SampleColumns) -> SampleColumns:
+        fields = {name: getattr(of, name) for name in ("observation", "next_observation", "final_observation")}
+        return SampleColumns(
+            action=host_array(of.action),
+            log_prob=None if of.log_prob is None else host_array(of.log_prob),
+            **{name: {path: host_array(leaf) for path, leaf in leaves.items()} for name, leaves in fields.items()},
+        )
+
+    return dataclasses.replace(sample, substeps={key: columns(of) for key, of in sample.substeps.items()})
+
+
+def check_same(sample: ReplaySample, twin: ReplaySample):
+    """Two samples have the same bits, wherever they are."""
+    _check_same(dataclasses.asdict(on_host(sample)), dataclasses.asdict(on_host(twin)), "sample")
+
+
+def _check_same(mine: object, other: object, where: str):
+    if isinstance(mine, dict):
+        assert isinstance(other, dict)
+        assert mine.keys() == other.keys()
+        for key, value in mine.items():
+            _check_same(value, other[key], f"{where}/{key}")
+    else:
+        np.testing.assert_array_equal(mine, other, where, strict=isinstance(mine, np.ndarray))
 
 
 def _linked(chain: list[Transition]) -> list[Transition]:

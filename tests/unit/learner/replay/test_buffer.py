@@ -29,15 +29,17 @@ def make_buffer(
     seed: int = 0,
     n_envs: int = 2,
     announce: Callable[[str], None] = logging.info,
+    place: str | None = None,
     **settings,
 ) -> ReplayBuffer:
     return ReplayBuffer(
-        ReplaySettings(**{"capacity": 40, **settings}),
+        ReplaySettings(**{"capacity": 40, "device": "cpu" if place is None else "learner", **settings}),
         SPACES,
         n_rollout_steps=T,
         batch_size=batch_size,
         n_envs=n_envs,
         seed=seed,
+        learner_device=place,
         announce=announce,
     )
 
@@ -149,8 +151,8 @@ def test_a_machine_without_the_memory_refuses_with_the_numbers(monkeypatch: pyte
     assert make_buffer(capacity=1_000_000, capacity_bytes=1_400_000).info().n_bytes <= 1_400_000
 
 
-def test_a_rollout_larger_than_the_buffer_leaves_its_last_entries():
-    buffer = make_buffer(capacity=10, sampler="fifo")
+def test_a_rollout_larger_than_the_buffer_leaves_its_last_entries(place: str | None):
+    buffer = make_buffer(capacity=10, sampler="fifo", place=place)
     world = World(n_steps=T, has_reset_rows=False, n_envs=9)
     rollout, steps = world.play(random_ends(np.random.default_rng(0), T, 9))
     assert buffer.insert(rollout) == 36
@@ -252,8 +254,8 @@ def test_max_times_sampled_one_is_a_queue():
 
 @pytest.mark.parametrize("removal", ["oldest", "lowest_priority"])
 @pytest.mark.parametrize("sampler", ["uniform", "prioritized"])
-def test_threads_that_insert_sample_and_update_do_not_disturb_each_other(sampler: str, removal: str):
-    buffer = make_buffer(sampler=sampler, removal=removal, capacity=60, batch_size=8, min_size=8)
+def test_threads_that_insert_sample_and_update_do_not_disturb_each_other(sampler: str, removal: str, place: str | None):
+    buffer = make_buffer(sampler=sampler, removal=removal, capacity=60, batch_size=8, min_size=8, place=place)
     known, failures, lock = {}, [], threading.Lock()
     inserted, sampled = threading.Event(), threading.Event()
 

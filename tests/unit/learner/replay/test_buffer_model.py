@@ -1,4 +1,7 @@
-"""The buffer beside a model that is a list: random insertions, draws, priorities and resets, on every store."""
+"""The buffer beside a model that is a list: random insertions, draws, priorities and resets, on every store.
+
+And beside its twin, whose columns are tensors: the same seed draws the same bits.
+"""
 
 import numpy as np
 from hypothesis import settings
@@ -7,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from learner.replay.buffer import ReplayBuffer
 from learner.replay.replay_settings import ReplaySettings
-from tests.unit.learner.replay.played_rollouts import SPACES, World, check_transitions, random_ends
+from tests.unit.learner.replay.played_rollouts import SPACES, World, check_same, check_transitions, random_ends
 
 DISCOUNT = 0.9
 
@@ -26,19 +29,24 @@ class BufferMachine(RuleBasedStateMachine):
         max_times_sampled=st.none() | st.integers(1, 3),
     )
     def start(self, n_steps, n_envs, capacity, n_step, has_reset_rows, sampler, removal, max_times_sampled):
-        self.buffer = ReplayBuffer(
-            ReplaySettings(
-                capacity=capacity,
-                sampler=sampler,
-                removal=removal,
-                n_step=n_step,
-                max_times_sampled=max_times_sampled,
-                min_size=1,
-            ),
-            SPACES,
-            n_rollout_steps=n_steps,
-            batch_size=1,
-            discount=DISCOUNT,
+        self.buffer, self.twin = (
+            ReplayBuffer(
+                ReplaySettings(
+                    capacity=capacity,
+                    sampler=sampler,
+                    removal=removal,
+                    n_step=n_step,
+                    max_times_sampled=max_times_sampled,
+                    min_size=1,
+                    device=device,
+                ),
+                SPACES,
+                n_rollout_steps=n_steps,
+                batch_size=1,
+                discount=DISCOUNT,
+                learner_device="cpu",
+            )
+            for device in ("cpu", "learner")
         )
         self.world = World(n_steps=n_steps, has_reset_rows=has_reset_rows, n_envs=n_envs)
         self.n_step, self.capacity, self.sampler, self.removal = n_step, capacity, sampler, removal
@@ -50,7 +58,7 @@ class BufferMachine(RuleBasedStateMachine):
     def insert(self, seed, probability):
         ends = random_ends(np.random.default_rng(seed), self.world.n_steps, self.world.n_envs, probability)
         rollout, played = self.world.play(ends)
-        assert self.buffer.insert(rollout) == len(played)
+        assert self.buffer.insert(rollout) == self.twin.insert(rollout) == len(played)
         self.n_inserted += len(played)
         self.known |= {step.observation: step for step in played}
         self.order += [step.observation for step in played]
@@ -61,6 +69,7 @@ class BufferMachine(RuleBasedStateMachine):
         size = self.buffer.size
         n = max(1, round(fraction * size))
         sample = self.buffer.sample(n)
+        check_same(sample, self.twin.sample(n))
         self.n_sampled += n
         numbers = check_transitions(sample, self.known, self.n_step, DISCOUNT).tolist()
         for key, number in zip(sample.keys.tolist(), numbers, strict=True):
@@ -91,13 +100,16 @@ class BufferMachine(RuleBasedStateMachine):
         rng = np.random.default_rng(seed)
         keys = rng.choice(list(self.number_of_key), 5)
         before = self.buffer.info().ignored_updates
-        n_ignored = self.buffer.update_priorities(keys, rng.random(5) + 0.01)
+        priorities = rng.random(5) + 0.01
+        n_ignored = self.buffer.update_priorities(keys, priorities)
+        assert self.twin.update_priorities(keys, priorities) == n_ignored
         assert 0 <= n_ignored <= 5
         assert self.buffer.info().ignored_updates == before + n_ignored
 
     @rule()
     def reset(self):
         self.buffer.reset()
+        self.twin.reset()
         self.order, self.n_inserted, self.n_sampled = [], 0, 0
         assert self.buffer.update_priorities(list(self.number_of_key), [1.0] * len(self.number_of_key)) == len(
             self.number_of_key
@@ -107,6 +119,7 @@ class BufferMachine(RuleBasedStateMachine):
     @invariant()
     def counts_are_right(self):
         info = self.buffer.info()
+        assert self.twin.info() == info
         assert (info.inserted, info.sampled) == (self.n_inserted, self.n_sampled)
         assert info.size <= min(self.n_inserted, self.capacity)
         if self.most is None:

@@ -1,9 +1,17 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from learner.replay import memory
-from learner.replay.memory import available_bytes, check_memory, describe_available, format_bytes
+from learner.replay.memory import (
+    available_bytes,
+    check_device_memory,
+    check_memory,
+    describe_available,
+    format_bytes,
+    free_device_bytes,
+)
 from services.errors import ConfigurationError
 
 
@@ -36,6 +44,21 @@ def test_what_does_not_fit_is_refused_with_both_numbers(machine: Path):
     check_memory(8_000_000 * 1024, what="this")
     with pytest.raises(ConfigurationError, match=r"a buffer takes 9\.0 GB, and 8\.2 GB are available; expected"):
         check_memory(9 * 10**9, what="a buffer")
+
+
+def test_a_gpu_is_asked_what_is_free_there(machine: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2_000_000_000, 8_000_000_000))
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    assert free_device_bytes(gpu) == 2_000_000_000
+    assert free_device_bytes(cpu) is None
+    assert describe_available(gpu) == "8.2 GB of memory are available, and 2.0 GB on cuda"
+    assert describe_available(cpu) == describe_available()
+    check_device_memory(2_000_000_000, gpu, what="this")
+    check_device_memory(10**18, cpu, what="what is in main memory, which others check,")
+    with pytest.raises(
+        ConfigurationError, match=r"a buffer takes 3\.0 GB on cuda, and 2\.0 GB are free there; expected"
+    ):
+        check_device_memory(3_000_000_000, gpu, what="a buffer")
 
 
 def test_a_system_that_does_not_say_is_believed(machine: Path):

@@ -5,23 +5,28 @@ from learner.replay.buffer import ReplayBuffer
 from learner.replay.replay_settings import ReplaySettings
 from services.errors import ConfigurationError
 from services.spaces import FLAT_SUBSTEP
-from tests.unit.learner.replay.played_rollouts import SPACES, World, observations, random_ends
+from tests.unit.learner.replay.played_rollouts import SPACES, World, observations, on_host, random_ends
 
 RNG = np.random.default_rng(0)
 T = 6
 
 
-def rollout_buffer(**settings) -> ReplayBuffer:
+def rollout_buffer(place: str | None = None, **settings) -> ReplayBuffer:
+    device = "cpu" if place is None else "learner"
     return ReplayBuffer(
-        ReplaySettings(entry="rollouts", **{"capacity": 7, **settings}), SPACES, n_rollout_steps=T, batch_size=2
+        ReplaySettings(entry="rollouts", device=device, **{"capacity": 7, **settings}),
+        SPACES,
+        n_rollout_steps=T,
+        batch_size=2,
+        learner_device=place,
     )
 
 
 @pytest.mark.parametrize("has_reset_rows", [False, True])
 @pytest.mark.parametrize("sequence", [{}, {"sequence_length": 3, "burn_in": 1}, {"sequence_length": 1}])
 @pytest.mark.parametrize("removal", ["oldest", "lowest_priority"])
-def test_what_is_drawn_is_what_was_played(has_reset_rows: bool, sequence: dict, removal: str):
-    buffer = rollout_buffer(removal=removal, **sequence)
+def test_what_is_drawn_is_what_was_played(has_reset_rows: bool, sequence: dict, removal: str, place: str | None):
+    buffer = rollout_buffer(place, removal=removal, **sequence)
     world = World(n_steps=T, has_reset_rows=has_reset_rows, n_envs=3)
     # (policy version, first number of the trajectory) to the rollout and the environment
     played, true_next, seen_starts = {}, {}, set()
@@ -31,7 +36,7 @@ def test_what_is_drawn_is_what_was_played(has_reset_rows: bool, sequence: dict, 
         assert buffer.insert(rollout) == 3
         numbers = rollout.substeps[FLAT_SUBSTEP].observation["a"][..., 0].astype(int)
         played |= {(rollout.policy_version, b): (rollout, numbers[:, b]) for b in range(3)}
-        sample = buffer.sample(2)
+        sample = on_host(buffer.sample(2))
         n_rows = len(sample.reward)
         assert n_rows == (sum(sequence.values()) or T)
         assert sample.burn_in == sequence.get("burn_in", 0)

@@ -3,6 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from learner.replay.column_memory import ColumnMemory, host_array
 from learner.replay.layout import make_layout
 from learner.replay.trajectory_ring import TrajectoryRing, ring_rows
 from services.errors import InvalidRolloutError
@@ -13,15 +14,16 @@ from tests.unit.learner.replay.played_rollouts import (
     World,
     check_transitions,
     folded,
+    on_host,
     random_ends,
 )
 
 RNG = np.random.default_rng(0)
 
 
-def ring(n_steps: int, capacity: int, n_step: int = 1, discount: float = 0.9) -> TrajectoryRing:
+def ring(n_steps: int, capacity: int, n_step: int = 1, memory: ColumnMemory | None = None) -> TrajectoryRing:
     layout = make_layout(SPACES, n_rollout_steps=n_steps, log_prob=False)
-    return TrajectoryRing(layout, capacity, n_step=n_step, discount=discount)
+    return TrajectoryRing(layout, capacity, n_step=n_step, discount=0.9, memory=memory)
 
 
 @pytest.mark.parametrize("n_steps", [16, 17, 32, 100, 1000])
@@ -30,18 +32,20 @@ def test_a_transition_costs_at_most_a_tenth_more_than_its_arrays(n_steps: int, c
     assert ring_rows(capacity, n_steps) <= 1.1 * max(capacity, 2 * n_steps)
 
 
-def test_a_ring_takes_the_bytes_it_says():
-    ring_ = ring(20, 1000)
+def test_a_ring_takes_the_bytes_it_says(memory: ColumnMemory):
+    ring_ = ring(20, 1000, memory=memory)
     columns = ring_._columns
-    assert ring_.n_bytes == sum(array.nbytes for array in columns.steps) + columns.flags.nbytes
-    assert columns.steps[1].dtype == np.uint8
+    assert ring_.n_bytes == sum(array.nbytes for array in (*columns.steps, columns.reward, columns.flags))
+    assert host_array(columns.steps[1]).dtype == np.uint8
 
 
 @pytest.mark.parametrize("has_reset_rows", [False, True])
 @pytest.mark.parametrize("n_step", [1, 2, 3, 10])
-def test_folding_agrees_with_its_brute_force_twin_round_after_round(has_reset_rows: bool, n_step: int):
+def test_folding_agrees_with_its_brute_force_twin_round_after_round(
+    has_reset_rows: bool, n_step: int, memory: ColumnMemory
+):
     world, known = World(n_steps=7, has_reset_rows=has_reset_rows, n_envs=3), {}
-    ring_ = ring(7, 60, n_step=n_step)
+    ring_ = ring(7, 60, n_step, memory)
     for _ in range(40):
         rollout, played = world.play(random_ends(RNG, 7, 3))
         known |= {step.observation: step for step in played}
@@ -52,8 +56,8 @@ def test_folding_agrees_with_its_brute_force_twin_round_after_round(has_reset_ro
     assert folded(played[0], 1, 0.9)[1] == 1
 
 
-def test_the_oldest_leave_first_and_the_capacity_is_reached_when_episodes_are_long():
-    world, ring_, steps = World(n_steps=32, has_reset_rows=False), ring(32, 200), []
+def test_the_oldest_leave_first_and_the_capacity_is_reached_when_episodes_are_long(memory: ColumnMemory):
+    world, ring_, steps = World(n_steps=32, has_reset_rows=False), ring(32, 200, memory=memory), []
     for _ in range(30):
         rollout, played = world.play(np.zeros((32, 2), np.int64))
         steps += played
@@ -61,7 +65,7 @@ def test_the_oldest_leave_first_and_the_capacity_is_reached_when_episodes_are_lo
         assert len(change.inserted) == 64
         assert ring_.size == min(len(steps), 200)
         sample = ring_.gather(ring_.entries(), ring_.make_room(ring_.size), RNG)
-        numbers = sample.substeps["0"].observation["a"][0, :, 0]
+        numbers = on_host(sample).substeps["0"].observation["a"][0, :, 0]
         assert numbers.tolist() == [step.observation for step in steps[-ring_.size :]]
 
 
@@ -117,9 +121,9 @@ def test_a_missing_final_observation_is_named_and_nothing_has_changed():
     assert ring_.span == (0, 0)
 
 
-def test_what_is_used_up_is_still_the_next_observation_of_others():
+def test_what_is_used_up_is_still_the_next_observation_of_others(memory: ColumnMemory):
     world, known = World(n_steps=6, has_reset_rows=False, n_envs=1), {}
-    ring_ = ring(6, 12, n_step=3)
+    ring_ = ring(6, 12, 3, memory)
     rollout, played = world.play(np.zeros((6, 1), np.int64))
     known = {step.observation: step for step in played}
     slots = ring_.insert(rollout).inserted

@@ -1,0 +1,92 @@
+"""What SAC and DQN reach through the whole system: `rollcast train`, two local actors, the replay buffer, `evaluate`.
+
+    python -m benchmarks.off_policy [--algorithm sac] [--seeds 5] [-- --envs-per-actor 4 ...]
+
+What follows `--` is for `rollcast train`. Policies are those at the end and the best by training return, each played
+deterministically for 20 episodes.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.table import print_table
+
+N_EPISODES = 20
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be reached, and within how many environment steps."""
+
+    algorithm: str
+    env_id: str
+    total_steps: int
+    target: float
+
+
+TASKS = (Task("sac", "Pendulum-v1", 15_000, -200.0), Task("dqn", "CartPole-v1", 150_000, 475.0))
+
+
+def rollcast(*arguments: str, summary: Path) -> dict[str, Any]:
+    """Runs a command of the program, and returns the summary it wrote."""
+    command = [sys.executable, "-m", "learner", *arguments, "--summary-json", str(summary)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    result: dict[str, Any] = json.loads(summary.read_text())
+    return result
+
+
+def learn(task: Task, seed: int, train_options: list[str]) -> tuple[dict[str, Any], dict[str, float]]:
+    """The summary of training, and the mean return of each saved policy."""
+    with tempfile.TemporaryDirectory() as folder:
+        summary, run = Path(folder) / "summary.json", Path(folder) / "run"
+        what = ("--algorithm", task.algorithm, "--env-id", task.env_id, "--total-steps", str(task.total_steps))
+        trained = rollcast("train", *what, "--seed", str(seed), *train_options, "--run-dir", str(run), summary=summary)
+        played = {
+            name: rollcast(*("evaluate", str(run), "--policy", name, "--n-episodes", str(N_EPISODES)), summary=summary)[
+                "mean"
+            ]
+            for name in ("last", "best")
+        }
+        return trained, played
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--algorithm", choices=[task.algorithm for task in TASKS], help="only this one")
+    parser.add_argument("--seeds", type=int, default=5, help="how many seeds, from 0")
+    parser.add_argument("train_options", nargs="*", help="for `rollcast train`, after --")
+    options = parser.parse_args()
+    rows = []
+    for task in TASKS:
+        if options.algorithm not in (None, task.algorithm):
+            continue
+        for seed in range(options.seeds):
+            trained, played = learn(task, seed, options.train_options)
+            rows.append(
+                (
+                    f"{task.algorithm}, {task.env_id}",
+                    str(seed),
+                    f"{trained['env_steps']:,}",
+                    f"{trained['seconds']:.0f}",
+                    f"{trained['mean_return']:.1f}",
+                    f"{played['last']:.1f}",
+                    f"{played['best']:.1f}",
+                    f"{task.target:g}",
+                    "yes" if max(played.values()) >= task.target else "no",
+                )
+            )
+    print_table(
+        ("task", "seed", "env steps", "seconds", "training return", "last", "best", "target", "reached"),
+        rows,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,374 @@
+"""Environments in real processes, which are really killed."""
+
+import copy
+import functools
+import gc
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import gymnasium
+import numpy as np
+import psutil
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from actor.environments.failures import EnvironmentFailedError, EnvironmentLostError
+from actor.vector.sequential import SequentialVectorEnv
+from actor.vector.subproc import SubprocVectorEnv
+from services.errors import ConfigurationError, InvalidSpaceError, RefusedError
+from tests.processes import ROOT, environment, wait_until
+from tests.unit.actor.sample_environments import IMAGE_SPACES, OBSERVATION_SPACES, NumberedEnv, SampledEnv
+from tests.unit.actor.vector.test_arrays import LEAVES, SPACES
+from tests.vector_comparison import assert_same, assert_same_play
+from tests.vector_environments import (
+    DrawingEnv,
+    LargeInfoEnv,
+    MisbehavingEnv,
+    OtherSpaceEnv,
+    TellingEnv,
+    UnsendableInfoEnv,
+)
+
+MODES = list(AutoresetMode)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forkserver():
+    """Imports what the environments need once, not in every process."""
+    multiprocessing.set_forkserver_preload(["actor.vector.worker", "tests.vector_environments"])
+    SubprocVectorEnv([NumberedEnv]).close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays(forkserver):
+    """Every test gives back its descriptors, its memory and its processes."""
+    descriptors, blocks = len(os.listdir("/proc/self/fd")), set(os.listdir("/dev/shm"))
+    yield
+    # an exception that a test has caught holds frames, and these the memory
+    wait_until(lambda: gc.collect() >= 0 and len(os.listdir("/proc/self/fd")) <= descriptors, "descriptors given back")
+    assert set(os.listdir("/dev/shm")) <= blocks
+
+
+def are_gone(pids):
+    return not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids)
+
+
+class TestTheTwins:
+    @pytest.mark.parametrize("mode", MODES)
+    @pytest.mark.parametrize("env", [TellingEnv, DrawingEnv])
+    def test_say_the_same(self, env, mode):
+        factories = [env] * 5
+        twin = SequentialVectorEnv(factories, autoreset_mode=mode)
+        ours = SubprocVectorEnv(factories, autoreset_mode=mode, envs_per_process=2)
+        assert len(ours.pids) == 3
+        assert assert_same_play(ours, twin, 60) > 30
+        assert ours.statistics.epoch_stats() == twin.statistics.epoch_stats()
+        ours.close(), twin.close()
+        assert ours.pids == ()
+
+    @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
+    def test_consume_the_same_seeds(self, mode):
+        twin = SequentialVectorEnv([TellingEnv] * 3, autoreset_mode=mode)
+        ours = SubprocVectorEnv([TellingEnv] * 3, autoreset_mode=mode, envs_per_process=1)
+        for vector in (ours, twin):
+            vector.seed([10, 20, 30, 11, 21, 31, 12, 22])
+        for _ in range(2):
+            assert_same_play(ours, twin, 20, seed=None)
+        ours.close(), twin.close()
+
+    @pytest.mark.parametrize("start_method", ["fork", "spawn"])
+    def test_however_the_processes_start(self, start_method):
+        twin = SequentialVectorEnv([DrawingEnv] * 3)
+        ours = SubprocVectorEnv([DrawingEnv] * 3, start_method=start_method, envs_per_process=2, copy=False)
+        assert_same_play(ours, twin, 20)
+        ours.close(), twin.close()
+
+    @pytest.mark.parametrize(
+        "space", (OBSERVATION_SPACES | IMAGE_SPACES).values(), ids=OBSERVATION_SPACES | IMAGE_SPACES
+    )
+    def test_in_every_observation_space(self, space):
+        factories = [lambda: SampledEnv(copy.deepcopy(space), spaces.Discrete(3))] * 2
+        ours, twin = SubprocVectorEnv(factories), SequentialVectorEnv(factories)
+        assert_same_play(ours, twin, 10)
+        ours.close(), twin.close()
+
+    @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(SPACES, LEAVES, st.integers(1, 4))
+    def test_in_any_space(self, observation_space, action_space, n_envs):
+        factories = [lambda: SampledEnv(copy.deepcopy(observation_space), action_space)] * n_envs
+        ours, twin = SubprocVectorEnv(factories, start_method="fork"), SequentialVectorEnv(factories)
+        assert_same_play(ours, twin, 10)
+        ours.close(), twin.close()
+
+    def test_agree_on_a_registered_environment(self):
+        factories = [functools.partial(gymnasium.make, "CartPole-v1")] * 4
+        ours, twin = SubprocVectorEnv(factories, None, None), SequentialVectorEnv(factories)
+        assert_same_play(ours, twin, 200)
+        ours.close(), twin.close()
+
+    def test_agree_on_infos_larger_than_a_pipe(self):
+        ours, twin = SubprocVectorEnv([LargeInfoEnv] * 2), SequentialVectorEnv([LargeInfoEnv] * 2)
+        assert_same_play(ours, twin, 5)
+        ours.close(), twin.close()
+
+
+def test_attributes_and_methods():
+    with_processes = SubprocVectorEnv([TellingEnv] * 3, envs_per_process=2)
+    with_processes.reset(seed=3)
+    assert with_processes.call("add", 2, factor=5) == (11, 11, 11)
+    with_processes.set_attr("difficulty", [2, 3, 4])
+    assert with_processes.get_attr("difficulty") == (2, 3, 4)
+    assert with_processes.np_random_seed == (3, 4, 5)
+    assert len(with_processes.render()) == 3
+    assert with_processes.get_actor_rewards() is None
+    with_processes.close(), with_processes.close()
+    with pytest.raises(RefusedError, match="is closed"):
+        with_processes.step(np.zeros(3, int))
+
+
+class TestFirstReady:
+    def test_plays_what_lockstep_plays(self):
+        twin = SequentialVectorEnv([TellingEnv] * 4, autoreset_mode="SameStep")
+        ours = SubprocVectorEnv([TellingEnv] * 4, autoreset_mode="SameStep", envs_per_process=2)
+        assert_same(ours.reset(seed=5), twin.reset(seed=5))
+        expected = [twin.step(np.zeros(4, int)) for _ in range(20)]
+        n_played = [0] * 4
+        ours.send(np.zeros(4, int))
+        while min(n_played) < 20:
+            ready = ours.recv()
+            for k, index in enumerate(ready.env_indices.tolist()):
+                if n_played[index] < 20:
+                    observations, rewards, terminated, truncated, infos = expected[n_played[index]]
+                    np.testing.assert_array_equal(ready.observations[k], observations[index])
+                    assert ready.rewards[k] == rewards[index]
+                    assert ready.terminated[k] == terminated[index]
+                    assert ready.truncated[k] == truncated[index]
+                    if terminated[index] or truncated[index]:
+                        np.testing.assert_array_equal(ready.infos["final_obs"][index], infos["final_obs"][index])
+                n_played[index] += 1
+            ours.send(np.zeros(len(ready.env_indices), int), ready.env_indices)
+        ready = ours.recv(4)
+        assert sorted(ready.env_indices.tolist()) == [0, 1, 2, 3]
+        ours.close(), twin.close()
+
+    def test_does_not_wait_for_the_slow(self, monkeypatch):
+        monkeypatch.setattr("actor.vector.subproc._CLOSE_GRACE_S", 0.2)
+        ours = SubprocVectorEnv([functools.partial(MisbehavingEnv, "hang", 1), NumberedEnv], envs_per_process=1)
+        ours.reset(seed=0)
+        ours.send(np.zeros(2, int))
+        for _ in range(3):
+            ready = ours.recv()
+            assert ready.env_indices.tolist() == [1]
+            ours.send(np.zeros(1, int), ready.env_indices)
+        with pytest.raises(RefusedError, match=r"environments \[0\] are in a step"):
+            ours.send(np.zeros(1, int), np.array([0]))
+        with pytest.raises(RefusedError, match=r"call recv\(\) first"):
+            ours.step(np.zeros(2, int))
+        ours.close()
+
+    def test_takes_whole_processes(self):
+        ours = SubprocVectorEnv([NumberedEnv] * 2, envs_per_process=2)
+        ours.reset(seed=0)
+        with pytest.raises(ConfigurationError, match=r"env_indices is \[1\]; expected all .* of \[\[0, 1\]\]"):
+            ours.send(np.zeros(1, int), np.array([1]))
+        with pytest.raises(ConfigurationError, match="n_min is 1; expected 1 to 0"):
+            ours.recv()
+        ours.close()
+
+    def test_finds_the_dead_and_the_hanging(self):
+        for what, message in (("kill", "by signal 9"), ("hang", "has not returned from step")):
+            factories = [functools.partial(MisbehavingEnv, what, 1)]
+            ours = SubprocVectorEnv(factories, timeout_s=0.5 if what == "hang" else 60)
+            ours.reset(seed=0)
+            ours.send(np.zeros(1, int))
+            with pytest.raises(EnvironmentLostError, match=message):
+                ours.recv()
+            ours.close()
+
+
+class TestFailures:
+    def play(self, factories, **arguments):
+        """Plays until something is raised, closes twice, and raises it again."""
+        env = SubprocVectorEnv(factories, **arguments)
+        pids = env.pids
+        try:
+            env.reset(seed=7)
+            for _ in range(4):
+                env.step(np.zeros(env.num_envs, int))
+        finally:
+            env.close(), env.close()
+            assert are_gone(pids)
+
+    @pytest.mark.parametrize(
+        ("what", "at", "message"),
+        [
+            ("raise", 2, r"environment 2 \(seed 9\) raised ValueError in step\(\): the pole is broken"),
+            ("raise", 0, r"environment 2 \(seed 9\) raised ValueError in reset\(\)"),
+            ("raise", -1, r"environment 2 \(seed None\) raised ValueError in make\(\)"),
+            ("exit", 2, r"environment 2 \(seed 9\) raised SystemExit in step\(\): 3"),
+            ("dtype", 2, r"environment 2 \(seed 9\) .* the observation is float32\[3\]; expected float64\[3\]"),
+            ("shape", 2, r"environment 2 \(seed 9\) .* the observation is float64\[2\]; expected float64\[3\]"),
+            ("close", 2, r"environment 2 \(seed 9\) raised RuntimeError in step\(\): the simulator is closed"),
+        ],
+    )
+    @pytest.mark.parametrize("envs_per_process", [1, 4])
+    def test_name_the_environment_and_its_seed(self, what, at, message, envs_per_process):
+        factories = [MisbehavingEnv, MisbehavingEnv, functools.partial(MisbehavingEnv, what, at), MisbehavingEnv]
+        with pytest.raises(EnvironmentFailedError, match=message) as caught:
+            self.play(factories, envs_per_process=envs_per_process)
+        assert caught.value.env_index == 2
+        assert "Traceback" in caught.value.exception_traceback
+        if what in {"raise", "exit", "close"}:
+            assert "tests/vector_environments.py" in caught.value.exception_traceback
+        assert caught.value.exception_traceback in caught.value.__notes__[0]
+
+    @pytest.mark.parametrize(
+        ("what", "at", "message"),
+        [
+            ("kill", 2, r"environment 1 \(seed 8\) was in step\(\) when its process, .* 0 to 1, ended by signal 9"),
+            ("kill", 0, r"environment 1 \(seed 8\) was in reset\(\) when its process, .* ended by signal 9"),
+            ("kill", -1, r"was in make\(\) when its process, with environments 0 to 1, ended by signal 9"),
+            ("end", 2, r"environment 1 \(seed 8\) was in step\(\) when its process, .* ended with exit code 4"),
+        ],
+    )
+    def test_a_process_that_ends(self, what, at, message):
+        factories = [MisbehavingEnv, functools.partial(MisbehavingEnv, what, at), MisbehavingEnv]
+        with pytest.raises(EnvironmentLostError, match=message):
+            self.play(factories, envs_per_process=2)
+
+    @pytest.mark.parametrize("at", [2, 0, -1])
+    def test_an_environment_that_hangs(self, at):
+        doing = {2: "step", 0: "reset", -1: "make"}[at]
+        factories = [MisbehavingEnv, functools.partial(MisbehavingEnv, "hang", at)]
+        with pytest.raises(EnvironmentLostError, match=rf"environment 1 .*not returned from {doing}\(\) within 2.0 s"):
+            self.play(factories, envs_per_process=1, timeout_s=2.0)
+
+    def test_killed_between_steps(self):
+        env = SubprocVectorEnv([NumberedEnv] * 2, envs_per_process=1)
+        env.reset(seed=0)
+        pids = env.pids
+        os.kill(pids[1], signal.SIGKILL)
+        with pytest.raises(EnvironmentLostError, match=r"environment 1 .* ended by signal 9"):
+            for _ in range(3):
+                env.step(np.zeros(2, int))
+        with pytest.raises(RefusedError, match="has failed before: EnvironmentLostError"):
+            env.reset()
+        env.close(), env.close()
+        assert are_gone(pids)
+
+    def test_a_close_that_raises_keeps_no_other_open(self):
+        self.play([functools.partial(MisbehavingEnv, "raise in close", 99), MisbehavingEnv])
+
+    def test_an_info_that_cannot_be_sent(self):
+        with pytest.raises(EnvironmentFailedError, match=r"TypeError in step\(\): cannot pickle '_thread.lock'"):
+            self.play([UnsendableInfoEnv])
+
+    def test_an_attribute_that_is_not_there(self):
+        env = SubprocVectorEnv([NumberedEnv])
+        with pytest.raises(EnvironmentFailedError, match="AttributeError in nothing"):
+            env.get_attr("nothing")
+        env.close()
+
+    def test_spaces_that_differ(self):
+        for envs_per_process in (1, 2):
+            with pytest.raises(InvalidSpaceError, match=r"environment 1 has observation_space .* environment 0"):
+                SubprocVectorEnv([MisbehavingEnv, OtherSpaceEnv], envs_per_process=envs_per_process)
+
+    def test_a_space_that_is_not_supported(self):
+        with pytest.raises(InvalidSpaceError, match="Text"):
+            SubprocVectorEnv([functools.partial(SampledEnv, spaces.Text(3), spaces.Discrete(2))])
+
+    def test_a_factory_that_cannot_travel(self):
+        lock = threading.Lock()
+        with pytest.raises(ConfigurationError, match="cannot be sent to a process"):
+            SubprocVectorEnv([lambda: lock])
+
+    def test_a_factory_of_something_else(self):
+        with pytest.raises(EnvironmentFailedError, match=r"TypeError in make\(\): the factory returned an int"):
+            SubprocVectorEnv([lambda: 3])
+
+    @pytest.mark.parametrize(
+        "arguments", [{"start_method": "teleport"}, {"envs_per_process": 0}, {"timeout_s": 0.0}], ids=str
+    )
+    def test_arguments_that_cannot_be_right(self, arguments):
+        with pytest.raises(ConfigurationError, match=next(iter(arguments))):
+            SubprocVectorEnv([NumberedEnv], **arguments)
+
+
+PROGRAM = """
+import os, signal, sys, threading
+import numpy as np
+from actor.vector.subproc import SubprocVectorEnv
+from tests.vector_environments import MisbehavingEnv
+
+if __name__ == "__main__":
+    method, state = sys.argv[1:]
+    env = SubprocVectorEnv(
+        [lambda: MisbehavingEnv("hang" if state == "hanging" else "", 1)] * 2, start_method=method, envs_per_process=1
+    )
+    env.reset(seed=0)
+    if state == "hanging":
+        env.send(np.zeros(2, int))
+    print(*env.pids, flush=True)
+    if state == "forgotten":
+        sys.exit()
+    threading.Event().wait()
+"""
+
+
+class TestTheParentsEnd:
+    @pytest.mark.parametrize("start_method", ["forkserver", "fork", "spawn"])
+    @pytest.mark.parametrize("state", ["waiting", "hanging", "forgotten"])
+    def test_is_the_workers_end(self, tmp_path, start_method, state):
+        program = tmp_path / "program.py"
+        program.write_text(PROGRAM)
+        blocks = set(os.listdir("/dev/shm"))
+        with subprocess.Popen(
+            [sys.executable, "-W", "error", program, start_method, state],
+            cwd=ROOT,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as parent:
+            try:
+                assert parent.stdout is not None
+                assert parent.stderr is not None
+                line = parent.stdout.readline()
+                pids = [int(word) for word in line.split()]
+                assert len(pids) == 2, parent.stderr.read()
+            finally:
+                if state != "forgotten":
+                    parent.send_signal(signal.SIGKILL)
+                parent.wait(20)
+            wait_until(lambda: are_gone(pids), "the workers have ended")
+            # whoever still held the other end would keep this from returning
+            assert parent.stderr.read() == ""
+        assert set(os.listdir("/dev/shm")) <= blocks
+
+
+def test_a_daemon_may_have_one():
+    """Actors are daemons to multiprocessing, which allows them no children of their own."""
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("forkserver").Process(target=_play_in_a_daemon, args=(sender,), daemon=True)
+    process.start()
+    assert receiver.poll(60)
+    assert receiver.recv() == 3
+    process.join(20)
+    assert process.exitcode == 0
+    process.close(), receiver.close(), sender.close()
+
+
+def _play_in_a_daemon(sender):
+    env = SubprocVectorEnv([NumberedEnv] * 3)
+    observation, _ = env.reset(seed=0)
+    sender.send(len(observation))
+    env.close()
+    assert multiprocessing.current_process().daemon

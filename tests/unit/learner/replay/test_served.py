@@ -1,0 +1,50 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from learner.replay.buffer import ReplayBuffer
+from learner.replay.replay_settings import ReplaySettings
+from learner.replay.served import ServedReplay
+from services.replay import ReplayBatch
+from services.replay_batch_assembler import BatchAssembler
+from services.replay_batch_codec import BatchEncoder
+from tests.unit.learner.replay.played_rollouts import SPACES, World, random_ends
+
+T = 4
+
+
+def served(**settings: object) -> ServedReplay:
+    buffer = ReplayBuffer(
+        ReplaySettings(**{"capacity": 80, **settings}), SPACES, n_rollout_steps=T, batch_size=8, n_envs=2
+    )
+    world, rng = World(T, has_reset_rows=False), np.random.default_rng(0)
+    for _ in range(20):
+        buffer.insert(world.play(random_ends(rng, T, 2))[0])
+    return ServedReplay(buffer, SPACES, n_rollout_steps=T)
+
+
+def draw(replay: ServedReplay, batch_size: int, n_batches: int) -> list[tuple[ReplayBatch, ReplayBatch]]:
+    """Batches as they were drawn, and as they came, the same, through one stream's encoder and assembler."""
+    batches, encoder, assembler = replay.batches(batch_size), BatchEncoder(deferred=True), BatchAssembler(batch_size)
+    drawn = []
+    for _ in range(n_batches):
+        batch = batches.next(timeout_s=1.0, is_active=lambda: True)
+        *_, came = [assembler.add(message) for message in encoder.encode(batch)]
+        assert came is not None
+        np.testing.assert_equal(dataclasses.asdict(came), dataclasses.asdict(batch))
+        drawn.append((batch, came))
+    return drawn
+
+
+def test_transitions_are_shown_by_one_batch_and_come_as_what_they_were():
+    drawn = draw(served(), 8, 6)
+    assert len({id(batch) for batch, _ in drawn}) == 1
+    assert len({came.keys.tobytes() for _, came in drawn}) == 6
+
+
+@pytest.mark.parametrize("settings", [{}, {"sequence_length": 2}])
+def test_rollouts_come_with_the_final_observations_that_are_theirs(settings: dict[str, int]):
+    drawn = draw(served(entry="rollouts", **settings), 4, 12)
+    assert len({len(came.final_index) for _, came in drawn}) > 1
+    assert len({id(batch) for batch, _ in drawn}) > 1

@@ -1,0 +1,133 @@
+"""Environments that misbehave, or tell more than arrays, for vector environments; importable by their processes."""
+
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from tests.unit.actor.sample_environments import NumberedEnv
+
+
+class MisbehavingEnv(NumberedEnv):
+    """Does `what` in step number `at`; in `reset` where `at` is 0, in the constructor where it is -1."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float64)
+
+    def __init__(self, what: str = "", at: int = 2) -> None:
+        super().__init__((100,))
+        self.what, self.at = what, at
+        self.is_open = True
+        if at == -1:
+            self._misbehave()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = super().reset(seed=seed, options=options)
+        return (self._misbehave() if self.at == 0 else observation), info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if not self.is_open:
+            raise RuntimeError("the simulator is closed")
+        observation, reward, terminated, truncated, _ = super().step(action)
+        if self.n_steps == self.at:
+            observation = self._misbehave()
+        return observation, reward, terminated, truncated, {}
+
+    def close(self) -> None:
+        self.is_open = False
+        if self.what == "raise in close":
+            raise RuntimeError("cannot close")
+
+    def _misbehave(self) -> Any:
+        observation = self.observation()
+        match self.what:
+            case "raise":
+                raise ValueError("the pole is broken")
+            case "exit":
+                sys.exit(3)
+            case "end":
+                os._exit(4)
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "hang":
+                threading.Event().wait()
+            case "dtype":
+                return observation.astype(np.float32)
+            case "shape":
+                return observation[:2]
+            case "list":
+                return observation.tolist()
+            case "close":
+                self.close()
+        return observation
+
+
+class OtherSpaceEnv(MisbehavingEnv):
+    """Another space than MisbehavingEnv's."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (4,), np.float64)
+
+
+class TellingEnv(NumberedEnv):
+    """Has infos of all kinds, in some steps only; what it was told in `options`, too."""
+
+    def __init__(self, lengths: tuple[int, ...] = (3, 1, 4, 2)) -> None:
+        super().__init__(lengths)
+        self.difficulty = 1
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, _ = super().reset(seed=seed)
+        return observation, {"episode": self.episode, "options": str(options)} if self.episode % 2 else {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        *result, _ = super().step(action)
+        info: dict[str, Any] = {"pixels": np.full(3, self.n_steps), "deep": {"name": self.name}}
+        return *result, info if self.n_steps % 2 else {}
+
+    def render(self) -> Any:
+        return np.full((2, 2), self.n_steps)
+
+    def add(self, number: int, *, factor: int = 1) -> int:
+        return self.difficulty + number * factor
+
+
+class LargeInfoEnv(NumberedEnv):
+    """Infos that no pipe's buffer holds."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        *result, _ = super().step(action)
+        return *result, {"large": np.arange(300_000) + self.n_steps}
+
+
+class UnsendableInfoEnv(NumberedEnv):
+    """Infos that cannot leave their process."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        *result, _ = super().step(action)
+        return *result, {"lock": threading.Lock()}
+
+
+class DrawingEnv(gymnasium.Env[Any, Any]):
+    """Observations and rewards drawn from its generator and the action; its own buffer, written to again and again."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    action_space = spaces.Box(-1, 1, (2,), np.float32)
+
+    def __init__(self) -> None:
+        self.buffer = np.zeros(2)
+        self.last_action: Any = np.zeros(2, np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.buffer[:] = self.np_random.random(2)
+        return self.buffer, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.buffer += self.np_random.random(2) + action + self.last_action
+        self.last_action = action
+        draw = self.np_random.random()
+        return self.buffer, float(self.buffer[0]), draw < 0.2, draw > 0.9, {"draw": draw} if draw > 0.5 else {}
