@@ -21,7 +21,7 @@ from services.errors import CollectInterruptedError, InvalidInputError, NotReady
 from services.replay import ReplayStatus
 from services.rollouts import EpisodeStatistics, Rollout
 
-# Larger rollouts enter the buffer in pieces of so many trajectories: the limiter's band is as wide as a piece.
+# Larger rollouts enter a limited buffer in pieces of so many trajectories: the limiter's band is as wide as a piece.
 MAX_TRAJECTORIES = 16
 
 # What those who ask again after the limiter's refusal are called where it says who waits.
@@ -91,7 +91,7 @@ class ReplayedExperience(ExperienceSource):
             self._beta_now = self._beta(progress)
             self.buffer.set_beta(self._beta_now)
         while self._refused is None or self._insert(self._refused):
-            piece = self.actors.poll_slice(MAX_TRAJECTORIES)
+            piece = self.actors.poll_slice(self.buffer.max_trajectories)
             if piece is None:
                 break
             self._insert(piece.to_rollout())
@@ -149,7 +149,7 @@ class ReplayedExperience(ExperienceSource):
                 if self.actors.interrupted:
                     raise CollectInterruptedError("collecting was interrupted: training is to end")
                 # The limiter never refuses both sides; but others who draw from the buffer may have taken our turn.
-                rollout = self._refused or self.actors.next_slice(MAX_TRAJECTORIES).to_rollout()
+                rollout = self._refused or self.actors.next_slice(self.buffer.max_trajectories).to_rollout()
                 self._insert(rollout, timeout_s=_LOOK_S)
         self._sample_wait_s += time.monotonic() - began
         return batch

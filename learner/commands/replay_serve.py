@@ -23,6 +23,9 @@ from services.spaces import EnvironmentSpaces
 
 logger = logging.getLogger(__name__)
 
+# What may wait for the thread that inserts: several rollouts of dozens of environments.
+_QUEUED_TRAJECTORIES = 256
+
 # How often an insert that waits for the limiter looks whether it is to stop.
 _LOOK_S = 0.25
 
@@ -58,7 +61,7 @@ def fill(buffer: ReplayBuffer, actors: RemoteDistributedActors) -> None:
     """
     with contextlib.suppress(CollectInterruptedError):
         while True:
-            rollout = actors.next_slice(MAX_TRAJECTORIES).to_rollout()
+            rollout = actors.next_slice(buffer.max_trajectories).to_rollout()
             try:
                 if not _insert(buffer, rollout) and not _await_insert(buffer, rollout, actors):
                     return
@@ -103,7 +106,7 @@ def _serve(settings: ReplayServeSettings, stops: list[RemoteDistributedActors]) 
     actors = RemoteDistributedActors(
         policy,
         settings.n_rollout_steps,
-        MAX_TRAJECTORIES,
+        _QUEUED_TRAJECTORIES,
         addresses=(settings.address,),
         seed=settings.seed,
         max_actors=settings.max_actors,

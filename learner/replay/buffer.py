@@ -1,6 +1,7 @@
 """The replay buffer: what actors insert, learners draw."""
 
 import logging
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -110,6 +111,7 @@ class ReplayBuffer:
         announce(f"replay buffer: {self._planned}; {describe_available(device)}")
         self._changed = threading.Condition()  # guards everything below
         max_insert = n_envs * (n_rollout_steps if settings.entry == "transitions" else 1)
+        self._max_trajectories = sys.maxsize if settings.samples_per_insert is None else n_envs
         self._limiter = make_limiter(
             settings, self._planned, batch_size=batch_size, max_insert=max_insert, changed=self._changed
         )
@@ -121,6 +123,11 @@ class ReplayBuffer:
         self._times_sampled = None if most is None else TimesSampled(self._store.n_slots, most)
         self._rings: dict[int, SampleRing] = {}
         self._ignored_updates = 0
+
+    @property
+    def max_trajectories(self) -> int:
+        """Trajectories of the largest rollout that the limiter lets in; without a limit of samples, any number."""
+        return self._max_trajectories
 
     @property
     def size(self) -> int:
