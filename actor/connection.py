@@ -198,6 +198,10 @@ class LearnerConnection:
             self._give_up(RollcastError(f"the connection to {self._address} failed: {error!r}"))
             raise
 
+    def _await_other_client(self, client: LearnerClient, timeout_s: float) -> None:
+        """Waits out a backoff, or until the uplink's thread has joined again. Called with the lock held."""
+        self._changed.wait_for(lambda: self._client is not client or self._is_over(), timeout_s)
+
     def _is_over(self) -> bool:
         """Whether nothing is to be had from the learner any more. Called with the lock held."""
         return self._ended or self._error is not None or self._closing.is_set() or self._stop.is_set()
@@ -352,10 +356,6 @@ class LearnerConnection:
                         return
             with self._changed:
                 self._subscription = None
-                # the other thread joins again; its client is tried at once
-                self._changed.wait_for(
-                    lambda: self._client is not client or self._is_over(),  # noqa: B023 - used before the next round
-                    next(delays),
-                )
+                self._await_other_client(client, next(delays))
                 if self._is_over():
                     return

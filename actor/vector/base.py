@@ -66,13 +66,13 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
         self._seed_pool: list[list[int]] | None = None
         self._failure: str | None = None
 
-    @property  # type: ignore[misc]
-    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
+    @property  # type: ignore[misc]  # gymnasium has a settable property, typed as one generator, and returns a tuple
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]  # likewise
         """The generators of the environments, as in gymnasium's own vectors."""
         return self.get_attr("np_random")
 
     @property
-    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
+    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]  # gymnasium types it as one or none
         """What they were seeded with."""
         return self.get_attr("np_random_seed")
 

@@ -104,9 +104,7 @@ class Bell:
         words = self._words
         words[self._told] = number
         if _STORES_IN_ORDER:
-            # A lock's atomic instruction: the store above comes before the load below.
-            self._fence.acquire()
-            self._fence.release()
+            self._order_stores_before_loads()
             if not words[self._peer_sleeps]:
                 return
         self.ring()
@@ -153,8 +151,7 @@ class Bell:
     def prepare_sleep(self, poll: select.poll) -> None:
         """Asks to be rung, and adds to `poll` what is heard then."""
         self._words[self._self_sleeps] = 1
-        self._fence.acquire()
-        self._fence.release()
+        self._order_stores_before_loads()
         poll.register(self._connection.fileno(), select.POLLIN)
         if self._sentinel is not None:
             poll.register(self._sentinel, select.POLLIN)
@@ -162,6 +159,11 @@ class Bell:
     def end_sleep(self) -> None:
         """Asks no longer to be rung."""
         self._words[self._self_sleeps] = 0
+
+    def _order_stores_before_loads(self) -> None:
+        """A full memory fence: the atomic instruction of a lock that nobody else holds, and so never waits for."""
+        self._fence.acquire()
+        self._fence.release()
 
     def _worth_spinning(self) -> bool:
         self._n_waits += 1
@@ -183,8 +185,7 @@ class Bell:
     def _sleep(self, seen: int, deadline: float | None) -> bool:
         words, heard = self._words, self._heard
         words[self._self_sleeps] = 1
-        self._fence.acquire()
-        self._fence.release()
+        self._order_stores_before_loads()
         try:
             while not (_STORES_IN_ORDER and words[heard] != seen):
                 left_s = _LOOK_UP_S if deadline is None else min(_LOOK_UP_S, deadline - time.perf_counter())

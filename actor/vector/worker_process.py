@@ -19,6 +19,9 @@ from services.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
 
+# How long the kernel may take to end a process that was killed.
+_KILLED_S = 5.0
+
 
 class WorkerProcess:
     """One process with the environments `first_index` to `first_index + n_envs - 1`. The parent's thread uses it.
@@ -177,7 +180,10 @@ class WorkerProcess:
             if not self._hangs:
                 logger.warning("environments %s did not close within %.1f s: killed", _span(self.indices), grace_s)
             process.kill()
-            process.join()
+            process.join(_KILLED_S)
+        if process.exitcode is None:  # the kernel holds it, in a system call that no signal ends
+            logger.error("environments %s cannot be killed: process %d is left", _span(self.indices), process.pid)
+            return
         process.close()
 
     def _receive(self, receive: Callable[[Connection], Any], doing: str) -> Any:  # noqa: ANN401
