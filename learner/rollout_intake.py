@@ -153,6 +153,8 @@ class IntakeStream:
         self.spaces = intake._spaces
         self.n_rollout_steps = intake._n_rollout_steps
         self.n_envs = record.offer.n_envs
+        # Which substep comes next is the actor's affair: room is reserved for the largest.
+        self._n_trajectories = self.n_envs * max(substep.n_agents for substep in self.spaces.values())
         self._acknowledged = record.acknowledged_sequence
         self._last_on_stream = 0
         # an actor has one credit always, and at most one more that is backed by a reservation
@@ -200,8 +202,9 @@ class IntakeStream:
             )
         if self._intake._ended.is_set():
             return self.progress()
-        from_reserve, self._has_reservation = self._has_reservation, False
-        if not self._queue.put(rollout, is_active=is_active, from_reserve=from_reserve):
+        n_reserved = self._n_trajectories if self._has_reservation else 0
+        self._has_reservation = False
+        if not self._queue.put(rollout, is_active=is_active, n_reserved=n_reserved):
             if self._intake._ended.is_set():
                 return self.progress()
             raise NotReadyError(
@@ -225,12 +228,14 @@ class IntakeStream:
     def close(self, *, clean: bool) -> None:
         """Gives back what was reserved."""
         if self._has_reservation:
-            self._queue.release(self.n_envs)
+            self._queue.release(self._n_trajectories)
             self._has_reservation = False
         self._intake._registry.close_stream(self._record, self._cancel, clean=clean)
         logger.info("actor %s %s", self.actor_id, "left" if clean else "was lost")
 
     def _extend_credit(self) -> None:
-        if not self._has_reservation and self._credit == self._acknowledged + 1 and self._queue.reserve(self.n_envs):
+        if self._has_reservation or self._credit != self._acknowledged + 1:
+            return
+        if self._queue.reserve(self._n_trajectories):
             self._has_reservation = True
             self._credit += 1

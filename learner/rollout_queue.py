@@ -93,21 +93,22 @@ class RolloutQueue:
         with self._lock:
             return self._size
 
-    def put(self, rollout: Rollout, *, is_active: Callable[[], bool], from_reserve: bool = False) -> bool:
+    def put(self, rollout: Rollout, *, is_active: Callable[[], bool], n_reserved: int = 0) -> bool:
         """Appends a rollout, waiting while it does not fit.
 
         Args:
             rollout: What to append.
             is_active: Looked at now and then while waiting; False gives up.
-            from_reserve: The rollout uses a reservation made by `reserve`.
+            n_reserved: How many trajectories were set aside for it by `reserve`, at least its own; 0: none.
 
         Returns:
             False if the rollout is not in the queue: the queue was closed, or `is_active` became False meanwhile.
         """
         n_trajectories = rollout.n_envs
         with self._lock:
-            if from_reserve:
-                self._reserved -= n_trajectories
+            if n_reserved:
+                self._reserved -= n_reserved
+                self._wake_next()
             elif not self._wait_for_turn(n_trajectories, is_active):
                 return False
             if self._closed:

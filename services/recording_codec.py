@@ -10,7 +10,7 @@ from services.columns import FLOAT32, leaf_schema
 from services.errors import InvalidInputError, ProtocolMismatchError, RecordingError
 from services.joining import PROTOCOL_VERSION
 from services.space_codec import environment_spaces_from_proto, environment_spaces_to_proto
-from services.spaces import EnvironmentSpaces, check_action_space_supported, space_leaves
+from services.spaces import EnvironmentSpaces, SubstepSpaces, check_action_space_supported, space_leaves
 from services.version import software_version
 
 RECORDING_FORMAT: Final = "rollcast.v1.Recording"
@@ -39,15 +39,17 @@ class RecordingHeader:
     @property
     def max_rollout_bytes(self) -> int:
         """What a rollout may take in the file, in bytes: every observation could be a final one, too."""
-        n_steps = self.n_rollout_steps * self.n_envs
-        n_bytes = n_steps * _STEP_BYTES + _NAMES_BYTES
-        for substep in self.spaces.values():
-            schemas = [leaf_schema(leaf) for leaf in space_leaves(substep.observation).values()]
-            observation = sum(math.prod(schema.shape) * schema.dtype.itemsize for schema in schemas)
-            action = leaf_schema(substep.action)
-            n_bytes += (2 * n_steps + self.n_envs) * observation
-            n_bytes += n_steps * (math.prod(action.shape) * action.dtype.itemsize + FLOAT32.itemsize)
-        return min(n_bytes, MAX_MESSAGE_BYTES)
+        n_bytes = max(self._rollout_bytes(substep) for substep in self.spaces.values())
+        return min(n_bytes + _NAMES_BYTES, MAX_MESSAGE_BYTES)
+
+    def _rollout_bytes(self, substep: SubstepSpaces) -> int:
+        n_trajectories = self.n_envs * substep.n_agents
+        n_steps = self.n_rollout_steps * n_trajectories
+        schemas = [leaf_schema(leaf) for leaf in space_leaves(substep.observation).values()]
+        observation = sum(math.prod(schema.shape) * schema.dtype.itemsize for schema in schemas)
+        action = leaf_schema(substep.action)
+        acted = math.prod(action.shape) * action.dtype.itemsize + FLOAT32.itemsize
+        return n_steps * (_STEP_BYTES + acted) + (2 * n_steps + n_trajectories) * observation
 
 
 def recording_header_to_proto(header: RecordingHeader) -> recording_pb2.RecordingHeader:

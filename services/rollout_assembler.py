@@ -11,7 +11,7 @@ from rollcast.v1 import rollout_pb2
 
 from services.columns import INT32
 from services.errors import InvalidRolloutError, InvalidTensorError, LimitExceededError
-from services.rollout_header import AgreedSubstep, RolloutAgreement, describe, refuse
+from services.rollout_header import AgreedColumns, RolloutAgreement, SubstepAgreement, describe, refuse
 from services.rollout_layout import RolloutLayout
 from services.rollouts import EpisodeStatistics, Rollout, SubstepColumns
 from services.spaces import EnvironmentSpaces
@@ -26,6 +26,7 @@ class _Pending:
     """A rollout whose header is checked; messages fill its deferred bytes from the front."""
 
     header: rollout_pb2.Rollout
+    agreed: SubstepAgreement
     layout: RolloutLayout
     deferred: NDArray[np.uint8]
     n_received: int = 0
@@ -40,7 +41,7 @@ class RolloutAssembler:
     Args:
         spaces: The spaces agreed at Join.
         n_rollout_steps: T.
-        n_envs: B.
+        n_envs: Environments of the actor; B is that, times the agents of the substep that a rollout carries.
         max_rollout_bytes: The largest rollout, in bytes of its tensors; None: what spaces, T and B amount to.
         actor_id: Whose rollouts these must be; None: anybody's.
         incarnation: Which of its processes'; None: any.
@@ -96,12 +97,13 @@ class RolloutAssembler:
             n_expected = len(pending.deferred)
             progress = f"{pending.n_received} of {n_expected} deferred bytes before the next rollout"
             refuse(pending.header, progress, "all of them first")
-        layout = self._agreement.check(header)
+        agreed = self._agreement.of(header)
+        layout = agreed.check(header)
         n_deferred = layout.n_deferred_bytes
         _check_body(header, body, 0, n_deferred)
         if len(body) == n_deferred:
-            return self._finish(header, layout, body)
-        self._pending = _Pending(header, layout, np.empty(n_deferred, np.uint8))
+            return _finish(header, agreed, layout, body)
+        self._pending = _Pending(header, agreed, layout, np.empty(n_deferred, np.uint8))
         return self._fill(self._pending, body)
 
     def _add_frame(self, frame: rollout_pb2.TensorFrame, body: memoryview) -> Rollout | None:
@@ -129,51 +131,54 @@ class RolloutAssembler:
         if pending.n_received < len(pending.deferred):
             return None
         self._pending = None
-        return self._finish(pending.header, pending.layout, pending.deferred.data)
+        return _finish(pending.header, pending.agreed, pending.layout, pending.deferred.data)
 
-    def _finish(self, header: rollout_pb2.Rollout, layout: RolloutLayout, deferred: memoryview) -> Rollout:
-        values = layout.read(deferred, what=describe(header, ""))
-        final_index = values.get("final_index", _NO_FINAL_INDEX)
-        if len(final_index):
-            self._check_final_index(header, final_index)
-        for episode in header.episodes:
-            # after the columns: a reward that is not finite names its step, which says more
-            if not math.isfinite(episode.episode_return):
-                refuse(
-                    header,
-                    f"an episode of environment {episode.env_index} with return {episode.episode_return}",
-                    "a finite return",
-                )
-        return Rollout(
-            actor_id=header.actor_id,
-            incarnation=header.incarnation,
-            sequence=header.sequence,
-            policy_version=header.policy_version,
-            substeps={key: _substep(agreed, values) for key, agreed in self._agreement.substeps.items()},
-            reward=values["reward"],
-            terminated=values["terminated"],
-            truncated=values["truncated"],
-            valid=values.get("valid"),
-            final_index=final_index,
-            episodes=tuple(
-                EpisodeStatistics(env_index=e.env_index, episode_return=e.episode_return, n_steps=e.n_steps)
-                for e in header.episodes
-            ),
-            env_seeds=tuple(header.env_seeds),
-        )
 
-    def _check_final_index(self, header: rollout_pb2.Rollout, final_index: NDArray[Any]) -> None:
-        largest_t, largest_b = final_index.max(axis=0).tolist()
-        n_steps, n_envs = self._agreement.step_shape
-        if final_index.min() >= 0 and largest_t < n_steps and largest_b < n_envs:
-            return
-        wrong = (final_index < 0) | (final_index >= np.array(self._agreement.step_shape))
-        row = int(wrong.any(axis=1).argmax())
-        raise InvalidTensorError(
-            f"actor {header.actor_id!r}, rollout {header.sequence}: column final_index holds (t, b) = "
-            f"{tuple(final_index[row].tolist())} in row {row}; expected them below (T, B) = "
-            f"{self._agreement.step_shape}; correct the actor"
-        )
+def _finish(
+    header: rollout_pb2.Rollout, agreed: SubstepAgreement, layout: RolloutLayout, deferred: memoryview
+) -> Rollout:
+    values = layout.read(deferred, what=describe(header, ""))
+    final_index = values.get("final_index", _NO_FINAL_INDEX)
+    if len(final_index):
+        _check_final_index(header, final_index, agreed.step_shape)
+    for episode in header.episodes:
+        # after the columns: a reward that is not finite names its step, which says more
+        if not math.isfinite(episode.episode_return):
+            refuse(
+                header,
+                f"an episode of environment {episode.env_index} with return {episode.episode_return}",
+                "a finite return",
+            )
+    return Rollout(
+        actor_id=header.actor_id,
+        incarnation=header.incarnation,
+        sequence=header.sequence,
+        policy_version=header.policy_version,
+        substeps={agreed.key: _substep(agreed.columns, values)},
+        reward=values["reward"],
+        terminated=values["terminated"],
+        truncated=values["truncated"],
+        valid=values.get("valid"),
+        final_index=final_index,
+        episodes=tuple(
+            EpisodeStatistics(env_index=e.env_index, episode_return=e.episode_return, n_steps=e.n_steps)
+            for e in header.episodes
+        ),
+        env_seeds=tuple(header.env_seeds),
+    )
+
+
+def _check_final_index(header: rollout_pb2.Rollout, final_index: NDArray[Any], step_shape: tuple[int, int]) -> None:
+    largest_t, largest_b = final_index.max(axis=0).tolist()
+    n_steps, n_trajectories = step_shape
+    if final_index.min() >= 0 and largest_t < n_steps and largest_b < n_trajectories:
+        return
+    wrong = (final_index < 0) | (final_index >= np.array(step_shape))
+    row = int(wrong.any(axis=1).argmax())
+    raise InvalidTensorError(
+        f"actor {header.actor_id!r}, rollout {header.sequence}: column final_index holds (t, b) = "
+        f"{tuple(final_index[row].tolist())} in row {row}; expected them below (T, B) = {step_shape}; correct the actor"
+    )
 
 
 def _check_body(header: rollout_pb2.Rollout, body: memoryview, n_before: int, n_deferred: int) -> None:
@@ -186,7 +191,7 @@ def _check_body(header: rollout_pb2.Rollout, body: memoryview, n_before: int, n_
         refuse(header, f"a body of {len(body)} bytes at offset {n_before}", f"at most {n_deferred - n_before} more")
 
 
-def _substep(agreed: AgreedSubstep, values: Mapping[str, NDArray[Any]]) -> SubstepColumns:
+def _substep(agreed: AgreedColumns, values: Mapping[str, NDArray[Any]]) -> SubstepColumns:
     return SubstepColumns(
         observation={path: values[column.name] for path, column in agreed.observation.items()},
         action=values[agreed.action.name],

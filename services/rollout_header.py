@@ -22,7 +22,7 @@ _MAX_KNOWN: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class AgreedSubstep:
+class AgreedColumns:
     """What the columns of one substep look like; observations by path, in the order of the space."""
 
     observation: Mapping[str, AgreedColumn]
@@ -53,12 +53,12 @@ class AgreedSubstep:
 
 
 class RolloutAgreement:
-    """What the rollouts of one stream must look like. Used by one thread.
+    """What the rollouts of one stream must look like: each carries one of the agreed substeps. Used by one thread.
 
     Args:
         spaces: The spaces agreed at Join.
         n_rollout_steps: T.
-        n_envs: B.
+        n_envs: Environments of the actor; B is that, times the agents of the substep.
         max_rollout_bytes: The largest rollout, in bytes of its tensors; None: what spaces, T and B amount to.
         actor_id: Whose rollouts these must be; None: anybody's.
         incarnation: Which of its processes'; None: any.
@@ -74,10 +74,66 @@ class RolloutAgreement:
         actor_id: str | None = None,
         incarnation: int | None = None,
     ) -> None:
-        self.step_shape: Final = (n_rollout_steps, n_envs)
-        self.substeps: Final[Mapping[str, AgreedSubstep]] = {
-            key: AgreedSubstep.of(key, substep, n_rollout_steps, n_envs) for key, substep in spaces.items()
+        self._substeps = {
+            key: SubstepAgreement(
+                key,
+                substep,
+                n_rollout_steps,
+                n_envs * substep.n_agents,
+                max_rollout_bytes=max_rollout_bytes,
+                actor_id=actor_id,
+                incarnation=incarnation,
+            )
+            for key, substep in spaces.items()
         }
+
+    def of(self, header: rollout_pb2.Rollout) -> "SubstepAgreement":
+        """What the rollout of a header must look like.
+
+        Args:
+            header: The rollout, without its deferred bytes.
+
+        Returns:
+            The agreement on the substep that it carries.
+
+        Raises:
+            InvalidRolloutError: It does not carry exactly one of the agreed substeps.
+        """
+        substeps = header.substeps
+        agreed = self._substeps.get(substeps[0].key) if len(substeps) == 1 else None
+        if agreed is None:
+            found = f"the substeps {[substep.key[:64] for substep in substeps[:16]]}"
+            refuse(header, found, f"exactly one of {list(self._substeps)[:16]}, as agreed at Join")
+        return agreed
+
+
+class SubstepAgreement:
+    """What the rollouts of one substep must look like.
+
+    Args:
+        key: The substep's.
+        spaces: Its spaces.
+        n_steps: T.
+        n_trajectories: B.
+        max_rollout_bytes: As of `RolloutAgreement`.
+        actor_id: Likewise.
+        incarnation: Likewise.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        spaces: SubstepSpaces,
+        n_steps: int,
+        n_trajectories: int,
+        *,
+        max_rollout_bytes: int | None,
+        actor_id: str | None,
+        incarnation: int | None,
+    ) -> None:
+        self.key: Final = key
+        self.step_shape: Final = (n_steps, n_trajectories)
+        self.columns: Final = AgreedColumns.of(key, spaces, n_steps, n_trajectories)
         flags = (("terminated", BOOL), ("truncated", BOOL), ("valid", BOOL))
         self._scalars = {
             name: AgreedColumn.of(name, ColumnSchema(dtype), STEP_AXES, self.step_shape)
@@ -94,13 +150,13 @@ class RolloutAgreement:
         """Checks a header whole and allocates nothing.
 
         Args:
-            header: The rollout, without its deferred bytes; not to be changed afterwards.
+            header: The rollout, without its deferred bytes, of this substep; not to be changed afterwards.
 
         Returns:
             Where its columns are.
 
         Raises:
-            InvalidRolloutError: Identity, substeps, paths, statistics or `deferred` are not as agreed.
+            InvalidRolloutError: Identity, paths, statistics or `deferred` are not as agreed.
             InvalidTensorError: A dtype or shape is not as agreed.
             LimitExceededError: The rollout is above `max_rollout_bytes`.
         """
@@ -133,35 +189,31 @@ class RolloutAgreement:
             refuse(header, f"incarnation {header.incarnation}", f"{self._incarnation}, as this stream was opened")
         if header.sequence < 1:
             refuse(header, "sequence 0", "1, 2, 3, ...")
-        keys = [substep.key for substep in header.substeps]
-        if len(keys) != len(self.substeps) or set(keys) != self.substeps.keys():
-            refuse(header, f"substeps {keys[:16]}", f"{list(self.substeps)}, as agreed at Join")
 
     def _check_statistics(self, header: rollout_pb2.Rollout) -> None:
-        n_steps, n_envs = self.step_shape
-        if len(header.episodes) > n_steps * n_envs:
-            refuse(header, f"{len(header.episodes)} episodes", f"at most {n_steps * n_envs}, one a step")
+        n_steps, n_trajectories = self.step_shape
+        if len(header.episodes) > n_steps * n_trajectories:
+            refuse(header, f"{len(header.episodes)} episodes", f"at most {n_steps * n_trajectories}, one a step")
         for episode in header.episodes:
-            if episode.env_index >= n_envs:
+            if episode.env_index >= n_trajectories:
                 found = f"an episode of environment {episode.env_index}"
-                refuse(header, found, f"an environment below {n_envs}")
-        if len(header.env_seeds) not in (0, n_envs):
-            refuse(header, f"{len(header.env_seeds)} env_seeds", f"{n_envs}, one an environment, or none")
+                refuse(header, found, f"an environment below {n_trajectories}")
+        if len(header.env_seeds) not in (0, n_trajectories):
+            refuse(header, f"{len(header.env_seeds)} env_seeds", f"{n_trajectories}, one an environment, or none")
 
     def _columns(self, header: rollout_pb2.Rollout) -> Iterator[Column]:
         """Every column, its header checked, in the order of the fields."""
         n_final = self._count_final(header)
-        for substep in header.substeps:
-            agreed = self.substeps[substep.key]
-            yield from _leaves(header, substep.observation, agreed.observation)
-            yield _checked(header, agreed.action, substep.action)
-            yield _checked(header, agreed.log_prob, substep.log_prob)
-            yield from _leaves(header, substep.last_observation, agreed.last_observation)
-            if n_final or substep.final_observation:
-                yield from _leaves(header, substep.final_observation, agreed.final_observation, n_final)
-            else:
-                for column in agreed.final_observation.values():
-                    yield Column(column, None, (0, *column.shape[1:]), 0)
+        substep, agreed = header.substeps[0], self.columns
+        yield from _leaves(header, substep.observation, agreed.observation)
+        yield _checked(header, agreed.action, substep.action)
+        yield _checked(header, agreed.log_prob, substep.log_prob)
+        yield from _leaves(header, substep.last_observation, agreed.last_observation)
+        if n_final or substep.final_observation:
+            yield from _leaves(header, substep.final_observation, agreed.final_observation, n_final)
+        else:
+            for column in agreed.final_observation.values():
+                yield Column(column, None, (0, *column.shape[1:]), 0)
         # A column that was left out reads as an empty tensor, whose dtype is refused.
         yield _checked(header, self._scalars["reward"], header.reward)
         yield _checked(header, self._scalars["terminated"], header.terminated)

@@ -12,10 +12,10 @@ Observation = Mapping[str, NDArray[np.generic]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeStatistics:
-    """One finished episode.
+    """One finished episode, as one agent went through it.
 
     Attributes:
-        env_index: Which of the B environments.
+        env_index: Which of the B trajectories.
         episode_return: Sum of its rewards.
         n_steps: Its number of steps.
     """
@@ -81,22 +81,26 @@ class SubstepColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """T steps of B environments; it continues where the last one stopped.
+    """T steps of B trajectories; it continues where the last one stopped.
+
+    A trajectory is what one agent of one environment goes through, a row for every action of its own; its number is
+    `environment * n_agents + agent`. In a flat environment it is the environment's.
 
     Attributes:
         actor_id: The actor, as it joined.
         incarnation: Which process of that actor, from 1.
         sequence: 1, 2, 3, ... within an incarnation.
         policy_version: The version that acted, from the first step to the last.
-        substeps: Columns by substep key; a flat environment has one, `FLAT_SUBSTEP`.
+        substeps: Columns by substep key; exactly one on the wire, `FLAT_SUBSTEP` for a flat environment.
         reward: float32 `[T, B]`.
         terminated: bool `[T, B]`, nothing follows from this step.
         truncated: bool `[T, B]`, the episode was cut here; its value goes on from the final observation.
         valid: bool `[T, B]`, or None when every row is a transition. False marks the reset rows of vector environments
-            that reset in the step after the last; the observation of such a row is the final one of its episode.
+            that reset in the step after the last; the observation of such a row is the final one of its episode. It
+            also marks the rows before a trajectory whose agent has acted fewer than T times, which hold nothing.
         final_index: int32 `[N, 2]`, rows (t, b) where the final observations belong.
         episodes: Episodes that ended in this rollout.
-        env_seeds: The seed each of the B environments was started with.
+        env_seeds: The seed the environment of each of the B trajectories was started with.
     """
 
     actor_id: str

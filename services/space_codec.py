@@ -18,6 +18,7 @@ MAX_SPACE_DEPTH: Final = 16
 # Bounds are materialised, some 18 bytes an element; a 1080p RGB frame has 6.2 million elements.
 MAX_SPACE_ELEMENTS: Final = 1 << 23
 MAX_SPACE_LEAVES: Final = 1024
+MAX_AGENTS: Final = 4096
 
 
 def space_to_proto(space: gymnasium.Space[Any]) -> space_pb2.Space:
@@ -69,7 +70,11 @@ def environment_spaces_to_proto(environment: EnvironmentSpaces) -> list[space_pb
     """
     return [
         space_pb2.SubstepSpaces(
-            key=key, observation=space_to_proto(substep.observation), action=space_to_proto(substep.action)
+            key=key,
+            observation=space_to_proto(substep.observation),
+            action=space_to_proto(substep.action),
+            # left out for one agent, as in messages of flat environments
+            n_agents=substep.n_agents if substep.n_agents > 1 else 0,
         )
         for key, substep in environment.items()
     ]
@@ -99,7 +104,13 @@ def environment_spaces_from_proto(protos: Iterable[space_pb2.SubstepSpaces]) -> 
         environment[proto.key] = SubstepSpaces(
             observation=decoder.decode(proto.observation, f"{proto.key}/observation", 0),
             action=decoder.decode(proto.action, f"{proto.key}/action", 0),
+            n_agents=max(proto.n_agents, 1),
         )
+        if proto.n_agents > MAX_AGENTS:
+            raise InvalidSpaceError(
+                f"the substep {proto.key!r} has {proto.n_agents} agents; expected at most {MAX_AGENTS}; divide them "
+                "among several substeps"
+            )
     if not environment:
         raise InvalidSpaceError("there is no substep; expected at least one; a flat environment has one, with key '0'")
     return environment

@@ -19,10 +19,17 @@ _LEAF_KINDS: Final = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.Mu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubstepSpaces:
-    """What the actor of one substep sees and does."""
+    """What the actors of one substep see and do.
+
+    Attributes:
+        observation: What each of them sees.
+        action: What each of them does.
+        n_agents: How many agents of one environment act in it, each with its own observation; at least 1.
+    """
 
     observation: gymnasium.Space[Any]
     action: gymnasium.Space[Any]
+    n_agents: int = 1
 
 
 EnvironmentSpaces = Mapping[str, SubstepSpaces]
@@ -198,6 +205,9 @@ def _differences(expected: EnvironmentSpaces, offered: EnvironmentSpaces) -> Ite
     for key in expected:
         yield from _space_differences(f"{key}/observation", expected[key].observation, offered[key].observation)
         yield from _space_differences(f"{key}/action", expected[key].action, offered[key].action)
+        n_mine, n_theirs = expected[key].n_agents, offered[key].n_agents
+        if n_mine != n_theirs:
+            yield f"{key}/n_agents", str(n_mine), str(n_theirs)
 
 
 def _space_differences(

@@ -96,7 +96,7 @@ def test_paths_that_are_wrong_or_twice():
 
 
 def test_substeps_that_are_missing_wrong_or_twice():
-    for keys in (["0"], ["0", "2"], ["0", "0"], ["0", "1", "1"], []):
+    for keys in (["2"], ["0", "1"], ["0", "2"], ["0", "0"], []):
         request = message()
         while len(request.rollout.substeps) < len(keys):
             request.rollout.substeps.add().CopyFrom(request.rollout.substeps[0])
@@ -104,6 +104,17 @@ def test_substeps_that_are_missing_wrong_or_twice():
         for substep, key in zip(request.rollout.substeps, keys, strict=True):
             substep.key = key
         refused(request, InvalidRolloutError, "substeps")
+
+
+def test_the_trajectories_of_another_substep():
+    """Substep "1" has three agents in each environment, "0" one."""
+    for key, other, match in (("0", "1", r"\[3, 6\]; expected \[3, 2\]"), ("1", "0", r"\[3, 2\]; expected \[3, 6\]")):
+        request = message(key=key)
+        request.rollout.reward.CopyFrom(message(key=other).rollout.reward)
+        refused(request, match=f"column reward has shape {match}")
+    six = message(key="1")
+    six.rollout.substeps[0].key = "0"
+    refused(six, InvalidRolloutError, "6 env_seeds; expected 2")
 
 
 def test_an_identity_that_is_not_the_streams():
@@ -149,7 +160,7 @@ def test_values_outside_a_discrete_range():
         ("1", "action", None, np.nan, r"action holds nan at \(t, b\) = \(1, 0\)"),
         ("1", "log_prob", None, -np.inf, r"log_prob holds -inf at \(t, b\) = \(1, 0\)"),
     ):
-        rollout = example_rollout(NESTED, T, B)
+        rollout = example_rollout(NESTED, T, B, key=key)
         values = getattr(rollout.substeps[key], column)
         values = values if path is None else values[path]
         values[(1, 0) if column != "last_observation" else (1,)] = value

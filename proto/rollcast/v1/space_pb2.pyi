@@ -76,11 +76,13 @@ class TupleSpace(_message.Message):
     def __init__(self, members: _Optional[_Iterable[_Union[Space, _Mapping]]] = ...) -> None: ...
 
 class SubstepSpaces(_message.Message):
-    __slots__ = ("key", "observation", "action")
+    __slots__ = ("key", "observation", "action", "n_agents")
     KEY_FIELD_NUMBER: _ClassVar[int]
     OBSERVATION_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
+    N_AGENTS_FIELD_NUMBER: _ClassVar[int]
     key: str
     observation: Space
     action: Space
-    def __init__(self, key: _Optional[str] = ..., observation: _Optional[_Union[Space, _Mapping]] = ..., action: _Optional[_Union[Space, _Mapping]] = ...) -> None: ...
+    n_agents: int
+    def __init__(self, key: _Optional[str] = ..., observation: _Optional[_Union[Space, _Mapping]] = ..., action: _Optional[_Union[Space, _Mapping]] = ..., n_agents: _Optional[int] = ...) -> None: ...

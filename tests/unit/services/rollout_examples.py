@@ -21,7 +21,9 @@ NESTED: EnvironmentSpaces = {
         ),
         action=spaces.MultiDiscrete([3, 4]),
     ),
-    "1": SubstepSpaces(observation=spaces.Box(-1, 1, (), np.float64), action=spaces.Box(-1, 1, (2,), np.float32)),
+    "1": SubstepSpaces(
+        observation=spaces.Box(-1, 1, (), np.float64), action=spaces.Box(-1, 1, (2,), np.float32), n_agents=3
+    ),
 }
 
 
@@ -37,26 +39,27 @@ def example_leaf(space, leading, rng):
 
 
 def example_rollout(
-    environment: EnvironmentSpaces, n_steps: int, n_envs: int, *, n_final: int = 2, seed: int = 0, **changes
+    environment: EnvironmentSpaces, n_steps: int, n_envs: int, *, key="0", n_final: int = 2, seed: int = 0, **changes
 ) -> Rollout:
+    """A rollout of one substep."""
     rng = np.random.default_rng(seed)
+    substep = environment[key]
+    n_envs *= substep.n_agents
     where = rng.choice(n_steps * n_envs, n_final, replace=False)
-    substeps = {}
-    for key, substep in environment.items():
-        leaves = space_leaves(substep.observation)
-        substeps[key] = SubstepColumns(
-            observation={path: example_leaf(leaf, (n_steps, n_envs), rng) for path, leaf in leaves.items()},
-            action=example_leaf(substep.action, (n_steps, n_envs), rng),
-            log_prob=-rng.random((n_steps, n_envs), np.float32),
-            last_observation={path: example_leaf(leaf, (n_envs,), rng) for path, leaf in leaves.items()},
-            final_observation={path: example_leaf(leaf, (n_final,), rng) for path, leaf in leaves.items()},
-        )
+    leaves = space_leaves(substep.observation)
+    columns = SubstepColumns(
+        observation={path: example_leaf(leaf, (n_steps, n_envs), rng) for path, leaf in leaves.items()},
+        action=example_leaf(substep.action, (n_steps, n_envs), rng),
+        log_prob=-rng.random((n_steps, n_envs), np.float32),
+        last_observation={path: example_leaf(leaf, (n_envs,), rng) for path, leaf in leaves.items()},
+        final_observation={path: example_leaf(leaf, (n_final,), rng) for path, leaf in leaves.items()},
+    )
     rollout = Rollout(
         actor_id="a",
         incarnation=1,
         sequence=1,
         policy_version=3,
-        substeps=substeps,
+        substeps={key: columns},
         reward=rng.standard_normal((n_steps, n_envs), np.float32),
         terminated=rng.random((n_steps, n_envs)) < 0.1,
         truncated=rng.random((n_steps, n_envs)) < 0.1,

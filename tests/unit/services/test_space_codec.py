@@ -12,6 +12,7 @@ from services.space_codec import (
     space_from_proto,
     space_to_proto,
 )
+from services.spaces import SubstepSpaces
 from tests.unit.services.rollout_examples import NESTED
 
 SHAPES = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple)
@@ -73,6 +74,16 @@ def test_an_environment_round_trips_in_order():
     decoded = environment_spaces_from_proto(environment_spaces_to_proto(NESTED))
     assert decoded == NESTED
     assert list(decoded["0"].observation.spaces) == ["vector", "camera", "token", "pair"]
+
+
+def test_more_agents_than_the_limit_are_refused():
+    (proto,) = environment_spaces_to_proto(
+        {"a": SubstepSpaces(observation=spaces.Discrete(2), action=spaces.Discrete(2), n_agents=4096)}
+    )
+    assert environment_spaces_from_proto([proto])["a"].n_agents == 4096
+    proto.n_agents = 4097
+    with pytest.raises(InvalidSpaceError, match="'a' has 4097 agents; expected at most 4096"):
+        environment_spaces_from_proto([proto])
 
 
 def test_a_discrete_of_another_dtype_is_refused():

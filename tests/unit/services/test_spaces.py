@@ -106,6 +106,11 @@ def test_equal_spaces_match():
             {**environment(BOX), "1": environment(BOX)["0"]},
             r"at the substeps: .*\['0'\].*\['0', '1'\]",
         ),
+        (
+            environment(BOX),
+            {"0": SubstepSpaces(observation=BOX, action=spaces.Discrete(2), n_agents=3)},
+            "0/n_agents: .*1.*3",
+        ),
     ],
 )
 def test_differences_name_the_path_and_both_sides(expected, offered, message):
