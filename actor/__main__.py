@@ -65,7 +65,9 @@ def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
     limit_threads(settings.torch_threads)
     reuse_large_buffers()
     heartbeat = Heartbeat(Path(settings.heartbeat_file) if settings.heartbeat_file else None)
-    env_factory = EnvironmentFactory(settings.env_id, settings.env_kwargs, settings.vectorization)
+    env_factory = EnvironmentFactory(
+        settings.env_id, settings.env_kwargs, settings.vectorization, settings.agent_policies
+    )
     vector_env = make_vector_env(env_factory, settings.envs_per_actor)
     try:
         offer = make_offer(

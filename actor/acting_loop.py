@@ -6,13 +6,11 @@ import time
 import traceback
 from pathlib import Path
 
-import gymnasium
-
 from actor.connection import LearnerConnection
 from actor.environments.failures import EnvironmentFailedError
-from actor.environments.make import environment_spaces
+from actor.environments.make import Environments, environment_spaces
 from actor.policies.policy import Policy, make_policy
-from actor.rollout_worker import RolloutWorker
+from actor.workers import Worker, make_worker
 from services.errors import LearnerUnreachableError, RollcastError
 from services.joining import JoinOffer
 from services.rollouts import ActorFailure
@@ -47,7 +45,7 @@ class Heartbeat:
 
 
 def act_until_stopped(
-    vector_env: gymnasium.vector.VectorEnv,
+    vector_env: Environments,
     connection: LearnerConnection,
     *,
     network: str,
@@ -78,7 +76,7 @@ def act_until_stopped(
             allowed_network=network,
             slot=agreement.slot,
         )
-        worker = RolloutWorker(
+        worker = make_worker(
             vector_env,
             policy,
             agreement.n_rollout_steps,
@@ -109,7 +107,7 @@ def act_until_stopped(
 
 
 def _collect_and_send(
-    worker: RolloutWorker,
+    worker: Worker,
     policy: Policy,
     connection: LearnerConnection,
     *,
@@ -163,7 +161,7 @@ def _describe(error: BaseException, env_seed: int) -> ActorFailure:
 
 
 def make_offer(
-    vector_env: gymnasium.vector.VectorEnv,
+    vector_env: Environments,
     *,
     actor_id: str,
     network: str,

@@ -15,18 +15,14 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
-
-import gymnasium
 
 from actor.acting_loop import act_until_stopped, make_offer
 from actor.connection import LearnerConnection
 from actor.environments.failures import EnvironmentFailedError
-from actor.environments.make import make_vector_env
+from actor.environments.make import EnvFactory, make_vector_env
 from actor.threads import limit_threads
 from services.allocator import reuse_large_buffers
 from services.errors import RollcastError
@@ -52,7 +48,7 @@ class LocalActorPlan:
 
     address: str
     actor_id: str
-    env_factory: Callable[[], gymnasium.Env[Any, Any]]
+    env_factory: EnvFactory
     n_envs: int
     network: str
     n_threads: int = 1

@@ -20,6 +20,11 @@ class EnvironmentSettings(ProcessSettings):
     env_kwargs: EntryPointKwargs = Field(
         default_factory=dict, description="Keyword arguments of the environment, as JSON: '{\"gravity\": 9.8}'."
     )
+    agent_policies: Literal["shared", "separate"] = Field(
+        "shared",
+        description="For PettingZoo's environments: agents with equal spaces have one policy (shared), or each agent "
+        "its own (separate).",
+    )
 
 
 class ActingSettings(EnvironmentSettings):

@@ -2,8 +2,8 @@
 
 import math
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import NormalDist, fmean, stdev
 from typing import Any
@@ -11,13 +11,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.wrappers import RecordVideo
+from numpy.typing import NDArray
 
-from actor.environments.make import EnvironmentFactory
+from actor.environments.make import EnvFactory, EnvironmentFactory
+from actor.environments.structured import ActorId, SingleAgentEnv, StructuredEnv
 from actor.policies.policy import Policy
 from services.errors import ConfigurationError
-from services.spaces import flatten_observation
-
-EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
+from services.spaces import NestedObservation, flatten_observation
 
 # Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom: where the series below is not exact to 1e-3.
 _T_975 = (
@@ -32,11 +32,13 @@ class Evaluation:
     """What came of some episodes.
 
     Attributes:
-        returns: Sum of rewards of each episode, in the order of their seeds.
-        lengths: Number of steps of each.
+        returns: Sum of rewards of each episode, in the order of their seeds; the mean over its agents, where there
+            are several.
+        lengths: Number of steps of each: the turns of a structured environment.
         mean: Of the returns.
         std: Sample standard deviation of the returns (n - 1); 0 for one episode.
         confidence_interval: 95 %, of the mean, by Student's t: (low, high). Infinite for one episode.
+        agent_returns: The mean of each agent, by `"substep/agent"`.
     """
 
     returns: tuple[float, ...]
@@ -44,6 +46,7 @@ class Evaluation:
     mean: float
     std: float
     confidence_interval: tuple[float, float]
+    agent_returns: Mapping[str, float] = field(default_factory=dict)
 
 
 def evaluate_policy(
@@ -80,12 +83,23 @@ def evaluate_policy(
         raise ConfigurationError(f"seed is {seed}; expected at least 0. Choose another.")
     seeds = [int(word) for word in np.random.SeedSequence(seed).generate_state(n_episodes)]
     env = env_factory() if video_dir is None else _recording_env(env_factory, video_dir)
+    if not isinstance(env, StructuredEnv):
+        env = SingleAgentEnv(env)
     try:
         played = [_play_episode(env, policy, episode_seed, deterministic) for episode_seed in seeds]
     finally:
         env.close()
-    returns, lengths = zip(*played, strict=True)
-    return summarize(returns, lengths)
+    agents = sorted({actor for episode, _ in played for actor in episode})
+    evaluation = summarize(
+        tuple(fmean(episode.values()) for episode, _ in played), tuple(length for _, length in played)
+    )
+    return replace(
+        evaluation,
+        agent_returns={
+            f"{actor.substep_key}/{actor.agent_index}": fmean(episode.get(actor, 0.0) for episode, _ in played)
+            for actor in agents
+        },
+    )
 
 
 def summarize(returns: tuple[float, ...], lengths: tuple[int, ...]) -> Evaluation:
@@ -118,19 +132,36 @@ def t_quantile_975(degrees_of_freedom: int) -> float:
     return z + (z**3 + z) / (4 * n) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n * n)
 
 
-def _play_episode(env: gymnasium.Env[Any, Any], policy: Policy, seed: int, deterministic: bool) -> tuple[float, int]:
+def _play_episode(
+    env: StructuredEnv, policy: Policy, seed: int, deterministic: bool
+) -> tuple[dict[ActorId, float], int]:
+    """Returns what each agent has earned, and how many turns it took."""
     policy.seed(seed)
-    observation, _ = env.reset(seed=seed)
-    episode_return, n_steps, ended = 0.0, 0, False
-    while not ended:
-        leaves = flatten_observation(env.observation_space, observation)
-        rows = {path: np.asarray(leaf)[None] for path, leaf in leaves.items()}
-        action, _ = policy.act(rows, deterministic=deterministic)
-        observation, reward, terminated, truncated, _ = env.step(action[0])
-        episode_return += float(reward)
-        n_steps += 1
-        ended = terminated or truncated
-    return episode_return, n_steps
+    turn = env.reset(seed=seed)
+    returns: dict[ActorId, float] = dict.fromkeys(turn.observations, 0.0)
+    n_turns = 0
+    while turn.observations:
+        actions = {
+            actor: _act(policy, env, actor, observation, deterministic)
+            for actor, observation in turn.observations.items()
+        }
+        turn = env.step(actions)
+        for actor, reward in turn.rewards.items():
+            returns[actor] = returns.get(actor, 0.0) + float(reward)
+        n_turns += 1
+    return returns, n_turns
+
+
+def _act(
+    policy: Policy, env: StructuredEnv, actor: ActorId, observation: NestedObservation, deterministic: bool
+) -> NDArray[Any]:
+    key = actor.substep_key
+    leaves = flatten_observation(env.spaces[key].observation, observation)
+    action, _ = policy.act(
+        {path: leaf[None] for path, leaf in leaves.items()}, deterministic=deterministic, substep_key=key
+    )
+    chosen: NDArray[Any] = action[0]
+    return chosen
 
 
 def _recording_env(env_factory: EnvFactory, video_dir: Path) -> gymnasium.Env[Any, Any]:
@@ -138,9 +169,14 @@ def _recording_env(env_factory: EnvFactory, video_dir: Path) -> gymnasium.Env[An
         raise ConfigurationError(
             f"A video needs an EnvironmentFactory; got {type(env_factory).__name__}. Wrap the environment's id in one."
         )
-    env: gymnasium.Env[Any, Any] | None = None
+    env: gymnasium.Env[Any, Any] | StructuredEnv | None = None
     try:
         env = replace(env_factory, env_kwargs={**env_factory.env_kwargs, "render_mode": "rgb_array"})()
+        if isinstance(env, StructuredEnv):
+            raise ConfigurationError(
+                f"A video of {env_factory.env_id!r} cannot be recorded: it is a structured environment; expected a "
+                "gymnasium.Env. Evaluate it without a video."
+            )
         with warnings.catch_warnings():
             # That videos of that name are written over: the same episodes, if the policy is the same.
             warnings.filterwarnings("ignore", message=".*Overwriting existing videos")

@@ -36,6 +36,9 @@ class RecordSettings(ProcessSettings):
     env_kwargs: EntryPointKwargs | None = Field(
         None, description="Its keyword arguments, as JSON; empty: those of the run, or none."
     )
+    agent_policies: Literal["shared", "separate"] | None = Field(
+        None, description="As of rollcast train. Default: the run's, or shared."
+    )
     n_rollout_steps: Annotated[int, Field(ge=1)] = Field(
         32, description="T: environment steps in a rollout; a run that is to load the file must have the same."
     )

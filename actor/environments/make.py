@@ -5,13 +5,16 @@ import functools
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, VectorizeMode
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from actor.environments.entry_points import load_entry_point
+from actor.environments.pettingzoo_env import AgentPolicies, adapt_pettingzoo
+from actor.environments.structured import StructuredEnv
+from actor.vector.structured import StructuredVectorEnv
 from services.errors import ConfigurationError, InvalidSpaceError
 from services.spaces import (
     FLAT_SUBSTEP,
@@ -23,6 +26,9 @@ from services.spaces import (
 
 Vectorization = Literal["auto", "sync", "entry_point", "subprocess", "measure"]
 
+Environment = gymnasium.Env[Any, Any] | StructuredEnv
+Environments = VectorEnv | StructuredVectorEnv
+
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentFactory:
@@ -30,25 +36,34 @@ class EnvironmentFactory:
 
     Attributes:
         env_id: A gymnasium id (`"CartPole-v1"`, `"ale_py:ALE/Pong-v5"`), or `"package.module:factory"`, a callable that
-            returns a `gymnasium.Env`.
+            returns a `gymnasium.Env`, a `StructuredEnv`, or one of PettingZoo's
+            (`"mpe2.simple_spread_v3:parallel_env"`).
         env_kwargs: Keyword arguments of the environment or factory.
         vectorization: How `make_vector_env` steps many: `"entry_point"`, the vector environment that is registered
             with the id; `"sync"`, one after the other; `"auto"`, the first where there is one; `"subprocess"`, in
             processes, one for each core; `"measure"`, whichever of the two is faster, found by trying.
+        agent_policies: For PettingZoo's: agents with equal spaces have one policy, `"shared"`, or each its own,
+            `"separate"`.
     """
 
     env_id: str
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     vectorization: Vectorization = "auto"
+    agent_policies: AgentPolicies = "shared"
 
     def __post_init__(self) -> None:
+        if self.agent_policies not in get_args(AgentPolicies):
+            raise ConfigurationError(
+                f"agent_policies is {self.agent_policies!r}; expected one of {', '.join(get_args(AgentPolicies))}; "
+                "'shared' learns from all agents at once"
+            )
         if self.vectorization not in get_args(Vectorization):
             raise ConfigurationError(
                 f"vectorization is {self.vectorization!r}; expected one of {', '.join(get_args(Vectorization))}; "
                 "'auto' suits most environments"
             )
 
-    def __call__(self) -> gymnasium.Env[Any, Any]:
+    def __call__(self) -> Environment:
         """Makes one environment.
 
         Raises:
@@ -65,12 +80,15 @@ class EnvironmentFactory:
                 env = factory(**self.env_kwargs)
         except Exception as error:
             raise self._cannot_be_made(error) from error
-        if not isinstance(env, gymnasium.Env):
+        if isinstance(env, gymnasium.Env | StructuredEnv):
+            return env
+        structured = adapt_pettingzoo(env, self.agent_policies)
+        if structured is None:
             raise ConfigurationError(
-                f"env_id {self.env_id!r} returned a {type(env).__name__}; expected a gymnasium.Env; "
-                "name a factory that returns one"
+                f"env_id {self.env_id!r} returned a {type(env).__name__}; expected a gymnasium.Env, a StructuredEnv or "
+                "one of PettingZoo's environments; name a factory that returns one"
             )
-        return env
+        return structured
 
     def vector_spec(self) -> EnvSpec | None:
         """The registered spec if it has a usable vector entry point, else None.
@@ -140,18 +158,19 @@ class EnvironmentFactory:
         )
 
 
-EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
+EnvFactory = Callable[[], Environment]
+_Kind = TypeVar("_Kind", bound=Environment)
 
 
-def make_vector_env(env_factory: EnvFactory, n_envs: int) -> VectorEnv:
-    """Makes a vector environment.
+def make_vector_env(env_factory: EnvFactory, n_envs: int) -> Environments:
+    """Makes a vector environment; of structured environments, a vector of these.
 
     One that was registered with the id resets in the step after the last of an episode (NEXT_STEP, usually); the
     others in the same step (SAME_STEP), and they hand out one observation buffer again and again: copy what must
     outlive the next step.
 
     Args:
-        env_factory: An `EnvironmentFactory`, or any callable that returns a `gymnasium.Env`.
+        env_factory: An `EnvironmentFactory`, or any callable that returns a `gymnasium.Env` or a `StructuredEnv`.
         n_envs: How many environments, at least 1.
 
     Returns:
@@ -168,7 +187,9 @@ def make_vector_env(env_factory: EnvFactory, n_envs: int) -> VectorEnv:
         raise ConfigurationError(f"n_envs is {n_envs}; expected at least 1; raise it")
     vectorization = env_factory.vectorization if isinstance(env_factory, EnvironmentFactory) else "sync"
     if vectorization in {"subprocess", "measure"}:
-        return _with_supported_spaces(_make_with_processes(env_factory, n_envs, measure=vectorization == "measure"))
+        # One that turns out to be structured is refused in its process.
+        flat_factory = cast(Callable[[], gymnasium.Env[Any, Any]], env_factory)
+        return _with_supported_spaces(_make_with_processes(flat_factory, n_envs, measure=vectorization == "measure"))
     if isinstance(env_factory, EnvironmentFactory) and vectorization != "sync":
         if env_factory.vector_spec() is not None:
             vector_env = env_factory.make_registered_vector(n_envs)
@@ -178,28 +199,33 @@ def make_vector_env(env_factory: EnvFactory, n_envs: int) -> VectorEnv:
                 f"vectorization is 'entry_point' but env_id {env_factory.env_id!r} has none; expected an id registered "
                 "with a vector_entry_point; use 'auto' or 'sync'"
             )
-    return _with_supported_spaces(_make_sync(env_factory, n_envs))
+    first = env_factory()
+    if isinstance(first, StructuredEnv):
+        return StructuredVectorEnv([functools.partial(_same, first), *[env_factory] * (n_envs - 1)])
+    return _with_supported_spaces(_make_sync(first, env_factory, n_envs))
 
 
-def environment_spaces(vector_env: VectorEnv) -> EnvironmentSpaces:
+def environment_spaces(vector_env: Environments) -> EnvironmentSpaces:
     """The spaces of one of the environments in a vector, by substep key.
 
     Args:
         vector_env: The vector environment.
 
     Returns:
-        One entry, under `FLAT_SUBSTEP`.
+        One entry, under `FLAT_SUBSTEP`; of structured environments, all of theirs.
     """
+    if isinstance(vector_env, StructuredVectorEnv):
+        return vector_env.spaces
     spaces = SubstepSpaces(observation=vector_env.single_observation_space, action=vector_env.single_action_space)
     return {FLAT_SUBSTEP: spaces}
 
 
-def _make_sync(env_factory: EnvFactory, n_envs: int) -> VectorEnv:
-    envs: list[gymnasium.Env[Any, Any]] = []
+def _make_sync(first: gymnasium.Env[Any, Any], env_factory: EnvFactory, n_envs: int) -> VectorEnv:
+    envs = [first]
     try:
-        for index in range(n_envs):
-            envs.append(env_factory())
-            _check_same_spaces(envs[0], envs[index], index)
+        for index in range(1, n_envs):
+            envs.append(cast(gymnasium.Env[Any, Any], env_factory()))
+            _check_alike(first, envs[index], index)
         # SyncVectorEnv takes only factories; these return what has been made and compared already.
         return SyncVectorEnv(
             [functools.partial(_same, env) for env in envs], copy=False, autoreset_mode=AutoresetMode.SAME_STEP
@@ -210,7 +236,9 @@ def _make_sync(env_factory: EnvFactory, n_envs: int) -> VectorEnv:
         raise
 
 
-def _make_with_processes(env_factory: EnvFactory, n_envs: int, *, measure: bool) -> VectorEnv:
+def _make_with_processes(
+    env_factory: Callable[[], gymnasium.Env[Any, Any]], n_envs: int, *, measure: bool
+) -> VectorEnv:
     # Imported here: an actor that needs no processes starts without their modules.
     if measure:
         from actor.vector.auto import make_fastest_vector_env
@@ -221,11 +249,16 @@ def _make_with_processes(env_factory: EnvFactory, n_envs: int, *, measure: bool)
     return SubprocVectorEnv([env_factory] * n_envs, autoreset_mode=AutoresetMode.SAME_STEP, copy=False)
 
 
-def _same(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+def _same(env: _Kind) -> _Kind:
     return env
 
 
-def _check_same_spaces(first: gymnasium.Env[Any, Any], env: gymnasium.Env[Any, Any], index: int) -> None:
+def _check_alike(first: gymnasium.Env[Any, Any], env: Environment, index: int) -> None:
+    if isinstance(env, StructuredEnv):
+        raise ConfigurationError(
+            f"environment {index} is a {type(env).__name__}, environment 0 a {type(first).__name__}; expected all of "
+            "one kind; make the factory return the same environment every time"
+        )
     for name in ("observation_space", "action_space"):
         expected, found = getattr(first, name), getattr(env, name)
         if expected != found:

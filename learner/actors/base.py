@@ -6,9 +6,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-import gymnasium
 import torch
 
+from actor.environments.make import EnvFactory
 from actor.policies.torch_policy import TorchPolicy
 from actor.statistics.aggregator import EpochStatsAggregator
 from actor.statistics.events import LogStatsLevel
@@ -18,8 +18,6 @@ from learner.rollout_queue import RolloutSlice
 from learner.waiting import WaitMonitor
 from services.errors import ConfigurationError
 from services.policies import PolicyState
-
-EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
 
 
 class DistributedActors(ABC):

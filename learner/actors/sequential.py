@@ -3,12 +3,12 @@
 from collections import deque
 from collections.abc import Sequence
 
-from actor.environments.make import make_vector_env
+from actor.environments.make import EnvFactory, make_vector_env
 from actor.policies.policy import Policy, make_policy
 from actor.policies.torch_policy import TorchPolicy
-from actor.rollout_worker import RolloutWorker
+from actor.workers import Worker, make_worker
 from learner.actor_registry import derive_seed
-from learner.actors.base import DistributedActors, EnvFactory
+from learner.actors.base import DistributedActors
 from learner.rollout_queue import RolloutSlice
 from services.errors import CollectInterruptedError, ConfigurationError
 from services.policies import PolicyState
@@ -64,7 +64,7 @@ class SequentialDistributedActors(DistributedActors):
         self._agent_seeds = check_seeds("actor_agent_seeds", actor_agent_seeds, n_actors) or tuple(
             derive_seed(seed, 1, slot, 1) for slot in range(n_actors)
         )
-        self._workers: list[tuple[RolloutWorker, Policy]] = []
+        self._workers: list[tuple[Worker, Policy]] = []
         self._turn = 0
         self._queue: deque[RolloutSlice] = deque()
         self._version = 0
@@ -81,7 +81,7 @@ class SequentialDistributedActors(DistributedActors):
                 allowed_network=self.policy.spec.network,
                 slot=slot,
             )
-            worker = RolloutWorker(
+            worker = make_worker(
                 make_vector_env(self._env_factory, self._envs_per_actor),
                 policy,
                 self.n_rollout_steps,

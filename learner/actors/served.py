@@ -4,9 +4,10 @@ import math
 import time
 from collections.abc import Sequence
 
+from actor.environments.make import EnvFactory
 from actor.policies.torch_policy import TorchPolicy
 from learner.actor_registry import ActorRegistry
-from learner.actors.base import DistributedActors, EnvFactory
+from learner.actors.base import DistributedActors
 from learner.actors.stale_trajectories import StaleTrajectories
 from learner.actors.unsteered import UnsteeredControl
 from learner.publisher import PolicyPublisher

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from actor.environments.make import EnvFactory
 from actor.local_process import LocalActorPlan
 from actor.policies.torch_policy import TorchPolicy
-from learner.actors.base import EnvFactory
 from learner.actors.local_processes import LocalProcesses
 from learner.actors.sequential import check_seeds
 from learner.actors.served import ServedDistributedActors

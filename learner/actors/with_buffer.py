@@ -8,10 +8,11 @@ from typing import Any, Protocol, Self, TypeAlias
 
 import torch
 
+from actor.environments.make import EnvFactory
 from actor.policies.torch_policy import TorchPolicy
 from actor.statistics.aggregator import EpochStatsAggregator
 from actor.statistics.events import LogStatsLevel
-from learner.actors.base import DistributedActors, EnvFactory
+from learner.actors.base import DistributedActors
 from learner.actors.subproc import SubprocDistributedActors
 from learner.batch import Batch
 from learner.demonstrations import load_demonstrations, read_demonstrations

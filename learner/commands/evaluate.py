@@ -27,6 +27,7 @@ def evaluate(settings: EvaluateSettings, console: Console) -> int:
     env_factory = EnvironmentFactory(
         trained["env_id"] if settings.env_id is None else settings.env_id,
         trained["env_kwargs"] if settings.env_kwargs is None else settings.env_kwargs,
+        agent_policies=trained.get("agent_policies", "shared"),  # runs before 0.2 have none
     )
     policy = make_policy(probe_spaces(env_factory), saved.spec, seed=settings.seed, allowed_network=saved.spec.network)
     policy.load(saved.policy_version, saved.state)
@@ -57,6 +58,9 @@ def _print(console: Console, settings: EvaluateSettings, evaluation: Evaluation,
         ("mean length", f"{sum(evaluation.lengths) / len(evaluation.lengths):.1f} steps"),
     ):
         table.add_row(name, value)
+    if len(evaluation.agent_returns) > 1:
+        for agent, mean in evaluation.agent_returns.items():
+            table.add_row(f"  {agent}", f"{mean:.2f}")
     if settings.video is not None:
         table.add_row("video", str(settings.video))
     console.print(table)

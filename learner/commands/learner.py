@@ -22,7 +22,9 @@ def learner(settings: ServingSettings, console: Console) -> int:
         RollcastError: Training cannot start, or cannot go on.
     """
     if settings.spaces_from == "environment":
-        spaces = probe_spaces(EnvironmentFactory(settings.env_id, settings.env_kwargs))
+        spaces = probe_spaces(
+            EnvironmentFactory(settings.env_id, settings.env_kwargs, agent_policies=settings.agent_policies)
+        )
     else:
         spaces = spaces_of_first_actor(
             settings.address, max_actors=settings.max_actors, timeout_s=settings.collect_timeout_s

@@ -14,12 +14,13 @@ import numpy as np
 from rich.console import Console
 
 from actor.environments.make import EnvironmentFactory, environment_spaces, make_vector_env
+from actor.environments.pettingzoo_env import AgentPolicies
 from actor.policies.exploration import EPSILONS
 from actor.policies.policy import Policy, make_policy
 from actor.policies.random_policy import RandomPolicy
-from actor.rollout_worker import RolloutWorker
 from actor.settings import EnvironmentSettings
 from actor.threads import limit_threads
+from actor.workers import make_worker
 from learner.actor_registry import derive_seed
 from learner.commands.running import print_line
 from learner.record_settings import RANDOM, RecordSettings
@@ -82,7 +83,7 @@ def record(settings: RecordSettings, console: Console) -> int:
     vector_env = make_vector_env(player.env_factory, settings.envs_per_actor)
     with contextlib.closing(vector_env), _stop_on_signals() as received:
         spaces = environment_spaces(vector_env)
-        worker = RolloutWorker(
+        worker = make_worker(
             vector_env,
             player.make_policy(spaces, derive_seed(settings.seed, _ACTION_SEEDS)),
             settings.n_rollout_steps,
@@ -114,16 +115,19 @@ def _player(settings: RecordSettings) -> _Player:
     """Reads the run, where one is named."""
     saved, name = None, RANDOM
     env_id, env_kwargs = EnvironmentSettings.model_fields["env_id"].default, {}
+    agent_policies: AgentPolicies = "shared"
     if settings.policy != RANDOM:
         run = RunDirectory.open(Path(settings.policy))
         trained = run.read_settings()
         env_id, env_kwargs = trained["env_id"], trained["env_kwargs"]
+        agent_policies = trained.get("agent_policies", "shared")  # runs before 0.2 have none
         saved = run.read_policy(settings.saved_policy)
         name = f"{settings.policy}, {settings.saved_policy}, version {saved.policy_version}"
     env_factory = EnvironmentFactory(
         env_id if settings.env_id is None else settings.env_id,
         env_kwargs if settings.env_kwargs is None else settings.env_kwargs,
         settings.vectorization,
+        agent_policies if settings.agent_policies is None else settings.agent_policies,
     )
     return _Player(env_factory=env_factory, name=name, saved=saved)
 

@@ -121,7 +121,9 @@ def _serve(settings: ReplayServeSettings, stops: list[RemoteDistributedActors]) 
 
 def _spaces(settings: ReplayServeSettings) -> EnvironmentSpaces:
     if settings.spaces_from == "environment":
-        return probe_spaces(EnvironmentFactory(settings.env_id, settings.env_kwargs))
+        return probe_spaces(
+            EnvironmentFactory(settings.env_id, settings.env_kwargs, agent_policies=settings.agent_policies)
+        )
     return spaces_of_first_actor(
         settings.address, max_actors=settings.max_actors, timeout_s=settings.first_actor_timeout_s
     )

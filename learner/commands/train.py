@@ -21,7 +21,9 @@ def train(settings: TrainSettings, console: Console) -> int:
     Raises:
         RollcastError: Training cannot start, or cannot go on.
     """
-    env_factory = EnvironmentFactory(settings.env_id, settings.env_kwargs, settings.vectorization)
+    env_factory = EnvironmentFactory(
+        settings.env_id, settings.env_kwargs, settings.vectorization, settings.agent_policies
+    )
 
     def make_actors(policy: TorchPolicy, control: TrainingControl) -> DistributedActors:
         if settings.actor_kind == "sequential":

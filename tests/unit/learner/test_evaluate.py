@@ -9,11 +9,14 @@ from gymnasium.spaces import Box, Discrete
 
 from actor.environments.make import EnvironmentFactory
 from actor.policies.policy import Policy, make_policy
+from actor.policies.random_policy import RandomPolicy
 from actor.policies.torch_policy import TorchPolicy
 from learner.evaluate import evaluate_policy, summarize, t_quantile_975
 from services.errors import ConfigurationError
 from services.policies import PolicySpec
 from services.spaces import FLAT_SUBSTEP, SubstepSpaces
+from tests.unit.actor.structured_environments import SPACES as STRUCTURED_SPACES
+from tests.unit.actor.structured_environments import ScriptedEnv, alternating
 
 FACTORY = EnvironmentFactory("CartPole-v1")
 BOX = Box(
@@ -100,3 +103,21 @@ def test_a_video_needs_to_know_how_to_make_the_environment(tmp_path):
         evaluate_policy(
             lambda: FACTORY(), cartpole_policy(), n_episodes=1, seed=0, deterministic=True, video_dir=tmp_path
         )
+
+
+def test_structured_environments_are_played_by_all_their_agents():
+    """The scripted walkers earn 1 for each of two turns, the guide nothing, and everybody 10 at the end."""
+    policy = RandomPolicy(STRUCTURED_SPACES, seed=0)
+    policy.load(0, {})
+    evaluation = evaluate_policy(
+        lambda: ScriptedEnv([alternating(3)]), policy, n_episodes=4, seed=0, deterministic=False
+    )
+    assert evaluation.lengths == (3,) * 4
+    assert dict(evaluation.agent_returns) == {"guide/0": 10.0, "walker/0": 12.0, "walker/1": 10.0}
+    assert evaluation.returns == pytest.approx((32 / 3,) * 4)
+
+
+def test_a_structured_environment_has_no_video(tmp_path):
+    factory = EnvironmentFactory("mpe2.simple_spread_v3:parallel_env")
+    with pytest.raises(ConfigurationError, match="cannot be recorded: it is a structured environment"):
+        evaluate_policy(factory, None, n_episodes=1, seed=0, deterministic=True, video_dir=tmp_path)

@@ -1,0 +1,101 @@
+import itertools
+
+import gymnasium
+import pytest
+from gymnasium import spaces
+
+from actor.environments.failures import EnvironmentFailedError
+from actor.environments.make import EnvironmentFactory, environment_spaces, make_vector_env
+from actor.vector.structured import StructuredVectorEnv
+from services.errors import ConfigurationError, SpacesMismatchError
+from services.spaces import SubstepSpaces
+from tests.unit.actor.structured_environments import SPACES, ScriptedEnv, alternating
+
+SPREAD = "mpe2.simple_spread_v3:parallel_env"
+TICTACTOE = {"env_type": "aec", "id": "classic/tictactoe-v3"}
+SCRIPTED = "tests.unit.actor.environments.test_make_structured:scripted"
+WHATEVER = "tests.unit.actor.environments.test_make_structured:whatever"
+
+
+def scripted():
+    return ScriptedEnv([alternating(3)])
+
+
+def whatever():
+    return 7
+
+
+def test_ones_own():
+    vector_env = make_vector_env(EnvironmentFactory(SCRIPTED), 3)
+    assert isinstance(vector_env, StructuredVectorEnv)
+    assert vector_env.num_envs == 3
+    assert environment_spaces(vector_env) == SPACES
+    vector_env.close()
+
+
+def test_pettingzoos_by_name():
+    vector_env = make_vector_env(EnvironmentFactory(SPREAD, {"N": 2}), 2)
+    assert {key: substep.n_agents for key, substep in environment_spaces(vector_env).items()} == {"agent": 2}
+    vector_env.close()
+    registered = make_vector_env(EnvironmentFactory("pettingzoo:make", TICTACTOE, agent_policies="separate"), 1)
+    assert list(environment_spaces(registered)) == ["player_1", "player_2"]
+    registered.close()
+
+
+def test_agent_policies_are_checked():
+    with pytest.raises(ConfigurationError, match="agent_policies is 'alone'; expected one of shared, separate"):
+        EnvironmentFactory(SPREAD, agent_policies="alone")
+
+
+def test_what_is_no_environment():
+    with pytest.raises(
+        ConfigurationError, match=r"returned a int; expected a gymnasium.Env, a StructuredEnv or one of"
+    ):
+        make_vector_env(EnvironmentFactory(WHATEVER), 1)
+
+
+def test_not_in_processes():
+    with pytest.raises(EnvironmentFailedError, match="structured environments are not stepped in processes"):
+        make_vector_env(EnvironmentFactory(SCRIPTED, vectorization="subprocess"), 2)
+
+
+def test_all_of_one_kind():
+    made = []
+
+    def factory(kinds):
+        made.append(next(kinds))
+        return made[-1]
+
+    for first, second, match in (
+        (scripted(), gymnasium.make("CartPole-v1"), "environment 1 is a .*; expected a StructuredEnv"),
+        (gymnasium.make("CartPole-v1"), scripted(), "environment 1 is a ScriptedEnv, environment 0 a"),
+    ):
+        kinds = itertools.chain([first, second])
+        with pytest.raises(ConfigurationError, match=match):
+            make_vector_env(lambda kinds=kinds: factory(kinds), 2)
+    assert made[0].is_closed
+    assert made[3].is_closed
+
+
+def test_spaces_that_differ_are_named_and_all_are_closed():
+    envs = [scripted(), scripted()]
+    envs[1].spaces = SPACES | {
+        "guide": SubstepSpaces(observation=SPACES["guide"].observation, action=spaces.Discrete(2))
+    }
+    with pytest.raises(SpacesMismatchError, match=r"at guide/action: environment 0 has Box.*1 has Discrete"):
+        StructuredVectorEnv([lambda env=env: env for env in envs])
+    assert all(env.is_closed for env in envs)
+
+
+def test_rewards_by_actor():
+    vector_env = StructuredVectorEnv([scripted])
+    turn = vector_env.reset(0)
+    assert vector_env.get_actor_rewards().tolist() == [[1.0], [0.0], [0.0]]
+    vector_env.step(0, dict.fromkeys(turn.observations))
+    assert [actor.substep_key for actor in vector_env.actors] == ["walker", "walker", "guide"]
+    assert vector_env.get_actor_rewards().shape == (3, 1)
+
+
+def test_no_environments():
+    with pytest.raises(ConfigurationError, match="there are no env_factories"):
+        StructuredVectorEnv([])

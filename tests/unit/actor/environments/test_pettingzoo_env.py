@@ -1,0 +1,111 @@
+import numpy as np
+import pettingzoo
+import pytest
+from gymnasium import spaces
+from mpe2 import simple_speaker_listener_v4, simple_spread_v3
+from pettingzoo import AECEnv, ParallelEnv
+
+from actor.environments.pettingzoo_env import SimultaneousAgentsEnv, TurnTakingAgentsEnv, adapt_pettingzoo
+from actor.environments.structured import ActorId
+from services.errors import ConfigurationError
+
+X, O = ActorId("player", 0), ActorId("player", 1)  # noqa: E741
+PLACE = spaces.Discrete(9)
+
+
+def test_agents_that_act_at_once():
+    env = adapt_pettingzoo(simple_spread_v3.parallel_env(N=3, max_cycles=2))
+    assert isinstance(env, SimultaneousAgentsEnv)
+    (substep,) = env.spaces.values()
+    assert list(env.spaces) == ["agent"]
+    assert (substep.n_agents, substep.observation.shape, substep.action) == (3, (18,), spaces.Discrete(5))
+    agents = [ActorId("agent", index) for index in range(3)]
+    turn = env.reset(seed=1)
+    assert list(turn.observations) == agents
+    turn = env.step(dict.fromkeys(agents, 0))
+    assert list(turn.observations) == list(turn.rewards) == agents
+    assert not turn.ended
+    turn = env.step(dict.fromkeys(agents, 0))
+    assert not turn.observations
+    assert list(turn.ended) == agents
+    assert all(ended.truncated for ended in turn.ended.values())
+    env.close()
+
+
+def test_the_same_seed_begins_the_same():
+    first, second = (adapt_pettingzoo(simple_spread_v3.parallel_env()).reset(seed=7) for _ in range(2))
+    for actor, seen in first.observations.items():
+        np.testing.assert_array_equal(seen, second.observations[actor])
+
+
+def test_kinds_of_agents_have_substeps_of_their_own():
+    env = adapt_pettingzoo(simple_speaker_listener_v4.parallel_env())
+    assert {key: (s.n_agents, s.observation.shape, s.action.n) for key, s in env.spaces.items()} == {
+        "speaker": (1, (3,), 3),
+        "listener": (1, (11,), 5),
+    }
+
+
+def test_separate_policies_have_substeps_of_their_own():
+    env = adapt_pettingzoo(simple_spread_v3.parallel_env(N=2), "separate")
+    assert {key: substep.n_agents for key, substep in env.spaces.items()} == {"agent_0": 1, "agent_1": 1}
+    assert set(env.reset(seed=0).observations) == {ActorId("agent_0"), ActorId("agent_1")}
+
+
+def test_agents_that_take_turns():
+    env = adapt_pettingzoo(pettingzoo.make("aec", "classic/tictactoe-v3"))
+    assert isinstance(env, TurnTakingAgentsEnv)
+    assert {key: (s.n_agents, s.action) for key, s in env.spaces.items()} == {"player": (2, PLACE)}
+    turn = env.reset(seed=0)
+    assert list(turn.observations) == [X]
+    for actor, place in ((X, 0), (O, 3), (X, 1), (O, 4)):
+        assert list(turn.observations) == [actor]
+        assert turn.observations[actor]["action_mask"][place] == 1
+        turn = env.step({actor: place})
+        assert not turn.ended
+    turn = env.step({X: 2})
+    assert not turn.observations
+    assert dict(turn.rewards) == {X: 1, O: -1}, "the loser learns of it though it has not acted since"
+    assert {actor: ended.truncated for actor, ended in turn.ended.items()} == {X: False, O: False}
+    assert list(env.reset().observations) == [X], "again"
+
+
+def test_what_is_none_of_pettingzoos():
+    assert adapt_pettingzoo(object()) is None
+
+
+class Nameless(ParallelEnv):
+    metadata = {"name": "nameless"}  # noqa: RUF012
+
+
+class Named(AECEnv):
+    metadata = {"name": "named"}  # noqa: RUF012
+
+    def __init__(self, names):
+        self.possible_agents = names
+
+    def observation_space(self, agent):
+        return spaces.Discrete(2)
+
+    def action_space(self, agent):
+        return spaces.Discrete(2 + agent.startswith("odd"))
+
+
+def test_agents_have_to_be_known_beforehand():
+    with pytest.raises(ConfigurationError, match="has no possible_agents"):
+        adapt_pettingzoo(Nameless())
+
+
+@pytest.mark.parametrize(
+    ("names", "keys"),
+    [
+        (["a_0", "a_1"], {"a": 2}),
+        (["0", "1"], {"0": 2}),
+        (["team/red.1", "team/red.2"], {"team_red": 2}),
+        (["x_1", "odd_x_1", "x_2"], {"x": 2, "odd_x": 1}),
+        (["odd", "even", "more"], {"odd": 1, "even": 2}),
+    ],
+)
+def test_a_key_is_the_first_agents_name_without_its_number(names, keys):
+    env = adapt_pettingzoo(Named(names))
+    assert {key: substep.n_agents for key, substep in env.spaces.items()} == keys
