@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from actor.environments.failures import environment_failure
 from actor.environments.make import environment_spaces
+from actor.policies.action_masks import action_mask_of
 from actor.policies.policy import Policy
 from actor.recording import EpisodeTracker, RolloutColumns
 from actor.vector.base import LockstepVectorEnv
@@ -60,7 +61,7 @@ class RolloutWorker:
         Raises:
             ConfigurationError: If `n_rollout_steps` or `env_seed` cannot be right, or `vector_env` does not reset by
                 itself.
-            InvalidSpaceError: If a space is of a kind that is not supported.
+            InvalidSpaceError: If a space is of a kind that is not supported, or an action mask is none.
         """
         if n_rollout_steps < 1:
             raise ConfigurationError(f"n_rollout_steps is {n_rollout_steps}; expected at least 1; raise it")
@@ -74,6 +75,7 @@ class RolloutWorker:
         self._spaces = environment_spaces(vector_env)[FLAT_SUBSTEP]
         self._leaves = space_leaves(self._spaces.observation)
         self._single_path = next(iter(self._leaves)) if list(self._leaves) == [""] else None
+        self._mask = action_mask_of(self._spaces)
         self._has_reset_rows = _autoreset_mode(vector_env) is AutoresetMode.NEXT_STEP
         self._env_seeds, self._reset_seed = _seeds(env_seed, vector_env)
         self._bounds = _bounds(self._spaces.action)
@@ -99,6 +101,7 @@ class RolloutWorker:
         Raises:
             EnvironmentFailedError: If an environment raised; the original exception is its cause, unless it was raised
                 in another process.
+            ActorFailedError: If an action mask allows nothing in a step that is a transition.
             EnvironmentLostError: If the process of an environment ended, or does not answer.
             ConfigurationError: If the vector environment promised final observations and gave none.
             NotReadyError: If the policy has no weights yet.
@@ -124,6 +127,8 @@ class RolloutWorker:
             last_observation={path: column[-1] for path, column in columns.observation.items()},
             final_observation=columns.final_observations(),
         )
+        if self._mask is not None:
+            self._mask.check_transitions(substep.observation, valid)
         sequence = self._sequence
         self._sequence += 1
         return Rollout(

@@ -1,4 +1,7 @@
-"""What a network sees: which leaves of an observation space are images, and everything else as one vector `[N, F]`."""
+"""What a network sees: which leaves of an observation space are images, and everything else as one vector `[N, F]`.
+
+An action mask is no feature: it says what may be done, see `action_masks`.
+"""
 
 import math
 from dataclasses import dataclass
@@ -9,6 +12,7 @@ from gymnasium import Space
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from numpy.typing import NDArray
 
+from actor.policies.action_masks import ACTION_MASK
 from services.errors import InvalidSpaceError
 from services.rollouts import Observation
 from services.spaces import space_leaves
@@ -88,7 +92,7 @@ def feature_layout(observation_space: Space[Any]) -> FeatureLayout:
         observation_space: Box, Discrete, MultiBinary, MultiDiscrete, or Dict and Tuple of these.
 
     Returns:
-        Its layout.
+        Its layout, without an action mask.
 
     Raises:
         InvalidSpaceError: If it holds a leaf of another kind.
@@ -97,6 +101,8 @@ def feature_layout(observation_space: Space[Any]) -> FeatureLayout:
     vectors: list[VectorLeaf] = []
     offset = 0
     for path, leaf in space_leaves(observation_space).items():
+        if path == ACTION_MASK:
+            continue
         if (layout := image_layout(leaf)) is not None:
             images[path] = layout
         else:

@@ -49,7 +49,10 @@ class NumpyMlpPolicy(Policy):
             )
 
     def _parameters_of(self, observation: Observation, substep_key: str) -> Parameters:
-        return self._networks[substep_key](observation)
+        parameters = self._networks[substep_key](observation)
+        if (mask := self._masks[substep_key]) is not None:
+            mask.forbid(parameters, observation)
+        return parameters
 
     def _load(self, state: PolicyState) -> None:
         expected = {name: (shape, _FLOAT32) for mlp in self._networks.values() for name, shape in mlp.shapes.items()}

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from actor.policies.action_masks import action_mask_of
 from actor.policies.distributions import Action, Parameters
 from actor.policies.exploration import Exploration, read_exploration, without_exploration
 from actor.policies.features import feature_layout
 from actor.policies.heads import head_distribution
-from actor.policies.uniform_actions import UniformActions
+from actor.policies.uniform_actions import uniform_actions
 from services.errors import NotReadyError, ProtocolMismatchError
 from services.policies import AUTO_NETWORK, PolicyHead, PolicySpec, PolicyState
 from services.rollouts import Observation
@@ -41,13 +42,15 @@ class Policy(ABC):
             slot: The actor's, at least 0: which of the rates of exploration is its own.
 
         Raises:
-            InvalidSpaceError: If an action space is of a kind that is not supported, or not with this head.
+            InvalidSpaceError: If an action space is of a kind that is not supported, or not with this head, or an
+                action mask is none.
         """
         self.spaces = spaces
         self._head: PolicyHead = head
         self._slot = slot
-        self._distributions = {key: head_distribution(substep.action, head) for key, substep in spaces.items()}
-        self._uniform = {key: UniformActions(substep.action) for key, substep in spaces.items()}
+        self._distributions = {key: head_distribution(substep, head) for key, substep in spaces.items()}
+        self._uniform = {key: uniform_actions(substep) for key, substep in spaces.items()}
+        self._masks = {key: action_mask_of(substep) for key, substep in spaces.items()}
         self._exploration = Exploration()
         self._version: int | None = None
         self.seed(seed)
@@ -73,7 +76,7 @@ class Policy(ABC):
     def act(
         self, observation: Observation, *, deterministic: bool = False, substep_key: str = FLAT_SUBSTEP
     ) -> tuple[Action, Parameters]:
-        """Chooses an action for each observation.
+        """Chooses an action for each observation, among those that its `action_mask` allows if it has one.
 
         Args:
             observation: `[B, ...]` for every leaf of the observation space.
@@ -83,18 +86,16 @@ class Policy(ABC):
         Returns:
             The actions, `[B, ...]` in the space's dtype, a fresh array; and float32 `[B, P]`, the parameters of the
             distributions they come from, which may be a buffer that the next call overwrites. While it explores
-            uniformly they are all 0: the network is not asked.
+            uniformly they are all 0: the network is not asked. What is not allowed has `action_masks.FORBIDDEN`.
 
         Raises:
             NotReadyError: If no weights have been loaded.
         """
         if self._version is None:
             raise NotReadyError("the policy has no weights yet; expected load() before act(); load a version first")
-        distribution = self._distributions[substep_key]
         if self._exploration.uniform and not deterministic:
-            n = len(next(iter(observation.values())))
-            nothing: Parameters = np.zeros((n, distribution.n_parameters), dtype=np.float32)
-            return self._uniform[substep_key].sample(n, self._rng), nothing
+            return self._act_uniformly(observation, substep_key)
+        distribution = self._distributions[substep_key]
         parameters = self._parameters_of(observation, substep_key)
         if deterministic:
             return distribution.mode(parameters), parameters
@@ -114,7 +115,7 @@ class Policy(ABC):
             float32 `[...]`.
         """
         if self._exploration.uniform:
-            return self._uniform[substep_key].log_prob(action)
+            return self._uniform[substep_key].log_prob(parameters, action)
         return self._distributions[substep_key].log_prob(parameters, action)
 
     def load(self, version: int, state: PolicyState) -> None:
@@ -131,15 +132,22 @@ class Policy(ABC):
         self._load(without_exploration(state))
         if exploration.epsilon != self._exploration.epsilon:
             self._distributions = {
-                key: head_distribution(substep.action, self._head, epsilon=exploration.epsilon)
+                key: head_distribution(substep, self._head, epsilon=exploration.epsilon)
                 for key, substep in self.spaces.items()
             }
         self._exploration = exploration
         self._version = version
 
+    def _act_uniformly(self, observation: Observation, substep_key: str) -> tuple[Action, Parameters]:
+        n, n_parameters = len(next(iter(observation.values()))), self._distributions[substep_key].n_parameters
+        nothing: Parameters = np.zeros((n, n_parameters), dtype=np.float32)
+        if (mask := self._masks[substep_key]) is not None:
+            mask.forbid(nothing, observation)
+        return self._uniform[substep_key].sample(nothing, self._rng), nothing
+
     @abstractmethod
     def _parameters_of(self, observation: Observation, substep_key: str) -> Parameters:
-        """Computes float32 `[B, P]`."""
+        """Computes float32 `[B, P]`, with the action mask applied."""
 
     @abstractmethod
     def _load(self, state: PolicyState) -> None:

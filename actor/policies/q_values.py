@@ -8,7 +8,9 @@ from gymnasium import Space
 from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
 
+from actor.policies.action_masks import is_allowed
 from actor.policies.distributions import Action, ActionDistribution, Parameters
+from actor.policies.uniform_actions import UniformAllowedActions
 from services.errors import InvalidSpaceError
 
 
@@ -68,6 +70,34 @@ class EpsilonGreedy(ActionDistribution):
     def _as_action(self, index: NDArray[np.intp]) -> Action:
         action: Action = (index + self._start).astype(self._dtype, copy=False)
         return action
+
+
+class MaskedEpsilonGreedy(EpsilonGreedy):
+    """The same among the actions that parameters allow, n being how many these are.
+
+    Parameters are those that `ActionMask.forbid` has seen. The log-probability of an action that is not allowed is the
+    least there is.
+    """
+
+    def __init__(self, space: Space[Any], *, dueling: bool, epsilon: float = 0.0) -> None:
+        """Looks at the space; see `EpsilonGreedy`."""
+        super().__init__(space, dueling=dueling, epsilon=epsilon)
+        self._anything = UniformAllowedActions(space)
+
+    def sample(self, parameters: Parameters, rng: np.random.Generator) -> Action:
+        """Draws an action from each distribution; see `ActionDistribution.sample`."""
+        explores = rng.random(len(parameters), dtype=np.float32) < self._epsilon
+        return np.where(explores, self._anything.sample(parameters, rng), self.mode(parameters))
+
+    def log_prob(self, parameters: Parameters, action: Action) -> NDArray[np.float32]:
+        """Log-probability of actions; see `ActionDistribution.log_prob`."""
+        index = (action - self._start).astype(np.intp, copy=False)
+        allowed = is_allowed(parameters[..., self._first :])
+        p_of_any = self._epsilon / allowed.sum(axis=-1)
+        p = np.where(self._best(parameters) == index, 1.0 - self._epsilon + p_of_any, p_of_any)
+        p *= np.take_along_axis(allowed, index[..., None], axis=-1)[..., 0]
+        log_prob: NDArray[np.float32] = np.log(np.maximum(p, np.finfo(np.float32).tiny)).astype(np.float32)
+        return log_prob
 
 
 def as_discrete(space: Space[Any]) -> Discrete[Any]:

@@ -11,26 +11,25 @@ from services.spaces import FLAT_SUBSTEP
 
 
 class RandomPolicy(Policy):
-    """Draws from the action space as gymnasium does; see `UniformActions`.
+    """Draws from the action space as gymnasium does, and keeps to action masks; see `uniform_actions`.
 
-    There are no weights: its parameters are all 0 and its version is 0. Acting deterministically makes no sense here
-    and is the same as sampling. Any other policy does the same while its exploration is uniform.
+    There are no weights: its parameters are 0, or `FORBIDDEN` for what is not allowed, and its version is 0. Acting
+    deterministically makes no sense here and is the same as sampling. Any other policy does the same while its
+    exploration is uniform.
     """
 
     def act(
         self, observation: Observation, *, deterministic: bool = False, substep_key: str = FLAT_SUBSTEP
     ) -> tuple[Action, Parameters]:
         """Draws an action for each observation; arguments and returns are those of `Policy.act`."""
-        parameters = self._parameters_of(observation, substep_key)
-        return self._uniform[substep_key].sample(len(parameters), self._rng), parameters
+        return self._act_uniformly(observation, substep_key)
 
     def log_prob(self, parameters: Parameters, action: Action, substep_key: str = FLAT_SUBSTEP) -> NDArray[np.float32]:
         """Log-probability (for Box: density); arguments and returns are those of `Policy.log_prob`."""
-        return self._uniform[substep_key].log_prob(action)
+        return self._uniform[substep_key].log_prob(parameters, action)
 
     def _parameters_of(self, observation: Observation, substep_key: str) -> Parameters:
-        n = len(next(iter(observation.values())))
-        return np.zeros((n, self._distributions[substep_key].n_parameters), dtype=np.float32)
+        return self._act_uniformly(observation, substep_key)[1]
 
     def _load(self, state: PolicyState) -> None:
         check_policy_state({}, state)

@@ -7,10 +7,12 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
+from actor.policies.action_masks import action_mask_of
 from actor.policies.exploration import EPSILONS, UNIFORM, checked_epsilons, read_exploration, without_exploration
 from actor.policies.heads import OFF_POLICY_HEADS, Q_HEADS, head_distribution
 from actor.policies.networks import build_network
 from actor.policies.policy import check_policy_state
+from actor.policies.torch_action_masks import allowed_actions, forbid
 from services.errors import ConfigurationError
 from services.policies import PolicySpec, PolicyState
 from services.spaces import FLAT_SUBSTEP, EnvironmentSpaces
@@ -38,10 +40,11 @@ class TorchPolicy(nn.Module):
         super().__init__()
         self.spaces = spaces
         self.spec = spec
+        self._masks = {key: action_mask_of(substep) for key, substep in spaces.items()}
         self.networks = nn.ModuleDict()
         self.log_std = nn.ParameterDict()
         for key, substep in spaces.items():
-            distribution = head_distribution(substep.action, spec.head)
+            distribution = head_distribution(substep, spec.head)
             self.networks[key] = build_network(substep.observation, distribution.n_outputs, spec)
             if distribution.n_outputs != distribution.n_parameters:
                 self.log_std[key] = nn.Parameter(torch.zeros(distribution.n_parameters - distribution.n_outputs))
@@ -87,12 +90,26 @@ class TorchPolicy(nn.Module):
             substep_key: Whose policy.
 
         Returns:
-            float32 `[N, P]`, laid out as `distributions` says.
+            float32 `[N, P]`, laid out as `distributions` says; what the action mask does not allow is
+            `action_masks.FORBIDDEN` and has no gradient.
         """
-        outputs: Tensor = self.networks[substep_key](observation)
+        outputs = forbid(self.networks[substep_key](observation), self.allowed_actions(observation, substep_key))
         if substep_key not in self.log_std:
             return outputs
         return torch.cat([outputs, self.log_std[substep_key].expand(len(outputs), -1)], dim=1)
+
+    def allowed_actions(self, observation: Mapping[str, Tensor], substep_key: str = FLAT_SUBSTEP) -> Tensor | None:
+        """Which actions observations allow.
+
+        Args:
+            observation: `[N, ...]` for every leaf of the observation space.
+            substep_key: Whose policy.
+
+        Returns:
+            bool `[N, n]`, as `ActionMask.allowed` has it; None where the substep has no action mask.
+        """
+        mask = self._masks[substep_key]
+        return None if mask is None else allowed_actions(mask, observation)
 
     def forward(self, observation: Mapping[str, Tensor], substep_key: str = FLAT_SUBSTEP) -> Tensor:
         """The same as `parameters_of`."""

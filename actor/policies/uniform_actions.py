@@ -1,14 +1,41 @@
-"""Actions drawn from the action space itself, as gymnasium draws them."""
+"""Actions drawn from the action space itself, as gymnasium draws them: all of them, or those that are allowed."""
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from gymnasium import Space
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from numpy.typing import NDArray
 
-from actor.policies.distributions import Action
+from actor.policies.action_masks import FORBIDDEN, action_mask_of, is_allowed
+from actor.policies.distributions import Action, Parameters, action_distribution
 from services.errors import InvalidSpaceError
+from services.spaces import SubstepSpaces
+
+
+class ActionSampler(Protocol):
+    """Draws actions, whatever a network says. Stateless: any thread may call it."""
+
+    def sample(self, parameters: Parameters, rng: np.random.Generator) -> Action:
+        """Draws an action for each of `[B, P]`: `[B, ...]` in the space's dtype, a fresh array."""
+
+    def log_prob(self, parameters: Parameters, action: Action) -> NDArray[np.float32]:
+        """Log-probability (for Box: density) of actions `[..., ...]`: float32 `[...]`."""
+
+
+def uniform_actions(spaces: SubstepSpaces) -> ActionSampler:
+    """What draws from a substep's action space.
+
+    Args:
+        spaces: The substep's; its actions are Discrete, MultiDiscrete, MultiBinary, or Box of floats.
+
+    Returns:
+        The sampler; it keeps to the action mask if observations have one.
+
+    Raises:
+        InvalidSpaceError: If the action space is of another kind, or the observation's action mask is none.
+    """
+    return UniformActions(spaces.action) if action_mask_of(spaces) is None else UniformAllowedActions(spaces.action)
 
 
 class UniformActions:
@@ -33,34 +60,47 @@ class UniformActions:
         start_and_sizes: tuple[Any, Any] = (0, 1) if self._box is not None else _elements(space)
         self._start, self._sizes = start_and_sizes
 
-    def sample(self, n: int, rng: np.random.Generator) -> Action:
-        """Draws n actions.
-
-        Args:
-            n: How many.
-            rng: Where the randomness comes from.
-
-        Returns:
-            `[n, ...]` in the space's dtype, a fresh array.
-        """
+    def sample(self, parameters: Parameters, rng: np.random.Generator) -> Action:
+        """Draws an action for each of `[B, P]`; see `ActionSampler`. Only B matters."""
+        n = len(parameters)
         if self._box is not None:
             return self._box.sample(n, rng).astype(self._dtype)
         action: Action = rng.integers(0, self._sizes, (n, *self._shape)) + self._start
         return action.astype(self._dtype, copy=False)
 
-    def log_prob(self, action: Action) -> NDArray[np.float32]:
-        """Log-probability (for Box: density) of actions.
-
-        Args:
-            action: `[..., ...]`, as `sample` returned it.
-
-        Returns:
-            float32 `[...]`.
-        """
+    def log_prob(self, parameters: Parameters, action: Action) -> NDArray[np.float32]:
+        """Log-probability of actions; see `ActionSampler`. The parameters do not matter."""
         if self._box is not None:
             return self._box.log_prob(action)
         lead = action.shape[: action.ndim - len(self._shape)]
         return np.full(lead, -np.log(np.broadcast_to(self._sizes, self._shape)).sum(), dtype=np.float32)
+
+
+class UniformAllowedActions:
+    """Draws uniformly among the actions of a Discrete or MultiDiscrete space that parameters allow.
+
+    Parameters are those that `ActionMask.forbid` has seen; the others of their values do not matter.
+    """
+
+    def __init__(self, space: Space[Any]) -> None:
+        """Looks at the space.
+
+        Args:
+            space: Discrete or MultiDiscrete.
+        """
+        self._distribution = action_distribution(space)
+
+    def sample(self, parameters: Parameters, rng: np.random.Generator) -> Action:
+        """Draws an action for each of `[B, P]`; see `ActionSampler`."""
+        return self._distribution.sample(self._equal_logits(parameters), rng)
+
+    def log_prob(self, parameters: Parameters, action: Action) -> NDArray[np.float32]:
+        """Log-probability of actions; see `ActionSampler`."""
+        return self._distribution.log_prob(self._equal_logits(parameters), action)
+
+    def _equal_logits(self, parameters: Parameters) -> Parameters:
+        allowed = is_allowed(parameters[..., -self._distribution.n_parameters :])
+        return np.where(allowed, np.float32(0.0), np.float32(FORBIDDEN))
 
 
 def _elements(space: Space[Any]) -> tuple[Any, Any]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from actor.policies.exploration import epsilon_ladder
 from actor.policies.q_values import as_discrete
+from actor.policies.torch_action_masks import forbid
 from actor.policies.torch_policy import TorchPolicy
 from actor.policies.torch_q_values import action_values, outputs_gradient
 from learner.algorithms.algorithm import Algorithm, Metrics
@@ -45,6 +46,8 @@ class Dqn(Algorithm):
 
         y = r + gamma Q'(s', argmax_a' Q(s', a'))        (double: equation 4 of van Hasselt et al.)
         mean[ w H(Q(s, a) - y) ]
+
+    where a' are the actions that s' allows, if the environment has action masks.
 
     The Q-network is the policy; its target never travels. Actor slot i explores with rate i of a ladder (Ape-X), which
     travels with the policy. The spec's head is chosen here: `policy.spec` is what actors have to be told. See
@@ -128,14 +131,15 @@ class Dqn(Algorithm):
         )
         head = self._policy.spec.head
         target = self._targets(transitions)
-        outputs = self._policy.parameters_of(transitions.observation, self._substep_key)
+        outputs = self._network(transitions.observation)
+        allowed = self._policy.allowed_actions(transitions.observation, self._substep_key)
         with torch.no_grad():
             index = transitions.action.to(torch.int64) - self._first_action
-            value = action_values(outputs, head).gather(1, index[:, None]).squeeze(1)
+            value = action_values(outputs, head, allowed).gather(1, index[:, None]).squeeze(1)
             error = value - target
             # Huber's derivative; what it clips is the error, and the loss is error * clipped - clipped^2 / 2.
             clipped = error.clamp(-settings.huber_delta, settings.huber_delta)
-            gradient = outputs_gradient(index, clipped * transitions.weight, self._n_actions, head)
+            gradient = outputs_gradient(index, clipped * transitions.weight, self._n_actions, head, allowed)
         self._parameters.backward([outputs], [gradient])
         with torch.no_grad():
             norm = self._parameters.clip_gradient("policy", settings.max_grad_norm)
@@ -201,12 +205,13 @@ class Dqn(Algorithm):
     def _targets(self, transitions: Transitions) -> Tensor:
         """What the taken actions turned out to be worth: float32 `[B]`."""
         observation, head = transitions.next_observation, self._policy.spec.head
-        values = action_values(self._target.module(observation), head)
+        allowed = self._policy.allowed_actions(observation, self._substep_key)
+        values = action_values(self._target.module(observation), head, allowed)
         if self._settings.double:
-            choosing = action_values(self._policy.parameters_of(observation, self._substep_key), head)
+            choosing = forbid(action_values(self._network(observation), head, allowed), allowed)
             value = values.gather(1, choosing.argmax(dim=1, keepdim=True)).squeeze(1)
         else:
-            value = values.amax(dim=1)
+            value = forbid(values, allowed).amax(dim=1)
         return torch.addcmul(transitions.reward, transitions.discount, value)
 
     def _explore(self, progress: float) -> None:

@@ -80,9 +80,6 @@ class Sac(Algorithm):
         self._substep_key = key = only_substep(spaces, algorithm="SAC")
         self._generator = torch.Generator(device=self._device).manual_seed(seed)
         self._actions = soft_actions(spaces[key], self._generator, entropy_ratio=settings.target_entropy_ratio)
-        self._target_entropy = (
-            self._actions.target_entropy if settings.target_entropy is None else settings.target_entropy
-        )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self._policy = TorchPolicy(spaces, with_head(spec, self._actions.head)).to(self._device)
@@ -137,7 +134,7 @@ class Sac(Algorithm):
             entropy = torch.dot(transitions.weight, improvement.entropy)
             if settings.learn_temperature:
                 # Too little entropy makes it dearer. The weights' sum is 1 but for importance weights.
-                error = entropy - self._target_entropy * transitions.weight.sum()
+                error = entropy - (transitions.weight * self._target_entropy(transitions)).sum()
                 self._log_temperature.grad = error
                 self._temperature_optimizer.step()
             self._watch.observe(critic_loss, policy_loss, temperature, critic_norm, policy_norm)
@@ -225,6 +222,11 @@ class Sac(Algorithm):
             norm = self._policy_parameters.clip_gradient("policy", self._settings.max_grad_norm)
         self._policy_optimizer.step()
         return improvement, norm
+
+    def _target_entropy(self, transitions: Transitions) -> Tensor | float:
+        if self._settings.target_entropy is not None:
+            return self._settings.target_entropy
+        return self._actions.target_entropy(transitions.observation)
 
     def _modules(self) -> dict[str, nn.Module]:
         return {"policy": self._policy.networks, "critics": self._critics, "targets": self._targets.module}

@@ -43,7 +43,7 @@ class SacSettings(BaseModel):
         None,
         allow_inf_nan=False,
         description="Entropy that the temperature aims at, in nats, of actions scaled to [-1, 1]; empty: -dim(A), the "
-        "paper's, and for discrete actions target_entropy_ratio * log(number of actions).",
+        "paper's, and for discrete actions target_entropy_ratio * log(number of actions that are allowed).",
     )
     target_entropy_ratio: float = Field(
         0.98,

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from gymnasium.spaces import Box, Discrete
 from torch import Tensor
 
+from actor.policies.action_masks import ActionMask, action_mask_of
+from actor.policies.torch_action_masks import allowed_actions
 from actor.policies.torch_squashed_gaussian import TorchSquashedGaussian
 from learner.critics import TwinCritic
 from services.errors import ConfigurationError
@@ -38,11 +40,13 @@ class SoftActions(ABC):
 
     Attributes:
         head: What the policy's outputs mean.
-        target_entropy: The entropy that the papers aim at, in nats.
     """
 
     head: PolicyHead
-    target_entropy: float
+
+    @abstractmethod
+    def target_entropy(self, observation: Observation) -> Tensor | float:
+        """The entropy that the papers aim at, in nats: float32 `[N]`, or one for all observations."""
 
     @abstractmethod
     def values(self, critics: TwinCritic, observation: Observation, action: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,12 +87,13 @@ def soft_actions(spaces: SubstepSpaces, generator: torch.Generator, *, entropy_r
 
     Raises:
         ConfigurationError: If the action space is neither Box nor Discrete.
-        InvalidSpaceError: If it is a Box whose bounds are not finite.
+        InvalidSpaceError: If it is a Box whose bounds are not finite, or the observation's action mask is none.
     """
+    mask = action_mask_of(spaces)
     if isinstance(spaces.action, Box):
         return _ContinuousActions(spaces.action, generator)
     if isinstance(spaces.action, Discrete):
-        return _DiscreteActions(spaces.action, entropy_ratio=entropy_ratio)
+        return _DiscreteActions(spaces.action, mask, entropy_ratio=entropy_ratio)
     raise ConfigurationError(
         f"The action space is {spaces.action}; SAC supports Box and Discrete. Wrap the environment, or use IMPALA."
     )
@@ -106,7 +111,10 @@ class _ContinuousActions(SoftActions):
     def __init__(self, space: Box, generator: torch.Generator) -> None:
         self._generator = generator
         self._distribution = TorchSquashedGaussian(space, device=generator.device)
-        self.target_entropy = -float(math.prod(space.shape))
+        self._target_entropy = -float(math.prod(space.shape))
+
+    def target_entropy(self, observation: Observation) -> Tensor | float:
+        return self._target_entropy
 
     def values(self, critics: TwinCritic, observation: Observation, action: Tensor) -> tuple[Tensor, Tensor]:
         return critics(observation, self._distribution.normalise(action))  # type: ignore[no-any-return]
@@ -139,16 +147,25 @@ class _ContinuousActions(SoftActions):
 
 
 class _DiscreteActions(SoftActions):
-    """Categorical; expectations are sums over all actions.
+    """Categorical; expectations are sums over all actions, of which those that are not allowed have probability 0.
 
-    Christodoulou 2019, "Soft Actor-Critic for Discrete Action Settings", https://arxiv.org/abs/1910.07207.
+    Christodoulou 2019, "Soft Actor-Critic for Discrete Action Settings", https://arxiv.org/abs/1910.07207. Where
+    observations have an action mask, the uniform policy, whose entropy the target is a part of, is that over the
+    actions that are allowed.
     """
 
     head: PolicyHead = "default"
 
-    def __init__(self, space: Discrete, *, entropy_ratio: float) -> None:
+    def __init__(self, space: Discrete, mask: ActionMask | None, *, entropy_ratio: float) -> None:
         self._start = int(space.start)
-        self.target_entropy = entropy_ratio * math.log(int(space.n))
+        self._mask = mask
+        self._entropy_ratio = entropy_ratio
+        self._target_entropy = entropy_ratio * math.log(int(space.n))
+
+    def target_entropy(self, observation: Observation) -> Tensor | float:
+        if self._mask is None:
+            return self._target_entropy
+        return self._entropy_ratio * allowed_actions(self._mask, observation).sum(dim=1).log()
 
     def values(self, critics: TwinCritic, observation: Observation, action: Tensor) -> tuple[Tensor, Tensor]:
         column = (action.to(torch.int64) - self._start)[:, None]

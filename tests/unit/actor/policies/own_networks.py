@@ -14,6 +14,15 @@ class Own(nn.Module):
         return self.output(self.norm(observation[""]))
 
 
+class SeesItsMask(nn.Module):
+    def __init__(self, observation_space, n_outputs):
+        super().__init__()
+        self.output = nn.Linear(3 + observation_space["action_mask"].shape[0], n_outputs)
+
+    def forward(self, observation):
+        return self.output(torch.cat([observation["seen"], observation["action_mask"].float()], dim=1))
+
+
 def no_module(observation_space, n_outputs):
     return lambda observation: observation
 

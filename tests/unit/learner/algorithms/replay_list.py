@@ -13,7 +13,7 @@ from services.spaces import FLAT_SUBSTEP
 
 
 class ReplayList:
-    """Transitions of up to n steps, n ending where the rollout or the episode does; vectors as observations only."""
+    """Transitions of up to n steps, n ending where the rollout or the episode does."""
 
     def __init__(self, capacity: int, *, discount: float, n_steps: int = 1, alpha: float = 0.0, seed: int = 0) -> None:
         self._columns: dict[str, np.ndarray] = {}
@@ -24,9 +24,11 @@ class ReplayList:
 
     def insert(self, rollout: Rollout) -> None:
         columns = rollout.substeps[FLAT_SUBSTEP]
-        observation = np.concatenate([columns.observation[""], columns.last_observation[""][None]])
-        following = observation[1:].copy()
-        following[tuple(rollout.final_index.T)] = columns.final_observation[""]
+        observation, following = {}, {}
+        for path, leaf in columns.observation.items():
+            observation[path] = leaf
+            following[path] = np.concatenate([leaf[1:], columns.last_observation[path][None]])
+            following[path][tuple(rollout.final_index.T)] = columns.final_observation[path]
         ended = rollout.terminated | rollout.truncated
         n_steps, n_envs = rollout.reward.shape
         for t in range(n_steps):
@@ -39,13 +41,13 @@ class ReplayList:
                 going &= ~ended[step]
             envs = np.arange(n_envs)
             rows = {
-                "observation": observation[t],
                 "action": columns.action[t],
                 "reward": folded,
-                "next": following[last, envs],
                 "terminated": rollout.terminated[last, envs],
                 "discount": discount,
             }
+            rows |= {f"observation/{path}": leaf[t] for path, leaf in observation.items()}
+            rows |= {f"next/{path}": leaf[last, envs] for path, leaf in following.items()}
             keep = envs if rollout.valid is None else envs[rollout.valid[t]]
             self._append({name: row[keep] for name, row in rows.items()})
 
@@ -55,12 +57,16 @@ class ReplayList:
         keys = self._rng.choice(self.size, n, p=p) if self._alpha else self._rng.integers(self.size, size=n)
         weights = (self.size * p[keys]) ** -beta
         row = {name: torch.from_numpy(column[keys]) for name, column in self._columns.items()}
+        leaves = {
+            kind: {name.removeprefix(kind): column for name, column in row.items() if name.startswith(kind)}
+            for kind in ("observation/", "next/")
+        }
         columns = BatchColumns(
-            observation={"": row["observation"][None]},
+            observation={path: leaf[None] for path, leaf in leaves["observation/"].items()},
             action=row["action"][None],
             log_prob=torch.zeros(1, n),
-            last_observation={"": row["next"]},
-            final_observation={"": row["next"][:0]},
+            last_observation=leaves["next/"],
+            final_observation={path: leaf[:0] for path, leaf in leaves["next/"].items()},
         )
         return Batch(
             substeps={FLAT_SUBSTEP: columns},

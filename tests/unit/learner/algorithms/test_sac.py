@@ -142,9 +142,10 @@ def test_the_temperature_moves_the_right_way(box):
 
 
 def test_the_papers_target_entropies():
-    assert make_sac(True)._target_entropy == -2.0
-    assert make_sac(False)._target_entropy == pytest.approx(0.98 * math.log(2.0))
-    assert make_sac(False, target_entropy_ratio=0.5)._target_entropy == pytest.approx(0.5 * math.log(2.0))
+    assert make_sac(True)._actions.target_entropy({}) == -2.0
+    assert make_sac(False)._actions.target_entropy({}) == pytest.approx(0.98 * math.log(2.0))
+    halved = make_sac(False, target_entropy_ratio=0.5)
+    assert halved._actions.target_entropy({}) == pytest.approx(0.5 * math.log(2.0))
 
 
 @KINDS
