@@ -2,12 +2,13 @@ import threading
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from actor.policies.torch_policy import TorchPolicy
 from learner.publisher import PolicyPublisher
 from services.errors import InvalidInputError, NotReadyError
 from services.policies import PolicySpec
-from services.spaces import FLAT_SUBSTEP
+from services.spaces import FLAT_SUBSTEP, SubstepSpaces
 from tests.rollout_samples import CARTPOLE_LIKE
 
 SPEC = PolicySpec(hidden_sizes=(4,))
@@ -51,6 +52,19 @@ def test_the_end_wakes_those_who_wait():
     waiter.join(10)
     assert received == [None]
     assert publisher.ended
+
+
+def test_act_keeps_to_action_masks():
+    observation = spaces.Dict({"action_mask": spaces.MultiBinary(4), "cell": spaces.Discrete(3)})
+    masked = {FLAT_SUBSTEP: SubstepSpaces(observation=observation, action=spaces.Discrete(4))}
+    publisher = PolicyPublisher(masked, SPEC, seed=0)
+    publisher.publish(TorchPolicy(masked, SPEC).state_arrays())
+    mask = np.tile(np.array([[0, 1, 1, 0], [1, 0, 0, 0]], np.int8), (500, 1))
+    for deterministic in (True, False):
+        leaves = {"action_mask": mask, "cell": np.zeros(1000, np.int64)}
+        action, _ = publisher.act(leaves, substep_key=FLAT_SUBSTEP, deterministic=deterministic)
+        assert mask[np.arange(1000), action].all()
+    assert set(action[::2].tolist()) == {1, 2}
 
 
 def test_act_uses_the_newest_version():
