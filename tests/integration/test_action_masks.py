@@ -22,7 +22,8 @@ ENV_ID = "tests.masked_environments:MaskedCorridor"
 def test_impala_learns_what_is_right_among_what_is_allowed(tmp_path: Path):
     done = rollcast(
         *("train", "--env-id", ENV_ID, "--hidden-sizes", 32, "--impala.reward-scale", 1, "--stop-return", 0.9),
-        *("--total-steps", 1_000_000, "--run-dir", tmp_path / "run", "--summary-json", tmp_path / "summary.json"),
+        *("--impala.learning-rate", 5e-3, "--envs-per-actor", 8, "--batch-size", 16, "--total-steps", 1_000_000),
+        *("--run-dir", tmp_path / "run", "--summary-json", tmp_path / "summary.json"),
     )
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "summary.json").read_text())["solved"] is True, done.stdout
