@@ -4,6 +4,7 @@ The convention is PettingZoo's: an observation space that is a Dict with a membe
 one for each action that is allowed. It travels as any leaf does; the next observation brings the next mask.
 """
 
+import itertools
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -88,7 +89,8 @@ class ActionMask:
 
     def _elements(self, values: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
         """Views, one for each element of the action space."""
-        return np.split(values, np.cumsum(self.sizes)[:-1], axis=-1)
+        ends = itertools.accumulate(self.sizes)
+        return [values[..., end - size : end] for size, end in zip(self.sizes, ends, strict=True)]
 
 
 def action_mask_of(spaces: SubstepSpaces) -> ActionMask | None:
