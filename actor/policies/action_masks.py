@@ -64,6 +64,17 @@ class ActionMask:
         """
         np.copyto(parameters[..., -self.n_actions :], FORBIDDEN, where=~self.allowed(observation))
 
+    def allows_nothing(self, observation: Observation) -> list[NDArray[np.bool_]]:
+        """Where no action is allowed.
+
+        Args:
+            observation: `[..., n]` for the mask.
+
+        Returns:
+            bool `[...]` for each element of the action space.
+        """
+        return [~part.any(axis=-1) for part in self._elements(observation[ACTION_MASK] != 0)]
+
     def check_transitions(self, observation: Observation, valid: NDArray[np.bool_] | None) -> None:
         """Refuses masks of a rollout that leave nobody a choice where somebody had to act.
 
@@ -74,11 +85,8 @@ class ActionMask:
         Raises:
             ActorFailedError: A mask allows nothing; the message has the environment and the step.
         """
-        mask = observation[ACTION_MASK] != 0
-        for element, part in enumerate(self._elements(mask)):
-            empty = ~part.any(axis=-1)
-            if valid is not None:
-                empty &= valid
+        for element, allows_nothing in enumerate(self.allows_nothing(observation)):
+            empty = allows_nothing if valid is None else allows_nothing & valid
             if empty.any():
                 t, b = (int(index) for index in np.argwhere(empty)[0])
                 raise ActorFailedError(

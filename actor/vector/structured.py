@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from actor.environments.failures import EnvironmentFailedError, FailureReport
 from actor.environments.structured import ActorId, Ended, StructuredEnv, Turn
+from actor.policies.action_masks import ACTION_MASK, action_mask_of
 from services.errors import ConfigurationError
 from services.rollouts import Observation
 from services.spaces import (
@@ -34,7 +35,7 @@ class StructuredVectorEnv:
 
     Raises:
         ConfigurationError: There is no factory, or one makes another kind of environment.
-        InvalidSpaceError: A space is of a kind that is not supported.
+        InvalidSpaceError: A space is of a kind that is not supported, or an action mask is none.
         SpacesMismatchError: Two environments have different spaces.
     """
 
@@ -54,6 +55,7 @@ class StructuredVectorEnv:
             ActorId(key, agent) for key, substep in self.spaces.items() for agent in range(substep.n_agents)
         )
         self._numbers = {actor: number for number, actor in enumerate(self.actors)}
+        self._masks = {key: action_mask_of(substep) for key, substep in self.spaces.items()}
         self._leaves = {key: space_leaves(substep.observation) for key, substep in self.spaces.items()}
         self._seeds: list[int | None] = [None] * self.num_envs
         # Who has acted in this episode, and has not ended; who has ended.
@@ -108,7 +110,7 @@ class StructuredVectorEnv:
             turn = ask()
             self._check(index, turn)
             turn = Turn(
-                observations={actor: self._taken_apart(actor, seen) for actor, seen in turn.observations.items()},
+                observations={actor: self._seen(actor, seen) for actor, seen in turn.observations.items()},
                 rewards=turn.rewards,
                 ended={
                     actor: Ended(observation=self._taken_apart(actor, end.observation), truncated=end.truncated)
@@ -146,6 +148,16 @@ class StructuredVectorEnv:
                 f"nobody is to act any more, but the episode of {left[:16]} has not ended; expected everybody who has "
                 "acted in ended; end their episodes with their last observations"
             )
+
+    def _seen(self, actor: ActorId, observation: NestedObservation) -> Observation:
+        """What somebody sees who has to act."""
+        leaves, mask = self._taken_apart(actor, observation), self._masks[actor.substep_key]
+        if mask is not None and any(mask.allows_nothing(leaves)):
+            raise ConfigurationError(
+                f"the {ACTION_MASK!r} of {actor} allows no action: {leaves[ACTION_MASK].tolist()}; expected at least "
+                "one that is allowed while it has to act; end its episode, or allow an action that does nothing"
+            )
+        return leaves
 
     def _taken_apart(self, actor: ActorId, observation: NestedObservation) -> Observation:
         space = self.spaces[actor.substep_key].observation

@@ -262,6 +262,43 @@ class SpoiltEnv(StructuredEnv):
         self.is_closed = True
 
 
+MASKED = {
+    "0": SubstepSpaces(
+        observation=spaces.Dict(at=spaces.Discrete(9), action_mask=spaces.MultiBinary(2)), action=spaces.Discrete(2)
+    )
+}
+
+
+class MaskedEnv(StructuredEnv):
+    """Allows the action that the turn's number says, and in the fifth none."""
+
+    ACTOR = ActorId("0")
+
+    def __init__(self):
+        self.spaces = MASKED
+
+    def reset(self, *, seed=None, options=None):
+        return self._now(0)
+
+    def step(self, actions):
+        assert actions == {self.ACTOR: self._turn % 2}
+        return self._now(self._turn + 1)
+
+    def _now(self, turn):
+        self._turn = turn
+        mask = np.eye(2, dtype=np.int8)[turn % 2] * (turn != 4)
+        return Turn(observations={self.ACTOR: {"at": turn, "action_mask": mask}})
+
+
+def test_action_masks_are_kept_to_and_must_allow_something():
+    policy = RandomPolicy(MASKED, seed=0)
+    policy.load(0, {})
+    worker = worker_of(MaskedEnv(), n_steps=3, policy=policy)
+    assert worker.collect().substeps["0"].action.ravel().tolist() == [0, 1, 0]
+    with pytest.raises(EnvironmentFailedError, match=r"'action_mask' of ActorId.* allows no action: \[0, 0\]"):
+        worker.collect()
+
+
 def fail():
     raise RuntimeError("the wheels came off")
 
