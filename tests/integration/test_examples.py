@@ -14,7 +14,10 @@ from tests.processes import ROOT, environment, free_port, rollcast, running, wai
 
 pytestmark = pytest.mark.slow
 
-RUN_HERE = {"client.py", "library.py", "own_environment.py", "own_network.py"}
+RUN_HERE = {
+    *("client.py", "library.py", "own_environment.py", "own_network.py"),
+    *("cooperative_game.py", "turn_taking_game.py"),
+}
 RUN_ELSEWHERE = {"containers.py", "replay_client.py"}  # in tests/e2e, in test_replay_service.py
 EXAMPLES = {path.name for path in (ROOT / "examples").glob("*.py")} - {"__init__.py"}
 
@@ -59,6 +62,26 @@ def test_the_library_example_trains(tmp_path: Path):
     printed = run_example("library.py", 3, cwd=tmp_path)
     assert re.fullmatch(r"mean return [\d.]+", printed.splitlines()[-1])
     assert float(printed.split()[-1]) > 0
+
+
+def test_a_cooperative_game_is_learnt(tmp_path: Path):
+    """Random play comes to -40 an episode, within 1 over 100 of them; nobody's mean of 100 is above -33 by chance."""
+    arguments = ("--total-steps", 150_000, "--run-dir", tmp_path / "run")
+    run_example("cooperative_game.py", *arguments, cwd=tmp_path, timeout_s=240.0)
+    played = rollcast("evaluate", tmp_path / "run", "--n-episodes", 100)
+    assert played.returncode == 0, played.stderr
+    by_agent = re.findall(r"agent/[01] +(-[\d.]+)", played.stdout)
+    assert len(by_agent) == 2
+    assert min(map(float, by_agent)) > -33.0
+
+
+def test_a_turn_taking_game_is_learnt(tmp_path: Path):
+    """Random play wins 44 % against random play, give or take 3.5 % over 200 games, and loses 42 %."""
+    printed = run_example("turn_taking_game.py", 60_000, cwd=tmp_path, timeout_s=240.0)
+    won, drawn, lost = map(int, re.findall(r"\d+", printed)[:3])
+    assert won + drawn + lost == 200
+    assert won > 125
+    assert lost < 65
 
 
 def test_the_client_looks_in(tmp_path: Path):
