@@ -11,7 +11,8 @@ from types import FrameType
 
 from actor.acting_loop import Heartbeat, act_until_stopped, make_offer
 from actor.connection import LearnerConnection
-from actor.environments.make import EnvironmentFactory, make_vector_env
+from actor.environments.make import EnvironmentFactory
+from actor.environments.supply import EnvironmentSupply
 from actor.settings import ActorSettings
 from actor.threads import limit_threads
 from services.allocator import reuse_large_buffers
@@ -68,10 +69,9 @@ def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
     env_factory = EnvironmentFactory(
         settings.env_id, settings.env_kwargs, settings.vectorization, settings.agent_policies
     )
-    vector_env = make_vector_env(env_factory, settings.envs_per_actor)
-    try:
+    with EnvironmentSupply(env_factory, settings.envs_per_actor) as environments:
         offer = make_offer(
-            vector_env,
+            environments,
             actor_id=settings.actor_id,
             network=settings.network,
             process_nonce=secrets.randbits(64),
@@ -86,9 +86,7 @@ def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
             stop=stop,
         )
         with connection:
-            act_until_stopped(vector_env, connection, network=settings.network, stop=stop, heartbeat=heartbeat)
-    finally:
-        vector_env.close()
+            act_until_stopped(environments, connection, network=settings.network, stop=stop, heartbeat=heartbeat)
 
 
 if __name__ == "__main__":

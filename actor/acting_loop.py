@@ -8,7 +8,7 @@ from pathlib import Path
 
 from actor.connection import LearnerConnection
 from actor.environments.failures import EnvironmentFailedError
-from actor.environments.make import Environments, environment_spaces
+from actor.environments.supply import EnvironmentSupply
 from actor.policies.policy import Policy, make_policy
 from actor.workers import Worker, make_worker
 from services.errors import LearnerUnreachableError, RollcastError
@@ -45,7 +45,7 @@ class Heartbeat:
 
 
 def act_until_stopped(
-    vector_env: Environments,
+    environments: EnvironmentSupply,
     connection: LearnerConnection,
     *,
     network: str,
@@ -55,7 +55,7 @@ def act_until_stopped(
     """Plays until `stop` is set or the learner says that training has ended.
 
     Args:
-        vector_env: What to play; closed by the caller.
+        environments: What to play, as many as are agreed; closed by the caller.
         connection: Where rollouts go and policies come from; not joined yet, closed by the caller.
         network: The policy network this process was started with; no other is imported.
         stop: Ends the loop after the step that is running.
@@ -67,17 +67,23 @@ def act_until_stopped(
     """
     heartbeat = heartbeat or Heartbeat(None)
     agreement = connection.join()
-    logger.info("joined %s: slot %d, incarnation %d", agreement.actor_id, agreement.slot, agreement.incarnation)
+    logger.info(
+        "joined %s: slot %d, incarnation %d, %d environments",
+        agreement.actor_id,
+        agreement.slot,
+        agreement.incarnation,
+        agreement.n_envs,
+    )
     try:
         policy = make_policy(
-            environment_spaces(vector_env),
+            environments.spaces,
             agreement.policy,
             seed=agreement.agent_seed,
             allowed_network=network,
             slot=agreement.slot,
         )
         worker = make_worker(
-            vector_env,
+            environments.take(agreement.n_envs),
             policy,
             agreement.n_rollout_steps,
             actor_id=agreement.actor_id,
@@ -161,7 +167,7 @@ def _describe(error: BaseException, env_seed: int) -> ActorFailure:
 
 
 def make_offer(
-    vector_env: Environments,
+    environments: EnvironmentSupply,
     *,
     actor_id: str,
     network: str,
@@ -172,8 +178,8 @@ def make_offer(
     return JoinOffer(
         actor_id=actor_id,
         process_nonce=process_nonce,
-        spaces=environment_spaces(vector_env),
-        n_envs=vector_env.num_envs,
+        spaces=environments.spaces,
+        n_envs=environments.n_envs or 0,
         network=network,
         software_version=software_version,
     )

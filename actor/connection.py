@@ -12,24 +12,15 @@ from types import TracebackType
 from typing import Self
 
 from actor.backoff import backoff_delays
+from actor.policy_feed import RETRYABLE, PolicyFeed
 from services.client import LearnerClient
-from services.errors import (
-    LearnerUnreachableError,
-    NotReadyError,
-    ProtocolMismatchError,
-    RollcastError,
-    UnknownActorError,
-)
+from services.errors import LearnerUnreachableError, NotReadyError, ProtocolMismatchError, RollcastError
 from services.joining import JoinAgreement, JoinOffer
 from services.policies import PolicyState
-from services.policy_subscription import PolicySubscription
 from services.rollout_uplink import RolloutUplink
 from services.rollouts import ActorFailure, Rollout
 
 logger = logging.getLogger(__name__)
-
-# Errors after which joining again helps. Everything else would only come back.
-RETRYABLE = (LearnerUnreachableError, NotReadyError, UnknownActorError)
 
 # How long the learner may take to see a stream out before it is cancelled.
 _CLOSE_TIMEOUT_S = 1.0
@@ -78,14 +69,15 @@ class LearnerConnection:
         self._client: LearnerClient | None = None
         self._agreement: JoinAgreement | None = None
         self._uplink: RolloutUplink | None = None
-        self._subscription: PolicySubscription | None = None
         self._unacknowledged: deque[Rollout] = deque()
         self._acknowledged = 0
         self._credit_sequence = 0
         self._min_policy_version = 0
-        self._policy: tuple[int, PolicyState] | None = None
         self._ended = False
         self._error: RollcastError | None = None
+        self._feed = PolicyFeed(
+            self._changed, is_over=self._is_over, on_end=self._note_last_policy, on_contact=on_contact
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -111,7 +103,7 @@ class LearnerConnection:
         agreement = self._join_with_backoff(self._connect_timeout_s)
         if agreement is None:
             raise LearnerUnreachableError(f"closed while joining the learner at {self._address}")
-        for name, target in (("uplink", self._keep_uplink), ("policies", self._keep_subscription)):
+        for name, target in (("uplink", self._keep_uplink), ("policies", self._feed.keep)):
             thread = threading.Thread(target=self._guard, args=(target,), name=f"rollcast-{name}", daemon=True)
             thread.start()
             self._threads.append(thread)
@@ -130,8 +122,8 @@ class LearnerConnection:
         def may_start() -> bool:
             return (
                 self._credit_sequence >= sequence
-                and self._policy is not None
-                and self._policy[0] >= self._min_policy_version
+                and (newest := self._feed.newest) is not None
+                and newest[0] >= self._min_policy_version
             )
 
         with self._changed:
@@ -141,9 +133,9 @@ class LearnerConnection:
             return not self._ended and may_start()
 
     def take_policy(self) -> tuple[int, PolicyState] | None:
-        """Returns the newest policy, `(version, state)`; None before the first."""
+        """Returns the learner's newest policy, `(version, state)`; None before the first."""
         with self._changed:
-            return self._policy
+            return self._feed.newest
 
     def send(self, rollout: Rollout) -> None:
         """Keeps the rollout until it is acknowledged, and sends it. Returns at once."""
@@ -171,12 +163,11 @@ class LearnerConnection:
         """Closes the streams and ends the threads. Idempotent."""
         self._closing.set()
         with self._changed:
-            uplink, subscription, client = self._uplink, self._subscription, self._client
+            uplink, client = self._uplink, self._client
+            self._feed.cancel()
             self._changed.notify_all()
         if uplink is not None:
             uplink.close()
-        if subscription is not None:
-            subscription.cancel()
         deadline = time.monotonic() + _CLOSE_TIMEOUT_S
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -198,13 +189,13 @@ class LearnerConnection:
             self._give_up(RollcastError(f"the connection to {self._address} failed: {error!r}"))
             raise
 
-    def _await_other_client(self, client: LearnerClient, timeout_s: float) -> None:
-        """Waits out a backoff, or until the uplink's thread has joined again. Called with the lock held."""
-        self._changed.wait_for(lambda: self._client is not client or self._is_over(), timeout_s)
-
     def _is_over(self) -> bool:
         """Whether nothing is to be had from the learner any more. Called with the lock held."""
         return self._ended or self._error is not None or self._closing.is_set() or self._stop.is_set()
+
+    def _note_last_policy(self) -> None:
+        """Training has ended, unless this is the end of our own closing. Called with the lock held."""
+        self._ended = self._ended or not self._closing.is_set()
 
     def _give_up(self, error: RollcastError) -> None:
         with self._changed:
@@ -254,14 +245,14 @@ class LearnerConnection:
                 actor_id=self._agreement.actor_id,
                 incarnation=self._agreement.incarnation,
                 acknowledged_sequence=self._acknowledged,
+                n_envs=self._agreement.n_envs,
             )
 
     def _adopt(self, client: LearnerClient, agreement: JoinAgreement) -> None:
         with self._changed:
             before, self._agreement = self._agreement, agreement
             old_client, self._client = self._client, client
-            # It may be another learner, which has no use for what a policy of the one before would play.
-            self._policy = None
+            self._feed.follow(client, agreement.learner_nonce)
             self._changed.notify_all()
         if old_client is not None:
             old_client.close()
@@ -327,35 +318,3 @@ class LearnerConnection:
                     return
         if not self._closing.is_set():
             raise NotReadyError("the learner closed the rollout stream")
-
-    def _keep_subscription(self) -> None:
-        """Thread: keeps the newest policy, over every reconnect."""
-        delays = backoff_delays()
-        while not self._closing.is_set():
-            with self._changed:
-                client = self._client
-                assert client is not None
-                # a learner that was started anew counts versions from 1 again: ask for whatever it has
-                subscription = self._subscription = client.subscribe_policy()
-            try:
-                for policy in subscription:
-                    delays = backoff_delays()
-                    self._on_contact()
-                    with self._changed:
-                        if self._client is not client:
-                            break
-                        self._policy = policy
-                        self._changed.notify_all()
-            except RETRYABLE as error:
-                logger.debug("lost the policy stream of %s: %s", self._address, error)
-            else:
-                with self._changed:
-                    if self._client is client:
-                        self._ended = self._ended or not self._closing.is_set()
-                        self._changed.notify_all()
-                        return
-            with self._changed:
-                self._subscription = None
-                self._await_other_client(client, next(delays))
-                if self._is_over():
-                    return

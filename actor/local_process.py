@@ -22,7 +22,8 @@ from pathlib import Path
 from actor.acting_loop import act_until_stopped, make_offer
 from actor.connection import LearnerConnection
 from actor.environments.failures import EnvironmentFailedError
-from actor.environments.make import EnvFactory, make_vector_env
+from actor.environments.make import EnvFactory
+from actor.environments.supply import EnvironmentSupply
 from actor.threads import limit_threads
 from services.allocator import reuse_large_buffers
 from services.errors import RollcastError
@@ -97,10 +98,9 @@ def _traceback_for_people(error: BaseException) -> str:
 
 
 def _act(plan: LocalActorPlan, stop: threading.Event) -> None:
-    vector_env = make_vector_env(plan.env_factory, plan.n_envs)
-    try:
+    with EnvironmentSupply(plan.env_factory, plan.n_envs) as environments:
         offer = make_offer(
-            vector_env,
+            environments,
             actor_id=plan.actor_id,
             network=plan.network,
             process_nonce=secrets.randbits(64),
@@ -111,12 +111,10 @@ def _act(plan: LocalActorPlan, stop: threading.Event) -> None:
             plan.address, offer, connect_timeout_s=30.0, reconnect_timeout_s=30.0, stop=stop
         ) as connection:
             try:
-                act_until_stopped(vector_env, connection, network=plan.network, stop=stop)
+                act_until_stopped(environments, connection, network=plan.network, stop=stop)
             except RollcastError:
                 if not stop.is_set():
                     raise
-    finally:
-        vector_env.close()
 
 
 def _end_with_parent(stop: threading.Event, socket_dir: Path) -> None:

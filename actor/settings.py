@@ -8,6 +8,9 @@ from pydantic import AfterValidator, Field
 
 from services.settings import EntryPointKwargs, ProcessSettings
 
+# As services.joining.MAX_ENVS_PER_ACTOR, whose module would load gymnasium for every --help.
+EnvsPerActor = Annotated[int, Field(ge=1, le=65536)]
+
 
 def _expand_name(name: str) -> str:
     return name.replace("{host}", socket.gethostname()).replace("{pid}", str(os.getpid()))
@@ -28,16 +31,14 @@ class EnvironmentSettings(ProcessSettings):
 
 
 class ActingSettings(EnvironmentSettings):
-    """How many environments at once: shared by every process that acts."""
+    """How environments are stepped: shared by every process that acts."""
 
-    envs_per_actor: Annotated[int, Field(ge=1, le=65536)] = Field(
-        64, description="Environments an actor steps at once, in one batched forward pass."
-    )
     vectorization: Literal["auto", "sync", "entry_point", "subprocess", "measure"] = Field(
         "auto",
-        description="How they are stepped: the environment's own vector_entry_point where it has one, else one after "
-        "the other (auto); one after the other (sync); the vector entry point or an error (entry_point); in processes, "
-        "one for each core (subprocess); or whichever of sync and subprocess is faster, found by trying (measure).",
+        description="How an actor's environments are stepped: the environment's own vector_entry_point where it has "
+        "one, else one after the other (auto); one after the other (sync); the vector entry point or an error "
+        "(entry_point); in processes, one for each core (subprocess); or whichever of sync and subprocess is faster, "
+        "found by trying (measure).",
     )
 
 
@@ -49,6 +50,11 @@ class ActorSettings(ActingSettings):
         "{host}-{pid}",
         description="This actor's name, in which {host} is the host's and {pid} the process's number; one that is "
         "started again under its name keeps its slot.",
+    )
+    envs_per_actor: EnvsPerActor | None = Field(
+        None,
+        description="Environments it steps at once, in one batched forward pass; empty: as many as the learner's "
+        "algorithm learns best from, which the learner says.",
     )
     network: str = Field(
         "auto",

@@ -163,6 +163,7 @@ class Learner:
             spaces=load.spaces,
             policy=PolicySpec(),
             n_rollout_steps=load.n_steps,
+            envs_per_actor=load.n_envs,
         )
         # nobody asks for the status here
         control: Any = None

@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from actor.settings import EnvsPerActor
 from learner.settings import LogLevel
 from services.settings import EntryPointKwargs, ProcessSettings
 
@@ -42,7 +43,7 @@ class RecordSettings(ProcessSettings):
     n_rollout_steps: Annotated[int, Field(ge=1)] = Field(
         32, description="T: environment steps in a rollout; a run that is to load the file must have the same."
     )
-    envs_per_actor: Annotated[int, Field(ge=1, le=65536)] = Field(8, description="B: environments played at once.")
+    envs_per_actor: EnvsPerActor = Field(8, description="B: environments played at once.")
     vectorization: Literal["auto", "sync", "entry_point", "subprocess", "measure"] = Field(
         "auto", description="How they are stepped, as for an actor."
     )

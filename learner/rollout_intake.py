@@ -1,6 +1,8 @@
 """Where rollouts come in: joins are agreed, duplicates dropped, credits given, the rest queued."""
 
+import dataclasses
 import logging
+import secrets
 import threading
 from collections.abc import Callable
 
@@ -37,6 +39,7 @@ class RolloutIntake:
         spaces: What every actor's environments must look like.
         policy: What every actor shall build.
         n_rollout_steps: T.
+        envs_per_actor: What an actor steps that leaves it to the learner.
         credit_version: The policy version that a rollout started on a credit given now must have at least; 0: any.
     """
 
@@ -48,6 +51,7 @@ class RolloutIntake:
         spaces: EnvironmentSpaces,
         policy: PolicySpec,
         n_rollout_steps: int,
+        envs_per_actor: int,
         credit_version: Callable[[], int] = lambda: 0,
     ) -> None:
         self._registry = registry
@@ -55,7 +59,10 @@ class RolloutIntake:
         self._spaces = spaces
         self._policy = policy
         self._n_rollout_steps = n_rollout_steps
+        self._envs_per_actor = envs_per_actor
         self._credit_version = credit_version
+        # Tells actors that come back whether it is this learner they come back to; 0 would say nothing.
+        self._nonce = secrets.randbelow(2**64 - 1) + 1
         self._ended = threading.Event()
         self._lock = threading.Lock()  # guards the counters
         self._duplicates = 0
@@ -93,6 +100,8 @@ class RolloutIntake:
                 f"{self._policy.network!r}: start both with the same"
             )
         check_spaces_match(self._spaces, offer.spaces, expected_side="the learner", offered_side=f"actor {name!r}")
+        if not offer.n_envs:
+            offer = dataclasses.replace(offer, n_envs=self._envs_per_actor)
         record = self._registry.join(offer)
         env_seed, agent_seed = self._registry.seeds(record)
         logger.info("actor %s joined: slot %d, incarnation %d", record.actor_id, record.slot, record.incarnation)
@@ -106,6 +115,8 @@ class RolloutIntake:
             agent_seed=agent_seed,
             policy=self._policy,
             max_message_bytes=MAX_MESSAGE_BYTES,
+            n_envs=offer.n_envs,
+            learner_nonce=self._nonce,
         )
 
     def open_stream(self, actor_id: str, incarnation: int, *, peer: str, cancel: Callable[[], None]) -> "IntakeStream":

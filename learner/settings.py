@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field
 from pydantic_settings import CliPositionalArg
 
-from actor.settings import ActingSettings, EnvironmentSettings
+from actor.settings import ActingSettings, EnvironmentSettings, EnvsPerActor
 from learner.algorithms.defaults import with_algorithm_defaults
 from learner.algorithms.dqn_settings import DqnSettings
 from learner.algorithms.impala_settings import ImpalaSettings
@@ -52,6 +52,11 @@ class LearnerSettings(EnvironmentSettings):
     )
     activation: Activation = Field("tanh", description="Activation of the MLP.")
     n_rollout_steps: Annotated[int, Field(ge=1)] = Field(32, description="T: environment steps in a rollout.")
+    envs_per_actor: EnvsPerActor = Field(
+        64,
+        description="Environments an actor steps at once, in one batched forward pass; so does one from elsewhere that "
+        "was not started with a number of its own.",
+    )
     batch_size: Annotated[int, Field(ge=1)] = Field(
         64, description="B: rollouts (trajectories of one environment) in a batch."
     )

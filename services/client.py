@@ -87,14 +87,14 @@ class LearnerClient:
             What the actor shall do.
 
         Raises:
-            InvalidInputError: A field is malformed.
+            InvalidInputError: A field is malformed, of the offer or of the agreement.
             SpacesMismatchError: The learner has other spaces.
             ProtocolMismatchError: The learner speaks another protocol, or has another network.
             LimitExceededError: The learner has as many actors as it takes.
             NotReadyError: The learner is starting or stopping: try again with backoff.
             LearnerUnreachableError: Nobody answers.
         """
-        return join_agreement_from_proto(self._call(self._rollouts.Join, join_offer_to_proto(offer)))
+        return join_agreement_from_proto(self._call(self._rollouts.Join, join_offer_to_proto(offer)), offer)
 
     def open_rollout_stream(self, actor_id: str, incarnation: int) -> RolloutUplink:
         """Opens the stream rollouts travel on; errors come out of its `responses`.

@@ -6,7 +6,7 @@ from typing import Final, get_args
 from rollcast.v1 import rollout_pb2
 
 from services.errors import InvalidInputError, ProtocolMismatchError
-from services.joining import PROTOCOL_VERSION, JoinAgreement, JoinOffer
+from services.joining import MAX_ENVS_PER_ACTOR, PROTOCOL_VERSION, JoinAgreement, JoinOffer
 from services.policies import Activation, PolicyHead, PolicySpec
 from services.space_codec import environment_spaces_from_proto, environment_spaces_to_proto
 from services.spaces import check_action_space_supported
@@ -54,7 +54,7 @@ def join_offer_from_proto(proto: rollout_pb2.JoinRequest, *, peer: str = "") -> 
 
     Raises:
         ProtocolMismatchError: The actor speaks another version of the protocol.
-        InvalidInputError: The name, the number of environments or the network is malformed.
+        InvalidInputError: The name or the network is malformed.
         InvalidSpaceError: A space is malformed or not supported.
         InvalidTensorError: A bound of a space is malformed.
     """
@@ -67,8 +67,6 @@ def join_offer_from_proto(proto: rollout_pb2.JoinRequest, *, peer: str = "") -> 
         raise InvalidInputError(
             f"actor_id is {proto.actor_id[:160]!r}; expected at most 128 characters of [A-Za-z0-9._-]; rename the actor"
         )
-    if proto.n_envs < 1:
-        raise InvalidInputError(f"n_envs is {proto.n_envs}; expected at least 1; set how many environments it steps")
     if not 0 < len(proto.network) <= _MAX_NETWORK_LENGTH:
         raise InvalidInputError(
             f"network has {len(proto.network)} characters; expected 'auto' or 'package.module:factory'; set it"
@@ -115,26 +113,36 @@ def join_agreement_to_proto(agreement: JoinAgreement) -> rollout_pb2.JoinRespons
             head="" if agreement.policy.head == "default" else agreement.policy.head,
         ),
         max_message_bytes=agreement.max_message_bytes,
+        n_envs=agreement.n_envs,
+        learner_nonce=agreement.learner_nonce,
     )
 
 
-def join_agreement_from_proto(proto: rollout_pb2.JoinResponse) -> JoinAgreement:
-    """Decodes a learner's agreement.
+def join_agreement_from_proto(proto: rollout_pb2.JoinResponse, offer: JoinOffer) -> JoinAgreement:
+    """Decodes a learner's agreement to an offer.
 
     Args:
         proto: The response.
+        offer: What the actor offered: where the response has no number of environments, the offered one is agreed.
 
     Returns:
         The agreement.
 
     Raises:
-        InvalidInputError: The learner gives no name, no incarnation, no work, or an activation or a head that is not
-            known.
+        InvalidInputError: The learner gives no name, no incarnation, no work, another number of environments than was
+            offered, or an activation or a head that is not known.
     """
     if not proto.actor_id or proto.incarnation < 1 or proto.n_rollout_steps < 1:
         raise InvalidInputError(
             f"the learner agreed to actor {proto.actor_id!r}, incarnation {proto.incarnation}, {proto.n_rollout_steps} "
             "steps a rollout; expected a name and numbers of at least 1; check that it is a rollcast learner"
+        )
+    n_envs = proto.n_envs or offer.n_envs
+    if not 1 <= n_envs <= MAX_ENVS_PER_ACTOR or offer.n_envs not in (0, n_envs):
+        raise InvalidInputError(
+            f"the learner agreed to {n_envs} environments for actor {proto.actor_id!r}, which offered "
+            f"{offer.n_envs or 'as many as it wants'}; expected what was offered, or 1 to {MAX_ENVS_PER_ACTOR}; "
+            "install the same rollcast on both sides, or set --envs-per-actor here"
         )
     activation = next((known for known in _ACTIVATIONS if known == proto.policy.activation), None)
     if activation is None:
@@ -164,4 +172,6 @@ def join_agreement_from_proto(proto: rollout_pb2.JoinResponse) -> JoinAgreement:
             head=head,
         ),
         max_message_bytes=proto.max_message_bytes,
+        n_envs=n_envs,
+        learner_nonce=proto.learner_nonce,
     )

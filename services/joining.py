@@ -7,6 +7,9 @@ from services.spaces import EnvironmentSpaces
 
 PROTOCOL_VERSION = 1
 
+# Environments of one actor. A learner that asks for more is not believed.
+MAX_ENVS_PER_ACTOR = 65536
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinOffer:
@@ -37,3 +40,5 @@ class JoinAgreement:
     agent_seed: int
     policy: PolicySpec
     max_message_bytes: int
+    n_envs: int = 0
+    learner_nonce: int = 0

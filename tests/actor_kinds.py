@@ -28,7 +28,6 @@ class RemoteWithProcesses(RemoteDistributedActors):
 
     def __init__(self, env_factory: EnvironmentFactory, policy: TorchPolicy, *args: object, **kwargs: object) -> None:
         self._n_processes = kwargs.pop("n_actors")
-        self._envs_per_actor = kwargs.pop("envs_per_actor")
         self._dialled_env = env_factory
         self.processes: list[subprocess.Popen[bytes]] = []
         super().__init__(policy, *args, addresses=("127.0.0.1:0",), **kwargs)
@@ -38,9 +37,8 @@ class RemoteWithProcesses(RemoteDistributedActors):
             return
         super().start()
         for index in range(self._n_processes):
-            self.processes.append(
-                spawn_actor(self._dialled_env, self.addresses[0], f"remote-{index}", self._envs_per_actor)
-            )
+            # how many environments they step, they hear when they join
+            self.processes.append(spawn_actor(self._dialled_env, self.addresses[0], f"remote-{index}"))
 
     def stop(self) -> None:
         super().stop()
@@ -51,12 +49,10 @@ class RemoteWithProcesses(RemoteDistributedActors):
         self.processes = []
 
 
-def spawn_actor(
-    env_factory: EnvironmentFactory, address: str, actor_id: str, envs_per_actor: int, *options: str
-) -> subprocess.Popen[bytes]:
+def spawn_actor(env_factory: EnvironmentFactory, address: str, actor_id: str, *options: str) -> subprocess.Popen[bytes]:
     """Starts an actor process as a user would: `python -m actor ...`."""
     command = [sys.executable, "-m", "actor", "--learner-address", address, "--env-id", env_factory.env_id]
-    command += ["--actor-id", actor_id, "--envs-per-actor", str(envs_per_actor), "--log-level", "WARNING", *options]
+    command += ["--actor-id", actor_id, "--log-level", "WARNING", *options]
     return subprocess.Popen(command, cwd=ROOT, env=environment())
 
 

@@ -108,6 +108,7 @@ class DockerDistributedActors(ServedDistributedActors):
             addresses=addresses,
             actor_env_seeds=check_seeds("actor_env_seeds", actor_env_seeds, n_actors),
             actor_agent_seeds=check_seeds("actor_agent_seeds", actor_agent_seeds, n_actors),
+            envs_per_actor=envs_per_actor,
             seed=seed,
             max_actors=max_actors,
             max_policy_lag=max_policy_lag,

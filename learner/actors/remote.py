@@ -16,6 +16,7 @@ class RemoteDistributedActors(ServedDistributedActors):
         batch_size: B, in trajectories.
         queue_out_of_sync_factor: Times `batch_size`, the capacity of the queue.
         addresses: Where to listen: `host:port` or `unix:/path`.
+        envs_per_actor: Environments that an actor steps at once, unless it was started with a number of its own.
         seed: From which the actors' seeds derive.
         max_actors: Actors that may be alive at once.
         max_policy_lag: Rollouts that are more versions old are dropped and counted; None: none is.
@@ -32,6 +33,7 @@ class RemoteDistributedActors(ServedDistributedActors):
         queue_out_of_sync_factor: float = 1.0,
         *,
         addresses: Sequence[str],
+        envs_per_actor: int = 64,
         seed: int = 0,
         max_actors: int = 64,
         max_policy_lag: int | None = None,
@@ -47,6 +49,7 @@ class RemoteDistributedActors(ServedDistributedActors):
             batch_size,
             queue_out_of_sync_factor,
             addresses=addresses,
+            envs_per_actor=envs_per_actor,
             seed=seed,
             max_actors=max_actors,
             max_policy_lag=max_policy_lag,

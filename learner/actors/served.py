@@ -14,6 +14,7 @@ from learner.publisher import PolicyPublisher
 from learner.rollout_intake import RolloutIntake
 from learner.rollout_queue import RolloutQueue, RolloutSlice
 from services.errors import CollectInterruptedError, CollectTimeoutError, ConfigurationError
+from services.joining import MAX_ENVS_PER_ACTOR
 from services.learner_service import LearnerControl
 from services.policies import PolicyState
 from services.replay_service import ReplaySource
@@ -61,6 +62,7 @@ class ServedDistributedActors(DistributedActors):
         addresses: Where to listen: `host:port` (port 0: any free one) or `unix:/path`.
         actor_env_seeds: Seeds of the environments by slot; derived from `seed` where None.
         actor_agent_seeds: Seeds of the sampling by slot; likewise.
+        envs_per_actor: Environments that actors step which leave it to the learner.
         seed: From which all other seeds derive.
         max_actors: Actors that may be alive at once.
         max_policy_lag: Trajectories that are more versions old are dropped, counted and warned of; None: none is.
@@ -83,6 +85,7 @@ class ServedDistributedActors(DistributedActors):
         addresses: Sequence[str],
         actor_env_seeds: Sequence[int] = (),
         actor_agent_seeds: Sequence[int] = (),
+        envs_per_actor: int,
         seed: int = 0,
         max_actors: int = 64,
         max_policy_lag: int | None = None,
@@ -94,6 +97,9 @@ class ServedDistributedActors(DistributedActors):
         super().__init__(
             env_factory, policy, n_rollout_steps, n_actors, batch_size, collect_timeout_s=collect_timeout_s
         )
+        if not 1 <= envs_per_actor <= MAX_ENVS_PER_ACTOR:
+            raise ConfigurationError(f"envs_per_actor is {envs_per_actor}; expected 1 to {MAX_ENVS_PER_ACTOR}")
+        self._envs_per_actor = envs_per_actor
         self._capacity = queue_capacity(batch_size, queue_out_of_sync_factor)
         self._addresses = tuple(addresses)
         self._seed = seed
@@ -143,6 +149,7 @@ class ServedDistributedActors(DistributedActors):
             spaces=self.policy.spaces,
             policy=self.policy.spec,
             n_rollout_steps=self.n_rollout_steps,
+            envs_per_actor=self._envs_per_actor,
             credit_version=(lambda: publisher.version) if self._bounded_staleness else lambda: 0,
         )
         control = self._control or UnsteeredControl(self)

@@ -82,6 +82,7 @@ class SubprocDistributedActors(ServedDistributedActors):
             addresses=addresses,
             actor_env_seeds=check_seeds("actor_env_seeds", actor_env_seeds, n_actors),
             actor_agent_seeds=check_seeds("actor_agent_seeds", actor_agent_seeds, n_actors),
+            envs_per_actor=envs_per_actor,
             seed=seed,
             max_actors=max_actors,
             max_policy_lag=max_policy_lag,
@@ -91,7 +92,6 @@ class SubprocDistributedActors(ServedDistributedActors):
             actor_names=[f"local-{slot}" for slot in range(n_actors)],
         )
         self._local_env_factory = env_factory
-        self._envs_per_actor = envs_per_actor
         self._start_method = start_method
         self._max_restarts = max_restarts if on_actor_failure == "restart" else 0
         self._log_level = log_level

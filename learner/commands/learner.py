@@ -37,6 +37,7 @@ def learner(settings: ServingSettings, console: Console) -> int:
             actors_batch_size(settings),
             settings.queue_out_of_sync_factor,
             addresses=(settings.address,),
+            envs_per_actor=settings.envs_per_actor,
             seed=settings.seed,
             max_actors=settings.max_actors,
             max_policy_lag=settings.max_policy_lag,

@@ -1,6 +1,7 @@
 """Messages whose bytes are part of the contract; `python -m tests.contract.golden_messages` writes them anew."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +81,7 @@ def golden_messages() -> Mapping[str, bytes]:
         policy=PolicySpec(),
         max_message_bytes=8,
     )
+    agreement_of_a_learner = replace(agreement, n_envs=9, learner_nonce=10)
     status = LearnerStatus(phase=Phase.PAUSED, waiting_for="x", env_steps=1, mean_return=0.0, algorithm="impala")
     actor = ActorInfo(actor_id="golden", slot=1, incarnation=2, state=ActorState.LOST, idle_s=0.5)
     messages = {
@@ -89,6 +91,7 @@ def golden_messages() -> Mapping[str, bytes]:
     messages["space"] = space_to_proto(SPACE).SerializeToString()
     messages["join_request"] = join_offer_to_proto(offer).SerializeToString()
     messages["join_response"] = join_agreement_to_proto(agreement).SerializeToString()
+    messages["join_response_of_a_learner"] = join_agreement_to_proto(agreement_of_a_learner).SerializeToString()
     messages["learner_status"] = status_to_proto(status).SerializeToString()
     messages["actor_info"] = actor_to_proto(actor).SerializeToString()
     header = RecordingHeader(

@@ -180,24 +180,23 @@ class TestImages:
         assert output.decode().startswith("rollcast ")
 
 
-def off_policy(algorithm, env_id, total_steps, envs_per_actor, **more):
-    """As `rollcast train` would: an actor from elsewhere does not know the algorithm, and takes 64 environments."""
+def off_policy(algorithm, env_id, total_steps, **more):
     return {
         "ROLLCAST_ALGORITHM": algorithm,
         "ROLLCAST_ENV_ID": env_id,
         "ROLLCAST_TOTAL_STEPS": str(total_steps),
-        "ROLLCAST_ENVS_PER_ACTOR": str(envs_per_actor),
         **more,
     }
 
 
-def learn_off_policy(compose):
-    """Trains to the end, and returns the run's folder."""
+def learn_off_policy(compose, envs_per_actor):
+    """Trains to the end, with actors that hear from the learner how many environments, and returns the run's folder."""
     compose.up(n_actors=2)
     with Watch(compose.address()) as watch:
         watch.wait_for_training(2)
         wait_until(lambda: watch.client.status().replay.sampled > 0, "batches from the replay buffer")
         watch.wait_for_progress()
+        assert {info.n_envs for info in watch.client.actors()} == {envs_per_actor}
     ended = {"runs-folder": [0], "learner": [0], "actor": [0, 0]}
     wait_until(lambda: compose.exit_codes() == ended, "the end of training", 240)
     (run,) = compose.runs.iterdir()
@@ -205,9 +204,9 @@ def learn_off_policy(compose):
 
 
 # Random actions return about -1200.
-@pytest.mark.parametrize("compose", [off_policy("sac", "Pendulum-v1", 8_000, 1)], indirect=True)
+@pytest.mark.parametrize("compose", [off_policy("sac", "Pendulum-v1", 8_000)], indirect=True)
 def test_sac_is_a_setting_of_the_same_stack(compose, tmp_path):
-    run = learn_off_policy(compose)
+    run = learn_off_policy(compose, envs_per_actor=1)
     figures = tmp_path / "evaluation.json"
     done = rollcast("evaluate", run, "--n-episodes", 20, "--summary-json", figures)
     assert done.returncode == 0, done.stderr
@@ -216,8 +215,8 @@ def test_sac_is_a_setting_of_the_same_stack(compose, tmp_path):
 
 # Random actions return 22. One policy may be worse than the last; the mean of 100 training episodes is steadier.
 @pytest.mark.parametrize(
-    "compose", [off_policy("dqn", "CartPole-v1", 150_000, 4, ROLLCAST_STOP_RETURN="150")], indirect=True
+    "compose", [off_policy("dqn", "CartPole-v1", 150_000, ROLLCAST_STOP_RETURN="150")], indirect=True
 )
 def test_dqn_is_a_setting_of_the_same_stack(compose):
-    learn_off_policy(compose)
+    learn_off_policy(compose, envs_per_actor=4)
     assert "(solved: 150 over 100 episodes)" in compose.run("logs", "--no-color", "learner")

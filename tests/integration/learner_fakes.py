@@ -1,6 +1,7 @@
 """A learner in memory, behind the three Protocols, and a server that serves it."""
 
 import contextlib
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -111,6 +112,7 @@ class FakeSink:
         self.credit = 4
         self.waiting = 0
         self.ended = False
+        self.learner_nonce = 1
         self.join_error: Exception | None = None
         self.accept_error: Exception | None = None
 
@@ -128,8 +130,10 @@ class FakeSink:
             agent_seed=2,
             policy=PolicySpec(),
             max_message_bytes=4 << 20,
+            n_envs=offer.n_envs or 2,
         )
-        return self.joined.setdefault(offer.actor_id, agreement)
+        known = self.joined.setdefault(offer.actor_id, agreement)
+        return dataclasses.replace(known, learner_nonce=self.learner_nonce)
 
     def open_stream(self, actor_id: str, incarnation: int, *, peer: str, cancel: Callable[[], None]) -> FakeStream:
         assert peer

@@ -21,8 +21,12 @@ def learner(port: int, run_dir: Path, *options: object) -> tuple[object, ...]:
     )
 
 
+def untold_actor(port: int, *options: object) -> tuple[object, ...]:
+    return ("actor", "--learner-address", f"127.0.0.1:{port}", *options)
+
+
 def actor(port: int, *options: object) -> tuple[object, ...]:
-    return ("actor", "--learner-address", f"127.0.0.1:{port}", "--envs-per-actor", 8, *options)
+    return untold_actor(port, "--envs-per-actor", 8, *options)
 
 
 def status_of(client: LearnerClient) -> LearnerStatus | None:
@@ -81,6 +85,21 @@ def test_an_actor_that_comes_back_keeps_its_slot(tmp_path: Path):
         assert info.slot == 0
 
 
+def test_an_actor_that_was_not_told_steps_as_many_environments_as_the_algorithm_wants(tmp_path: Path):
+    port = free_port()
+    learning = learner(port, tmp_path / "run", "--algorithm", "dqn")
+    with running(*learning), LearnerClient(f"127.0.0.1:{port}") as client:
+        wait_until(lambda: status_of(client) is not None, "the learner", 40)
+        with (
+            running(*untold_actor(port, "--actor-id", "untold")),
+            running(*untold_actor(port, "--actor-id", "told", "--envs-per-actor", 3)),
+        ):
+            wait_until(
+                lambda: len(client.actors()) == 2 and all(info.rollouts > 1 for info in client.actors()), "rollouts", 40
+            )
+        assert {info.actor_id: info.n_envs for info in client.actors()} == {"untold": 4, "told": 3}
+
+
 def test_actors_end_with_training(tmp_path: Path):
     port = free_port()
     with running(*actor(port)) as acting:
@@ -137,13 +156,15 @@ def test_a_network_of_ones_own(tmp_path: Path):
 def test_a_learner_without_the_environment_asks_the_first_actor(tmp_path: Path):
     port = free_port()
     options = ("--spaces-from", "first_actor", "--env-id", "not.installed:here", "--total-steps", 20000)
+    options = (*options, "--envs-per-actor", 8)
     with running(*learner(port, tmp_path / "run", *options)) as learning:
         with LearnerClient(f"127.0.0.1:{port}") as client:
             wait_until(lambda: status_of(client) is not None, "the learner", 40)
             assert client.status().phase is Phase.STARTING
             assert "the first actor" in client.status().waiting_for
-        done = rollcast(*actor(port))
+        done = rollcast(*untold_actor(port))
         assert done.returncode == 0, done.stderr
+        assert "8 environments" in done.stderr
         assert learning.wait(10) == 0
     played = rollcast("evaluate", tmp_path / "run", "--env-id", "CartPole-v1", "--n-episodes", 2)
     assert played.returncode == 0, played.stderr

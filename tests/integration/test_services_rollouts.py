@@ -64,7 +64,6 @@ def test_join_is_idempotent(client):
     ("changes", "error"),
     [
         ({"actor_id": "a b"}, InvalidInputError),
-        ({"n_envs": 0}, InvalidInputError),
         ({"protocol_version": 9}, ProtocolMismatchError),
         ({"spaces": PIXELS}, SpacesMismatchError),
         (

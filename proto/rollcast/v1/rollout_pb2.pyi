@@ -31,7 +31,7 @@ class JoinRequest(_message.Message):
     def __init__(self, actor_id: _Optional[str] = ..., process_nonce: _Optional[int] = ..., protocol_version: _Optional[int] = ..., software_version: _Optional[str] = ..., substeps: _Optional[_Iterable[_Union[_space_pb2.SubstepSpaces, _Mapping]]] = ..., n_envs: _Optional[int] = ..., network: _Optional[str] = ..., incarnation: _Optional[int] = ..., acknowledged_sequence: _Optional[int] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
-    __slots__ = ("actor_id", "slot", "incarnation", "acknowledged_sequence", "n_rollout_steps", "env_seed", "agent_seed", "policy", "max_message_bytes")
+    __slots__ = ("actor_id", "slot", "incarnation", "acknowledged_sequence", "n_rollout_steps", "env_seed", "agent_seed", "policy", "max_message_bytes", "n_envs", "learner_nonce")
     ACTOR_ID_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -41,6 +41,8 @@ class JoinResponse(_message.Message):
     AGENT_SEED_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    N_ENVS_FIELD_NUMBER: _ClassVar[int]
+    LEARNER_NONCE_FIELD_NUMBER: _ClassVar[int]
     actor_id: str
     slot: int
     incarnation: int
@@ -50,7 +52,9 @@ class JoinResponse(_message.Message):
     agent_seed: int
     policy: PolicySpec
     max_message_bytes: int
-    def __init__(self, actor_id: _Optional[str] = ..., slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., acknowledged_sequence: _Optional[int] = ..., n_rollout_steps: _Optional[int] = ..., env_seed: _Optional[int] = ..., agent_seed: _Optional[int] = ..., policy: _Optional[_Union[PolicySpec, _Mapping]] = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
+    n_envs: int
+    learner_nonce: int
+    def __init__(self, actor_id: _Optional[str] = ..., slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., acknowledged_sequence: _Optional[int] = ..., n_rollout_steps: _Optional[int] = ..., env_seed: _Optional[int] = ..., agent_seed: _Optional[int] = ..., policy: _Optional[_Union[PolicySpec, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., n_envs: _Optional[int] = ..., learner_nonce: _Optional[int] = ...) -> None: ...
 
 class PolicySpec(_message.Message):
     __slots__ = ("network", "hidden_sizes", "activation", "head")

@@ -40,7 +40,7 @@ class Intake:
         self.queue = RolloutQueue(capacity)
         self.registry = ActorRegistry(max_actors=4, seed=0)
         self.intake = RolloutIntake(
-            self.registry, self.queue, spaces=CARTPOLE_LIKE, policy=PolicySpec(), n_rollout_steps=3
+            self.registry, self.queue, spaces=CARTPOLE_LIKE, policy=PolicySpec(), n_rollout_steps=3, envs_per_actor=4
         )
 
     def join_and_open(self, **changes: object) -> IntakeStream:
@@ -56,6 +56,20 @@ def test_join_agrees_on_the_work():
     agreement = Intake().intake.join(offer())
     assert (agreement.slot, agreement.incarnation, agreement.n_rollout_steps) == (0, 1, 3)
     assert agreement.env_seed != agreement.agent_seed
+
+
+def test_an_actor_steps_its_own_number_of_environments_or_the_learners():
+    intake = Intake()
+    assert intake.intake.join(offer(n_envs=3)).n_envs == 3
+    assert intake.join_and_open(actor_id="b", process_nonce=2, n_envs=0).n_envs == 4
+    assert [info.n_envs for info in intake.registry.infos()] == [3, 4]
+
+
+def test_every_learner_is_another():
+    intake = Intake()
+    nonces = [intake.intake.join(offer(actor_id=name)).learner_nonce for name in "ab"]
+    assert nonces[0] == nonces[1] != 0
+    assert Intake().intake.join(offer()).learner_nonce != nonces[0]
 
 
 def test_join_refuses_other_spaces_and_names_the_place():

@@ -98,7 +98,9 @@ def test_a_rollout_is_at_most_so_many_updates_old(
     assume(n_envs <= capacity)
     learner = Learner(capacity, batch_size)
     registry = ActorRegistry(max_actors=n_actors, seed=0)
-    intake = RolloutIntake(registry, learner.queue, spaces=CARTPOLE_LIKE, policy=PolicySpec(), n_rollout_steps=1)
+    intake = RolloutIntake(
+        registry, learner.queue, spaces=CARTPOLE_LIKE, policy=PolicySpec(), n_rollout_steps=1, envs_per_actor=1
+    )
     actors = [Actor(index, intake, learner, n_envs) for index in range(n_actors)]
     on_their_way: list[tuple[IntakeStream, Rollout]] = []
     for round_number in range(60):

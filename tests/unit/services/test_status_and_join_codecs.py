@@ -41,6 +41,8 @@ AGREEMENT = JoinAgreement(
     agent_seed=6,
     policy=PolicySpec(network="m:f", hidden_sizes=(8, 9), activation="relu", head="q_values"),
     max_message_bytes=7,
+    n_envs=3,
+    learner_nonce=2**64 - 1,
 )
 
 
@@ -114,7 +116,33 @@ def test_unknown_enum_values_are_refused():
 
 def test_join_round_trips():
     assert join_offer_from_proto(join_offer_to_proto(OFFER), peer="p") == dataclasses.replace(OFFER, peer="p")
-    assert join_agreement_from_proto(join_agreement_to_proto(AGREEMENT)) == AGREEMENT
+    assert join_agreement_from_proto(join_agreement_to_proto(AGREEMENT), OFFER) == AGREEMENT
+
+
+def test_an_actor_may_leave_the_number_of_environments_to_the_learner():
+    any_number = dataclasses.replace(OFFER, n_envs=0)
+    assert join_offer_from_proto(join_offer_to_proto(any_number)) == any_number
+    assert join_agreement_from_proto(join_agreement_to_proto(AGREEMENT), any_number).n_envs == 3
+
+
+def test_a_learner_from_before_the_number_was_agreed_takes_what_was_offered():
+    proto = join_agreement_to_proto(dataclasses.replace(AGREEMENT, n_envs=0, learner_nonce=0))
+    agreement = join_agreement_from_proto(proto, OFFER)
+    assert (agreement.n_envs, agreement.learner_nonce) == (OFFER.n_envs, 0)
+
+
+@pytest.mark.parametrize(
+    ("offered", "agreed", "message"),
+    [
+        (3, 4, "agreed to 4 environments for actor 'a', which offered 3; expected what was offered"),
+        (0, 0, "agreed to 0 environments for actor 'a', which offered as many as it wants"),
+        (0, 65537, "agreed to 65537 .* or 1 to 65536"),
+    ],
+)
+def test_a_number_of_environments_that_cannot_be_agreed_is_refused(offered: int, agreed: int, message: str):
+    proto = join_agreement_to_proto(dataclasses.replace(AGREEMENT, n_envs=agreed))
+    with pytest.raises(InvalidInputError, match=message):
+        join_agreement_from_proto(proto, dataclasses.replace(OFFER, n_envs=offered))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +151,6 @@ def test_join_round_trips():
         ({"actor_id": "a b"}, InvalidInputError, "'a b'"),
         ({"actor_id": "a\n"}, InvalidInputError, "actor_id"),
         ({"actor_id": "a" * 129}, InvalidInputError, "128 characters"),
-        ({"n_envs": 0}, InvalidInputError, "n_envs is 0"),
         ({"network": ""}, InvalidInputError, "network"),
         ({"protocol_version": 2}, ProtocolMismatchError, "version 2; expected 1"),
         ({"substeps": []}, InvalidSpaceError, "no substep"),
@@ -145,18 +172,18 @@ def test_heads_travel_and_the_default_is_the_absent_one(head):
     agreement = dataclasses.replace(AGREEMENT, policy=PolicySpec(head=head))
     proto = join_agreement_to_proto(agreement)
     assert proto.policy.head == ("" if head == "default" else head)
-    assert join_agreement_from_proto(proto) == agreement
+    assert join_agreement_from_proto(proto, OFFER) == agreement
     proto.policy.head = head  # spelt out, as another learner may
-    assert join_agreement_from_proto(proto) == agreement
+    assert join_agreement_from_proto(proto, OFFER) == agreement
 
 
 def test_malformed_agreements_are_refused():
     proto = join_agreement_to_proto(AGREEMENT)
     proto.policy.head = "gaussian"
     with pytest.raises(InvalidInputError, match="head 'gaussian'; expected one of \\['default', "):
-        join_agreement_from_proto(proto)
+        join_agreement_from_proto(proto, OFFER)
     proto.policy.activation = "gelu"
     with pytest.raises(InvalidInputError, match="'gelu'"):
-        join_agreement_from_proto(proto)
+        join_agreement_from_proto(proto, OFFER)
     with pytest.raises(InvalidInputError, match="incarnation 0"):
-        join_agreement_from_proto(rollout_pb2.JoinResponse(actor_id="a"))
+        join_agreement_from_proto(rollout_pb2.JoinResponse(actor_id="a"), OFFER)
