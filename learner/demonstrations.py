@@ -3,13 +3,11 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
+from learner.recutter import Recutter
 from learner.replay.buffer import ReplayBuffer
 from services.errors import ConfigurationError, InvalidRolloutError
-from services.rollout_file import read_rollouts
 from services.rollouts import EpisodeStatistics, Rollout
-from services.spaces import EnvironmentSpaces
 
 logger = logging.getLogger(__name__)
 
@@ -29,32 +27,6 @@ class Demonstrations:
     episodes: tuple[EpisodeStatistics, ...]
 
 
-def read_demonstrations(path: Path, spaces: EnvironmentSpaces, *, n_rollout_steps: int) -> Iterator[Rollout]:
-    """Reads the rollouts of a file for a buffer.
-
-    Args:
-        path: The file; see `services.rollout_file`.
-        spaces: Of the buffer.
-        n_rollout_steps: T, likewise.
-
-    Yields:
-        The rollouts.
-
-    Raises:
-        ConfigurationError: The file cannot be opened, or its rollouts are of another length.
-        RecordingError: It is not a recording, or not whole.
-        SpacesMismatchError: It was recorded with other spaces.
-        ProtocolMismatchError: It follows another version of the protocol.
-    """
-    for rollout in read_rollouts(path, spaces):
-        if rollout.n_steps != n_rollout_steps:
-            raise ConfigurationError(
-                f"{path} has rollouts of {rollout.n_steps} steps; expected n_rollout_steps {n_rollout_steps}, as the "
-                f"replay buffer takes them; say --n-rollout-steps {rollout.n_steps} here, or record again"
-            )
-        yield rollout
-
-
 def load_demonstrations(
     buffer: ReplayBuffer,
     rollouts: Iterable[Rollout],
@@ -64,9 +36,12 @@ def load_demonstrations(
 ) -> Demonstrations:
     """Fills an empty buffer; its rate limiter goes on as if actors had filled it up to its `min_size`.
 
+    Rollouts of another T than the buffer's are joined and cut, by a `Recutter`. Of those that are stored whole, what is
+    left at the end of a trajectory is dropped, and a warning says how much; of transitions nothing is.
+
     Args:
         buffer: The buffer; nobody else uses it yet.
-        rollouts: Of its spaces and its T, of any number of environments.
+        rollouts: Of its spaces, of any T and any number of environments; as `read_rollouts` yields them.
         source: Where they come from, for messages.
         announce: Called with what was loaded, in a line for people.
 
@@ -81,6 +56,7 @@ def load_demonstrations(
     """
     episodes: list[EpisodeStatistics] = []
     n_rollouts = 0
+    recutter = Recutter(buffer.n_rollout_steps, fills_up=buffer.entry == "transitions")
 
     def counted() -> Iterator[Rollout]:
         nonlocal n_rollouts
@@ -90,7 +66,7 @@ def load_demonstrations(
             yield rollout
 
     try:
-        n_entries = buffer.load(counted())
+        n_entries = buffer.load(recutter.recut(counted()))
     except InvalidRolloutError as error:
         raise InvalidRolloutError(f"{source}: {error}") from error
     if not n_rollouts:
@@ -99,8 +75,17 @@ def load_demonstrations(
     n_missing = max(info.limiter.min_size - info.size, 0)
     announce(
         f"initial data: {n_entries:,} entries of {n_rollouts:,} rollouts, {len(episodes):,} episodes, from {source}; "
-        + (f"actors act at random for {n_missing:,} more" if n_missing else "nothing is played at random")
+        + (f"it can be sampled after {n_missing:,} more" if n_missing else "it can be sampled at once")
     )
+    if recutter.n_dropped:
+        logger.warning(
+            "%s has trajectories that are no multiple of %d steps: %d steps at their ends are dropped, because the "
+            "replay buffer keeps whole rollouts; record with --n-rollout-steps %d to keep them",
+            source,
+            buffer.n_rollout_steps,
+            recutter.n_dropped,
+            buffer.n_rollout_steps,
+        )
     if n_entries > info.size:
         logger.warning(
             "%s has %d entries, and the replay buffer of %d has kept the newest %d: raise --replay.capacity for more",

@@ -41,7 +41,7 @@ class RecordSettings(ProcessSettings):
         None, description="As of rollcast train. Default: the run's, or shared."
     )
     n_rollout_steps: Annotated[int, Field(ge=1)] = Field(
-        32, description="T: environment steps in a rollout; a run that is to load the file must have the same."
+        32, description="T: environment steps in a rollout; a run that loads the file may have another."
     )
     envs_per_actor: EnvsPerActor = Field(8, description="B: environments played at once.")
     vectorization: Literal["auto", "sync", "entry_point", "subprocess", "measure"] = Field(

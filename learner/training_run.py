@@ -23,7 +23,7 @@ from learner.algorithms.impala import Impala
 from learner.algorithms.sac import Sac
 from learner.algorithms.schedules import linear
 from learner.control import TrainingControl
-from learner.demonstrations import load_demonstrations, read_demonstrations
+from learner.demonstrations import load_demonstrations
 from learner.experience import ExperienceSource, FreshExperience
 from learner.replay.buffer import ReplayBuffer
 from learner.replay.served import ServedReplay
@@ -34,6 +34,7 @@ from learner.trainer import Schedule, Trainer, TrainingSummary
 from learner.writers import JsonLinesWriter, TensorBoardWriter
 from services.errors import AddressInUseError, ConfigurationError
 from services.policies import PolicySpec
+from services.rollout_file import read_rollouts
 from services.spaces import EnvironmentSpaces
 
 logger = logging.getLogger(__name__)
@@ -173,7 +174,7 @@ def load_initial_data(
     """Fills the buffer from the file that the settings name, where they name one.
 
     Raises:
-        ConfigurationError: There is no buffer to fill, the file cannot be opened, or has rollouts of another length.
+        ConfigurationError: There is no buffer to fill, or the file cannot be opened, or has no rollouts.
         RecordingError: The file is not whole.
         SpacesMismatchError: It was recorded with other spaces.
     """
@@ -186,8 +187,7 @@ def load_initial_data(
             f"--initial-data: {str(path)!r} with --algorithm {settings.algorithm}, which learns from fresh rollouts "
             f"and has no replay buffer; expected {off_policy}; choose one of them, or leave --initial-data out"
         )
-    rollouts = read_demonstrations(path, spaces, n_rollout_steps=settings.n_rollout_steps)
-    load_demonstrations(buffer, rollouts, source=str(path), announce=announce)
+    load_demonstrations(buffer, read_rollouts(path, spaces), source=str(path), announce=announce)
 
 
 def make_experience(

@@ -15,12 +15,13 @@ from actor.statistics.events import LogStatsLevel
 from learner.actors.base import DistributedActors
 from learner.actors.subproc import SubprocDistributedActors
 from learner.batch import Batch
-from learner.demonstrations import load_demonstrations, read_demonstrations
+from learner.demonstrations import load_demonstrations
 from learner.replay.batches import to_batch
 from learner.replay.buffer import ReplayBuffer
 from learner.replay.replay_settings import ReplaySettings
 from services.errors import ConfigurationError, NotReadyError
 from services.policies import PolicyState
+from services.rollout_file import read_rollouts
 from services.rollouts import Rollout
 
 # What fills a buffer: None acts at random, a state_dict plays; a file of rollouts, or what returns some, is loaded.
@@ -170,7 +171,7 @@ class BaseDistributedWorkersWithBuffer:
 
         Raises:
             ConfigurationError: The size is above the buffer's, or below `batch_size`; or the demonstrations cannot be
-                opened, are none, or have another T.
+                opened, or are none.
             RecordingError: The file of demonstrations is not whole; nothing of it is in the buffer.
             SpacesMismatchError: It was recorded with other spaces.
         """
@@ -223,9 +224,7 @@ class BaseDistributedWorkersWithBuffer:
 
     def _load(self, demonstrations: Path | Callable[[], Iterable[Rollout]]) -> None:
         if isinstance(demonstrations, Path):
-            rollouts: Iterable[Rollout] = read_demonstrations(
-                demonstrations, self._policy.spaces, n_rollout_steps=self.actors.n_rollout_steps
-            )
+            rollouts: Iterable[Rollout] = read_rollouts(demonstrations, self._policy.spaces)
             source = str(demonstrations)
         else:
             rollouts, source = demonstrations(), "the callable given as initial_sampling_policy"

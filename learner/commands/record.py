@@ -195,8 +195,7 @@ def _training(settings: RecordSettings, env_factory: EnvironmentFactory) -> str:
     words = ["rollcast", "train", "--algorithm", "sac", "--env-id", env_factory.env_id]
     if env_factory.env_kwargs:
         words += ["--env-kwargs", json.dumps(dict(env_factory.env_kwargs))]
-    words += ["--n-rollout-steps", str(settings.n_rollout_steps), "--initial-data", str(settings.output)]
-    return shlex.join(words)
+    return shlex.join([*words, "--initial-data", str(settings.output)])
 
 
 @contextlib.contextmanager

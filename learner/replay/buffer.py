@@ -5,7 +5,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import torch
@@ -109,6 +109,7 @@ class ReplayBuffer:
         device = _device_of_columns(settings, learner_device)
         self._planned = plan_size(settings, self._layout, batch_size=batch_size, device=device)
         announce(f"replay buffer: {self._planned}; {describe_available(device)}")
+        self._entry = settings.entry
         self._changed = threading.Condition()  # guards everything below
         max_insert = n_envs * (n_rollout_steps if settings.entry == "transitions" else 1)
         self._max_trajectories = sys.maxsize if settings.samples_per_insert is None else n_envs
@@ -123,6 +124,16 @@ class ReplayBuffer:
         self._times_sampled = None if most is None else TimesSampled(self._store.n_slots, most)
         self._rings: dict[int, SampleRing] = {}
         self._ignored_updates = 0
+
+    @property
+    def n_rollout_steps(self) -> int:
+        """T of every rollout."""
+        return self._layout.n_rollout_steps
+
+    @property
+    def entry(self) -> Literal["transitions", "rollouts"]:
+        """What an entry is."""
+        return self._entry
 
     @property
     def max_trajectories(self) -> int:

@@ -13,7 +13,7 @@ from actor.rollout_worker import RolloutWorker
 from actor.statistics.events import EpisodeEvents, LogStatsLevel
 from learner.actors.sequential import SequentialDistributedActors
 from learner.actors.with_buffer import BaseDistributedWorkersWithBuffer
-from learner.demonstrations import load_demonstrations, read_demonstrations
+from learner.demonstrations import load_demonstrations
 from learner.replay.buffer import ReplayBuffer
 from learner.replay.replay_settings import ReplaySettings
 from learner.replayed_experience import MAX_TRAJECTORIES, ReplayedExperience
@@ -29,7 +29,7 @@ from services.errors import (
 )
 from services.policies import PolicySpec
 from services.recording_codec import RecordingHeader
-from services.rollout_file import RolloutWriter
+from services.rollout_file import RolloutWriter, read_rollouts
 from services.rollouts import Rollout
 from tests.rollout_samples import CARTPOLE_LIKE, make_rollout
 
@@ -71,8 +71,7 @@ def make_buffer(**replay: object) -> ReplayBuffer:
 
 def load(buffer: ReplayBuffer, path: Path) -> str:
     told: list[str] = []
-    rollouts = read_demonstrations(path, SPACES, n_rollout_steps=T)
-    load_demonstrations(buffer, rollouts, source="demo", announce=told.append)
+    load_demonstrations(buffer, read_rollouts(path, SPACES), source="demo", announce=told.append)
     return told[0]
 
 
@@ -110,7 +109,7 @@ class TestTheLimiterAfterwards:
 
     def test_below_the_minimum_the_rest_is_inserted_as_ever(self, tmp_path: Path):
         buffer = make_buffer(**LIMITED)
-        assert load(buffer, record(tmp_path / "demo", 3)).endswith("actors act at random for 16 more")
+        assert load(buffer, record(tmp_path / "demo", 3)).endswith("it can be sampled after 16 more")
         assert buffer.info().limiter.difference == RATIO * 24
         with pytest.raises(NotReadyError, match="waits for 16 entries: 24 of 40"):
             buffer.sample(BATCH)
@@ -145,7 +144,7 @@ class TestTheBufferAfterwards:
     def test_it_holds_what_was_played(self, tmp_path: Path):
         buffer = make_buffer()
         told = load(buffer, record(tmp_path / "demo", 20))
-        assert told == ("initial data: 160 entries of 20 rollouts, 32 episodes, from demo; nothing is played at random")
+        assert told == ("initial data: 160 entries of 20 rollouts, 32 episodes, from demo; it can be sampled at once")
         sample = buffer.sample(BATCH)
         columns = sample.substeps["0"]
         np.testing.assert_array_equal(columns.next_observation[""][:, 1], columns.observation[""][0, :, 1] + 1)
@@ -168,6 +167,29 @@ class TestTheBufferAfterwards:
         buffer = make_buffer(capacity=60)
         load_demonstrations(buffer, played(1, n_envs=40), source="demo")
         assert 40 <= buffer.size <= 60
+
+
+class TestRolloutsOfAnotherLength:
+    # 21 steps of 2 environments, in episodes of 5
+    @pytest.mark.parametrize(("n_rollouts", "n_steps"), [(3, 7), (7, 3), (1, 21)])
+    def test_no_transition_is_lost(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, n_rollouts: int, n_steps: int
+    ):
+        buffer = make_buffer(min_size=20, sampler="fifo", max_times_sampled=1)
+        told = load(buffer, record(tmp_path / "demo", n_rollouts, n_steps=n_steps))
+        assert told.startswith(f"initial data: 42 entries of {n_rollouts} rollouts, 8 episodes, from demo")
+        assert not caplog.records
+        columns = buffer.sample(42).substeps["0"]
+        before, after = columns.observation[""][0], columns.next_observation[""]
+        np.testing.assert_array_equal(after[:, :2], before[:, :2] + [0, 1], "the same episode, a step later")
+        played_steps = 2 * [(1 + step // 5, step % 5) for step in range(21)]
+        assert sorted(map(tuple, before[:, :2].astype(int).tolist())) == sorted(played_steps)
+
+    def test_whole_rollouts_lose_the_rest_and_the_log_says_it(self, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+        buffer = make_buffer(entry="rollouts", min_size=16, capacity=100)
+        load(buffer, record(tmp_path / "demo", 3, n_steps=7))
+        assert buffer.size == 2 * (21 // T)
+        assert "no multiple of 4 steps: 2 steps at their ends are dropped" in caplog.text
 
 
 class TestWhatIsRefused:
@@ -194,10 +216,6 @@ class TestWhatIsRefused:
             writer.append(make_rollout(n_steps=T))
         with pytest.raises(SpacesMismatchError, match=r"at 0/observation: the reader has Box.*demo has Box"):
             load(make_buffer(), tmp_path / "demo")
-
-    def test_another_length(self, tmp_path: Path):
-        with pytest.raises(ConfigurationError, match=r"rollouts of 7 steps; .* say --n-rollout-steps 7 here"):
-            load(make_buffer(), record(tmp_path / "demo", 1, n_steps=7))
 
     def test_no_rollouts(self):
         with pytest.raises(ConfigurationError, match="demo has no rollouts"):
