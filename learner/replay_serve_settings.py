@@ -1,10 +1,11 @@
 """The settings of `rollcast replay serve`. Imports neither torch nor grpc."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from actor.settings import EnvironmentSettings
+from actor.settings import EnvironmentSettings, EnvsPerActor
 from learner.replay.replay_settings import ReplaySettings
 from learner.settings import LogLevel
 
@@ -21,7 +22,19 @@ class ReplayServeSettings(EnvironmentSettings):
         "the first actor that joins, so that only actors need the environment.",
     )
     replay: ReplaySettings = Field(default_factory=ReplaySettings, description="The buffer.")
+    initial_data: Path | None = Field(
+        None,
+        description="Fill the buffer from this file of rollouts, which rollcast record writes, before it is served.",
+    )
+    network: str = Field(
+        "auto",
+        description="The policy network that actors were started with: auto, or package.module:factory. They act at "
+        "random all the same, but join nobody who names another.",
+    )
     n_rollout_steps: Annotated[int, Field(ge=1)] = Field(32, description="T: environment steps in a rollout.")
+    envs_per_actor: EnvsPerActor = Field(
+        64, description="Environments an actor steps at once that was not started with a number of its own."
+    )
     batch_size: Annotated[int, Field(ge=1)] = Field(
         256,
         description="Entries in the batches that are to be drawn: the least there have to be, unless --replay.min-size "

@@ -10,6 +10,7 @@ from types import FrameType
 from actor.environments.make import EnvironmentFactory
 from actor.policies.torch_policy import TorchPolicy
 from learner.actors.remote import RemoteDistributedActors
+from learner.demonstrations import load_demonstrations
 from learner.first_actor import spaces_of_first_actor
 from learner.replay.buffer import ReplayBuffer
 from learner.replay.served import ServedReplay
@@ -18,6 +19,7 @@ from learner.replayed_experience import ACTORS, MAX_TRAJECTORIES
 from learner.training_run import probe_spaces
 from services.errors import CollectInterruptedError, InvalidRolloutError, NotReadyError
 from services.policies import PolicySpec
+from services.rollout_file import read_rollouts
 from services.rollouts import Rollout
 from services.spaces import EnvironmentSpaces
 
@@ -38,7 +40,8 @@ def replay_serve(settings: ReplayServeSettings) -> int:
     """Serves until SIGTERM, Ctrl-C, or LearnerService.Stop; returns the exit code: 0, or 130 after Ctrl-C.
 
     Raises:
-        RollcastError: The buffer cannot be made, or the address cannot be had.
+        RollcastError: The buffer cannot be made, or filled from the file; the network cannot be made; or the address
+            cannot be had.
     """
     received: list[int] = []
     with _signals(received) as stops:
@@ -101,13 +104,17 @@ def _serve(settings: ReplayServeSettings, stops: list[RemoteDistributedActors]) 
         seed=settings.seed,
     )
     # Its weights are of no account: it acts uniformly at random. Small, because every actor gets them all the same.
-    policy = TorchPolicy(spaces, PolicySpec(hidden_sizes=(1,)))
+    policy = TorchPolicy(spaces, PolicySpec(network=settings.network, hidden_sizes=(1,)))
     policy.set_uniform_exploration(True)
+    if settings.initial_data is not None:
+        rollouts = read_rollouts(settings.initial_data, spaces)
+        load_demonstrations(buffer, rollouts, source=str(settings.initial_data))
     actors = RemoteDistributedActors(
         policy,
         settings.n_rollout_steps,
         _QUEUED_TRAJECTORIES,
         addresses=(settings.address,),
+        envs_per_actor=settings.envs_per_actor,
         seed=settings.seed,
         max_actors=settings.max_actors,
         collect_timeout_s=math.inf,

@@ -1,13 +1,8 @@
-"""ReplayService over a real connection, in front of a real buffer; and `rollcast replay serve` as a user meets it."""
+"""ReplayService over a real connection, in front of a real buffer."""
 
 import contextlib
-import re
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import grpc
 import numpy as np
@@ -41,7 +36,7 @@ from services.server import REPLAY_SERVICE
 from services.tensors import fill_tensor
 from tests.actor_kinds import make_policy_for
 from tests.integration.learner_fakes import serve
-from tests.processes import ROOT, environment, free_port, rollcast, running, wait_until
+from tests.processes import wait_until
 
 ENV = EnvironmentFactory("tests.environments:CountingEnv", {"n_steps": 7})
 SPACES = probe_spaces(ENV)
@@ -339,89 +334,8 @@ class TestReset:
             assert not set(again.keys) & set(batch.keys)
 
 
-@pytest.mark.slow
-class TestReplayServe:
-    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-    def test_actors_fill_it_and_another_process_learns_from_it(self, tmp_path: Path, number: int):
-        address = f"127.0.0.1:{free_port()}"
-        options = ("--env-id", "CartPole-v1", "--replay.sampler", "prioritized", "--replay.capacity", 20_000)
-        if number == signal.SIGINT:  # the spaces come from the actor
-            options = ("--spaces-from", "first_actor", *options[2:])
-        with running("learner", "replay", "serve", "--address", address, *options) as server:
-            acting = ("actor", "--learner-address", address, "--env-id", "CartPole-v1", "--envs-per-actor", 8)
-            with running(*acting) as actor, ReplayClient(address) as client:
-                wait_until(lambda: _size(client) > 500, "the actor to fill the buffer", 60)
-                done = subprocess.run(
-                    [sys.executable, ROOT / "examples" / "replay_client.py", address, "20"],
-                    cwd=tmp_path,
-                    env=environment(),
-                    capture_output=True,
-                    text=True,
-                    timeout=90,
-                )
-                assert done.returncode == 0, done.stderr
-                assert re.search(r"^20 updates, loss [\d.]+, \d+ priorities came too late$", done.stdout, re.MULTILINE)
-                (batch,) = client.samples(2000, 1)
-                actions = batch.substeps["0"].action
-                assert 0.4 < actions.mean() < 0.6, "actors act at random"
-                assert actor.poll() is None
-                with LearnerClient(address) as learner:
-                    assert learner.status().replay.capacity == 20_000
-                server.send_signal(number)
-                assert server.wait(15) == (130 if number == signal.SIGINT else 0)
-                assert "replay buffer: 20,000 transitions of " in server.stdout.read()
-
-    def test_a_learner_serves_its_buffer(self, tmp_path: Path):
-        address = f"127.0.0.1:{free_port()}"
-        options = ("--env-id", "CartPole-v1", "--run-dir", tmp_path / "run", "--address", address)
-        with running("learner", "train", "--algorithm", "dqn", *options) as training, ReplayClient(address) as client:
-            wait_until(lambda: _size(client) > 500, "the actors to fill the buffer", 60)
-            (batch,) = client.samples(64, 1)
-            assert batch.batch_size == 64
-            training.send_signal(signal.SIGTERM)
-            assert training.wait(20) == 0
-
-    def test_actors_that_nobody_draws_from_are_said_to_wait(self):
-        address = f"127.0.0.1:{free_port()}"
-        env = ("--env-id", "CartPole-v1")
-        options = ("--replay.samples-per-insert", 1, "--batch-size", 8, "--n-rollout-steps", 4)
-        with running("learner", "replay", "serve", "--address", address, *env, *options):
-            with running("actor", "--learner-address", address, *env), ReplayClient(address) as client:
-                wait_until(lambda: _size(client), "the actor to fill the buffer", 60)
-                # longer than an insertion waits before it asks again
-                wait_until(lambda: any(wait.seconds > 0.5 for wait in client.info().waiting), "a wait that lasts")
-                (wait,) = client.info().waiting
-                assert wait.who == "the actors"
-                assert wait.reason.startswith("an insertion of ")
-                with LearnerClient(address) as learner:
-                    status = learner.status()
-                assert status.waiting_for.startswith("the replay buffer to take rollouts in: an insertion of ")
-                assert status.waiting_s > 0.5
-                assert [one.who for one in status.replay.waiting] == ["the actors"]
-
-    def test_a_buffer_without_the_memory_is_refused_with_the_numbers(self):
-        done = rollcast("replay", "serve", "--address", f"127.0.0.1:{free_port()}", "--replay.capacity", 10**13)
-        assert done.returncode == 2
-        assert "replay buffer: 10,000,000,000,000 transitions of " in done.stderr
-        assert re.search(r"bytes takes [\d.]+ TB, and [\d.]+ [GM]B are available; expected .*; lower", done.stderr)
-
-    def test_what_cannot_be_is_refused_in_one_line(self):
-        done = rollcast("replay", "fetch")
-        assert done.returncode == 2
-        assert "expected serve" in done.stderr
-        assert rollcast("replay", "serve", "--help").returncode == 0
-        assert "--replay.capacity" in rollcast("replay", "serve", "--replay.capacity", 0).stderr
-
-
 def _can_sample(client: ReplayClient) -> bool:
     try:
         return len(list(client.samples(4, 1))) == 1
     except LimitExceededError:
         return False
-
-
-def _size(client: ReplayClient) -> int:
-    try:
-        return client.info().size
-    except RollcastError:
-        return 0

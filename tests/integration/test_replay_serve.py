@@ -1,0 +1,143 @@
+"""`rollcast replay serve` as a user meets it."""
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from services.client import LearnerClient
+from services.errors import RollcastError
+from services.replay_client import ReplayClient
+from services.status import ActorState
+from tests.processes import ROOT, environment, free_port, rollcast, running, wait_until
+
+pytestmark = pytest.mark.slow
+
+
+def size_of(client: ReplayClient) -> int:
+    try:
+        return client.info().size
+    except RollcastError:
+        return 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_actors_fill_it_and_another_process_learns_from_it(tmp_path: Path, number: int):
+    address = f"127.0.0.1:{free_port()}"
+    options = ("--env-id", "CartPole-v1", "--replay.sampler", "prioritized", "--replay.capacity", 20_000)
+    if number == signal.SIGINT:  # the spaces come from the actor
+        options = ("--spaces-from", "first_actor", *options[2:])
+    with running("learner", "replay", "serve", "--address", address, *options) as server:
+        acting = ("actor", "--learner-address", address, "--env-id", "CartPole-v1", "--envs-per-actor", 8)
+        with running(*acting) as actor, ReplayClient(address) as client:
+            wait_until(lambda: size_of(client) > 500, "the actor to fill the buffer", 60)
+            done = subprocess.run(
+                [sys.executable, ROOT / "examples" / "replay_client.py", address, "20"],
+                cwd=tmp_path,
+                env=environment(),
+                capture_output=True,
+                text=True,
+                timeout=90,
+            )
+            assert done.returncode == 0, done.stderr
+            assert re.search(r"^20 updates, loss [\d.]+, \d+ priorities came too late$", done.stdout, re.MULTILINE)
+            (batch,) = client.samples(2000, 1)
+            actions = batch.substeps["0"].action
+            assert 0.4 < actions.mean() < 0.6, "actors act at random"
+            assert actor.poll() is None
+            with LearnerClient(address) as learner:
+                assert learner.status().replay.capacity == 20_000
+            server.send_signal(number)
+            assert server.wait(15) == (130 if number == signal.SIGINT else 0)
+            assert "replay buffer: 20,000 transitions of " in server.stdout.read()
+
+
+def test_a_learner_serves_its_buffer(tmp_path: Path):
+    address = f"127.0.0.1:{free_port()}"
+    options = ("--env-id", "CartPole-v1", "--run-dir", tmp_path / "run", "--address", address)
+    with running("learner", "train", "--algorithm", "dqn", *options) as training, ReplayClient(address) as client:
+        wait_until(lambda: size_of(client) > 500, "the actors to fill the buffer", 60)
+        (batch,) = client.samples(64, 1)
+        assert batch.batch_size == 64
+        training.send_signal(signal.SIGTERM)
+        assert training.wait(20) == 0
+
+
+def test_actors_that_nobody_draws_from_are_said_to_wait():
+    address = f"127.0.0.1:{free_port()}"
+    env = ("--env-id", "CartPole-v1")
+    options = ("--replay.samples-per-insert", 1, "--batch-size", 8, "--n-rollout-steps", 4)
+    with running("learner", "replay", "serve", "--address", address, *env, *options):
+        with running("actor", "--learner-address", address, *env), ReplayClient(address) as client:
+            wait_until(lambda: size_of(client), "the actor to fill the buffer", 60)
+            # longer than an insertion waits before it asks again
+            wait_until(lambda: any(wait.seconds > 0.5 for wait in client.info().waiting), "a wait that lasts")
+            (wait,) = client.info().waiting
+            assert wait.who == "the actors"
+            assert wait.reason.startswith("an insertion of ")
+            with LearnerClient(address) as learner:
+                status = learner.status()
+            assert status.waiting_for.startswith("the replay buffer to take rollouts in: an insertion of ")
+            assert status.waiting_s > 0.5
+            assert [one.who for one in status.replay.waiting] == ["the actors"]
+
+
+def test_a_buffer_without_the_memory_is_refused_with_the_numbers():
+    done = rollcast("replay", "serve", "--address", f"127.0.0.1:{free_port()}", "--replay.capacity", 10**13)
+    assert done.returncode == 2
+    assert "replay buffer: 10,000,000,000,000 transitions of " in done.stderr
+    assert re.search(r"bytes takes [\d.]+ TB, and [\d.]+ [GM]B are available; expected .*; lower", done.stderr)
+
+
+def test_what_cannot_be_is_refused_in_one_line():
+    done = rollcast("replay", "fetch")
+    assert done.returncode == 2
+    assert "expected serve" in done.stderr
+    assert rollcast("replay", "serve", "--help").returncode == 0
+    assert "--replay.capacity" in rollcast("replay", "serve", "--replay.capacity", 0).stderr
+
+
+def test_it_begins_with_what_was_recorded(tmp_path: Path):
+    recording = tmp_path / "demo"
+    recorded = rollcast("record", "--output", recording, "--rollouts", 10, "--n-rollout-steps", 8)
+    assert recorded.returncode == 0, recorded.stderr
+    address = f"127.0.0.1:{free_port()}"
+    serving = ("learner", "replay", "serve", "--address", address, "--initial-data", recording)
+    with running(*serving) as server, ReplayClient(address) as client:
+        wait_until(lambda: size_of(client) > 500, "the buffer", 40)
+        (batch,) = client.samples(256, 1)
+        assert batch.batch_size == 256
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(15) == 0
+        assert "entries of 10 rollouts" in server.stdout.read()
+
+
+def test_a_recording_that_does_not_fit_is_refused(tmp_path: Path):
+    (tmp_path / "demo").write_bytes(b"")
+    done = rollcast("replay", "serve", "--address", f"127.0.0.1:{free_port()}", "--initial-data", tmp_path / "demo")
+    assert done.returncode == 1
+    assert "it is empty; expected a recording" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_actors_with_a_network_of_their_own_fill_it():
+    address, network = f"127.0.0.1:{free_port()}", ("--network", "tests.networks:make_linear")
+    serving = ("learner", "replay", "serve", "--address", address, *network, "--envs-per-actor", 8)
+    acting = ("actor", "--learner-address", address)
+    with running(*serving), running(*acting, *network), ReplayClient(address) as client:
+        wait_until(lambda: size_of(client) > 500, "the actor to fill the buffer", 60)
+        with LearnerClient(address) as learner:
+            (info,) = learner.actors()
+        assert (info.state, info.n_envs) == (ActorState.STREAMING, 8)
+        done = rollcast(*acting)
+        assert done.returncode == 1
+        assert "was started with --network 'auto', the learner trains 'tests.networks:make_linear'" in done.stderr
+
+
+def test_a_network_that_is_not_there_is_refused_at_the_start():
+    done = rollcast("replay", "serve", "--address", f"127.0.0.1:{free_port()}", "--network", "tests.networks:nothing")
+    assert done.returncode == 2
+    assert "tests.networks:nothing" in done.stderr
