@@ -13,8 +13,9 @@ import pytest
 
 from services.client import LearnerClient
 from services.errors import LearnerUnreachableError
+from services.rollout_file import read_rollouts
 from services.status import ActorState, Phase
-from tests.processes import ROOT, free_port, running, wait_until
+from tests.processes import ROOT, free_port, rollcast, running, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -120,6 +121,39 @@ class TestNode:
             done = _run("npm", "ci", "--no-progress", cwd=NODE, timeout=110)
             assert done.returncode == 0, f"npm ci failed:\n{done.stderr[-1500:]}"
         return shutil.which("node")
+
+    def test_a_recording(self, node, tmp_path):
+        """What `rollcast record` wrote, read without a line of rollcast's."""
+        path = tmp_path / "demo.rollouts"
+        recorded = rollcast("record", "--output", path, "--rollouts", 5, "--envs-per-actor", 3)
+        assert recorded.returncode == 0, recorded.stderr
+        done = _run(node, NODE / "recording.mjs", path, ROOT / "proto", timeout=60)
+        assert done.returncode == 0, done.stderr
+        header, *found = [json.loads(line) for line in done.stdout.splitlines()]
+        assert header == {"n_rollout_steps": 32, "n_envs": 3, "env_id": "CartPole-v1", "played_by": "random"}
+        assert [rollout.pop("key") for rollout in found] == ["0"] * 5
+        for rollout, expected in zip(found, read_rollouts(path), strict=True):
+            columns = expected.substeps["0"]
+            assert rollout == {
+                "sequence": expected.sequence,
+                "shape": [32, 3],
+                "reward": expected.reward.ravel().tolist(),
+                "terminated": expected.terminated.ravel().astype(int).tolist(),
+                "observation": columns.observation[""].ravel().tolist(),
+                "action": columns.action.ravel().tolist(),
+                "last_observation": columns.last_observation[""].ravel().tolist(),
+                "returns": [episode.episode_return for episode in expected.episodes],
+            }
+
+    def test_a_recording_that_is_cut_off(self, node, tmp_path):
+        path = tmp_path / "demo.rollouts"
+        recorded = rollcast("record", "--output", path, "--rollouts", 2)
+        assert recorded.returncode == 0, recorded.stderr
+        path.write_bytes(path.read_bytes()[:-1])
+        done = _run(node, NODE / "recording.mjs", path, ROOT / "proto", timeout=60)
+        assert done.returncode == 1
+        assert len(done.stdout.splitlines()) == 2, "the header and the rollout that is whole"
+        assert "index out of range" in done.stderr
 
     def test_the_lock_file_names_no_registry(self):
         packages = json.loads((NODE / "package-lock.json").read_text())["packages"]
