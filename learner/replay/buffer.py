@@ -4,16 +4,23 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from learner.replay.buffer_parts import make_limiter, make_sampler, make_store, plan_size
+from learner.replay.buffer_info import ReplayInfo
+from learner.replay.buffer_parts import (
+    check_positive,
+    device_of_columns,
+    make_limiter,
+    make_sampler,
+    make_store,
+    plan_size,
+)
 from learner.replay.layout import make_layout
-from learner.replay.limiter_state import LimiterState, Waiting
+from learner.replay.limiter_state import Waiting
 from learner.replay.memory import describe_available
 from learner.replay.prioritized import check_priorities
 from learner.replay.replay_settings import ReplaySettings
@@ -29,29 +36,6 @@ logger = logging.getLogger(__name__)
 
 # Rooms of a ring: one being trained on, one being drawn, and one for a copy to a GPU that is still running.
 N_ROOMS: Final = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayInfo:
-    """How a buffer stands.
-
-    Attributes:
-        size: Entries there are.
-        capacity: Entries it holds at most.
-        n_bytes: Bytes its arrays take, whether filled or not.
-        inserted: Entries inserted since the start or the last reset.
-        sampled: Entries drawn since then.
-        ignored_updates: Priorities that came for entries no longer there, since then.
-        limiter: How the limiter stands, and who waits.
-    """
-
-    size: int
-    capacity: int
-    n_bytes: int
-    inserted: int
-    sampled: int
-    ignored_updates: int
-    limiter: LimiterState
 
 
 class ReplayBuffer:
@@ -98,7 +82,7 @@ class ReplayBuffer:
                 or the device is `learner` and there is none.
             InvalidSpaceError: If a space is of a kind that is not supported.
         """
-        _check_arguments(n_rollout_steps=n_rollout_steps, batch_size=batch_size, n_envs=n_envs)
+        check_positive(n_rollout_steps=n_rollout_steps, batch_size=batch_size, n_envs=n_envs)
         n_sampled = settings.burn_in + (settings.sequence_length or 0)
         if n_sampled > n_rollout_steps:
             raise ConfigurationError(
@@ -106,10 +90,9 @@ class ReplayBuffer:
                 f"most the {n_rollout_steps} steps of a rollout; lower one of them or raise n_rollout_steps"
             )
         self._layout = make_layout(spaces, n_rollout_steps=n_rollout_steps, log_prob=settings.keeps_log_prob)
-        device = _device_of_columns(settings, learner_device)
+        device = device_of_columns(settings, learner_device)
         self._planned = plan_size(settings, self._layout, batch_size=batch_size, device=device)
         announce(f"replay buffer: {self._planned}; {describe_available(device)}")
-        self._entry = settings.entry
         self._changed = threading.Condition()  # guards everything below
         max_insert = n_envs * (n_rollout_steps if settings.entry == "transitions" else 1)
         self._max_trajectories = sys.maxsize if settings.samples_per_insert is None else n_envs
@@ -133,7 +116,7 @@ class ReplayBuffer:
     @property
     def entry(self) -> Literal["transitions", "rollouts"]:
         """What an entry is."""
-        return self._entry
+        return self._planned.entry
 
     @property
     def max_trajectories(self) -> int:
@@ -395,21 +378,3 @@ class ReplayBuffer:
         if ring is None:
             ring = self._rings[batch_size] = self.make_ring(batch_size)
         return ring
-
-
-def _device_of_columns(settings: ReplaySettings, learner_device: torch.device | str | None) -> torch.device | None:
-    """Where the columns are to lie; None: in main memory."""
-    if settings.device == "cpu":
-        return None
-    if learner_device is None:
-        raise ConfigurationError(
-            "the replay buffer's device is 'learner', and this process has no learner, or its device was not given; "
-            "expected 'cpu' here; set it, or give the buffer a learner_device"
-        )
-    return torch.device(learner_device)
-
-
-def _check_arguments(**arguments: int) -> None:
-    for name, value in arguments.items():
-        if value < 1:
-            raise ConfigurationError(f"{name} is {value}; expected at least 1; raise it")

@@ -59,6 +59,40 @@ class BufferSize:
         return f"{text}: {format_bytes(self.device_bytes)} on {self.device}, {main} in main memory"
 
 
+def check_positive(**arguments: int) -> None:
+    """Refuses numbers below 1, by their names.
+
+    Raises:
+        ConfigurationError: If one is.
+    """
+    for name, value in arguments.items():
+        if value < 1:
+            raise ConfigurationError(f"{name} is {value}; expected at least 1; raise it")
+
+
+def device_of_columns(settings: ReplaySettings, learner_device: torch.device | str | None) -> torch.device | None:
+    """Where the columns are to lie.
+
+    Args:
+        settings: With the device, `cpu` or `learner`.
+        learner_device: The learner's; None: there is no learner.
+
+    Returns:
+        The device; None: main memory, as numpy's arrays.
+
+    Raises:
+        ConfigurationError: If it is the learner's, and there is no learner.
+    """
+    if settings.device == "cpu":
+        return None
+    if learner_device is None:
+        raise ConfigurationError(
+            "the replay buffer's device is 'learner', and this process has no learner, or its device was not given; "
+            "expected 'cpu' here; set it, or give the buffer a learner_device"
+        )
+    return torch.device(learner_device)
+
+
 def plan_size(
     settings: ReplaySettings, layout: EntryLayout, *, batch_size: int, device: torch.device | None = None
 ) -> BufferSize:
