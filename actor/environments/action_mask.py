@@ -80,7 +80,14 @@ def make(env_id: str, **env_kwargs: Any) -> gymnasium.Env[Any, Any]:  # noqa: AN
         env_kwargs: Of that environment.
 
     Raises:
-        ConfigurationError: If it cannot be made.
+        ConfigurationError: If it cannot be made, or is a structured environment.
         InvalidSpaceError: If its actions cannot be masked.
     """
-    return ActionMaskFromInfo(EnvironmentFactory(env_id, env_kwargs)())
+    env = EnvironmentFactory(env_id, env_kwargs)()
+    if not isinstance(env, gymnasium.Env):
+        env.close()
+        raise ConfigurationError(
+            f"env_id {env_id!r} is a {type(env).__name__}; expected a gymnasium.Env; structured ones have their "
+            "masks in what agents see; name it without actor.environments.action_mask"
+        )
+    return ActionMaskFromInfo(env)

@@ -73,7 +73,7 @@ class ActionMask:
         Returns:
             bool `[...]` for each element of the action space.
         """
-        return [~part.any(axis=-1) for part in self._elements(observation[ACTION_MASK] != 0)]
+        return [np.logical_not(part.any(axis=-1)) for part in self._elements(observation[ACTION_MASK] != 0)]
 
     def check_transitions(self, observation: Observation, valid: NDArray[np.bool_] | None) -> None:
         """Refuses masks of a rollout that leave nobody a choice where somebody had to act.

@@ -112,3 +112,8 @@ def test_ignoring_the_mask_raises():
     observation, _ = env.reset(seed=0)
     with pytest.raises(ValueError, match="is not allowed"):
         env.step(int(observation["action_mask"].argmin()))
+
+
+def test_structured_environments_have_their_own():
+    with pytest.raises(ConfigurationError, match="is a SimultaneousAgentsEnv; expected"):
+        make("mpe2.simple_spread_v3:parallel_env")
