@@ -35,6 +35,11 @@ class ColumnSchema:
     low: NDArray[Any] | int | None = None
     n_values: NDArray[Any] | int | None = None
 
+    @property
+    def is_checked(self) -> bool:
+        """Whether there are values of its dtype that it may not hold."""
+        return self.dtype.kind in "fb" or self.n_values is not None
+
     def is_checked_like(self, other: "ColumnSchema") -> bool:
         """Whether `may_hold` may look at values of both at once: floats, or bools, of one dtype."""
         return self.dtype == other.dtype and self.dtype.kind in "fb"
@@ -48,9 +53,9 @@ class ColumnSchema:
         Returns:
             True: they are. False: `check_values` has to look for one that is not; there may be none.
         """
-        kind = self.dtype.kind
-        if not values.size or (kind not in "fb" and self.n_values is None):
+        if not values.size or not self.is_checked:
             return True
+        kind = self.dtype.kind
         if kind == "f":
             # A sum that is finite has no NaN and no infinity in it. The converse fails only on overflow.
             return math.isfinite(np.add.reduce(values, None, FLOAT32 if values.dtype.itemsize <= 2 else None))

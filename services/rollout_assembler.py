@@ -169,9 +169,10 @@ def _finish(
 
 
 def _check_final_index(header: rollout_pb2.Rollout, final_index: NDArray[Any], step_shape: tuple[int, int]) -> None:
-    largest_t, largest_b = final_index.max(axis=0).tolist()
+    # as unsigned numbers, those below 0 are the largest
+    largest_t, largest_b = np.maximum.reduce(final_index.view(np.uint32)).tolist()
     n_steps, n_trajectories = step_shape
-    if final_index.min() >= 0 and largest_t < n_steps and largest_b < n_trajectories:
+    if largest_t < n_steps and largest_b < n_trajectories:
         return
     wrong = (final_index < 0) | (final_index >= np.array(step_shape))
     row = int(wrong.any(axis=1).argmax())

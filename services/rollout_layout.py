@@ -76,7 +76,7 @@ class RolloutLayout:
         self._elsewhere = tuple(column for column in columns if not column.is_deferred)
         self._deferred = tuple(column for column in columns if column.is_deferred)
         self._offsets = tuple(itertools.accumulate((column.n_bytes for column in self._deferred), initial=0))
-        self._runs = tuple(_runs(self._deferred, self._offsets))
+        self._runs = tuple(run for run in _runs(self._deferred, self._offsets) if run.schema.is_checked)
 
     @property
     def n_deferred_bytes(self) -> int:

@@ -1,39 +1,58 @@
 """Where the large columns of a store lie: the seam, and main memory. `device_memory` is the learner's device."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, cast
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
+
+# Rows of this size are not written for nothing, where a span has one that takes no value.
+_LARGE_ROW_BYTES: Final = 4096
 
 # A column of a store or of a sample: numpy's in main memory, torch's on the learner's device.
 ColumnArray: TypeAlias = NDArray[Any] | Tensor
 
 
 class Blocks(NamedTuple):
-    """Rows of B trajectories of T steps: step t of trajectory b is row `first + stride * (blocks[b], or b) + t`.
+    """Rows of B trajectories of T steps: step t of trajectory b is row `stride * blocks[b] + t`.
 
     Attributes:
-        first: The first row of block 0.
-        stop: The row after the last block; a whole number of strides after the first.
+        stop: The row after the last block; a whole number of strides.
         stride: Rows of a block, at least T.
-        blocks: int64 `[B]`, which of them; None: all, in order.
+        blocks: int64 `[B]`, which of them.
     """
 
-    first: int
     stop: int
     stride: int
-    blocks: NDArray[np.int64] | None = None
+    blocks: NDArray[np.int64]
 
     def rows(self, n_steps: int) -> NDArray[np.int64]:
         """The rows one by one, int64 `[T, B]`."""
-        blocks = np.arange((self.stop - self.first) // self.stride) if self.blocks is None else self.blocks
-        rows: NDArray[np.int64] = self.first + self.stride * blocks + np.arange(n_steps)[:, None]
+        rows: NDArray[np.int64] = self.stride * self.blocks + np.arange(n_steps)[:, None]
         return rows
 
 
-Rows: TypeAlias = NDArray[np.int64] | Blocks
+class Span(NamedTuple):
+    """Rows that follow each other: row `first + i` takes value `source[i]`, counted through `[T, B]`.
+
+    Attributes:
+        first: The first row.
+        source: int64 `[N]`; -1 for a row that takes no value: what is in it afterwards is not said.
+    """
+
+    first: int
+    source: NDArray[np.int64]
+
+    def rows(self, n_values: int) -> NDArray[np.int64]:
+        """The row of every value, int64 `[n_values]`; -1 for one that goes nowhere."""
+        rows = np.full(n_values, -1)
+        (taking,) = (self.source >= 0).nonzero()
+        rows[self.source[taking]] = self.first + taking
+        return rows
+
+
+Rows: TypeAlias = NDArray[np.int64] | Blocks | Span
 
 
 class Write(NamedTuple):
@@ -41,7 +60,7 @@ class Write(NamedTuple):
 
     Attributes:
         columns: Each `[n_rows, ...]`.
-        rows: int64 `[N]`, or `[T, B]`, none twice; or blocks.
+        rows: int64 `[N]`, none twice; or blocks, or a span.
         values: `[N, ...]`, or `[T, B, ...]`, one a column.
     """
 
@@ -125,15 +144,39 @@ class MainMemory:
 
 def write_rows(columns: Sequence[NDArray[Any]], rows: Rows, values: Sequence[NDArray[Any]]) -> None:
     """Copies values into rows of columns in main memory; see `Write`."""
+    if isinstance(rows, Span):
+        _write_span(columns, rows, values)
+        return
     if not isinstance(rows, Blocks):
         for column, source in zip(columns, values, strict=True):
             column[rows] = source
         return
-    first, stop, stride, blocks = rows
-    n_blocks = (stop - first) // stride
-    where: tuple[slice | NDArray[np.int64], slice] = (slice(None) if blocks is None else blocks, slice(len(values[0])))
+    stop, stride, blocks = rows
+    where = (blocks, slice(len(values[0])))
     for column, source in zip(columns, values, strict=True):
-        column[first:stop].reshape(n_blocks, stride, *column.shape[1:])[where] = source.swapaxes(0, 1)
+        column[:stop].reshape(stop // stride, stride, *column.shape[1:])[where] = source.swapaxes(0, 1)
+
+
+def _write_span(columns: Sequence[NDArray[Any]], span: Span, values: Sequence[NDArray[Any]]) -> None:
+    """Gathers what follows each other in the columns: with 4 floats a row, in a ninth of the time of scattering it."""
+    first, source = span
+    runs: list[tuple[int, int]] | None = None
+    for column, array in zip(columns, values, strict=True):
+        flat = array.reshape(-1, *column.shape[1:])
+        if column.strides[0] < _LARGE_ROW_BYTES:
+            flat.take(source, 0, column[first : first + len(source)], "clip")
+            continue
+        runs = _runs(source) if runs is None else runs
+        for start, stop in runs:
+            flat.take(source[start:stop], 0, column[first + start : first + stop], "clip")
+
+
+def _runs(source: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """From where to where rows take values."""
+    takes = np.zeros(len(source) + 2, np.bool_)
+    np.greater_equal(source, 0, out=takes[1:-1])
+    edges = (takes[1:] != takes[:-1]).nonzero()[0].tolist()
+    return list(zip(edges[::2], edges[1::2], strict=True))
 
 
 def host_array(array: ColumnArray) -> NDArray[Any]:

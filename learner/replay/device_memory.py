@@ -1,6 +1,7 @@
 """Columns on the learner's device, as tensors: written from pinned memory, gathered by index where they lie."""
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -9,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from learner.replay.column_memory import Blocks, ColumnArray, Gather, Write
+from learner.replay.column_memory import Blocks, ColumnArray, Gather, Rows, Span, Write
 
 # torch indexes no unsigned integers but the smallest: their bytes pass as those of the signed ones.
 _SIGNED: Final = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
@@ -49,10 +50,11 @@ class DeviceMemory:
         """See `ColumnMemory.write`. All of it is one copy to the device."""
         arrays: list[NDArray[Any]] = []
         for columns, rows, values in writes:
-            index = rows.rows(len(values[0])) if isinstance(rows, Blocks) else rows
-            arrays.append(index.reshape(-1))
+            index, kept = _indices(rows, values[0].shape[:2])
+            arrays.append(index)
             for column, source in zip(columns, values, strict=True):
-                arrays.append(source.reshape(index.size, *column.shape[1:]))
+                flat = source.reshape(-1, *column.shape[1:])
+                arrays.append(flat if kept is None else flat[kept])
         with self._ordered():
             sent = iter(self._send(arrays))
             for columns, _, _ in writes:
@@ -164,6 +166,17 @@ class Staging:
             self._copied = self._copied or torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._copied.record(torch.cuda.current_stream(self._device))
         return sent
+
+
+def _indices(rows: Rows, step_shape: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
+    """The rows of values one by one, int64 `[N]`, and which values have one; None: all."""
+    if isinstance(rows, Blocks):
+        return rows.rows(step_shape[0]).reshape(-1), None
+    if not isinstance(rows, Span):
+        return rows, None
+    index = rows.rows(math.prod(step_shape))
+    kept = index >= 0
+    return (index, None) if kept.all() else (index[kept], kept)
 
 
 def _torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:

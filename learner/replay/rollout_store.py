@@ -110,7 +110,7 @@ class RolloutStore(SlotStore):
 
     def _write(self, slots: Slots, rollout: Rollout) -> None:
         columns, layout = self._columns, self._layout
-        rows = Blocks(0, self._n_step_rows, layout.n_rollout_steps, slots)
+        rows = Blocks(self._n_step_rows, layout.n_rollout_steps, slots)
         columns.memory.write(
             [
                 Write(columns.steps, rows, step_sources(rollout, layout)),

@@ -1,6 +1,7 @@
 """Where the rows of a rollout go in a ring in which every step is followed by its next observation."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -12,19 +13,15 @@ from services.rollouts import Observation, Rollout
 
 
 class RowPlan(NamedTuple):
-    """Rows of a rollout, counted from the first.
+    """Rows of a rollout, counted from the first: trajectory by trajectory, each with one more behind its last step.
 
     Attributes:
-        n_rows: How many there are.
-        steps: int64 `[T, B]`, the row of every (t, b); None: trajectory by trajectory, T rows and one more each.
-        kept: bool `[T, B]`, which of them are rows at all; None: all.
+        source: int64 `[n_rows]`, the step t * B + b that each of them shows; -1: none, but an observation.
         ends: int64 `[B]`, the row behind each trajectory, for the observation after its last step.
         finals: int64 `[N]`, the rows of the final observations.
     """
 
-    n_rows: int
-    steps: NDArray[np.int64] | None
-    kept: NDArray[np.bool_] | None
+    source: NDArray[np.int64]
     ends: NDArray[np.int64]
     finals: NDArray[np.int64]
 
@@ -48,24 +45,49 @@ def plan_rows(rollout: Rollout) -> RowPlan:
         InvalidRolloutError: If an episode ended before the last step and its final observation is nowhere.
     """
     n_steps, n_envs = rollout.reward.shape
-    ended = rollout.terminated[:-1] | rollout.truncated[:-1]
-    if rollout.valid is None and not len(rollout.final_index) and not ended.any():
-        ends = np.arange(n_steps, n_envs * (n_steps + 1), n_steps + 1)
-        return RowPlan(n_envs * (n_steps + 1), None, None, ends, _NO_FINALS)
-    valid = np.ones((n_steps, n_envs), np.bool_) if rollout.valid is None else rollout.valid
-    has_final = np.zeros((n_steps, n_envs), np.bool_)
-    t, b = rollout.final_index.T.astype(np.int64)
-    has_final[t, b] = True
-    _check_final_observations(rollout, ended & valid[:-1] & valid[1:] & ~has_final[:-1])
-    has_final[-1] = False  # that one goes where the observation after the last step would
-    kept = np.ones((n_steps, n_envs), np.bool_)
-    kept[0] = valid[0]
-    used = np.cumsum(kept.astype(np.int64) + has_final, axis=0)
-    stops = np.cumsum(used[-1] + 1)
-    starts = stops - used[-1] - 1
-    steps = starts + used - kept - has_final
-    finals = np.where(t < n_steps - 1, steps[t, b] + 1, stops[b] - 1)
-    return RowPlan(int(stops[-1]), steps, None if kept[0].all() else kept, stops - 1, finals)
+    regular = _regular_plan(n_steps, n_envs)
+    valid, final_index = rollout.valid, rollout.final_index
+    missing = np.logical_or(rollout.terminated[:-1], rollout.truncated[:-1])
+    if valid is not None:
+        missing &= valid[:-1] & valid[1:]
+    elif not len(final_index) and not missing.any():
+        return regular
+    t, b = final_index.T.astype(np.int64)
+    inside = t < n_steps - 1  # the last one goes where the observation after the last step would
+    missing[t[inside], b[inside]] = False
+    _check_final_observations(rollout, missing)
+    # rows of the regular plan that get another one behind them
+    before = (b * (n_steps + 1) + t)[inside]
+    each_before = before.copy()
+    each_before.sort()
+    if (each_before[1:] == each_before[:-1]).any():
+        each_before = np.unique(each_before)
+    shown, ends, n_until = regular.source, regular.ends, each_before + 1
+    if valid is not None:
+        kept = np.ones((n_envs, n_steps + 1), np.bool_)
+        kept[:, 0] = valid[0]
+        n_kept = kept.cumsum()
+        shown, ends, n_until = shown[kept.reshape(-1)], n_kept[ends] - 1, n_kept[each_before]
+    inserted = n_until + np.arange(len(each_before))
+    shows_step = np.ones(len(shown) + len(inserted), np.bool_)
+    shows_step[inserted] = False
+    source = np.full(len(shows_step), -1)
+    source[shows_step] = shown
+    ends = ends + each_before.searchsorted(regular.ends)
+    finals = ends[b]
+    finals[inside] = inserted[each_before.searchsorted(before)]
+    return RowPlan(source, ends, finals)
+
+
+@functools.lru_cache(maxsize=16)
+def _regular_plan(n_steps: int, n_envs: int) -> RowPlan:
+    """Of a rollout without reset rows in which no episode ends but at the last step."""
+    source = np.full((n_envs, n_steps + 1), -1)
+    source[:, :-1] = np.arange(n_steps * n_envs).reshape(n_steps, n_envs).T
+    ends = np.arange(n_steps, source.size, n_steps + 1)
+    for array in (source, ends):
+        array.flags.writeable = False
+    return RowPlan(source.reshape(-1), ends, _NO_FINALS)
 
 
 def trajectories(rollout: Rollout, start: int, stop: int) -> Rollout:

@@ -5,11 +5,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from learner.replay.column_memory import Blocks, ColumnMemory, MainMemory, Rows, Write, write_rows
+from learner.replay.column_memory import ColumnMemory, MainMemory, Span, Write, write_rows
 from learner.replay.entry_store import NO_SLOTS, StoreChange
 from learner.replay.layout import EntryLayout
 from learner.replay.n_step import fold_n_step
-from learner.replay.row_plan import RowPlan, plan_rows
+from learner.replay.row_plan import plan_rows
 from learner.replay.samplers import Slots
 from learner.replay.samples import ReplaySample, Room
 from learner.replay.step_columns import ENTRY, StepColumns, final_sources, last_sources, pack_flags, step_sources
@@ -20,6 +20,7 @@ STEPS_PER_EPISODE_END: Final = 32
 
 # Of no dimension: numpy takes half as long with them as with Python's ints.
 _ENTRY: Final = np.array(ENTRY, np.uint8)
+_NO_FLAG: Final = np.array(0, np.uint8)  # and of bools it finds those that are not 0 in a third of the time
 _ONE: Final = np.array(1)
 
 
@@ -113,34 +114,28 @@ class TrajectoryRing:
     def insert(self, rollout: Rollout) -> StoreChange:
         """See `EntryStore.insert`."""
         plan = plan_rows(rollout)
-        n_entries = rollout.n_env_steps
-        removed = self._make_way(plan.n_rows, n_entries)
+        n_rows, n_entries = len(plan.source), rollout.n_env_steps
+        removed = self._make_way(n_rows, n_entries)
         columns = self._columns
         first = self._head % self.n_slots
-        rows = self._rows_of_steps(rollout, plan, first)
-        reward, flags, sources = rollout.reward, pack_flags(rollout), step_sources(rollout, self._layout)
-        if plan.kept is not None:
-            assert not isinstance(rows, Blocks)
-            rows, reward, flags = rows[plan.kept], reward[plan.kept], flags[plan.kept]
-            sources = [source[plan.kept] for source in sources]
-        ends = plan.ends + first
-        if not isinstance(rows, Blocks):
-            ends %= self.n_slots
-        writes = [
-            Write(columns.steps, rows, sources),
-            Write(columns.observations, ends, last_sources(rollout, self._layout)),
-        ]
+        spans = self._spans(first, plan.source)
+        sources = step_sources(rollout, self._layout)
+        ends = (plan.ends + first) % self.n_slots
+        writes = [Write(columns.steps, span, sources) for span in spans]
+        writes.append(Write(columns.observations, ends, last_sources(rollout, self._layout)))
         finals = plan.finals
         if len(finals):
             finals = (finals + first) % self.n_slots
             writes.append(Write(columns.observations, finals, final_sources(rollout, self._layout)))
         columns.memory.write(writes)
-        write_rows((columns.reward, columns.flags), rows, (reward, flags))
+        bookkeeping = (rollout.reward, pack_flags(rollout))
+        for span in spans:
+            write_rows((columns.reward, columns.flags), span, bookkeeping)
         columns.flags[ends] = 0
         if len(finals):
             columns.flags[finals] = 0
-        inserted = self._rows_of_entries(first, plan.n_rows)
-        self._head += plan.n_rows
+        inserted = self._rows_of_entries(first, n_rows)
+        self._head += n_rows
         self.size += n_entries
         return StoreChange(inserted, removed)
 
@@ -190,17 +185,16 @@ class TrajectoryRing:
         self._tail = self._head
         self.size = 0
 
-    def _rows_of_steps(self, rollout: Rollout, plan: RowPlan, first: int) -> Rows:
-        """Slots `[T, B]`; as blocks where they are, and do not go round."""
-        if plan.steps is not None:
-            return (plan.steps + first) % self.n_slots
-        n_steps = rollout.n_steps
-        blocks = Blocks(first, first + plan.n_rows, n_steps + 1)
-        return blocks if blocks.stop <= self.n_slots else blocks.rows(n_steps) % self.n_slots
+    def _spans(self, first: int, source: NDArray[np.int64]) -> list[Span]:
+        """Where the rows of a plan go: at once, or up to the end of the ring and from its beginning on."""
+        n_left = self.n_slots - first
+        if len(source) <= n_left:
+            return [Span(first, source)]
+        return [Span(first, source[:n_left]), Span(0, source[n_left:])]
 
     def _rows_of_entries(self, first: int, n_rows: int) -> Slots:
         if first + n_rows <= self.n_slots:
-            (found,) = self._columns.flags[first : first + n_rows].nonzero()
+            (found,) = np.not_equal(self._columns.flags[first : first + n_rows], _NO_FLAG).nonzero()
             found += first
             return found
         rows = np.arange(first, first + n_rows) % self.n_slots
@@ -213,7 +207,7 @@ class TrajectoryRing:
         flags = self._columns.flags[first:stop]
         if stop > self.n_slots:
             flags = np.concatenate([flags, self._columns.flags[: stop - self.n_slots]])
-        return np.bitwise_and(flags, _ENTRY).nonzero()[0]
+        return np.not_equal(np.bitwise_and(flags, _ENTRY), _NO_FLAG).nonzero()[0]
 
     def _make_way(self, n_rows: int, n_entries: int) -> Slots:
         """Removes the oldest rows until there is room; returns the slots of the entries among them."""
@@ -230,8 +224,10 @@ class TrajectoryRing:
         if excess:
             n_out = max(n_out, int(entries[excess - 1]) + 1)
         removed = entries[: entries.searchsorted(n_out)]
-        slots: Slots = (removed + self._tail) % self.n_slots
         first = self._tail % self.n_slots
+        slots: Slots = removed + first
+        if first + n_out > self.n_slots:
+            slots %= self.n_slots
         self._columns.flags[first : first + n_out] = 0
         self._columns.flags[: max(first + n_out - self.n_slots, 0)] = 0
         self._tail += n_out
