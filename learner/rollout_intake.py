@@ -1,13 +1,13 @@
-"""Where rollouts come in: joins are agreed, duplicates dropped, credits given, the rest queued."""
+"""Where rollouts come in: joins are agreed, duplicates dropped, credits given, the rest passed on."""
 
 import dataclasses
 import logging
 import secrets
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from learner.actor_registry import ActorRecord, ActorRegistry
-from learner.rollout_queue import RolloutQueue
 from services.channel import MAX_MESSAGE_BYTES
 from services.errors import (
     DuplicateSequenceError,
@@ -25,17 +25,42 @@ from services.spaces import EnvironmentSpaces, check_spaces_match
 logger = logging.getLogger(__name__)
 
 
+class RolloutDestination(Protocol):
+    """Where accepted rollouts go: a `RolloutQueue`, or straight into a replay buffer. Called from many threads."""
+
+    def put(self, rollout: Rollout, *, is_active: Callable[[], bool], n_reserved: int = 0) -> bool:
+        """Takes a rollout, waiting while there is no room: the back-pressure that reaches the actors.
+
+        Args:
+            rollout: What to take.
+            is_active: Looked at every second at least while waiting; False gives up.
+            n_reserved: How many trajectories were set aside for it by `reserve`, at least its own; 0: none.
+
+        Returns:
+            False if it was not taken: this was closed, or `is_active` became False meanwhile.
+        """
+
+    def reserve(self, n_trajectories: int) -> bool:
+        """Sets room for a coming rollout aside, if there is any; never waits."""
+
+    def release(self, n_trajectories: int) -> None:
+        """Gives a reservation back."""
+
+    def close(self) -> None:
+        """Refuses every further rollout, and ends the wait of those that wait."""
+
+
 class RolloutIntake:
     """The learner's side of `RolloutService`: a `services.rollout_service.RolloutSink`.
 
     Credits: every actor may always have one rollout under way, the `n_actors / batch_size` of the seeds' staleness
-    bound. Where the queue has room that nobody was promised, it may have a second one, so that it goes on stepping
-    while the first is on its way; that room is reserved in the queue. So at most `capacity` trajectories are queued or
-    promised, and at most one rollout per actor beyond that.
+    bound. Where the destination has room that nobody was promised, it may have a second one, so that it goes on
+    stepping while the first is on its way; that room is reserved. So at most a queue's `capacity` trajectories are
+    queued or promised, and at most one rollout per actor beyond that.
 
     Args:
         registry: Who has joined.
-        queue: Where accepted rollouts go.
+        destination: Where accepted rollouts go.
         spaces: What every actor's environments must look like.
         policy: What every actor shall build.
         n_rollout_steps: T.
@@ -46,7 +71,7 @@ class RolloutIntake:
     def __init__(
         self,
         registry: ActorRegistry,
-        queue: RolloutQueue,
+        destination: RolloutDestination,
         *,
         spaces: EnvironmentSpaces,
         policy: PolicySpec,
@@ -55,7 +80,7 @@ class RolloutIntake:
         credit_version: Callable[[], int] = lambda: 0,
     ) -> None:
         self._registry = registry
-        self._queue = queue
+        self._destination = destination
         self._spaces = spaces
         self._policy = policy
         self._n_rollout_steps = n_rollout_steps
@@ -156,7 +181,7 @@ class IntakeStream:
 
     def __init__(self, intake: RolloutIntake, record: ActorRecord, cancel: Callable[[], None]) -> None:
         self._intake = intake
-        self._queue = intake._queue
+        self._destination = intake._destination
         self._record = record
         self._cancel = cancel
         self.actor_id = record.actor_id
@@ -183,7 +208,7 @@ class IntakeStream:
         )
 
     def accept(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> StreamProgress:
-        """Queues a rollout, waiting while the queue is full; drops it if it was accepted before.
+        """Passes a rollout on, waiting while there is no room; drops it if it was accepted before.
 
         Raises:
             DuplicateSequenceError: It was sent on this very stream before.
@@ -215,7 +240,7 @@ class IntakeStream:
             return self.progress()
         n_reserved = self._n_trajectories if self._has_reservation else 0
         self._has_reservation = False
-        if not self._queue.put(rollout, is_active=is_active, n_reserved=n_reserved):
+        if not self._destination.put(rollout, is_active=is_active, n_reserved=n_reserved):
             if self._intake._ended.is_set():
                 return self.progress()
             raise NotReadyError(
@@ -239,7 +264,7 @@ class IntakeStream:
     def close(self, *, clean: bool) -> None:
         """Gives back what was reserved."""
         if self._has_reservation:
-            self._queue.release(self._n_trajectories)
+            self._destination.release(self._n_trajectories)
             self._has_reservation = False
         self._intake._registry.close_stream(self._record, self._cancel, clean=clean)
         logger.info("actor %s %s", self.actor_id, "left" if clean else "was lost")
@@ -247,6 +272,6 @@ class IntakeStream:
     def _extend_credit(self) -> None:
         if self._has_reservation or self._credit != self._acknowledged + 1:
             return
-        if self._queue.reserve(self._n_trajectories):
+        if self._destination.reserve(self._n_trajectories):
             self._has_reservation = True
             self._credit += 1

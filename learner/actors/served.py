@@ -11,13 +11,14 @@ from learner.actors.base import DistributedActors
 from learner.actors.stale_trajectories import StaleTrajectories
 from learner.actors.unsteered import UnsteeredControl
 from learner.publisher import PolicyPublisher
-from learner.rollout_intake import RolloutIntake
+from learner.rollout_intake import RolloutDestination, RolloutIntake
 from learner.rollout_queue import RolloutQueue, RolloutSlice
 from services.errors import CollectInterruptedError, CollectTimeoutError, ConfigurationError
 from services.joining import MAX_ENVS_PER_ACTOR
 from services.learner_service import LearnerControl
 from services.policies import PolicyState
 from services.replay_service import ReplaySource
+from services.rollouts import Rollout
 from services.server import LearnerServer, make_server
 from services.status import ActorInfo, ActorState
 
@@ -110,6 +111,8 @@ class ServedDistributedActors(DistributedActors):
         self._actor_names = tuple(actor_names)
         # What `ReplayService` serves from `start` on; None: there is none.
         self.replay: ReplaySource | None = None
+        # Where rollouts go from `start` to `stop`; None: into the queue, to be collected.
+        self.destination: RolloutDestination | None = None
         self._queue = RolloutQueue(self._capacity)
         self._publisher: PolicyPublisher | None = None
         self._registry: ActorRegistry | None = None
@@ -145,7 +148,7 @@ class ServedDistributedActors(DistributedActors):
         publisher.publish(self.policy.state_arrays())
         self._intake = RolloutIntake(
             self._registry,
-            self._queue,
+            self.destination or self._queue,
             spaces=self.policy.spaces,
             policy=self.policy.spec,
             n_rollout_steps=self.n_rollout_steps,
@@ -178,7 +181,7 @@ class ServedDistributedActors(DistributedActors):
         if not self._training_goes_on:
             self._intake.end_training()
             self._publisher.end()
-        self._queue.close()
+        (self.destination or self._queue).close()
         for server in self._servers:
             server.stop(_GRACE_S)
         self._servers.clear()
@@ -202,8 +205,8 @@ class ServedDistributedActors(DistributedActors):
 
     @property
     def queue_capacity(self) -> int:
-        """Trajectories that may wait before the actors have to."""
-        return self._capacity
+        """Trajectories that may wait before the actors have to; 0 where none do, since there is a `destination`."""
+        return self._capacity if self.destination is None else 0
 
     @property
     def n_actors_alive(self) -> int:
@@ -254,19 +257,44 @@ class ServedDistributedActors(DistributedActors):
                 piece = self._fresh(self._queue.get(max_trajectories, _LOOK_S, enough=enough))
                 if piece is not None:
                     return piece
-                reason = self._explain_wait()
+                reason = self.explain_wait()
                 self.waiting.explain(reason)
                 if time.monotonic() > deadline:
                     raise CollectTimeoutError(
                         f"no rollout for {self.collect_timeout_s:.0f} s: the learner waits for {reason}"
                     )
 
+    def drops(self, rollout: Rollout, n_trajectories: int) -> bool:
+        """Whether a rollout is older than `max_policy_lag` allows, or was played for an earlier learner; counts it.
+
+        Any thread may ask.
+
+        Args:
+            rollout: The rollout.
+            n_trajectories: How many of its trajectories are at stake.
+        """
+        return self._stale.drops(n_trajectories, policy_lag=self.policy_version - rollout.policy_version)
+
+    def explain_wait(self) -> str:
+        """Which actors are waited for, and what to do about it."""
+        infos = self.actor_infos
+        streaming = [info for info in infos if info.state is ActorState.STREAMING]
+        if streaming:
+            quietest = max(streaming, key=lambda info: info.idle_s)
+            return (
+                f"rollouts from {len(streaming)} connected actors ({quietest.actor_id} has been quiet for "
+                f"{quietest.idle_s:.0f} s): their environments are slow or hang"
+            )
+        where = ", ".join(self.addresses)
+        gone = "".join(
+            f"; {info.actor_id} is {info.state.name.lower()}" + (f": {info.last_error}" if info.last_error else "")
+            for info in infos[:3]
+        )
+        return f"an actor to join at {where}: start one with `rollcast actor --learner-address HOST:PORT`{gone}"
+
     def _fresh(self, piece: RolloutSlice | None) -> RolloutSlice | None:
-        """None, counted, for what is older than `max_policy_lag` allows, or was played for an earlier learner."""
-        if piece is None:
-            return None
-        lag = self.policy_version - piece.rollout.policy_version
-        return None if self._stale.drops(piece.n_trajectories, policy_lag=lag) else piece
+        """None for what `drops` says is stale."""
+        return None if piece is None or self.drops(piece.rollout, piece.n_trajectories) else piece
 
     def _look_after(self) -> None:
         self._next_look = time.monotonic() + _LOOK_S
@@ -285,20 +313,3 @@ class ServedDistributedActors(DistributedActors):
         """Notes that an actor that was started here has ended, whatever its stream says."""
         if self._registry is not None:
             self._registry.lost(actor_id, report.splitlines()[0])
-
-    def _explain_wait(self) -> str:
-        """Whom the trainer waits for, and what to do about it."""
-        infos = self.actor_infos
-        streaming = [info for info in infos if info.state is ActorState.STREAMING]
-        if streaming:
-            quietest = max(streaming, key=lambda info: info.idle_s)
-            return (
-                f"rollouts from {len(streaming)} connected actors ({quietest.actor_id} has been quiet for "
-                f"{quietest.idle_s:.0f} s): their environments are slow or hang"
-            )
-        where = ", ".join(self.addresses)
-        gone = "".join(
-            f"; {info.actor_id} is {info.state.name.lower()}" + (f": {info.last_error}" if info.last_error else "")
-            for info in infos[:3]
-        )
-        return f"an actor to join at {where}: start one with `rollcast actor --learner-address HOST:PORT`{gone}"

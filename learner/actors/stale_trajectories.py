@@ -2,6 +2,7 @@
 
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable
 
@@ -12,7 +13,7 @@ _INTERVAL_S = 60.0
 
 
 class StaleTrajectories:
-    """Says which trajectories are stale, and counts them. One thread asks; any thread reads `count`.
+    """Says which trajectories are stale, and counts them. Any thread.
 
     Attributes:
         count: Trajectories that were dropped.
@@ -26,6 +27,7 @@ class StaleTrajectories:
         self.count = 0
         self._max_policy_lag = max_policy_lag
         self._clock = clock
+        self._lock = threading.Lock()  # guards the counters and times below
         self._n_unreported = 0
         self._next_warning = self._next_info = -math.inf
 
@@ -39,12 +41,17 @@ class StaleTrajectories:
         """
         if policy_lag >= 0 and (self._max_policy_lag is None or policy_lag <= self._max_policy_lag):
             return False
+        with self._lock:
+            self._note(n_trajectories, policy_lag)
+        return True
+
+    def _note(self, n_trajectories: int, policy_lag: int) -> None:
         self.count += n_trajectories
         if policy_lag < 0:
             if self._clock() >= self._next_info:
                 self._next_info = self._clock() + _INTERVAL_S
                 logger.info("dropping trajectories that were played for an earlier learner")
-            return True
+            return
         self._n_unreported += n_trajectories
         if self._clock() >= self._next_warning:
             self._next_warning = self._clock() + _INTERVAL_S
@@ -58,4 +65,3 @@ class StaleTrajectories:
                 self._max_policy_lag,
             )
             self._n_unreported = 0
-        return True

@@ -2,8 +2,8 @@
 
 import contextlib
 import logging
-import math
 import signal
+import time
 from collections.abc import Iterator
 from types import FrameType
 
@@ -14,21 +14,17 @@ from learner.demonstrations import load_demonstrations
 from learner.first_actor import spaces_of_first_actor
 from learner.replay.buffer import ReplayBuffer
 from learner.replay.served import ServedReplay
+from learner.replay_inserter import ReplayInserter
 from learner.replay_serve_settings import ReplayServeSettings
 from learner.replayed_experience import ACTORS, MAX_TRAJECTORIES
 from learner.training_run import probe_spaces
-from services.errors import CollectInterruptedError, InvalidRolloutError, NotReadyError
 from services.policies import PolicySpec
 from services.rollout_file import read_rollouts
-from services.rollouts import Rollout
 from services.spaces import EnvironmentSpaces
 
 logger = logging.getLogger(__name__)
 
-# What may wait for the thread that inserts: several rollouts of dozens of environments.
-_QUEUED_TRAJECTORIES = 256
-
-# How often an insert that waits for the limiter looks whether it is to stop.
+# How often it looks whether rollouts come in, and whether it is to stop.
 _LOOK_S = 0.25
 
 
@@ -52,44 +48,25 @@ def replay_serve(settings: ReplayServeSettings) -> int:
     return 130 if signal.SIGINT in received else 0
 
 
-def fill(buffer: ReplayBuffer, actors: RemoteDistributedActors) -> None:
-    """Puts what the actors play into the buffer, as far as its limiter lets it, until it is interrupted.
-
-    While the limiter lets nothing in, rollouts stay in the queue, and the actors wait. A rollout that the buffer cannot
-    take is logged and dropped.
+def watch(buffer: ReplayBuffer, actors: RemoteDistributedActors) -> None:
+    """Says what is waited for while nothing is inserted, until it is interrupted.
 
     Args:
-        buffer: The buffer; others may use it, too.
+        buffer: The buffer, into which the actors play.
         actors: Who plays; started.
     """
-    with contextlib.suppress(CollectInterruptedError):
-        while True:
-            rollout = actors.next_slice(buffer.max_trajectories).to_rollout()
-            try:
-                if not _insert(buffer, rollout) and not _await_insert(buffer, rollout, actors):
-                    return
-            except InvalidRolloutError as error:
-                logger.warning("dropped a rollout: %s", error)
-
-
-def _await_insert(buffer: ReplayBuffer, rollout: Rollout, actors: RemoteDistributedActors) -> bool:
-    """Waits for the limiter, and says so; False: it was interrupted."""
-    with actors.waiting.waiting_for("the replay buffer to take rollouts in"):
-        while not actors.interrupted:
-            wait = buffer.wait_of(ACTORS)
-            if wait is not None:
-                actors.waiting.explain(f"the replay buffer to take rollouts in: {wait.reason}")
-            if _insert(buffer, rollout, timeout_s=_LOOK_S):
-                return True
-    return False
-
-
-def _insert(buffer: ReplayBuffer, rollout: Rollout, *, timeout_s: float = 0.0) -> bool:
-    try:
-        buffer.insert(rollout, timeout_s=timeout_s, who=ACTORS)
-    except NotReadyError:
-        return False
-    return True
+    while not actors.interrupted:
+        inserted = buffer.info().inserted
+        time.sleep(_LOOK_S)
+        if buffer.info().inserted != inserted:
+            continue
+        with actors.waiting.waiting_for("rollouts"):
+            while not actors.interrupted and buffer.info().inserted == inserted:
+                wait = buffer.wait_of(ACTORS)
+                actors.waiting.explain(
+                    actors.explain_wait() if wait is None else f"the replay buffer to take rollouts in: {wait.reason}"
+                )
+                time.sleep(_LOOK_S)
 
 
 def _serve(settings: ReplayServeSettings, stops: list[RemoteDistributedActors]) -> None:
@@ -112,18 +89,18 @@ def _serve(settings: ReplayServeSettings, stops: list[RemoteDistributedActors]) 
     actors = RemoteDistributedActors(
         policy,
         settings.n_rollout_steps,
-        _QUEUED_TRAJECTORIES,
+        1,  # nobody collects a batch
         addresses=(settings.address,),
         envs_per_actor=settings.envs_per_actor,
         seed=settings.seed,
         max_actors=settings.max_actors,
-        collect_timeout_s=math.inf,
     )
+    actors.destination = ReplayInserter(buffer, lambda rollout: actors.drops(rollout, rollout.n_envs))
     actors.replay = ServedReplay(buffer, spaces, n_rollout_steps=settings.n_rollout_steps)
     stops.append(actors)
     with actors:
         logger.info("serving a replay buffer of %d entries at %s", buffer.info().capacity, ", ".join(actors.addresses))
-        fill(buffer, actors)
+        watch(buffer, actors)
 
 
 def _spaces(settings: ReplayServeSettings) -> EnvironmentSpaces:

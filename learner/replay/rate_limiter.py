@@ -150,8 +150,8 @@ class RateLimiter:
             n: How many.
             timeout_s: For how long, in seconds, at most.
             is_active: Looked at now and then while waiting; False gives up.
-            who: A name for one who asks again after each refusal, nobody else's: from the first one until it is let in
-                `state` says that it waits. Empty: the wait is over when this returns.
+            who: A name for one who asks again after each refusal, nobody else's: from the first one until it is let in,
+                or gives up, `state` says that it waits. Empty: the wait is over when this returns.
 
         Returns:
             Whether they may.
@@ -237,8 +237,11 @@ class RateLimiter:
             self._waiting[key] = replace(wait, since=earlier.since)
             try:
                 while not wait.may():
+                    if not is_active():
+                        self._waiting.pop(key, None)  # nor will it ask again
+                        return False
                     left = wait.since + timeout_s - time.monotonic()
-                    if left <= 0 or not is_active():
+                    if left <= 0:
                         return False
                     self._changed.wait(min(left, _CHECK_S))
                 return True

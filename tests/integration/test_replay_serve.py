@@ -79,9 +79,9 @@ def test_actors_that_nobody_draws_from_are_said_to_wait():
             assert wait.who == "the actors"
             assert wait.reason.startswith("an insertion of ")
             with LearnerClient(address) as learner:
+                wait_until(lambda: learner.status().waiting_s > 0.5, "the server to say so, too")
                 status = learner.status()
             assert status.waiting_for.startswith("the replay buffer to take rollouts in: an insertion of ")
-            assert status.waiting_s > 0.5
             assert [one.who for one in status.replay.waiting] == ["the actors"]
 
 

@@ -1,0 +1,91 @@
+"""Rollouts straight into a replay buffer, by the threads that receive them."""
+
+import logging
+import math
+import threading
+from collections.abc import Callable
+
+from learner.replay.buffer import ReplayBuffer
+from learner.replayed_experience import ACTORS
+from learner.rollout_queue import RolloutSlice
+from services.errors import InvalidRolloutError, NotReadyError
+from services.rollouts import Rollout
+
+logger = logging.getLogger(__name__)
+
+# How often one that waits for its turn looks whether it is still wanted.
+_CHECK_S = 0.5
+
+
+class ReplayInserter:
+    """A `learner.rollout_intake.RolloutDestination` for a buffer that nobody but others' learners draws from.
+
+    A queue and a thread that empties it would only hand each rollout over once more: the thread of a stream inserts,
+    and while the limiter lets nothing in it waits, which is the back-pressure. Any thread may call.
+
+    Invariant: when `put` returns True, every trajectory of the rollout has been inserted exactly once, even if it came
+    again over a new stream while the old one still waited; or it was dropped, and the log says so. Threads take turns:
+    while the limiter holds one back, it waits as "the actors", and the others for their turn.
+
+    Args:
+        buffer: The buffer; others may use it, too.
+        drops: Whether a rollout is stale and not to be inserted.
+    """
+
+    def __init__(self, buffer: ReplayBuffer, drops: Callable[[Rollout], bool]) -> None:
+        self._buffer = buffer
+        self._drops = drops
+        self._closed = threading.Event()
+        self._turn = threading.Lock()  # whose turn it is to insert; guards what is below
+        # By actor and incarnation: the sequence of its latest rollout, and how many of its trajectories are in.
+        self._progress: dict[tuple[str, int], tuple[int, int]] = {}
+
+    def put(self, rollout: Rollout, *, is_active: Callable[[], bool], n_reserved: int = 0) -> bool:
+        """See `RolloutDestination.put`."""
+        del n_reserved  # a buffer has room for all
+        if self._closed.is_set():
+            return False
+        if self._drops(rollout):
+            return True
+
+        def is_wanted() -> bool:
+            return not self._closed.is_set() and is_active()
+
+        while not self._turn.acquire(timeout=_CHECK_S):
+            if not is_wanted():
+                return False
+        try:
+            return self._insert(rollout, is_wanted)
+        except InvalidRolloutError as error:
+            logger.warning("dropped a rollout: %s", error)
+            return True
+        finally:
+            self._turn.release()
+
+    def reserve(self, n_trajectories: int) -> bool:
+        """See `RolloutDestination.reserve`: there is always room."""
+        del n_trajectories
+        return True
+
+    def release(self, n_trajectories: int) -> None:
+        """See `RolloutDestination.release`."""
+
+    def close(self) -> None:
+        """See `RolloutDestination.close`."""
+        self._closed.set()
+
+    def _insert(self, rollout: Rollout, is_wanted: Callable[[], bool]) -> bool:
+        """Inserts as many trajectories at once as the limiter ever lets in; called with the turn."""
+        actor, sequence = (rollout.actor_id, rollout.incarnation), rollout.sequence
+        latest, n_in = self._progress.get(actor, (0, 0))
+        start = n_in if latest == sequence else 0
+        while start < rollout.n_envs:
+            stop = min(rollout.n_envs, start + self._buffer.max_trajectories)
+            piece = RolloutSlice(rollout, start, stop).to_rollout()
+            try:
+                self._buffer.insert(piece, timeout_s=math.inf, is_active=is_wanted, who=ACTORS)
+            except NotReadyError:
+                return False
+            start = stop
+            self._progress[actor] = sequence, start
+        return True
