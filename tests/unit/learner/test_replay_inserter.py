@@ -76,7 +76,7 @@ def test_while_the_limiter_holds_it_back_one_waits_as_the_actors_and_others_for_
     wait_until(lambda: buffer.wait_of(ACTORS), "somebody to wait")
     assert len(buffer.info().limiter.waiting) == 1
     for _ in range(2 * T * B):
-        buffer.sample(1)
+        buffer.sample(1, timeout_s=10.0)
     assert first.join()
     assert second.join()
     assert buffer.size == 3 * T * B
@@ -109,7 +109,7 @@ def test_a_rollout_that_is_in_by_half_is_not_inserted_twice():
     putting.is_active = False
     assert putting.join() is False
     for _ in range(T):
-        buffer.sample(1)
+        buffer.sample(1, timeout_s=10.0)
     assert inserter.put(make_rollout(sequence=1), is_active=always), "sent again over the next stream"
     assert buffer.size == 2 * T
 
@@ -121,7 +121,7 @@ def test_a_rollout_that_came_over_two_streams_is_inserted_once():
     old, new = (Putting(inserter, make_rollout(sequence=2)) for _ in range(2))
     wait_until(lambda: buffer.wait_of(ACTORS), "one of them to wait")
     for _ in range(T * B):
-        buffer.sample(1)
+        buffer.sample(1, timeout_s=10.0)
     assert old.join()
     assert new.join()
     assert buffer.size == 2 * T * B
