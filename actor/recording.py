@@ -1,7 +1,7 @@
 """What a rollout is recorded into: columns, and the bookkeeping of episodes across rollouts."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from gymnasium import Space
@@ -10,6 +10,10 @@ from numpy.typing import NDArray
 from services.errors import ConfigurationError
 from services.rollouts import EpisodeStatistics
 from services.spaces import flatten_observation
+from services.statistics import EventValue
+
+# By the step and the environment in which the episode ended.
+EpisodeEventValues: TypeAlias = Mapping[tuple[int, int], tuple[EventValue, ...]]
 
 
 class RolloutColumns:
@@ -122,13 +126,14 @@ class EpisodeTracker:
         self._ended = np.zeros(n_envs, dtype=np.bool_)
 
     def finish(
-        self, columns: RolloutColumns, n_played: int
+        self, columns: RolloutColumns, n_played: int, events: EpisodeEventValues
     ) -> tuple[NDArray[np.bool_] | None, tuple[EpisodeStatistics, ...]]:
         """Looks back on a rollout.
 
         Args:
             columns: Its columns.
             n_played: How many of its rows were played.
+            events: What came of the events of the episodes that ended in them.
 
         Returns:
             `valid`, bool `[n_played, B]`, or None if every row is a transition; and the episodes that ended, in order.
@@ -147,12 +152,15 @@ class EpisodeTracker:
         returns = self._return + np.cumsum(reward, axis=0)
         steps = np.ones(ended.shape, dtype=np.int64) if valid is None else valid.astype(np.int64)
         n_steps = self._n_steps + np.cumsum(steps, axis=0)
-        self._return, self._n_steps, episodes = _split_into_episodes(returns, n_steps, ended)
+        self._return, self._n_steps, episodes = _split_into_episodes(returns, n_steps, ended, events)
         return valid, episodes
 
 
 def _split_into_episodes(
-    returns: NDArray[np.float64], n_steps: NDArray[np.int64], ended: NDArray[np.bool_]
+    returns: NDArray[np.float64],
+    n_steps: NDArray[np.int64],
+    ended: NDArray[np.bool_],
+    events: EpisodeEventValues,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], tuple[EpisodeStatistics, ...]]:
     """Cuts running totals `[T, B]` where episodes ended; returns what is left over `[B]` and the episodes."""
     return_before = [0.0] * ended.shape[1]
@@ -161,10 +169,13 @@ def _split_into_episodes(
     rows = zip(
         *(index.tolist() for index in np.nonzero(ended)), returns[ended].tolist(), n_steps[ended].tolist(), strict=True
     )
-    for _, b, return_now, n_steps_now in rows:
+    for t, b, return_now, n_steps_now in rows:
         episodes.append(
             EpisodeStatistics(
-                env_index=b, episode_return=return_now - return_before[b], n_steps=n_steps_now - n_steps_before[b]
+                env_index=b,
+                episode_return=return_now - return_before[b],
+                n_steps=n_steps_now - n_steps_before[b],
+                events=events.get((t, b), ()),
             )
         )
         return_before[b], n_steps_before[b] = return_now, n_steps_now

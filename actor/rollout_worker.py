@@ -14,10 +14,13 @@ from actor.environments.make import environment_spaces
 from actor.policies.action_masks import action_mask_of
 from actor.policies.policy import Policy
 from actor.recording import EpisodeTracker, RolloutColumns
+from actor.statistics.environment import events_in
+from actor.statistics.episode import EpisodeStatsAggregator
 from actor.vector.base import LockstepVectorEnv
 from services.errors import ActorFailedError, ConfigurationError
 from services.rollouts import Rollout, SubstepColumns
 from services.spaces import FLAT_SUBSTEP, flatten_observation, space_leaves
+from services.statistics import EventValue
 
 
 class RolloutWorker:
@@ -83,6 +86,9 @@ class RolloutWorker:
         # The observation the next rollout starts from, [B, ...] for every leaf; None before the first.
         self._observation: dict[str, NDArray[Any]] | None = None
         self._parameters = np.empty((0, 0, 0), dtype=np.float32)
+        # of the rollout that is being played
+        self._episode_events: dict[tuple[int, int], tuple[EventValue, ...]] = {}
+        self._policy_events = _policy_events(policy)
 
     @property
     def env_seeds(self) -> tuple[int, ...]:
@@ -114,7 +120,8 @@ class RolloutWorker:
         n_played = self._play(columns, should_stop)
         for path, kept in self._observation.items():
             np.copyto(kept, columns.observation[path][n_played])
-        valid, episodes = self._episodes.finish(columns, n_played)
+        valid, episodes = self._episodes.finish(columns, n_played, self._episode_events)
+        self._episode_events.clear()
         if n_played < self._n_rollout_steps:
             return None
         if not self._has_reset_rows:
@@ -144,6 +151,7 @@ class RolloutWorker:
             final_index=columns.final_indices(),
             episodes=episodes,
             env_seeds=self._env_seeds,
+            events=self._policy_events.end_episode() if self._policy_events is not None else (),
         )
 
     def close(self) -> None:
@@ -171,6 +179,8 @@ class RolloutWorker:
             action, parameters = act({path: column[t] for path, column in columns.observation.items()})
             if self._parameters.shape[2] != parameters.shape[1] or len(self._parameters) == 0:
                 self._parameters = np.empty((self._n_rollout_steps, *parameters.shape), dtype=np.float32)
+            if self._policy_events is not None:
+                self._policy_events.end_step()
             self._parameters[t] = parameters
             columns.action[t] = action
             try:
@@ -190,9 +200,26 @@ class RolloutWorker:
             else:
                 for path, leaf in flatten_observation(self._spaces.observation, observation).items():
                     columns.observation[path][t + 1] = leaf
-            if "final_obs" in infos and not self._has_reset_rows:
-                columns.record_final_observations(t, infos["final_obs"], self._spaces.observation)
+            if infos:
+                self._take_infos(t, infos, columns)
         return self._n_rollout_steps
+
+    def _take_infos(self, t: int, infos: dict[str, Any], columns: RolloutColumns) -> None:
+        if "final_obs" in infos and not self._has_reset_rows:
+            columns.record_final_observations(t, infos["final_obs"], self._spaces.observation)
+        for b, values in events_in(infos, are_final=not self._has_reset_rows):
+            self._episode_events[t, b] = values
+
+
+def _policy_events(policy: Policy) -> EpisodeStatsAggregator | None:
+    """Where a policy's events go; None where it fires none."""
+    sources = policy.event_sources()
+    if not sources:
+        return None
+    aggregator = EpisodeStatsAggregator()
+    for source in sources:
+        source.fire_at(aggregator)
+    return aggregator
 
 
 def _autoreset_mode(vector_env: VectorEnv) -> AutoresetMode:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from services.rollouts import EpisodeStatistics
+from services.statistics import EventValue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,7 @@ class Batch:
         policy_version: int64 `[B]` on the CPU, the version that acted in each trajectory.
         n_env_steps: The number of transitions.
         episodes: Episodes that ended in these trajectories.
+        events: What the policy fired while it played them, reduced.
         keys: int64 `[B]` on the CPU, the entries of the replay buffer; None for fresh rollouts.
         weights: float32 `[B]`, importance weights of prioritised sampling; None: all 1.
         discount: float32 `[B]`, the discount of a step to the power of the number of steps that are folded into the
@@ -65,6 +67,7 @@ class Batch:
     policy_version: NDArray[np.int64]
     n_env_steps: int
     episodes: tuple[EpisodeStatistics, ...]
+    events: tuple[EventValue, ...] = ()
     keys: NDArray[np.int64] | None = None
     weights: Tensor | None = None
     discount: Tensor | None = None

@@ -13,6 +13,7 @@ from learner.batch import Batch, BatchColumns
 from learner.rollout_queue import RolloutSlice
 from services.rollouts import EpisodeStatistics, Observation
 from services.spaces import EnvironmentSpaces, space_leaves
+from services.statistics import EventValue
 
 # Two would do on the CPU: one being trained on, one being filled. The third lets a copy to a GPU run on.
 N_SLOTS = 3
@@ -72,6 +73,7 @@ class _Slot:
         """Forgets the batch that was in it."""
         self.final_index: list[NDArray[np.int64]] = []
         self.episodes: list[EpisodeStatistics] = []
+        self.events: list[EventValue] = []
         self.n_env_steps = 0
         for substep in self.substeps.values():
             substep.final_observation = {path: [] for path in substep.observation}
@@ -133,6 +135,7 @@ class Batcher:
             if piece.n_trajectories == rollout.n_envs
             else [episode for episode in rollout.episodes if piece.start <= episode.env_index < piece.stop]
         )
+        slot.events += piece.events
         if len(rollout.final_index):
             self._add_final_observations(slot, piece, offset=self._filled - piece.start)
         self._filled += piece.n_trajectories
@@ -181,6 +184,7 @@ class Batcher:
             policy_version=slot.policy_version.copy(),
             n_env_steps=slot.n_env_steps,
             episodes=tuple(slot.episodes),
+            events=tuple(slot.events),
         )
 
     def _to_columns(self, substep: _SubstepSlot) -> BatchColumns:

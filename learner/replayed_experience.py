@@ -180,6 +180,7 @@ class ReplayedExperience(ExperienceSource):
             self._insert_wait_s += time.monotonic() - self._refused_at
         self._arrivals.env_steps += rollout.n_env_steps
         self._arrivals.episodes += rollout.episodes
+        self.actors.get_epoch_stats_aggregator().add_all(rollout.episodes, rollout.events)
         lag = max(0, self.actors.policy_version - rollout.policy_version)
         self._arrivals.policy_lag.append(np.full(rollout.n_envs, lag, np.int64))
         return True

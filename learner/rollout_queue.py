@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from services.rollouts import Rollout, SubstepColumns
+from services.statistics import EventValue
 
 # How often a blocked producer checks that its stream is still there.
 _CHECK_S = 0.5
@@ -26,6 +27,11 @@ class RolloutSlice:
     def n_trajectories(self) -> int:
         """How many."""
         return self.stop - self.start
+
+    @property
+    def events(self) -> tuple[EventValue, ...]:
+        """What the policy fired while the whole rollout was played: it leaves with the first trajectory, once."""
+        return self.rollout.events if self.start == 0 else ()
 
     def to_rollout(self) -> Rollout:
         """These trajectories as a rollout of their own; views of the whole."""
@@ -56,6 +62,7 @@ class RolloutSlice:
                 if self.start <= episode.env_index < self.stop
             ),
             env_seeds=whole.env_seeds[cut],
+            events=self.events,
         )
 
 

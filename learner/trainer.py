@@ -4,16 +4,18 @@ import dataclasses
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 
+from actor.statistics.events import EpisodeEvents
 from learner.algorithms.algorithm import Algorithm, Metrics
 from learner.control import TrainingControl
 from learner.experience import ExperienceSource
 from learner.progress import TrainingProgress
 from learner.run_directory import PolicyName, RunDirectory, SavedPolicy
+from learner.training_events import TrainingEvents
 from learner.writers import MetricsWriter, write_all
 from services.errors import CollectInterruptedError
 from services.status import Phase
@@ -97,6 +99,8 @@ class Trainer:
         self._progress = TrainingProgress()
         self._solved = False
         self._best_return = float("-inf")
+        self._statistics: Mapping[str, float] = {}
+        self._events = self._actors.get_epoch_stats_aggregator().events(TrainingEvents)
         self._next_log = self._next_best = 0.0
         self._next_checkpoint = time.monotonic() + schedule.checkpoint_interval_s
         control.attach(experience, self._progress, self._save_checkpoint if run is not None else None)
@@ -117,12 +121,15 @@ class Trainer:
                 while not self._is_done():
                     fraction = min(1.0, progress.env_steps / schedule.total_steps)
                     experience = source.next(self._device, progress=fraction)
+                    began = time.perf_counter()
                     with control.update_turn():
                         metrics = algorithm.update(experience.batch, progress=fraction)
                         source.learnt(experience.batch, algorithm.priorities)
                         progress.record(experience)
                         if algorithm.n_updates % schedule.updates_per_broadcast == 0:
                             self._actors.broadcast_updated_policy(algorithm.policy_state())
+                    self._events.learner_update(seconds=time.perf_counter() - began, waited_s=experience.waited_s)
+                    self._actors.get_epoch_stats_aggregator().end_episode()
                     self._keep(metrics)
                 control.enter(Phase.STOPPING)
         except CollectInterruptedError:
@@ -133,6 +140,10 @@ class Trainer:
             self._save_policy_if_best()
         control.enter(Phase.FINISHED)
         return self._summary()
+
+    def statistics(self) -> Mapping[str, float]:
+        """What the actors' own events came to in the last record, by `"event/name[group]"`; any thread may ask."""
+        return self._statistics
 
     def _is_done(self) -> bool:
         mean_return, target = self._progress.recent_mean_return(), self._schedule.stop_return
@@ -170,10 +181,14 @@ class Trainer:
             "queue/rejected_rollouts": self._actors.rejected_rollouts,
             "actors/alive": self._actors.n_actors_alive,
         }
+        aggregator = self._actors.get_epoch_stats_aggregator()
+        # an epoch in which no episode has ended leaves those of the one before
+        self._statistics = aggregator.epoch_stats(without=(EpisodeEvents, TrainingEvents)) or self._statistics
+        statistics = aggregator.epoch_stats()
         losses = {f"{self._control.algorithm}/{name}": float(value) for name, value in metrics.items()}
-        write_all(self._writers, now.env_steps, values | self._experience.metrics() | losses)
-        # A record ends an epoch, which would otherwise keep the episodes of the whole run.
-        self._actors.get_epoch_stats_aggregator().reset_epoch()
+        write_all(self._writers, now.env_steps, statistics | values | self._experience.metrics() | losses)
+        # A record ends an epoch: the next one tells of its own episodes.
+        aggregator.reset_epoch()
 
     def _save_policy(self, name: PolicyName) -> None:
         if self._run is None:

@@ -15,6 +15,7 @@ from services.rollout_header import AgreedColumns, RolloutAgreement, SubstepAgre
 from services.rollout_layout import RolloutLayout
 from services.rollouts import EpisodeStatistics, Rollout, SubstepColumns
 from services.spaces import EnvironmentSpaces
+from services.statistics_codec import event_statistics_from_proto, event_values_from_proto
 
 MAX_FRAME_BYTES: Final = 1 << 20
 _NO_BODY: Final = memoryview(b"")
@@ -149,6 +150,7 @@ def _finish(
                 f"an episode of environment {episode.env_index} with return {episode.episode_return}",
                 "a finite return",
             )
+    statistics = event_statistics_from_proto(header)
     return Rollout(
         actor_id=header.actor_id,
         incarnation=header.incarnation,
@@ -161,10 +163,16 @@ def _finish(
         valid=values.get("valid"),
         final_index=final_index,
         episodes=tuple(
-            EpisodeStatistics(env_index=e.env_index, episode_return=e.episode_return, n_steps=e.n_steps)
+            EpisodeStatistics(
+                env_index=e.env_index,
+                episode_return=e.episode_return,
+                n_steps=e.n_steps,
+                events=event_values_from_proto(e.events, statistics) if statistics else (),
+            )
             for e in header.episodes
         ),
         env_seeds=tuple(header.env_seeds),
+        events=event_values_from_proto(header.events, statistics) if statistics else (),
     )
 
 

@@ -10,6 +10,7 @@ from rollcast.v1 import rollout_pb2, tensor_pb2
 from services.message_body import append_body
 from services.rollout_assembler import MAX_FRAME_BYTES, RolloutAssembler
 from services.rollouts import Rollout, SubstepColumns
+from services.statistics_codec import fill_statistics
 from services.tensors import fill_tensor, wire_array
 
 __all__ = ["MAX_FRAME_BYTES", "RolloutAssembler", "RolloutEncoder", "rollout_to_proto"]
@@ -105,9 +106,7 @@ def _fill_numbers(header: rollout_pb2.Rollout, rollout: Rollout) -> None:
     header.incarnation = rollout.incarnation
     header.sequence = rollout.sequence
     header.policy_version = rollout.policy_version
-    del header.episodes[:]
-    for episode in rollout.episodes:
-        header.episodes.add(env_index=episode.env_index, episode_return=episode.episode_return, n_steps=episode.n_steps)
+    fill_statistics(header, rollout)
     header.env_seeds[:] = rollout.env_seeds
 
 

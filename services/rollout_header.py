@@ -11,6 +11,7 @@ from services.columns import BOOL, FLOAT32, INT32, ColumnSchema, leaf_schema
 from services.errors import InvalidRolloutError, LimitExceededError
 from services.rollout_layout import AgreedColumn, Column, RolloutLayout
 from services.spaces import EnvironmentSpaces, SubstepSpaces, space_leaves
+from services.statistics_codec import statistics_problem
 from services.tensors import tensor_header
 
 # The leading dimensions of the three sorts of columns, for messages.
@@ -198,6 +199,8 @@ class SubstepAgreement:
             if episode.env_index >= n_trajectories:
                 found = f"an episode of environment {episode.env_index}"
                 refuse(header, found, f"an environment below {n_trajectories}")
+        if problem := statistics_problem(header):
+            refuse(header, *problem)
         if len(header.env_seeds) not in (0, n_trajectories):
             refuse(header, f"{len(header.env_seeds)} env_seeds", f"{n_trajectories}, one an environment, or none")
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from services.statistics import EventValue
+
 # One array per leaf of an observation space, by the leaf's path; "" when the space itself is a leaf.
 Observation = Mapping[str, NDArray[np.generic]]
 
@@ -18,11 +20,13 @@ class EpisodeStatistics:
         env_index: Which of the B trajectories.
         episode_return: Sum of its rewards.
         n_steps: Its number of steps.
+        events: What its environment fired, reduced.
     """
 
     env_index: int
     episode_return: float
     n_steps: int
+    events: tuple[EventValue, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +105,8 @@ class Rollout:
         final_index: int32 `[N, 2]`, rows (t, b) where the final observations belong.
         episodes: Episodes that ended in this rollout.
         env_seeds: The seed the environment of each of the B trajectories was started with.
+        env_seeds: The seed each of the B environments was started with.
+        events: What the policy fired while it played, reduced.
     """
 
     actor_id: str
@@ -115,6 +121,7 @@ class Rollout:
     final_index: NDArray[np.int32]
     episodes: tuple[EpisodeStatistics, ...]
     env_seeds: tuple[int, ...]
+    events: tuple[EventValue, ...] = ()
 
     @property
     def n_steps(self) -> int:

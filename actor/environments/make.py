@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from actor.environments.entry_points import load_entry_point
 from actor.environments.pettingzoo_env import AgentPolicies, adapt_pettingzoo
 from actor.environments.structured import StructuredEnv
+from actor.statistics.environment import with_event_statistics
 from actor.vector.structured import StructuredVectorEnv
 from services.errors import ConfigurationError, InvalidSpaceError
 from services.spaces import (
@@ -221,11 +222,12 @@ def environment_spaces(vector_env: Environments) -> EnvironmentSpaces:
 
 
 def _make_sync(first: gymnasium.Env[Any, Any], env_factory: EnvFactory, n_envs: int) -> VectorEnv:
-    envs = [first]
+    envs = [with_event_statistics(first)]
     try:
         for index in range(1, n_envs):
-            envs.append(cast(gymnasium.Env[Any, Any], env_factory()))
-            _check_alike(first, envs[index], index)
+            env = cast(gymnasium.Env[Any, Any], env_factory())
+            _check_alike(first, env, index)
+            envs.append(with_event_statistics(env))
         # SyncVectorEnv takes only factories; these return what has been made and compared already.
         return SyncVectorEnv(
             [functools.partial(_same, env) for env in envs], copy=False, autoreset_mode=AutoresetMode.SAME_STEP

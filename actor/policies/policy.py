@@ -1,7 +1,7 @@
 """The acting interface: observations in, actions out; no autograd, and for small networks no torch."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from actor.policies.exploration import Exploration, read_exploration, without_ex
 from actor.policies.features import feature_layout
 from actor.policies.heads import head_distribution
 from actor.policies.uniform_actions import uniform_actions
+from actor.statistics.firing import FiresEvents
 from services.errors import NotReadyError, ProtocolMismatchError
 from services.policies import AUTO_NETWORK, PolicyHead, PolicySpec, PolicyState
 from services.rollouts import Observation
@@ -64,6 +65,10 @@ class Policy(ABC):
     def exploration(self) -> Exploration:
         """How it explores, by the weights it acts with."""
         return self._exploration
+
+    def event_sources(self) -> Sequence[FiresEvents]:
+        """Everything in it that fires events: itself, if it does."""
+        return (self,) if isinstance(self, FiresEvents) else ()
 
     def seed(self, seed: int) -> None:
         """Starts the sampling of actions over.

@@ -1,5 +1,7 @@
 """Acting with any network, in torch: the Nature CNN and networks of one's own."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -8,6 +10,7 @@ from torch import Tensor
 from actor.policies.distributions import Parameters
 from actor.policies.policy import Policy
 from actor.policies.torch_policy import TorchPolicy
+from actor.statistics.firing import FiresEvents
 from services.policies import PolicySpec, PolicyState
 from services.rollouts import Observation
 from services.spaces import EnvironmentSpaces
@@ -35,6 +38,11 @@ class TorchActingPolicy(Policy):
         super().__init__(spaces, seed=seed, head=spec.head, slot=slot)
         self._device = torch.device(device)
         self._policy = TorchPolicy(spaces, spec).to(self._device).eval()
+
+    def event_sources(self) -> Sequence[FiresEvents]:
+        """Everything in it that fires events: itself, and modules of the network."""
+        modules = (module for module in self._policy.modules() if isinstance(module, FiresEvents))
+        return (*super().event_sources(), *modules)
 
     def _parameters_of(self, observation: Observation, substep_key: str) -> Parameters:
         with torch.inference_mode():

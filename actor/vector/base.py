@@ -11,6 +11,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from actor.statistics.aggregator import EpochStatsAggregator
+from actor.statistics.environment import EVENTS_KEY
 from actor.vector.arrays import EnvironmentArrays, Value
 from actor.vector.environment_group import EnvFactory, EnvironmentInfos, GroupDescription, deal_seeds
 from services.errors import ConfigurationError, InvalidSpaceError, RefusedError
@@ -144,7 +145,7 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
         terminated, truncated = arrays.terminated.copy(), arrays.truncated.copy()
         ended = (terminated | truncated).nonzero()[0].tolist()
         if ended:
-            self._count_episodes(ended)
+            self._count_episodes(ended, infos)
         return (
             arrays.observation.all(copy=self._copy),
             arrays.reward.copy(),
@@ -295,7 +296,7 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
                 "call reset(options={'reset_mask': terminated | truncated}) first"
             )
 
-    def _count_episodes(self, ended: Sequence[int]) -> None:
+    def _count_episodes(self, ended: Sequence[int], infos: Mapping[int, EnvironmentInfos]) -> None:
         """Adds episodes that have ended to the statistics."""
         arrays = self._open_arrays()
         for index in ended:
@@ -307,6 +308,7 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
                     env_index=index,
                     episode_return=float(arrays.episode_return[index]),
                     n_steps=int(arrays.episode_length[index]),
+                    events=infos[index].of_last_step.get(EVENTS_KEY, ()) if index in infos else (),
                 )
             )
 

@@ -11,6 +11,7 @@ from gymnasium import Space
 from gymnasium.vector import AutoresetMode
 
 from actor.environments.failures import EnvironmentFailedError, FailureReport
+from actor.statistics.environment import with_event_statistics
 from actor.vector.arrays import EnvironmentArrays, Value
 
 logger = logging.getLogger(__name__)
@@ -47,6 +48,11 @@ class EnvironmentInfos:
 
     info: dict[str, Any]
     final_info: dict[str, Any] | None
+
+    @property
+    def of_last_step(self) -> dict[str, Any]:
+        """Of an episode that ended in the step, whether or not a reset followed."""
+        return self.info if self.final_info is None else self.final_info
 
 
 class EnvironmentGroup:
@@ -248,7 +254,7 @@ def _environment(env_factory: EnvFactory) -> gymnasium.Env[Any, Any]:
             f"the factory returned a {type(env).__name__}; expected a gymnasium.Env: structured environments are not "
             "stepped in processes of their own; use vectorization 'auto', and more actors"
         )
-    return env
+    return with_event_statistics(env)
 
 
 def deal_seeds(seeds: Sequence[int], n_envs: int) -> list[list[int]]:

@@ -179,7 +179,7 @@ class SubprocVectorEnv(LockstepVectorEnv):
         indices = np.array([index for worker in workers for index in worker.indices], dtype=np.int64)
         terminated, truncated = arrays.terminated[indices], arrays.truncated[indices]
         ended: list[int] = indices[terminated | truncated].tolist()
-        self._count_episodes(ended)
+        self._count_episodes(ended, infos)
         return ReadySteps(
             env_indices=indices,
             observations=arrays.observation.some(indices),

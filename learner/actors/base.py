@@ -12,6 +12,7 @@ from actor.environments.make import EnvFactory
 from actor.policies.torch_policy import TorchPolicy
 from actor.statistics.aggregator import EpochStatsAggregator
 from actor.statistics.events import LogStatsLevel
+from actor.statistics.reductions import Statistic
 from learner.batch import Batch
 from learner.batcher import Batcher
 from learner.rollout_queue import RolloutSlice
@@ -188,21 +189,25 @@ class DistributedActors(ABC):
         while batcher.n_missing:
             batcher.add(self.next_slice(batcher.n_missing, enough=batcher.n_missing))
         batch = batcher.finish()
-        for episode in batch.episodes:
-            self._statistics.add(episode)
+        self._statistics.add_all(batch.episodes, batch.events)
         return batch, before, self.queue_size, time.perf_counter() - started
 
     def get_epoch_stats_aggregator(self) -> EpochStatsAggregator:
         """The statistics of the epoch so far."""
         return self._statistics
 
-    def get_stats_value(self, event: Callable[..., Any], level: LogStatsLevel, name: str | None = None) -> float:
+    def get_stats_value(
+        self, event: Callable[..., Any] | str, level: LogStatsLevel, name: str | None = None
+    ) -> Statistic | dict[str, Statistic]:
         """One value of the epoch's statistics.
 
         Args:
-            event: The event, a method of its interface class.
+            event: The event, a method of its interface class, or its name.
             level: `LogStatsLevel.EPOCH`; steps and episodes are not propagated.
             name: Which of the event's statistics, where it has several.
+
+        Returns:
+            The value; of a grouped statistic, the values by group.
 
         Raises:
             StatisticsError: There is no such value; says which exist.

@@ -12,6 +12,7 @@ from actor.environments.make import EnvFactory
 from actor.policies.torch_policy import TorchPolicy
 from actor.statistics.aggregator import EpochStatsAggregator
 from actor.statistics.events import LogStatsLevel
+from actor.statistics.reductions import Statistic
 from learner.actors.base import DistributedActors
 from learner.actors.subproc import SubprocDistributedActors
 from learner.batch import Batch
@@ -210,7 +211,9 @@ class BaseDistributedWorkersWithBuffer:
         """The statistics of the epoch so far, those of the initial sampling policy not among them."""
         return self.actors.get_epoch_stats_aggregator()
 
-    def get_stats_value(self, event: Callable[..., Any], level: LogStatsLevel, name: str | None = None) -> float:
+    def get_stats_value(
+        self, event: Callable[..., Any] | str, level: LogStatsLevel, name: str | None = None
+    ) -> Statistic | dict[str, Statistic]:
         """One value of the epoch's statistics; see `DistributedActors.get_stats_value`."""
         return self.actors.get_stats_value(event, level, name)
 
@@ -228,8 +231,7 @@ class BaseDistributedWorkersWithBuffer:
             source = str(demonstrations)
         else:
             rollouts, source = demonstrations(), "the callable given as initial_sampling_policy"
-        for episode in load_demonstrations(self.buffer, rollouts, source=source).episodes:
-            self.initial_statistics.add(episode)
+        self.initial_statistics.add_all(load_demonstrations(self.buffer, rollouts, source=source).episodes)
 
     def _play(self, sampling_policy: PolicyState | None, n_entries: int) -> None:
         learning = self._policy.state_arrays()
@@ -251,8 +253,7 @@ class BaseDistributedWorkersWithBuffer:
                 continue
             rollout = piece.to_rollout()
             self.buffer.insert(rollout)
-            for episode in rollout.episodes:
-                statistics.add(episode)
+            statistics.add_all(rollout.episodes, rollout.events)
             n_trajectories -= piece.n_trajectories
 
     def _make_buffer(self, seed: int) -> ReplayBuffer:

@@ -16,7 +16,13 @@ from learner.writers.console import ConsoleView
 def run_and_report(run: TrainingRun, settings: LearnerSettings, console: Console) -> int:
     """Trains with a live view, prints the summary, and returns the exit code: 0, or 130 after Ctrl-C."""
     with stop_on_signals(run) as received:
-        view = ConsoleView(run.control.status, console, stop_return=run.stop_return, total_steps=settings.total_steps)
+        view = ConsoleView(
+            run.control.status,
+            console,
+            stop_return=run.stop_return,
+            total_steps=settings.total_steps,
+            statistics=run.trainer.statistics,
+        )
         with view:
             summary = run.train()
     print_summary(console, summary, run)

@@ -1,7 +1,7 @@
 """Training as it goes, in the terminal: a live view, or a plain line every few seconds where there is no terminal."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
@@ -11,6 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from services.status import LearnerStatus, Phase
+
+# Rows of statistics: all of them are in the files.
+_MAX_STATISTICS = 12
 
 _PHASE_STYLES = {
     Phase.STARTING: "yellow",
@@ -42,6 +45,7 @@ class ConsoleView:
         *,
         stop_return: float | None = None,
         total_steps: int | None = None,
+        statistics: Callable[[], Mapping[str, float]] = dict,
         refresh_interval_s: float = 0.5,
         plain_interval_s: float = 5.0,
     ) -> None:
@@ -52,6 +56,7 @@ class ConsoleView:
             console: Where it is shown; the command line's own.
             stop_return: The mean return that ends training, None if none does.
             total_steps: The number of environment steps that ends training, None if none does.
+            statistics: Says what events have come to, by name; does not block.
             refresh_interval_s: Seconds between two drawings in a terminal, above 0. A drawing takes 5 ms of the
                 interpreter that trains: 1 % at 0.5 s.
             plain_interval_s: Seconds between two lines where there is no terminal, above 0.
@@ -60,6 +65,7 @@ class ConsoleView:
         self._console = console
         self._stop_return = stop_return
         self._total_steps = total_steps
+        self._statistics = statistics
         self._interval_s = refresh_interval_s if console.is_terminal else plain_interval_s
         self._live: Live | None = None
         self._stop = threading.Event()
@@ -98,13 +104,20 @@ class ConsoleView:
         if self._live is not None:
             self._live.update(self._screen(status), refresh=True)
         else:
-            self._console.print(self._line(status), soft_wrap=True, highlight=False, markup=False)
+            for line in self._lines(status):
+                self._console.print(line, soft_wrap=True, highlight=False, markup=False)
 
     def _run(self) -> None:
         while True:
             self.show(self._status())
             if self._stop.wait(self._interval_s):
                 return
+
+    def _lines(self, status: LearnerStatus) -> Iterator[str]:
+        yield self._line(status)
+        statistics = _shown(self._statistics())
+        if statistics:
+            yield "  ".join(f"{name} {value}".rstrip() for name, value in statistics)
 
     @staticmethod
     def _line(status: LearnerStatus) -> str:
@@ -125,7 +138,8 @@ class ConsoleView:
             (status.phase.name.lower(), _PHASE_STYLES[status.phase]),
             f"  {_duration(status.seconds)}",
         )
-        return Group(head, _figures(status), *self._goals(status), _footer(status))
+        own = _own_statistics(self._statistics())
+        return Group(head, _figures(status), *own, *self._goals(status), _footer(status))
 
     def _goals(self, status: LearnerStatus) -> list[RenderableType]:
         goals: list[tuple[str, float, float, str]] = []
@@ -181,6 +195,27 @@ def _figures(status: LearnerStatus) -> Table:
     for row in rows:
         table.add_row(*(cell for name, value in row for cell in (name, value, "")))
     return table
+
+
+def _own_statistics(statistics: Mapping[str, float]) -> list[RenderableType]:
+    rows: list[RenderableType] = []
+    for name, value in _shown(statistics):
+        row = Table.grid(padding=(0, 1))
+        row.add_column(width=64, no_wrap=True, overflow="ellipsis", style="dim")
+        row.add_column(width=13, no_wrap=True, justify="right")
+        row.add_row(Text(name), value)
+        rows.append(row)
+    return rows
+
+
+def _shown(statistics: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Names and values, as many as leave room for the rest."""
+    shown = [
+        (name, f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}")
+        for name, value in sorted(statistics.items())[:_MAX_STATISTICS]
+    ]
+    left = len(statistics) - len(shown)
+    return [*shown, (f"and {left} more in the metrics", "")] if left else shown
 
 
 def _footer(status: LearnerStatus) -> Text:

@@ -1,12 +1,32 @@
 from rollcast.v1 import space_pb2 as _space_pb2
 from rollcast.v1 import tensor_pb2 as _tensor_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class StatisticReduction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    STATISTIC_REDUCTION_UNSPECIFIED: _ClassVar[StatisticReduction]
+    STATISTIC_REDUCTION_MEAN: _ClassVar[StatisticReduction]
+    STATISTIC_REDUCTION_STD: _ClassVar[StatisticReduction]
+    STATISTIC_REDUCTION_MIN: _ClassVar[StatisticReduction]
+    STATISTIC_REDUCTION_MAX: _ClassVar[StatisticReduction]
+    STATISTIC_REDUCTION_SUM: _ClassVar[StatisticReduction]
+    STATISTIC_REDUCTION_COUNT: _ClassVar[StatisticReduction]
+    STATISTIC_REDUCTION_MEDIAN: _ClassVar[StatisticReduction]
+STATISTIC_REDUCTION_UNSPECIFIED: StatisticReduction
+STATISTIC_REDUCTION_MEAN: StatisticReduction
+STATISTIC_REDUCTION_STD: StatisticReduction
+STATISTIC_REDUCTION_MIN: StatisticReduction
+STATISTIC_REDUCTION_MAX: StatisticReduction
+STATISTIC_REDUCTION_SUM: StatisticReduction
+STATISTIC_REDUCTION_COUNT: StatisticReduction
+STATISTIC_REDUCTION_MEDIAN: StatisticReduction
 
 class JoinRequest(_message.Message):
     __slots__ = ("actor_id", "process_nonce", "protocol_version", "software_version", "substeps", "n_envs", "network", "incarnation", "acknowledged_sequence")
@@ -91,7 +111,7 @@ class OpenStream(_message.Message):
     def __init__(self, actor_id: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class Rollout(_message.Message):
-    __slots__ = ("actor_id", "incarnation", "sequence", "policy_version", "substeps", "reward", "terminated", "truncated", "valid", "final_index", "episodes", "env_seeds")
+    __slots__ = ("actor_id", "incarnation", "sequence", "policy_version", "substeps", "reward", "terminated", "truncated", "valid", "final_index", "episodes", "env_seeds", "event_statistics", "events")
     ACTOR_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -104,6 +124,8 @@ class Rollout(_message.Message):
     FINAL_INDEX_FIELD_NUMBER: _ClassVar[int]
     EPISODES_FIELD_NUMBER: _ClassVar[int]
     ENV_SEEDS_FIELD_NUMBER: _ClassVar[int]
+    EVENT_STATISTICS_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
     actor_id: str
     incarnation: int
     sequence: int
@@ -116,7 +138,9 @@ class Rollout(_message.Message):
     final_index: _tensor_pb2.Tensor
     episodes: _containers.RepeatedCompositeFieldContainer[EpisodeStatistics]
     env_seeds: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, actor_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., policy_version: _Optional[int] = ..., substeps: _Optional[_Iterable[_Union[SubstepColumns, _Mapping]]] = ..., reward: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., terminated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., truncated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., valid: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., final_index: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., episodes: _Optional[_Iterable[_Union[EpisodeStatistics, _Mapping]]] = ..., env_seeds: _Optional[_Iterable[int]] = ...) -> None: ...
+    event_statistics: _containers.RepeatedCompositeFieldContainer[EventStatistic]
+    events: _containers.RepeatedCompositeFieldContainer[EventValue]
+    def __init__(self, actor_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., policy_version: _Optional[int] = ..., substeps: _Optional[_Iterable[_Union[SubstepColumns, _Mapping]]] = ..., reward: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., terminated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., truncated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., valid: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., final_index: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., episodes: _Optional[_Iterable[_Union[EpisodeStatistics, _Mapping]]] = ..., env_seeds: _Optional[_Iterable[int]] = ..., event_statistics: _Optional[_Iterable[_Union[EventStatistic, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[EventValue, _Mapping]]] = ...) -> None: ...
 
 class SubstepColumns(_message.Message):
     __slots__ = ("key", "observation", "action", "log_prob", "last_observation", "final_observation")
@@ -135,14 +159,46 @@ class SubstepColumns(_message.Message):
     def __init__(self, key: _Optional[str] = ..., observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ..., action: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., log_prob: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., last_observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ..., final_observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ...) -> None: ...
 
 class EpisodeStatistics(_message.Message):
-    __slots__ = ("env_index", "episode_return", "n_steps")
+    __slots__ = ("env_index", "episode_return", "n_steps", "events")
     ENV_INDEX_FIELD_NUMBER: _ClassVar[int]
     EPISODE_RETURN_FIELD_NUMBER: _ClassVar[int]
     N_STEPS_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
     env_index: int
     episode_return: float
     n_steps: int
-    def __init__(self, env_index: _Optional[int] = ..., episode_return: _Optional[float] = ..., n_steps: _Optional[int] = ...) -> None: ...
+    events: _containers.RepeatedCompositeFieldContainer[EventValue]
+    def __init__(self, env_index: _Optional[int] = ..., episode_return: _Optional[float] = ..., n_steps: _Optional[int] = ..., events: _Optional[_Iterable[_Union[EventValue, _Mapping]]] = ...) -> None: ...
+
+class EventStatistic(_message.Message):
+    __slots__ = ("event", "name", "epoch")
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    event: str
+    name: str
+    epoch: _containers.RepeatedCompositeFieldContainer[EpochStatistic]
+    def __init__(self, event: _Optional[str] = ..., name: _Optional[str] = ..., epoch: _Optional[_Iterable[_Union[EpochStatistic, _Mapping]]] = ...) -> None: ...
+
+class EpochStatistic(_message.Message):
+    __slots__ = ("name", "reduction", "cumulative")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REDUCTION_FIELD_NUMBER: _ClassVar[int]
+    CUMULATIVE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    reduction: StatisticReduction
+    cumulative: bool
+    def __init__(self, name: _Optional[str] = ..., reduction: _Optional[_Union[StatisticReduction, str]] = ..., cumulative: _Optional[bool] = ...) -> None: ...
+
+class EventValue(_message.Message):
+    __slots__ = ("statistic", "group", "value")
+    STATISTIC_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    statistic: int
+    group: _containers.RepeatedScalarFieldContainer[str]
+    value: float
+    def __init__(self, statistic: _Optional[int] = ..., group: _Optional[_Iterable[str]] = ..., value: _Optional[float] = ...) -> None: ...
 
 class TensorFrame(_message.Message):
     __slots__ = ("sequence", "offset")

@@ -1,11 +1,15 @@
+import gc
 import json
+import sys
+import types
 
 import pytest
 
 from actor.statistics.aggregator import EpochStatsAggregator
-from actor.statistics.events import EpisodeEvents, LogStatsLevel, define_epoch_stats, epoch_stats_of, events_of
+from actor.statistics.events import EpisodeEvents, LogStatsLevel, define_episode_stats, define_epoch_stats
 from services.errors import StatisticsError
 from services.rollouts import EpisodeStatistics
+from services.statistics import EpochStatistic, EventStatistic, EventValue
 
 EPOCH = LogStatsLevel.EPOCH
 
@@ -86,16 +90,146 @@ def test_epoch_without_a_finished_episode():
     assert aggregator.get_stats_value(EpisodeEvents.episode_count, EPOCH, "cumulative") == 0
 
 
-def test_events_are_declared_by_decorators():
+def parcels(*epoch, event="parcel", name="minutes"):
+    return EventStatistic(event=event, name=name, epoch=epoch)
+
+
+MEAN = EpochStatistic(name="mean", reduction="mean")
+TOTAL = EpochStatistic(name="total", reduction="sum", cumulative=True)
+OWN = EpochStatistic(name="span", reduction="own")
+
+
+def add(aggregator, statistic, *values, group=()):
+    aggregator.add_values([EventValue(statistic, group, value) for value in values])
+
+
+@pytest.mark.parametrize("event", ["parcel", define_epoch_stats("mean")(lambda self: None)])
+def test_events_are_asked_for_by_method_or_name(event):
+    aggregator = EpochStatsAggregator()
+    if not isinstance(event, str):
+        event.__name__ = "parcel"
+    add(aggregator, parcels(MEAN), 1.0, 2.0, 6.0)
+    assert aggregator.get_stats_value(event, EPOCH, "mean") == 3.0
+    assert aggregator.get_stats_value(event, EPOCH) == 3.0, "the only one needs no name"
+
+
+def test_groups_have_a_value_each():
+    aggregator = EpochStatsAggregator()
+    statistic = parcels(MEAN, TOTAL)
+    add(aggregator, statistic, 1.0, 3.0, group=("north", "1"))
+    add(aggregator, statistic, 5.0, group=("south", "1"))
+    assert aggregator.get_stats_value("parcel", EPOCH, "mean") == {"north, 1": 2.0, "south, 1": 5.0}
+    assert aggregator.epoch_stats(without=[EpisodeEvents]) == {
+        "parcel/mean[north, 1]": 2.0,
+        "parcel/total[north, 1]": 4.0,
+        "parcel/mean[south, 1]": 5.0,
+        "parcel/total[south, 1]": 5.0,
+    }
+    aggregator.reset_epoch()
+    add(aggregator, statistic, 2.0, group=("south", "1"))
+    assert aggregator.get_stats_value("parcel", EPOCH, "mean") == {"south, 1": 2.0}
+    assert aggregator.get_stats_value("parcel", EPOCH, "total") == {"north, 1": 4.0, "south, 1": 7.0}
+
+
+def test_a_function_of_ones_own_is_made_known(caplog):
     class Events:
-        @define_epoch_stats(max)
-        def height(self, value):
-            """One statistic, without a name."""
+        @define_epoch_stats(lambda values: max(values) - min(values), output_name="span")
+        @define_episode_stats("sum", output_name="minutes")
+        def parcel(self, minutes):
+            """Delivered."""
 
-        def no_event(self):
-            """No event."""
+    strange = EpochStatsAggregator()
+    add(strange, parcels(OWN), 1.0, 6.0)
+    assert strange.epoch_stats(without=[EpisodeEvents]) == {}
+    assert "parcel/span is reduced by a function of its own" in caplog.text
+    with pytest.raises(StatisticsError, match=r"'span' of the event 'parcel' .* not known here.*register"):
+        strange.get_stats_value("parcel", EPOCH, "span")
+    aggregator = EpochStatsAggregator()
+    aggregator.register(Events)
+    add(aggregator, parcels(OWN), 1.0, 6.0)
+    assert aggregator.get_stats_value(Events.parcel, EPOCH, "span") == 5.0
 
-    assert list(events_of(Events)) == ["height"]
-    (stat,) = epoch_stats_of(Events.height)
-    assert (stat.reduce, stat.output_name, stat.cumulative) == (max, None, False)
-    assert [stat.output_name for stat in epoch_stats_of(EpisodeEvents.episode_return)] == ["mean", "std", "min", "max"]
+
+def test_two_declarations_of_one_statistic(caplog):
+    aggregator = EpochStatsAggregator()
+    add(aggregator, parcels(MEAN), 1.0)
+    for _ in range(3):
+        add(aggregator, parcels(MEAN, name="hours"), 100.0)
+    assert aggregator.get_stats_value("parcel", EPOCH, "mean") == 1.0
+    assert caplog.text.count("parcel/mean comes in two declarations; the first is kept") == 1
+
+
+def test_the_name_of_an_event_of_every_episode_is_taken(caplog):
+    aggregator = EpochStatsAggregator()
+    add(aggregator, parcels(MEAN, event="episode_return"), 1.0)
+    assert "episode_return/mean comes in two declarations" in caplog.text
+    with pytest.raises(StatisticsError, match="no episode has ended"):
+        aggregator.get_stats_value(EpisodeEvents.episode_return, EPOCH, "mean")
+
+
+def test_groups_without_end_are_dropped(caplog):
+    aggregator = EpochStatsAggregator()
+    for epoch in range(3):
+        for customer in range(2000):
+            add(aggregator, parcels(MEAN), 1.0, group=(f"{epoch}-{customer}",))
+        assert 1000 < len(aggregator.epoch_stats(without=[EpisodeEvents])) < 1025
+        aggregator.reset_epoch()
+    assert caplog.text.count("more than 1024 statistics and groups") == 1
+
+
+def test_memory_does_not_grow_with_episodes():
+    """Neither where epochs end, nor where nobody ends them."""
+
+    def play(aggregator, n_episodes, n_epochs):
+        for _ in range(n_epochs):
+            for number in range(n_episodes // n_epochs):
+                aggregator.add(
+                    EpisodeStatistics(
+                        env_index=0,
+                        episode_return=float(number),
+                        n_steps=number,
+                        events=(EventValue(parcels(MEAN, TOTAL), ("north",), float(number)),),
+                    )
+                )
+            if n_epochs > 1:
+                aggregator.reset_epoch()
+        aggregator.epoch_stats()
+        return held_by(aggregator)
+
+    for n_epochs in (1, 100):
+        aggregator = EpochStatsAggregator()
+        before = play(aggregator, 20_000, n_epochs)
+        # larger numbers, not more of them
+        assert play(aggregator, 100_000, n_epochs) < 1.02 * before
+        assert before < 500_000
+
+
+def held_by(aggregator):
+    """Bytes of everything that hangs on it."""
+    seen, waiting, n_bytes = set(), [aggregator], 0
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen or isinstance(one, type | types.ModuleType | types.FunctionType | types.BuiltinFunctionType):
+            continue
+        seen.add(id(one))
+        n_bytes += sys.getsizeof(one)
+        waiting += gc.get_referents(one)
+    return n_bytes
+
+
+def test_a_training_loop_fires():
+    class Events:
+        @define_epoch_stats("mean", input_name="seconds", output_name="mean")
+        @define_epoch_stats("sum", input_name="n", output_name="updates", cumulative=True)
+        @define_episode_stats("sum", input_name="seconds", output_name="seconds")
+        @define_episode_stats("count", output_name="n")
+        def update(self, seconds):
+            """Done."""
+
+    aggregator = EpochStatsAggregator()
+    events = aggregator.events(Events)
+    for seconds in (1.0, 3.0):
+        events.update(seconds)
+        aggregator.end_episode()
+    assert aggregator.get_stats_value(Events.update, EPOCH, "mean") == 2.0
+    assert aggregator.get_stats_value(Events.update, EPOCH, "updates") == 2

@@ -4,7 +4,7 @@ import pytest
 
 import actor.vector.auto as auto
 from actor.environments.failures import EnvironmentFailedError
-from actor.statistics.events import LogStatsLevel
+from actor.statistics.events import EpisodeEvents, LogStatsLevel
 from actor.vector.auto import make_fastest_vector_env
 from actor.vector.sequential import SequentialVectorEnv
 from actor.vector.subproc import SubprocVectorEnv
@@ -53,7 +53,7 @@ def test_measures(mode, monkeypatch):
     monkeypatch.setattr(auto, "_HOPELESS_S", 0.0)
     env = make_fastest_vector_env(FACTORIES, autoreset_mode=mode, measure_s=0.01)
     with pytest.raises(StatisticsError, match="no episode has ended"):
-        env.statistics.get_stats_value(env.statistics.episode_return, LogStatsLevel.EPOCH, "mean")
+        env.statistics.get_stats_value(EpisodeEvents.episode_return, LogStatsLevel.EPOCH, "mean")
     env.reset(seed=0)
     env.close()
 

@@ -78,6 +78,24 @@ def test_before_the_first_episode_and_goals_that_are_no_fraction():
     assert "0" in screen_of(STATUS, stop_return=0.0)
 
 
+STATISTICS = {f"parcel_delivered/mean_minutes[{zone}]": 11.84 + zone for zone in range(13)} | {"parcels": 1234567}
+
+
+def test_statistics_of_events_have_rows_of_their_own():
+    screen = screen_of(STATUS, statistics=lambda: STATISTICS)
+    assert "parcel_delivered/mean_minutes[0]" in screen
+    assert "11.84" in screen
+    assert "parcel_delivered/mean_minutes[9]" not in screen
+    assert "and 2 more in the metrics" in screen
+    last = screen[screen.rindex("rollcast") :]
+    assert max(len(line) for line in last.splitlines()) <= 80
+
+
+def test_statistics_of_events_are_a_line_without_a_terminal():
+    lines = screen_of(STATUS, terminal=False, statistics=lambda: {"a/b[c]": 0.123456, "n": 1234567.0})
+    assert lines.splitlines()[-1] == "a/b[c] 0.1235  n 1,234,567"
+
+
 def test_without_a_terminal_it_is_lines_without_escapes():
     lines = screen_of(replace(STATUS, waiting_for="rollouts", waiting_s=3.0), terminal=False)
     assert "\x1b" not in lines

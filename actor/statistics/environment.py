@@ -1,0 +1,91 @@
+"""Episodes of environments that fire events: their values leave with the info of the last step."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import gymnasium
+
+from actor.statistics.episode import EpisodeStatsAggregator
+from actor.statistics.firing import FiresEvents
+from services.statistics import EventValue
+
+# Where in the info of an episode's last step its values are: a tuple of `EventValue`.
+EVENTS_KEY: Final = "rollcast/events"
+
+_Environment = gymnasium.Env[Any, Any]
+
+
+def with_event_statistics(env: _Environment) -> _Environment:
+    """Wraps an environment that fires events, or has wrappers that do.
+
+    Args:
+        env: The environment, as it is played.
+
+    Returns:
+        The environment; or itself, where nothing in it is a `FiresEvents`.
+
+    Raises:
+        StatisticsError: Two of its events have one name.
+    """
+    layers = list(_layers(env))
+    sources = [layer for layer in layers if isinstance(layer, FiresEvents)]
+    if not sources or any(isinstance(layer, EventStatistics) for layer in layers):
+        return env
+    aggregator = EpisodeStatsAggregator()
+    for source in reversed(sources):
+        source.fire_at(aggregator)
+    return EventStatistics(env, aggregator)
+
+
+class EventStatistics(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Tells an aggregator where steps and episodes end.
+
+    Args:
+        env: What is played.
+        aggregator: Where its events go.
+    """
+
+    def __init__(self, env: _Environment, aggregator: EpisodeStatsAggregator) -> None:
+        super().__init__(env)
+        self._aggregator = aggregator
+        self._step = env.step
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:  # noqa: ANN401 - the environment's own
+        """Steps; the last step of an episode has its values in its info."""
+        result = self._step(action)
+        self._aggregator.end_step()
+        if result[2] or result[3]:
+            values = self._aggregator.end_episode()
+            if values:
+                observation, reward, terminated, truncated, info = result
+                return observation, reward, terminated, truncated, {**info, EVENTS_KEY: values}
+        return result
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begins an episode; what was fired in one that did not end is forgotten."""
+        self._aggregator.clear()
+        return self.env.reset(seed=seed, options=options)
+
+
+def events_in(infos: dict[str, Any], *, are_final: bool) -> Iterator[tuple[int, tuple[EventValue, ...]]]:
+    """The values of the episodes that ended in a step of a vector environment.
+
+    Args:
+        infos: As gymnasium merges them.
+        are_final: Whether environments are reset in the same step, and the infos of the last are apart.
+
+    Yields:
+        Index of the environment, and its values.
+    """
+    told = infos.get("final_info") if are_final else infos
+    if told is not None and EVENTS_KEY in told:
+        has_values = told[f"_{EVENTS_KEY}"]
+        for index in has_values.nonzero()[0].tolist():
+            yield index, told[EVENTS_KEY][index]
+
+
+def _layers(env: _Environment) -> Iterator[_Environment]:
+    yield env
+    while isinstance(env, gymnasium.Wrapper):
+        env = env.env
+        yield env

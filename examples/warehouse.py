@@ -1,0 +1,90 @@
+"""A figure of one's own beside the return: how long parcels take, by zone. More on events: docs/statistics.md.
+
+    rollcast train --env-id examples.warehouse:make
+
+shows `parcel_delivered/mean_minutes[far]` and its like in the terminal, in the run's `metrics.jsonl` and in
+TensorBoard. `python examples/warehouse.py` does the same.
+"""
+
+import sys
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from numpy.typing import NDArray
+
+from actor.statistics.events import define_episode_stats, define_epoch_stats, define_stats_grouping
+from actor.statistics.firing import FiresEvents
+from learner.cli import main
+
+ZONES = ("near", "middle", "far")
+MINUTES = (2.0, 5.0, 11.0)
+
+
+class DeliveryEvents:
+    """What the people who run the warehouse ask about; written from the epoch, at the top, down to the event."""
+
+    @define_epoch_stats("mean", input_name="minutes", output_name="mean_minutes")
+    @define_epoch_stats("max", input_name="minutes", output_name="worst_minutes")
+    @define_epoch_stats("sum", input_name="parcels", output_name="parcels_so_far", cumulative=True)
+    @define_episode_stats("mean", input_name="minutes", output_name="minutes")
+    @define_episode_stats("count", output_name="parcels")
+    @define_stats_grouping("zone")
+    def parcel_delivered(self, zone: str, minutes: float) -> None:
+        """A parcel has reached its customer, so many minutes after it was ordered."""
+
+
+class Warehouse(FiresEvents, gymnasium.Env[NDArray[np.float32], np.int64]):
+    """One driver, three zones in which parcels wait: an action drives to a zone, and delivers all that waits there.
+
+    Observations are, by zone, the minutes that its oldest parcel has waited, divided by 60; the reward is less the more
+    parcels wait during a trip, and the longer it is.
+
+    Args:
+        day_minutes: Minutes in an episode.
+        parcels_per_minute: Ordered in each zone.
+    """
+
+    def __init__(self, day_minutes: float = 240.0, parcels_per_minute: float = 0.1) -> None:
+        self.observation_space = Box(0.0, np.inf, (len(ZONES),), np.float32)
+        self.action_space = Discrete(len(ZONES))
+        self._day_minutes, self._parcels_per_minute = day_minutes, parcels_per_minute
+        self._delivery = self.events(DeliveryEvents)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Begins a day without parcels."""
+        super().reset(seed=seed)
+        self._minute = 0.0
+        self._orders: list[list[float]] = [[] for _ in ZONES]
+        return self._observe(), {}
+
+    def step(self, action: np.int64) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Drives to a zone; parcels are ordered meanwhile, everywhere."""
+        self._take_orders(MINUTES[action])
+        self._minute += MINUTES[action]
+        reward = -sum(map(len, self._orders)) * MINUTES[action] / 100
+        for ordered in self._orders[action]:
+            self._delivery.parcel_delivered(zone=ZONES[action], minutes=self._minute - ordered)
+        self._orders[action].clear()
+        return self._observe(), reward, False, self._minute >= self._day_minutes, {}
+
+    def _take_orders(self, minutes: float) -> None:
+        for orders in self._orders:
+            n_parcels = self.np_random.poisson(minutes * self._parcels_per_minute)
+            orders.extend(self._minute + self.np_random.random(n_parcels) * minutes)
+
+    def _observe(self) -> NDArray[np.float32]:
+        waited = [self._minute - min(orders) if orders else 0.0 for orders in self._orders]
+        return np.array(waited, np.float32) / 60
+
+
+def make(**kwargs: Any) -> gymnasium.Env[NDArray[np.float32], np.int64]:  # noqa: ANN401  # whatever --env-kwargs says
+    """Makes one environment; called once for each that an actor steps."""
+    return Warehouse(**kwargs)
+
+
+if __name__ == "__main__":
+    sys.exit(main(["train", "--env-id", "examples.warehouse:make", *sys.argv[1:]]))

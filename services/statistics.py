@@ -1,0 +1,65 @@
+"""What events come to in an episode, as values that travel: declarations of names and reductions, and numbers."""
+
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+# "own": a function that only those know who have its interface class.
+Reduction: TypeAlias = Literal["mean", "std", "min", "max", "sum", "count", "median", "own"]
+
+# What a rollout may hold, at most.
+MAX_EVENT_STATISTICS: Final = 256
+MAX_VALUES_PER_EPISODE: Final = 1024
+MAX_GROUPING: Final = 8
+MAX_NAME_LENGTH: Final = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochStatistic:
+    """What an epoch makes of the values of its episodes.
+
+    Attributes:
+        name: Its name among the event's statistics of epochs; empty where there is only one.
+        reduction: How.
+        cumulative: Over all epochs instead of one.
+    """
+
+    name: str
+    reduction: Reduction
+    cumulative: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventStatistic:
+    """What an episode makes of an event.
+
+    Attributes:
+        event: The event's name.
+        name: Its name among the event's statistics of episodes; empty where there is only one.
+        epoch: What epochs make of it.
+    """
+
+    event: str
+    name: str
+    epoch: tuple[EpochStatistic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EventValue:
+    """What one episode came to.
+
+    Attributes:
+        statistic: Of what.
+        group: The texts of the grouping attributes' values; empty where nothing is grouped.
+        value: Finite.
+    """
+
+    statistic: EventStatistic
+    group: tuple[str, ...]
+    value: float
+
+
+def name_problem(name: str) -> str | None:
+    """What is wrong with the name of an event, a statistic or a group, if anything is."""
+    if len(name) > MAX_NAME_LENGTH:
+        return f"{name[:32]!r}... of {len(name)} characters"
+    return None if name.isprintable() else repr(name)
