@@ -1,5 +1,6 @@
 """What a rollout is recorded into: columns, and the bookkeeping of episodes across rollouts."""
 
+import itertools
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -141,42 +142,36 @@ class EpisodeTracker:
         if n_played == 0:
             return None, ()
         ended = columns.terminated[:n_played] | columns.truncated[:n_played]
-        reward = columns.reward[:n_played].astype(np.float64)
         valid: NDArray[np.bool_] | None = None
+        reward = columns.reward[:n_played]
         if self._has_reset_rows:
             is_reset_row = np.concatenate([self._ended[None], ended[:-1]])
             if is_reset_row.any():
                 valid = ~is_reset_row
-                reward[is_reset_row] = 0.0
+                reward = np.where(valid, reward, 0.0)
+        # Environment by environment, cut where episodes begin: each piece is an episode, or what of it was played here.
+        ends = ended.T.ravel()
+        begins = np.empty(ends.shape, dtype=np.bool_)
+        begins[1:] = ends[:-1]
+        begins[::n_played] = True
+        starts = begins.nonzero()[0]
+        is_first = starts % n_played == 0
+        returns = np.add.reduceat(reward.T.ravel(), starts, dtype=np.float64)
+        returns[is_first] += self._return
+        n_steps = np.diff(starts, append=len(ends))
+        stops = starts + n_steps - 1
+        if valid is not None:
+            n_steps -= ~valid.T.ravel()[starts]
+        n_steps[is_first] += self._n_steps
         self._ended = ended[-1].copy()
-        returns = self._return + np.cumsum(reward, axis=0)
-        steps = np.ones(ended.shape, dtype=np.int64) if valid is None else valid.astype(np.int64)
-        n_steps = self._n_steps + np.cumsum(steps, axis=0)
-        self._return, self._n_steps, episodes = _split_into_episodes(returns, n_steps, ended, events)
-        return valid, episodes
-
-
-def _split_into_episodes(
-    returns: NDArray[np.float64],
-    n_steps: NDArray[np.int64],
-    ended: NDArray[np.bool_],
-    events: EpisodeEventValues,
-) -> tuple[NDArray[np.float64], NDArray[np.int64], tuple[EpisodeStatistics, ...]]:
-    """Cuts running totals `[T, B]` where episodes ended; returns what is left over `[B]` and the episodes."""
-    return_before = [0.0] * ended.shape[1]
-    n_steps_before = [0] * ended.shape[1]
-    episodes = []
-    rows = zip(
-        *(index.tolist() for index in np.nonzero(ended)), returns[ended].tolist(), n_steps[ended].tolist(), strict=True
-    )
-    for t, b, return_now, n_steps_now in rows:
-        episodes.append(
-            EpisodeStatistics(
-                env_index=b,
-                episode_return=return_now - return_before[b],
-                n_steps=n_steps_now - n_steps_before[b],
-                events=events.get((t, b), ()),
-            )
-        )
-        return_before[b], n_steps_before[b] = return_now, n_steps_now
-    return returns[-1] - return_before, n_steps[-1] - n_steps_before, tuple(episodes)
+        is_last = np.append(is_first[1:], True)
+        self._return = np.where(self._ended, 0.0, returns[is_last])
+        self._n_steps = np.where(self._ended, 0, n_steps[is_last])
+        complete = ends[stops].nonzero()[0]
+        b, t = np.divmod(stops[complete], n_played)
+        in_order = np.argsort(t, kind="stable")
+        complete, b = complete[in_order], b[in_order]
+        nothing = itertools.repeat(())
+        values = map(events.get, zip(t[in_order].tolist(), b.tolist(), strict=True), nothing) if events else nothing
+        columns_of_episodes = (b.tolist(), returns[complete].tolist(), n_steps[complete].tolist(), values)
+        return valid, tuple(map(EpisodeStatistics, *columns_of_episodes))

@@ -57,7 +57,7 @@ class RolloutSlice:
             valid=None if whole.valid is None else whole.valid[:, cut],
             final_index=whole.final_index[wanted] - np.array([0, self.start], np.int32),
             episodes=tuple(
-                dataclasses.replace(episode, env_index=episode.env_index - self.start)
+                episode._replace(env_index=episode.env_index - self.start)
                 for episode in whole.episodes
                 if self.start <= episode.env_index < self.stop
             ),

@@ -182,9 +182,10 @@ class Trainer:
             "actors/alive": self._actors.n_actors_alive,
         }
         aggregator = self._actors.get_epoch_stats_aggregator()
-        # an epoch in which no episode has ended leaves those of the one before
-        self._statistics = aggregator.epoch_stats(without=(EpisodeEvents, TrainingEvents)) or self._statistics
         statistics = aggregator.epoch_stats()
+        # an epoch in which no episode has ended leaves those of the one before
+        if "episode_count/epoch" in statistics:
+            self._statistics = aggregator.epoch_stats(without=(EpisodeEvents, TrainingEvents))
         losses = {f"{self._control.algorithm}/{name}": float(value) for name, value in metrics.items()}
         write_all(self._writers, now.env_steps, statistics | values | self._experience.metrics() | losses)
         # A record ends an epoch: the next one tells of its own episodes.

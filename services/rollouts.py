@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +13,10 @@ from services.statistics import EventValue
 Observation = Mapping[str, NDArray[np.generic]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpisodeStatistics:
+class EpisodeStatistics(NamedTuple):
     """One finished episode, as one agent went through it.
+
+    A tuple, for its speed: some vector environments end 30,000 episodes a second.
 
     Attributes:
         env_index: Which of the B trajectories.

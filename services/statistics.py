@@ -1,7 +1,7 @@
 """What events come to in an episode, as values that travel: declarations of names and reductions, and numbers."""
 
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 # "own": a function that only those know who have its interface class.
 Reduction: TypeAlias = Literal["mean", "std", "min", "max", "sum", "count", "median", "own"]
@@ -43,9 +43,8 @@ class EventStatistic:
     epoch: tuple[EpochStatistic, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class EventValue:
-    """What one episode came to.
+class EventValue(NamedTuple):
+    """What one episode came to. A tuple, like `EpisodeStatistics`, for its speed.
 
     Attributes:
         statistic: Of what.

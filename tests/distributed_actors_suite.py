@@ -12,6 +12,7 @@ from actor.statistics.events import EpisodeEvents, LogStatsLevel
 from learner.actors.base import DistributedActors
 from services.errors import ConfigurationError, StatisticsError
 from services.spaces import FLAT_SUBSTEP
+from tests.event_environments import StepEvents
 
 MakeActors = Callable[..., DistributedActors]
 
@@ -100,6 +101,22 @@ class DistributedActorsSuite:
             assert actors.get_stats_value(EpisodeEvents.episode_return, LogStatsLevel.EPOCH, "mean") == 15.0
             with pytest.raises(StatisticsError):
                 actors.get_stats_value(EpisodeEvents.episode_return, LogStatsLevel.STEP, "mean")
+
+    def test_events_of_environments(self, make_actors: MakeActors):
+        with make_actors(env_id="tests.event_environments:wrapped") as actors:
+            with pytest.raises(StatisticsError, match=r"event 'step_made' is unknown.*episode_return: 'mean'"):
+                actors.get_stats_value(StepEvents.step_made, LogStatsLevel.EPOCH, "mean")
+            for _ in range(4):
+                actors.collect_outputs("cpu")
+            assert actors.get_stats_value(StepEvents.step_made, LogStatsLevel.EPOCH, "mean") == {
+                "reset": 100.0,
+                "odd": 9.0,
+                "even": 6.0,
+            }
+            assert actors.get_stats_value("bell", LogStatsLevel.EPOCH) == 2.0
+            actors.get_epoch_stats_aggregator().reset_epoch()
+            with pytest.raises(StatisticsError, match="no episode has ended in this epoch"):
+                actors.get_stats_value("wrapped_step", LogStatsLevel.EPOCH)
 
     @pytest.mark.parametrize("numbers", [{"n_rollout_steps": 0}, {"batch_size": 0}, {"batch_size": -3}])
     def test_impossible_numbers_are_refused(self, make_actors: MakeActors, numbers: dict[str, int]):

@@ -49,17 +49,19 @@ class EventStatistics(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         self._aggregator = aggregator
         self._step = env.step
+        self._end_step, self._end_episode = aggregator.end_step, aggregator.end_episode
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:  # noqa: ANN401 - the environment's own
         """Steps; the last step of an episode has its values in its info."""
         result = self._step(action)
-        self._aggregator.end_step()
-        if result[2] or result[3]:
-            values = self._aggregator.end_episode()
-            if values:
-                observation, reward, terminated, truncated, info = result
-                return observation, reward, terminated, truncated, {**info, EVENTS_KEY: values}
-        return result
+        if not (result[2] or result[3]):
+            self._end_step()
+            return result
+        values = self._end_episode()
+        if not values:
+            return result
+        observation, reward, terminated, truncated, info = result
+        return observation, reward, terminated, truncated, {**info, EVENTS_KEY: values}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begins an episode; what was fired in one that did not end is forgotten."""

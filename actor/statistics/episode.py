@@ -98,8 +98,9 @@ class EpisodeStatsAggregator:
         Raises:
             StatisticsError: As of `fold`; or a reduction did not give a finite number, or there are too many values.
         """
-        self.fold()
-        values = [value for event in self._fired.values() for value in event.end_episode()]
+        values: list[EventValue] = []
+        for event in self._fired.values():
+            event.end_episode(values)
         if len(values) > MAX_VALUES_PER_EPISODE:
             raise StatisticsError(
                 f"an episode's events come to {len(values)} values; expected at most {MAX_VALUES_PER_EPISODE}; "
@@ -147,46 +148,59 @@ def firing_function(
 class _FiredEvent:
     """What of one event has been fired in the episode."""
 
-    __slots__ = ("_reduced", "declaration", "firings")
+    __slots__ = ("_chains", "declaration", "firings")
 
     def __init__(self, declaration: EventDeclaration) -> None:
         self.declaration = declaration
         self.firings: list[Firing] = []
-        self._reduced: list[dict[Group, Accumulator]] = [{} for _ in declaration.chains]
+        self._chains: list[tuple[EpisodeChain, dict[Group, Accumulator]]] = [
+            (chain, {}) for chain in declaration.chains
+        ]
 
     def fold(self) -> None:
-        if not self.firings:
+        firings = self.firings
+        if not firings:
             return
         try:
-            for chain, groups in zip(self.declaration.chains, self._reduced, strict=True):
-                for group, values in _inputs(chain, self.firings):
-                    accumulator = groups.get(group)
-                    if accumulator is None:
-                        accumulator = groups[self._checked(group, len(groups))] = chain.episode.accumulator()
-                    accumulator.extend(values)
+            for chain, groups in self._chains:
+                if chain.step is None and not chain.group_by:  # the usual case, without a detour
+                    self._extend(chain, groups, (), _attribute(chain, firings))
+                else:
+                    for group, values in _inputs(chain, firings):
+                        self._extend(chain, groups, group, values)
         except (TypeError, ValueError, OverflowError) as error:
             raise StatisticsError(
                 f"the event {self.declaration.where} was fired with what cannot be reduced: {error}; expected numbers, "
                 "and hashable values to group them by; correct what is fired"
             ) from error
         finally:
-            self.firings.clear()
+            firings.clear()
 
-    def end_episode(self) -> Iterator[EventValue]:
-        for chain, groups in zip(self.declaration.chains, self._reduced, strict=True):
-            if not groups and not chain.group_by and chain.episode.reduction in _OF_NOTHING:
-                yield EventValue(chain.statistic, (), 0.0)
-            for group, accumulator in groups.items():
-                yield EventValue(chain.statistic, group, self._finite(chain, accumulator.value()))
-            groups.clear()
+    def end_episode(self, into: list[EventValue]) -> None:
+        self.fold()
+        for chain, groups in self._chains:
+            if groups:
+                for group, accumulator in groups.items():
+                    into.append(EventValue(chain.statistic, group, self._finite(chain, accumulator.value())))
+                groups.clear()
+            elif not chain.group_by and chain.episode.reduction in _OF_NOTHING:
+                into.append(EventValue(chain.statistic, (), 0.0))
 
     def clear(self) -> None:
         self.firings.clear()
-        for groups in self._reduced:
+        for _, groups in self._chains:
             groups.clear()
 
+    def _extend(
+        self, chain: EpisodeChain, groups: dict[Group, Accumulator], group: Group, values: Sequence[Statistic]
+    ) -> None:
+        accumulator = groups.get(group)
+        if accumulator is None:
+            accumulator = groups[self._checked(group, len(groups))] = chain.episode.accumulator()
+        accumulator.extend(values)
+
     def _checked(self, group: Group, n_groups: int) -> Group:
-        wrong = [problem for text in group if (problem := name_problem(text))]
+        wrong = [problem for text in group if (problem := name_problem(text))] if group else ()
         if wrong:
             raise StatisticsError(
                 f"the event {self.declaration.where} is grouped by {wrong[0]}; expected at most 128 printable "

@@ -100,7 +100,8 @@ class _EventSource:
             firer.lead_to(aggregator)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _EventSource, ()
+        # a copy goes on with the firers that its owner may have kept, and without the aggregator
+        return _EventSource, (), {"firers": self.firers}
 
 
 def _source_of(owner: FiresEvents) -> _EventSource:

@@ -136,6 +136,46 @@ def test_statistics_that_cannot_be():
     refused(request, InvalidRolloutError, "3 env_seeds")
 
 
+STATISTIC = {"event": "parcel", "epoch": [{"name": "mean", "reduction": 1}]}
+
+
+@pytest.mark.parametrize(
+    ("declared", "values", "match"),
+    [
+        ([STATISTIC] * 257, [], "257 event_statistics; expected at most 256"),
+        ([{"event": "parcel"}], [], r"'parcel' with 0 statistics of epochs; expected 1 to 256"),
+        ([STATISTIC | {"epoch": STATISTIC["epoch"] * 257}], [], "with 257 statistics of epochs"),
+        ([STATISTIC | {"event": ""}], [], "an event without a name"),
+        ([STATISTIC | {"event": "x" * 129}], [], "of 129 characters; expected at most 128 printable"),
+        ([STATISTIC | {"name": "a\x1b[2J"}], [], r"named 'a\\x1b\[2J'; expected at most 128 printable"),
+        ([STATISTIC | {"epoch": [{"name": "\n"}]}], [], r"named '\\n'"),
+        ([STATISTIC], [{"statistic": 1}], "event statistic 1; expected one below 1, which it declares"),
+        ([], [{}], "event statistic 0; expected one below 0"),
+        ([STATISTIC], [{}] * 1025, "1025 values of events in one episode; expected at most 1024"),
+        ([STATISTIC], [{"value": float("nan")}], "an event whose value is nan; expected a finite value"),
+        ([STATISTIC], [{"value": float("-inf")}], "an event whose value is -inf"),
+        ([STATISTIC], [{"group": ["x"] * 9}], "grouped by 9 attributes; expected at most 8"),
+        ([STATISTIC], [{"group": ["x" * 129]}], "groups named .* of 129 characters"),
+        ([STATISTIC], [{"group": ["\u202e"]}], "groups named"),
+    ],
+)
+@pytest.mark.parametrize("where", ["episode", "policy"])
+def test_events_that_cannot_be(declared, values, match, where):
+    request = message()
+    request.rollout.event_statistics.extend([rollout_pb2.EventStatistic(**fields) for fields in declared])
+    events = request.rollout.episodes.add().events if where == "episode" else request.rollout.events
+    events.extend([rollout_pb2.EventValue(**fields) for fields in values])
+    refused(request, InvalidRolloutError, f"actor 'a', rollout 1 has .*{match}")
+
+
+def test_reductions_of_the_future_are_left_to_those_who_know_them():
+    request = message()
+    request.rollout.event_statistics.add(event="parcel").epoch.add(name="mode", reduction=99)
+    request.rollout.events.add(value=1.0)
+    (value,) = assembler().add(request).events
+    assert value.statistic.epoch[0].reduction == "own"
+
+
 @pytest.mark.parametrize("column", ["observation", "last_observation", "final_observation"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_observations_that_are_not_finite(column, value):

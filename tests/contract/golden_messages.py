@@ -1,5 +1,6 @@
 """Messages whose bytes are part of the contract; `python -m tests.contract.golden_messages` writes them anew."""
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from services.rollout_codec import RolloutEncoder, rollout_to_proto
 from services.rollouts import EpisodeStatistics, Rollout, SubstepColumns
 from services.space_codec import space_to_proto
 from services.spaces import SubstepSpaces
+from services.statistics import EpochStatistic, EventStatistic, EventValue
 from services.status import ActorInfo, ActorState, LearnerStatus, Phase
 from services.status_codec import actor_to_proto, status_to_proto
 from services.tensors import DTYPES, tensor_to_proto
@@ -59,6 +61,22 @@ def rollout(n_steps: int, n_envs: int) -> Rollout:
     )
 
 
+def rollout_with_events() -> Rollout:
+    minutes = EventStatistic(
+        event="parcel",
+        name="minutes",
+        epoch=(
+            EpochStatistic(name="mean", reduction="mean"),
+            EpochStatistic(name="span", reduction="own"),
+            EpochStatistic(name="total", reduction="sum", cumulative=True),
+        ),
+    )
+    count = EventStatistic(event="act", name="", epoch=(EpochStatistic(name="", reduction="median"),))
+    values = (EventValue(minutes, ("north", "1"), 2.5), EventValue(minutes, ("south", "1"), 7.0))
+    episode = EpisodeStatistics(env_index=1, episode_return=1.5, n_steps=9, events=values)
+    return dataclasses.replace(rollout(2, 2), episodes=(episode,), events=(EventValue(count, (), 3.0),))
+
+
 def golden_messages() -> Mapping[str, bytes]:
     offer = JoinOffer(
         actor_id="golden",
@@ -100,6 +118,7 @@ def golden_messages() -> Mapping[str, bytes]:
     messages["recording_header"] = recording_header_to_proto(header).SerializeToString()
     messages["rollout"] = rollout_to_proto(rollout(2, 2)).SerializeToString()
     (messages["rollout_with_body"],) = RolloutEncoder().encode(rollout(2, 2))
+    messages["rollout_with_events"] = rollout_to_proto(rollout_with_events()).SerializeToString()
     # the header only: the bodies hold two mebibytes of ramps
     first, second, *_ = RolloutEncoder().encode(rollout(300, 300))
     messages["rollout_with_frames"] = first[:256]

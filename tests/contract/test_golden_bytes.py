@@ -6,7 +6,7 @@ from services.rollout_codec import RolloutAssembler
 from services.rollout_service import parse_request
 from services.space_codec import space_from_proto
 from services.weights import PolicyAssembler
-from tests.contract.golden_messages import FOLDER, SPACE, SUBSTEP, golden_messages, rollout
+from tests.contract.golden_messages import FOLDER, SPACE, SUBSTEP, golden_messages, rollout, rollout_with_events
 from tests.unit.services.rollout_examples import assert_same_rollout
 
 
@@ -33,6 +33,8 @@ def test_old_bytes_still_decode():
     assert_same_rollout(RolloutAssembler({"0": SUBSTEP}, 2, 2).add(request), rollout(2, 2))
     with_body = parse_request(golden("rollout_with_body"))
     assert_same_rollout(RolloutAssembler({"0": SUBSTEP}, 2, 2).add(*with_body), rollout(2, 2))
+    request = rollout_pb2.StreamRolloutsRequest(rollout=rollout_pb2.Rollout.FromString(golden("rollout_with_events")))
+    assert_same_rollout(RolloutAssembler({"0": SUBSTEP}, 2, 2).add(request), rollout_with_events())
     version, state = PolicyAssembler().add(policy_pb2.GetPolicyResponse.FromString(golden("policy_chunk")).chunk)
     assert version == 9
     np.testing.assert_array_equal(state["w"], np.arange(3, dtype=np.float32))

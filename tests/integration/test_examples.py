@@ -1,5 +1,6 @@
 """Every example runs as it is, for real and briefly."""
 
+import json
 import re
 import subprocess
 import sys
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 RUN_HERE = {
     *("client.py", "library.py", "own_environment.py", "own_network.py"),
-    *("cooperative_game.py", "turn_taking_game.py"),
+    *("cooperative_game.py", "turn_taking_game.py", "warehouse.py"),
 }
 RUN_ELSEWHERE = {"containers.py", "replay_client.py"}  # in tests/e2e, in test_replay_service.py
 EXAMPLES = {path.name for path in (ROOT / "examples").glob("*.py")} - {"__init__.py"}
@@ -55,6 +56,21 @@ def test_own_network_trains(tmp_path: Path):
     assert re.search(r"^updates +\d+", printed, re.MULTILINE)
     played = rollcast("evaluate", tmp_path / "run", "--n-episodes", 2)
     assert played.returncode == 0, played.stderr
+
+
+def test_the_warehouse_shows_its_own_figures(tmp_path: Path):
+    arguments = ("--total-steps", 60_000, "--log-interval-s", 0.2, "--run-dir", tmp_path / "run")
+    printed = run_example("warehouse.py", *arguments, cwd=tmp_path)
+    assert re.search(
+        r"^parcel_delivered/mean_minutes\[far\] [\d.]+  parcel_delivered/mean_minutes\[middle\]", printed, re.M
+    )
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    last = next(record for record in reversed(records) if "parcel_delivered/mean_minutes[near]" in record)
+    for zone in ("near", "middle", "far"):
+        assert 0 < last[f"parcel_delivered/mean_minutes[{zone}]"] <= last[f"parcel_delivered/worst_minutes[{zone}]"]
+        assert last[f"parcel_delivered/parcels_so_far[{zone}]"] > 1000
+    (events,) = (tmp_path / "run" / "tensorboard").iterdir()
+    assert b"parcel_delivered/mean_minutes[near]" in events.read_bytes()
 
 
 def test_the_library_example_trains(tmp_path: Path):

@@ -20,9 +20,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from actor.environments.failures import EnvironmentFailedError, EnvironmentLostError
+from actor.statistics.environment import events_in
+from actor.statistics.events import LogStatsLevel
 from actor.vector.sequential import SequentialVectorEnv
 from actor.vector.subproc import SubprocVectorEnv
 from services.errors import ConfigurationError, InvalidSpaceError, RefusedError
+from tests.event_environments import FiringEnv
 from tests.processes import ROOT, environment, wait_until
 from tests.unit.actor.sample_environments import IMAGE_SPACES, OBSERVATION_SPACES, NumberedEnv, SampledEnv
 from tests.unit.actor.vector.test_arrays import LEAVES, SPACES
@@ -372,3 +375,20 @@ def _play_in_a_daemon(sender):
     sender.send(len(observation))
     env.close()
     assert multiprocessing.current_process().daemon
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
+def test_events_come_out_of_their_processes_with_the_last_step(mode):
+    """Nothing but that step has an info, so nothing else is pickled."""
+    played = []
+    for make in (SequentialVectorEnv, functools.partial(SubprocVectorEnv, envs_per_process=1)):
+        vector_env = make([FiringEnv, functools.partial(FiringEnv, 7)], autoreset_mode=mode)
+        vector_env.reset(seed=0)
+        infos = [vector_env.step(np.zeros(2, np.int64))[4] for _ in range(30)]
+        played.append([list(events_in(info, are_final=mode is AutoresetMode.SAME_STEP)) for info in infos])
+        assert [bool(info) for info in infos] == [bool(events) for events in played[-1]]
+        assert vector_env.statistics.get_stats_value("bell", LogStatsLevel.EPOCH) == 2.0
+        vector_env.close()
+    assert played[0] == played[1]
+    # with a row for the reset, episodes take a step more
+    assert sum(map(len, played[0])) == (10 if mode is AutoresetMode.SAME_STEP else 8)

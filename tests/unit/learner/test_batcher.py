@@ -1,9 +1,12 @@
+import dataclasses
+
 import numpy as np
 import torch
 
 from learner.batcher import N_SLOTS, Batcher
 from learner.rollout_queue import RolloutSlice
 from services.spaces import FLAT_SUBSTEP
+from services.statistics import EpochStatistic, EventStatistic, EventValue
 from tests.rollout_samples import CARTPOLE_LIKE, make_rollout
 
 
@@ -27,6 +30,18 @@ def test_rollouts_are_put_side_by_side_and_cut_where_a_batch_is_full():
     assert batch.policy_version.tolist() == [4, 4, 6]
     assert batch.n_env_steps == 9
     assert batch.valid.all()
+
+
+def test_what_a_policy_fired_leaves_once_however_its_rollout_is_cut():
+    statistic = EventStatistic(event="act", name="", epoch=(EpochStatistic(name="", reduction="mean"),))
+    rollout = dataclasses.replace(make_rollout(), events=(EventValue(statistic, (), 3.0),))
+    batcher = make_batcher(1)
+    batches = []
+    for start in range(2):
+        batcher.add(RolloutSlice(rollout, start, start + 1))
+        batches.append(batcher.finish())
+    assert [batch.events for batch in batches] == [rollout.events, ()]
+    assert [RolloutSlice(rollout, start, start + 1).to_rollout().events for start in range(2)] == [rollout.events, ()]
 
 
 def test_final_observations_follow_their_trajectory():

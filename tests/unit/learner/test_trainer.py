@@ -57,6 +57,28 @@ def test_metrics_have_what_was_dropped_and_what_the_source_tells():
     assert source.progress == [16 * update / 100 for update in range(7)], "the source knows how far training is"
 
 
+def test_metrics_have_the_statistics_of_events():
+    actors, kept = make_actors("sequential", env_id="tests.event_environments:wrapped"), KeptMetrics()
+    trainer = Trainer(
+        FreshExperience(actors),
+        Impala(actors.policy.spaces, actors.policy.spec, ImpalaSettings()),
+        TrainingControl(algorithm="impala", run_dir=None),
+        Schedule(total_steps=100, stop_return=None, log_interval_s=0.0),
+        device=torch.device("cpu"),
+        writers=[kept],
+    )
+    trainer.run()
+    own = {"step_made/mean[odd]": 9.0, "step_made/mean[even]": 6.0, "bell": 2.0, "wrapped_step": 5.0}
+    everybodys = {"episode_return/mean": 15.0, "episode_length/max": 5, "episode_count/cumulative": 20}
+    ended = next(record for record in reversed(kept.records) if "bell" in record)
+    for name, value in (own | everybodys).items():
+        assert ended[name] == value
+    assert all(record["learner_update/mean_s"] > 0 for record in kept.records)
+    shown = trainer.statistics()
+    assert own.items() <= shown.items(), "also when the last epoch had no episode"
+    assert not {name for name in shown if name.startswith(("episode_", "learner_update"))}
+
+
 def test_episodes_are_kept_until_the_next_record_only():
     actors = make_actors("sequential")
     algorithm = Impala(actors.policy.spaces, actors.policy.spec, ImpalaSettings())

@@ -3,6 +3,9 @@
 import torch
 from torch import nn
 
+from actor.statistics.events import define_episode_stats, define_epoch_stats
+from actor.statistics.firing import FiresEvents
+
 
 class Own(nn.Module):
     def __init__(self, observation_space, n_outputs):
@@ -43,3 +46,17 @@ class NoTensor(nn.Module):
 
     def forward(self, observation):
         return [torch.zeros(1)]
+
+
+class OutputEvents:
+    @define_epoch_stats("mean")
+    @define_episode_stats("mean")
+    def widest_output(self, value):
+        pass
+
+
+class Telling(FiresEvents, Own):
+    def forward(self, observation):
+        outputs = super().forward(observation)
+        self.events(OutputEvents).widest_output(float(outputs.max()))
+        return outputs

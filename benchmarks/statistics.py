@@ -1,0 +1,153 @@
+"""What statistics cost who acts, on one core: CartPole-v1, an MLP of 64x64. `python -m benchmarks.statistics`."""
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.classic_control import CartPoleEnv
+from gymnasium.vector import VectorEnv
+from gymnasium.wrappers import TimeLimit
+from numpy.typing import NDArray
+
+from actor.environments.make import EnvironmentFactory, environment_spaces, make_vector_env
+from actor.policies.policy import make_policy
+from actor.recording import EpisodeEventValues, EpisodeTracker, RolloutColumns
+from actor.rollout_worker import RolloutWorker
+from actor.statistics.events import define_episode_stats, define_epoch_stats
+from actor.statistics.firing import FiresEvents
+
+# Before numpy: it sees to it that linear algebra has one thread.
+from benchmarks.acting import initial_state
+from benchmarks.table import print_table
+from services.policies import PolicySpec
+from services.rollouts import EpisodeStatistics
+
+
+class PoleEvents:
+    """What the environment below fires in every step."""
+
+    @define_epoch_stats("mean", output_name="mean")
+    @define_episode_stats("mean")
+    def pole_angle(self, angle: float) -> None:
+        """How far from upright."""
+
+
+class SilentCartPole(CartPoleEnv):
+    """Knows what it could fire, and fires nothing."""
+
+    def step(self, action: Any) -> Any:
+        """Steps."""
+        result = super().step(action)
+        self._angle = float(result[0][2])
+        return result
+
+
+class FiringCartPole(FiresEvents, CartPoleEnv):
+    """An event a step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pole = self.events(PoleEvents)
+
+    def step(self, action: Any) -> Any:
+        """Steps, and fires."""
+        result = super().step(action)
+        self._pole.pole_angle(angle=float(result[0][2]))
+        return result
+
+
+class NothingTracked(EpisodeTracker):
+    """Only what training needs: which rows are transitions."""
+
+    def finish(
+        self, columns: RolloutColumns, n_played: int, events: EpisodeEventValues
+    ) -> tuple[NDArray[np.bool_] | None, tuple[EpisodeStatistics, ...]]:
+        """Looks back on a rollout."""
+        if not self._has_reset_rows:
+            return None, ()
+        ended = columns.terminated[:n_played] | columns.truncated[:n_played]
+        is_reset_row = np.concatenate([self._ended[None], ended[:-1]])
+        self._ended = ended[-1].copy()
+        return ~is_reset_row if is_reset_row.any() else None, ()
+
+
+def player(vector_env: VectorEnv, n_steps: int, *, tracks: bool) -> Callable[[], int]:
+    """Collects rollouts, with or without statistics of episodes."""
+    policy = make_policy(environment_spaces(vector_env), PolicySpec(), seed=0)
+    policy.load(1, initial_state(vector_env, PolicySpec()))
+    worker = RolloutWorker(vector_env, policy, n_steps, actor_id="benchmark", incarnation=1, env_seed=0)
+    if not tracks:
+        worker._episodes = NothingTracked(vector_env.num_envs, has_reset_rows=worker._has_reset_rows)
+
+    def play() -> int:
+        rollout = worker.collect()
+        assert rollout is not None
+        return rollout.n_env_steps
+
+    return play
+
+
+def rate(play: Callable[[], int], round_s: float) -> float:
+    """Env steps a second of this process: a few per cent are less than what neighbours on the machine take."""
+    steps, start = 0, time.process_time()
+    while (elapsed := time.process_time() - start) < round_s:
+        steps += play()
+    return steps / elapsed
+
+
+def limited(env_class: type[gymnasium.Env[Any, Any]]) -> Callable[[], gymnasium.Env[Any, Any]]:
+    """A factory with CartPole-v1's limit of steps."""
+    return lambda: TimeLimit(env_class(), 500)
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--n-envs", type=int, default=64)
+    parser.add_argument("--n-rollout-steps", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=101)
+    parser.add_argument("--round-s", type=float, default=0.05)
+    arguments = parser.parse_args()
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    sync = EnvironmentFactory("CartPole-v1", vectorization="sync")
+    registered = EnvironmentFactory("CartPole-v1", vectorization="entry_point")
+    compared = (
+        ("synchronous vector, episodes", sync, sync, False),
+        ("vector entry point, episodes", registered, registered, False),
+        ("synchronous vector, an event in every step", limited(SilentCartPole), limited(FiringCartPole), True),
+    )
+    rows = []
+    for name, factory_without, factory_with, tracks in compared:
+        envs = [make_vector_env(factory, arguments.n_envs) for factory in (factory_without, factory_with)]
+        without = player(envs[0], arguments.n_rollout_steps, tracks=tracks)
+        with_statistics = player(envs[1], arguments.n_rollout_steps, tracks=True)
+        without(), with_statistics()
+        # In turns, so that a neighbour who takes the core for a while takes it from both.
+        rounds = [
+            (rate(without, arguments.round_s), rate(with_statistics, arguments.round_s))
+            for _ in range(arguments.rounds)
+        ]
+        ratios = [with_ / without_ for without_, with_ in rounds]
+        without_rate, with_rate = (median(column) for column in zip(*rounds, strict=True))
+        rows.append(
+            [
+                name,
+                f"{without_rate:,.0f}",
+                f"{with_rate:,.0f}",
+                f"{median(ratios):.3f}",
+                f"{np.quantile(ratios, 0.25):.3f} to {np.quantile(ratios, 0.75):.3f}",
+            ]
+        )
+        for env in envs:
+            env.close()
+    print(f"one core, {arguments.n_envs} environments, T={arguments.n_rollout_steps}, {arguments.rounds} rounds")
+    print_table(["env steps/s", "without", "with", "ratio", "half of the rounds"], rows)
+
+
+if __name__ == "__main__":
+    main()

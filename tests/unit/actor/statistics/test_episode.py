@@ -1,0 +1,155 @@
+import math
+import statistics
+
+import numpy as np
+import pytest
+
+from actor.statistics.episode import EpisodeStatsAggregator
+from actor.statistics.events import (
+    define_episode_stats,
+    define_epoch_stats,
+    define_stats_grouping,
+    define_step_stats,
+)
+from actor.statistics.reductions import make_accumulator
+from services.errors import StatisticsError
+
+
+class Deliveries:
+    @define_epoch_stats("mean", input_name="busiest", output_name="busiest")
+    @define_epoch_stats("mean", input_name="minutes", output_name="minutes")
+    @define_epoch_stats("mean", input_name="all", output_name="all")
+    @define_episode_stats("max", input_name="in_step", output_name="busiest")
+    @define_episode_stats("mean", input_name="minutes", output_name="minutes")
+    @define_episode_stats("count", input_name="minutes", output_name="all", group_by=())
+    @define_step_stats("sum", input_name="minutes", output_name="in_step")
+    @define_stats_grouping("zone")
+    def parcel(self, zone, minutes):
+        """Delivered."""
+
+
+class Alarms:
+    @define_epoch_stats("mean")
+    @define_episode_stats("count")
+    def alarm(self, *, loud=False):
+        """Rings."""
+
+
+def values_of(aggregator):
+    return {(statistic.event, statistic.name, *group): value for statistic, group, value in aggregator.end_episode()}
+
+
+def test_from_steps_to_the_episode():
+    aggregator = EpisodeStatsAggregator()
+    parcel = aggregator.functions_of(Deliveries)["parcel"]
+    for step in ([("north", 1.0), ("north", 2.0), ("south", 10)], [], [("north", 2.5)]):
+        for zone, minutes in step:
+            parcel(zone, minutes=minutes)
+        aggregator.end_step()
+    assert values_of(aggregator) == {
+        ("parcel", "busiest", "north"): 3.0,
+        ("parcel", "busiest", "south"): 10.0,
+        ("parcel", "minutes", "north"): pytest.approx(5.5 / 3),
+        ("parcel", "minutes", "south"): 10.0,
+        ("parcel", "all"): 4.0,
+    }
+
+
+def test_an_episode_in_which_nothing_was_fired():
+    aggregator = EpisodeStatsAggregator()
+    aggregator.functions_of(Deliveries)
+    aggregator.functions_of(Alarms)["alarm"]()
+    assert values_of(aggregator) == {("parcel", "all"): 0.0, ("alarm", ""): 1.0}
+    assert values_of(aggregator) == {("parcel", "all"): 0.0, ("alarm", ""): 0.0}, "the one before is forgotten"
+
+
+def test_events_are_called_as_they_are_written():
+    alarm = EpisodeStatsAggregator().functions_of(Alarms)["alarm"]
+    alarm(loud=True)
+    with pytest.raises(TypeError, match=r"Alarms\.alarm\(\) takes 0 positional arguments but 1 was given"):
+        alarm(True)
+    with pytest.raises(TypeError, match=r"got an unexpected keyword argument 'quiet'"):
+        alarm(quiet=True)
+
+
+@pytest.mark.parametrize("n_steps", [100, 5000])
+def test_long_episodes_are_reduced_bit_by_bit(n_steps):
+    aggregator = EpisodeStatsAggregator()
+    parcel = aggregator.functions_of(Deliveries)["parcel"]
+    most = 0
+    for step in range(n_steps):
+        parcel("north", step)
+        parcel("north", 1)
+        aggregator.end_step()
+        (fired,) = aggregator._fired.values()
+        most = max(most, len(fired.firings))
+    assert most <= 2048
+    assert values_of(aggregator) == {
+        ("parcel", "busiest", "north"): n_steps,
+        ("parcel", "minutes", "north"): pytest.approx((statistics.mean(range(n_steps)) + 1) / 2),
+        ("parcel", "all"): 2 * n_steps,
+    }
+
+
+REDUCTIONS = {"mean": np.mean, "std": np.std, "min": min, "max": max, "sum": sum, "count": len, "median": np.median}
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("n_parts", [1, 3])
+def test_reductions_are_those_of_all_values_at_once(name, n_parts):
+    values = np.random.default_rng(0).normal(100.0, 3.0, 99)
+    accumulator = make_accumulator(name)
+    for part in np.split(values, n_parts):
+        accumulator.extend(part.tolist())
+    assert accumulator.value() == pytest.approx(REDUCTIONS[name](values), rel=1e-12)
+
+
+@pytest.mark.parametrize("minutes", ["soon", None, [1.0, 2.0]])
+def test_values_that_are_no_numbers(minutes):
+    aggregator = EpisodeStatsAggregator()
+    aggregator.functions_of(Deliveries)["parcel"]("north", minutes)
+    with pytest.raises(StatisticsError, match=r"Deliveries\.parcel was fired with what cannot be reduced.*numbers"):
+        aggregator.end_episode()
+
+
+@pytest.mark.parametrize("minutes", [math.nan, math.inf])
+def test_values_that_are_not_finite(minutes):
+    aggregator = EpisodeStatsAggregator()
+    aggregator.functions_of(Deliveries)["parcel"]("north", minutes)
+    with pytest.raises(StatisticsError, match=r"comes to (nan|inf) in an episode, by 'busiest'; expected a finite"):
+        aggregator.end_episode()
+
+
+def test_groups_that_cannot_travel():
+    aggregator = EpisodeStatsAggregator()
+    parcel = aggregator.functions_of(Deliveries)["parcel"]
+    for zone, match in (("z" * 129, "129 characters"), ("a\nb", r"'a\\nb'"), ({}, "unhashable")):
+        parcel(zone, 1.0)
+        with pytest.raises(StatisticsError, match=match):
+            aggregator.end_episode()
+    for zone in range(1025):
+        parcel(zone, 1.0)
+    with pytest.raises(StatisticsError, match=r"more than 1024 groups in one episode.*fewer values"):
+        aggregator.end_episode()
+
+
+def test_two_events_of_one_name():
+    class Parcels:
+        @define_epoch_stats("mean")
+        @define_episode_stats("count")
+        def parcel(self):
+            """Has been taken already."""
+
+    class Returns:
+        @define_epoch_stats("mean")
+        @define_episode_stats("count")
+        def episode_return(self):
+            """Every episode has one."""
+
+    aggregator = EpisodeStatsAggregator()
+    aggregator.functions_of(Deliveries)
+    with pytest.raises(StatisticsError, match=r"Parcels\.parcel has the name of Deliveries\.parcel; .*rename"):
+        aggregator.functions_of(Parcels)
+    with pytest.raises(StatisticsError, match=r"has the name of EpisodeEvents\.episode_return"):
+        aggregator.functions_of(Returns)
+    assert aggregator.functions_of(Deliveries) == aggregator.functions_of(Deliveries), "wrappers fire what it fires"

@@ -1,0 +1,200 @@
+import copy
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from actor.environments.failures import EnvironmentFailedError
+from actor.environments.make import EnvironmentFactory, environment_spaces, make_vector_env
+from actor.policies.policy import Policy, make_policy
+from actor.policies.torch_policy import TorchPolicy
+from actor.rollout_worker import RolloutWorker
+from actor.statistics.environment import EVENTS_KEY, EventStatistics, with_event_statistics
+from actor.statistics.episode import EpisodeStatsAggregator
+from actor.statistics.events import LogStatsLevel
+from actor.statistics.firing import FiresEvents
+from actor.vector.sequential import SequentialVectorEnv
+from services.errors import StatisticsError
+from services.policies import PolicySpec
+from tests.environments import CountingEnv
+from tests.event_environments import VALUES, FiringEnv, FiringWrapper, NanEventEnv, StepEvents, WrapperEvents, wrapped
+from tests.unit.actor.test_rollout_worker import worker_of
+
+SAME, NEXT = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP
+
+
+def named(values):
+    return {(value.statistic.event, value.statistic.name, *value.group): value.value for value in values}
+
+
+def play(env, n_steps):
+    """The infos of an episode's steps."""
+    env.reset(seed=0)
+    return [env.step(0)[4] for _ in range(n_steps)]
+
+
+def test_the_last_step_of_an_episode_has_its_values():
+    *before, last = play(with_event_statistics(FiringEnv()), 5)
+    assert before == [{}] * 4
+    assert named(last[EVENTS_KEY]) == VALUES
+
+
+def test_environments_that_fire_nothing_are_left_alone():
+    env = CountingEnv()
+    assert with_event_statistics(env) is env
+    attached = with_event_statistics(FiringEnv())
+    assert isinstance(attached, EventStatistics)
+    assert with_event_statistics(attached) is attached, "once is enough"
+
+
+def test_wrappers_fire_as_environments_do():
+    assert named(play(with_event_statistics(wrapped()), 5)[-1][EVENTS_KEY]) == VALUES | {("wrapped_step", ""): 5.0}
+
+
+def test_two_that_fire_the_same_events():
+    class Twice(FiresEvents, gymnasium.Wrapper):
+        def step(self, action):
+            self.events(StepEvents).step_made("wrapper", 1.0)
+            return super().step(action)
+
+    last = play(with_event_statistics(Twice(FiringEnv())), 5)[-1]
+    assert named(last[EVENTS_KEY]) == VALUES | {("step_made", "total", "wrapper"): 5.0}
+
+
+def test_an_episode_that_does_not_end_is_forgotten():
+    env = with_event_statistics(FiringEnv())
+    play(env, 3)
+    assert named(play(env, 5)[-1][EVENTS_KEY]) == VALUES
+
+
+def test_unattached_and_detached_events_go_nowhere():
+    env, aggregator = FiringEnv(), EpisodeStatsAggregator()
+    assert play(env, 5) == [{}] * 5
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'value'"):
+        env.events(StepEvents).step_made("odd")
+    env.fire_at(aggregator)
+    env.fire_at(None)
+    play(env, 5)
+    assert not any(value.group for value in aggregator.end_episode())
+
+
+def test_a_copy_fires_nowhere_until_it_is_played():
+    env = FiringEnv()
+    played = with_event_statistics(env)
+    played.reset(seed=0)
+    other = copy.deepcopy(env)
+    for _ in range(3):
+        other.step(0)
+    infos = [played.step(0)[4] for _ in range(5)]
+    assert named(infos[-1][EVENTS_KEY]) == VALUES
+    assert named(play(with_event_statistics(other), 5)[-1][EVENTS_KEY]) == VALUES
+
+
+def test_an_event_that_does_not_exist():
+    with pytest.raises(StatisticsError, match=r"StepEvents has no event 'step'; expected one of step_made, bell"):
+        FiringEnv().events(StepEvents).step()
+
+
+def test_nothing_is_global():
+    """Two environments of one class know nothing of each other."""
+    first, second = (with_event_statistics(FiringEnv()) for _ in range(2))
+    first.reset(seed=0)
+    second.reset(seed=0)
+    for _ in range(4):
+        first.step(0)
+        second.step(0)
+    assert named(first.step(0)[4][EVENTS_KEY]) == VALUES
+    assert named(second.step(0)[4][EVENTS_KEY]) == VALUES
+
+
+def vectors(mode):
+    factories = [lambda n_steps=n_steps: FiringEnv(n_steps) for n_steps in (5, 7)]
+    yield SequentialVectorEnv(factories, autoreset_mode=mode)
+    yield SyncVectorEnv([lambda f=f: with_event_statistics(f()) for f in factories], autoreset_mode=mode)
+
+
+@pytest.mark.parametrize("mode", [SAME, NEXT])
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("n_steps", [2, 5, 12])
+def test_a_rollout_has_the_values_of_its_episodes(mode, which, n_steps):
+    worker = worker_of(list(vectors(mode))[which], n_steps)
+    episodes = [episode for _ in range(60 // n_steps) for episode in worker.collect().episodes]
+    for env_index, total in ((0, 9.0), (1, 16.0)):
+        own = [named(episode.events) for episode in episodes if episode.env_index == env_index]
+        assert len(own) >= 6
+        assert all(values["step_made", "total", "odd"] == total for values in own)
+        assert all(values["step_made", "total", "reset"] == 100.0 for values in own)
+    worker.close()
+
+
+def test_vector_environments_count_events():
+    env = SequentialVectorEnv([FiringEnv] * 2, autoreset_mode=NEXT)
+    env.reset(seed=0)
+    for _ in range(12):
+        env.step(np.zeros(2, np.int64))
+    assert env.statistics.get_stats_value(StepEvents.step_made, LogStatsLevel.EPOCH, "mean") == {
+        "reset": 100.0,
+        "odd": 9.0,
+        "even": 6.0,
+    }
+    env.close()
+
+
+def test_the_environment_whose_events_cannot_be_is_named():
+    worker = worker_of(make_vector_env(NanEventEnv, 2), 8)
+    with pytest.raises(EnvironmentFailedError, match=r"environment 0.*StepEvents\.step_made comes to nan"):
+        worker.collect()
+    worker.close()
+
+
+def test_a_registered_vector_fires_nothing_and_others_do():
+    factory = EnvironmentFactory("tests.event_environments:wrapped", {"n_steps": 3})
+    worker = worker_of(make_vector_env(factory, 1), 6)
+    first, _ = worker.collect().episodes
+    assert named(first.events)["wrapped_step", ""] == 3.0
+    worker.close()
+    worker = worker_of(make_vector_env(EnvironmentFactory("CartPole-v1"), 2), 100)
+    assert all(episode.events == () for episode in worker.collect().episodes)
+    worker.close()
+
+
+class FiringPolicy(FiresEvents, Policy):
+    """Always 0, and says so."""
+
+    def _parameters_of(self, observation, substep_key):
+        self.events(WrapperEvents).wrapped_step()
+        return np.zeros((len(observation[""]), 2), np.float32)
+
+    def _load(self, state):
+        pass
+
+
+def test_policies_fire_for_whole_rollouts():
+    vector_env = make_vector_env(CountingEnv, 3)
+    policy = FiringPolicy(environment_spaces(vector_env), seed=0)
+    policy.load(1, {})
+    worker = RolloutWorker(vector_env, policy, 4, actor_id="a", incarnation=1, env_seed=0)
+    for _ in range(2):
+        assert named(worker.collect().events) == {("wrapped_step", ""): 4.0}
+    worker.close()
+
+
+def test_wrappers_may_be_given_what_does_not_fire():
+    assert named(play(with_event_statistics(FiringWrapper(CountingEnv())), 5)[-1][EVENTS_KEY]) == {
+        ("wrapped_step", ""): 5.0
+    }
+
+
+def test_networks_of_ones_own_fire_where_they_act():
+    vector_env = make_vector_env(CountingEnv, 3)
+    network = "tests.unit.actor.policies.own_networks:Telling"
+    spaces, spec = environment_spaces(vector_env), PolicySpec(network=network)
+    learning = TorchPolicy(spaces, spec)
+    policy = make_policy(spaces, spec, seed=0, allowed_network=network)
+    policy.load(1, learning.state_arrays())
+    worker = RolloutWorker(vector_env, policy, 4, actor_id="a", incarnation=1, env_seed=0)
+    for _ in range(2):
+        (value,) = worker.collect().events
+        assert value.statistic.event == "widest_output"
+    worker.close()
