@@ -149,17 +149,9 @@ class EpisodeTracker:
             if is_reset_row.any():
                 valid = ~is_reset_row
                 reward = np.where(valid, reward, 0.0)
-        # Environment by environment, cut where episodes begin: each piece is an episode, or what of it was played here.
-        # A few calls for all of them: thirty thousand episodes a second end in a vector entry point.
+        # A few calls for all episodes: thirty thousand a second end in a vector entry point.
         ends = ended.T.ravel()
-        begins = np.empty(ends.shape, dtype=np.bool_)
-        begins[1:] = ends[:-1]
-        begins[::n_played] = True
-        starts = begins.nonzero()[0]
-        stops = np.empty_like(starts)
-        stops[:-1] = starts[1:]
-        stops[-1] = len(ends)
-        firsts = starts.searchsorted(np.arange(0, len(ends), n_played))
+        starts, stops, firsts, lasts = _pieces(ends, n_played)
         returns = np.add.reduceat(reward.T.ravel(), starts, dtype=np.float64)
         n_steps = stops - starts
         if self._has_reset_rows:
@@ -167,10 +159,6 @@ class EpisodeTracker:
             n_steps[firsts] += ~self._ended
         returns[firsts] += self._return
         n_steps[firsts] += self._n_steps
-        lasts = np.empty_like(firsts)
-        lasts[:-1] = firsts[1:]
-        lasts[-1] = len(starts)
-        lasts -= 1
         self._ended = ended[-1].copy()
         self._return, self._n_steps = returns[lasts], n_steps[lasts]
         self._return[self._ended] = 0.0
@@ -184,3 +172,29 @@ class EpisodeTracker:
         values = map(events.get, zip(t[in_order].tolist(), b.tolist(), strict=True), nothing) if events else nothing
         columns_of_episodes = (b.tolist(), returns[complete].tolist(), n_steps[complete].tolist(), values)
         return valid, tuple(map(EpisodeStatistics, *columns_of_episodes))
+
+
+def _pieces(ends: NDArray[np.bool_], n_played: int) -> tuple[NDArray[np.int64], ...]:
+    """Cuts the rows of a rollout, one environment's after the other's, where episodes begin.
+
+    Args:
+        ends: bool `[B * n_played]`, whether an episode ended there.
+        n_played: Rows of an environment.
+
+    Returns:
+        Where each piece, an episode or what of it was played here, starts and stops; and which pieces are the first
+        and the last of each environment, `[B]`.
+    """
+    begins = np.empty(ends.shape, dtype=np.bool_)
+    begins[1:] = ends[:-1]
+    begins[::n_played] = True
+    starts = begins.nonzero()[0]
+    stops = np.empty_like(starts)
+    stops[:-1] = starts[1:]
+    stops[-1] = len(ends)
+    firsts = starts.searchsorted(np.arange(0, len(ends), n_played))
+    lasts = np.empty_like(firsts)
+    lasts[:-1] = firsts[1:]
+    lasts[-1] = len(starts)
+    lasts -= 1
+    return starts, stops, firsts, lasts
