@@ -54,6 +54,14 @@ def test_it_fills_first_and_then_keeps_the_ratio():
         assert abs(4.0 * (steps - 40) - drawn) <= 400 + 4 * 2 * T
 
 
+def test_what_comes_is_in_the_statistics_of_the_actors():
+    with make_source(samples_per_insert=4.0, error_buffer=400.0) as source:
+        episodes = [episode for _ in range(20) for episode in source.next("cpu").episodes]
+        statistics = source.actors.get_epoch_stats_aggregator().epoch_stats()
+        assert statistics["episode_count/epoch"] == len(episodes) > 0
+        assert statistics["episode_return/mean"] == 15.0
+
+
 def test_a_buffer_on_the_learners_device_gives_the_same_batches():
     sources = [make_source(device=device) for device in ("cpu", "learner")]
     with sources[0] as source, sources[1] as twin:
