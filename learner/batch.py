@@ -32,7 +32,7 @@ class BatchColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """B trajectories of T steps, or B transitions, T = 1, from a replay buffer.
+    """B trajectories of T steps, or B transitions, T = 1, from a replay buffer; of one substep.
 
     A transition is what n steps came to: `reward` is their discounted sum, `last_observation` the true observation
     after the last of them, and `discount` what its value is multiplied by.
@@ -41,12 +41,12 @@ class Batch:
     batches as its ring has slots. Whoever keeps one longer clones it.
 
     Attributes:
-        substeps: Columns by substep key; a flat environment has one, `FLAT_SUBSTEP`.
+        substeps: Columns by substep key, one; `FLAT_SUBSTEP` in a flat environment.
         reward: float32 `[T, B]`.
         terminated: bool `[T, B]`, nothing follows from this step.
         truncated: bool `[T, B]`, cut here; the value goes on from the final observation.
         valid: bool `[T, B]`, false on rows that are no transition. Such a row follows the end of an episode, and its
-            observation is that episode's final one.
+            observation is that episode's final one; or it comes before all transitions of its trajectory.
         final_index: int64 `[N, 2]`, rows (t, b) where the final observations belong.
         policy_version: int64 `[B]` on the CPU, the version that acted in each trajectory.
         n_env_steps: The number of transitions.

@@ -85,8 +85,11 @@ class Batcher:
     A batch's tensors are views of its slot on the CPU, and copies of it on a GPU (from pinned memory, not waited for).
     Either way they stay valid until `N_SLOTS - 1` further batches have been finished.
 
+    Trajectories without any transition are left out. The rows before a trajectory's first transition, which may hold
+    anything, get the content of that transition: it weighs nothing, and no network meets what no environment showed.
+
     Args:
-        spaces: What the rollouts hold.
+        spaces: Those of the one substep that the rollouts hold.
         n_rollout_steps: T.
         batch_size: B, in trajectories.
         device: Where the batches are wanted.
@@ -110,8 +113,18 @@ class Batcher:
     def add(self, piece: RolloutSlice) -> None:
         """Copies trajectories into the current slot; at most `n_missing` of them."""
         slot = self._slots[self._current]
-        rollout, source = piece.rollout, slice(piece.start, piece.stop)
-        target = slice(self._filled, self._filled + piece.n_trajectories)
+        rollout, n_trajectories = piece.rollout, piece.n_trajectories
+        source: slice | NDArray[np.int64] = slice(piece.start, piece.stop)
+        # by their number in the rollout, where not all of them act
+        acting: NDArray[np.bool_] | None = None
+        if rollout.valid is not None:
+            acts = rollout.valid[:, source].any(axis=0)
+            if not acts.all():
+                acting = np.zeros(rollout.n_envs, np.bool_)
+                acting[source] = acts
+                source = acting.nonzero()[0]
+                n_trajectories = len(source)
+        target = slice(self._filled, self._filled + n_trajectories)
         for key, columns in rollout.substeps.items():
             room = slot.substeps[key]
             room.action.array[:, target] = columns.action[:, source]
@@ -124,11 +137,12 @@ class Batcher:
         slot.truncated.array[:, target] = rollout.truncated[:, source]
         if rollout.valid is None:
             slot.valid.array[:, target] = True
-            slot.n_env_steps += rollout.n_steps * piece.n_trajectories
+            slot.n_env_steps += rollout.n_steps * n_trajectories
         else:
             valid = rollout.valid[:, source]
             slot.valid.array[:, target] = valid
             slot.n_env_steps += int(np.count_nonzero(valid))
+            _fill_before_first(slot, valid, self._filled)
         slot.policy_version[target] = rollout.policy_version
         slot.episodes += (
             rollout.episodes
@@ -137,8 +151,8 @@ class Batcher:
         )
         slot.events += piece.events
         if len(rollout.final_index):
-            self._add_final_observations(slot, piece, offset=self._filled - piece.start)
-        self._filled += piece.n_trajectories
+            self._add_final_observations(slot, piece, acting)
+        self._filled += n_trajectories
 
     def finish(self) -> Batch:
         """Hands out the current slot, which must be full, and goes on to the next."""
@@ -156,17 +170,21 @@ class Batcher:
         following.clear()
         return batch
 
-    @staticmethod
-    def _add_final_observations(slot: _Slot, piece: RolloutSlice, *, offset: int) -> None:
-        index = piece.rollout.final_index
+    def _add_final_observations(self, slot: _Slot, piece: RolloutSlice, acting: NDArray[np.bool_] | None) -> None:
+        index, valid = piece.rollout.final_index, piece.rollout.valid
         # nearly always whole: `...` copies nothing
         wanted: EllipsisType | NDArray[np.bool_] = ...
-        if piece.n_trajectories < piece.rollout.n_envs:
+        if valid is not None or piece.n_trajectories < piece.rollout.n_envs:
             wanted = (index[:, 1] >= piece.start) & (index[:, 1] < piece.stop)
+            if valid is not None:
+                wanted &= valid[index[:, 0], index[:, 1]]
             if not wanted.any():
                 return
         shifted = index[wanted].astype(np.int64)
-        shifted[:, 1] += offset
+        if acting is None:
+            shifted[:, 1] += self._filled - piece.start
+        else:
+            shifted[:, 1] = self._filled - 1 + np.cumsum(acting)[shifted[:, 1]]
         slot.final_index.append(shifted)
         for key, columns in piece.rollout.substeps.items():
             for path, arrays in slot.substeps[key].final_observation.items():
@@ -208,3 +226,18 @@ class Batcher:
 
     def _on_device(self, tensor: Tensor) -> Tensor:
         return tensor.to(self._device, non_blocking=True) if self._copies else tensor
+
+
+def _fill_before_first(slot: _Slot, valid: NDArray[np.bool_], start: int) -> None:
+    """Copies the first transition of each trajectory into the rows before it; `valid` is that of those from `start`."""
+    late = (~valid[0]).nonzero()[0]
+    if not len(late):
+        return
+    first = valid[:, late].argmax(axis=0)
+    t, which = (np.arange(len(valid))[:, None] < first).nonzero()
+    b, first = late[which] + start, first[which]
+    columns = [slot.reward, slot.terminated, slot.truncated]
+    for substep in slot.substeps.values():
+        columns += [*substep.observation.values(), substep.action, substep.log_prob]
+    for column in columns:
+        column.array[t, b] = column.array[first, b]

@@ -126,6 +126,11 @@ class Rollout:
     events: tuple[EventValue, ...] = ()
 
     @property
+    def substep_key(self) -> str:
+        """The substep that it carries."""
+        return next(iter(self.substeps))
+
+    @property
     def n_steps(self) -> int:
         """T, counting the reset rows too."""
         return int(self.reward.shape[0])
@@ -137,5 +142,5 @@ class Rollout:
 
     @property
     def n_env_steps(self) -> int:
-        """The number of transitions: T times B, less the reset rows."""
+        """The number of transitions, agents' steps: T times B, less the rows that are none."""
         return self.reward.size if self.valid is None else int(np.count_nonzero(self.valid))

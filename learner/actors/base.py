@@ -72,7 +72,8 @@ class DistributedActors(ABC):
         # A plain flag, so that a signal handler may set it: every wait of `collect_outputs` looks at it.
         self.interrupted = False
         self._statistics = EpochStatsAggregator()
-        self._batcher: Batcher | None = None
+        # By substep key: batches that are being filled.
+        self._batchers: dict[str, Batcher] = {}
 
     def __enter__(self) -> Self:
         self.start()
@@ -165,6 +166,10 @@ class DistributedActors(ABC):
     def collect_outputs(self, learner_device: str) -> tuple[Batch, int, int, float]:
         """Collects `batch_size` trajectories, first in first out over all actors.
 
+        A batch is of one substep. Where the environment has several, each has a batch that is being filled, and the
+        first that is full is handed out. So a substep of few agents waits longest: its oldest trajectories lag by as
+        many updates more as the others fill batches meanwhile.
+
         Args:
             learner_device: Where the batch is wanted: `"cpu"`, `"cuda"`, `"cuda:1"`.
 
@@ -177,18 +182,24 @@ class DistributedActors(ABC):
             CollectInterruptedError: `interrupt` was called.
         """
         started = time.perf_counter()
-        batcher = self._batcher
-        if batcher is None:
-            batcher = self._batcher = Batcher(
-                self.policy.spaces,
-                n_rollout_steps=self.n_rollout_steps,
-                batch_size=self.batch_size,
-                device=torch.device(learner_device),
-            )
+        if not self._batchers:
+            self._batchers = {
+                key: Batcher(
+                    {key: substep},
+                    n_rollout_steps=self.n_rollout_steps,
+                    batch_size=self.batch_size,
+                    device=torch.device(learner_device),
+                )
+                for key, substep in self.policy.spaces.items()
+            }
         before = self.queue_size
-        while batcher.n_missing:
-            batcher.add(self.next_slice(batcher.n_missing, enough=batcher.n_missing))
-        batch = batcher.finish()
+        # Of which substep the next ones are is not known before they are here: no more than any batch has room for.
+        fullest = min(self._batchers.values(), key=_missing)
+        while fullest.n_missing:
+            piece = self.next_slice(fullest.n_missing, enough=fullest.n_missing)
+            self._batchers[piece.rollout.substep_key].add(piece)
+            fullest = min(self._batchers.values(), key=_missing)
+        batch = fullest.finish()
         self._statistics.add_all(batch.episodes, batch.events)
         return batch, before, self.queue_size, time.perf_counter() - started
 
@@ -213,3 +224,7 @@ class DistributedActors(ABC):
             StatisticsError: There is no such value; says which exist.
         """
         return self._statistics.get_stats_value(event, level, name)
+
+
+def _missing(batcher: Batcher) -> int:
+    return batcher.n_missing

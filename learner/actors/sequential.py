@@ -99,7 +99,7 @@ class SequentialDistributedActors(DistributedActors):
             worker.close()
         self._workers.clear()
         self._queue.clear()
-        self._batcher = None
+        self._batchers.clear()
         self._turn = 0
 
     def broadcast_updated_policy(self, state_dict: PolicyState) -> None:

@@ -186,7 +186,7 @@ class ServedDistributedActors(DistributedActors):
             server.stop(_GRACE_S)
         self._servers.clear()
         self._intake = None
-        self._batcher = None
+        self._batchers.clear()
 
     def broadcast_updated_policy(self, state_dict: PolicyState) -> None:
         """Encodes the next version once and wakes every subscriber."""

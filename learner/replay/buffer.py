@@ -24,7 +24,7 @@ from learner.replay.limiter_state import Waiting
 from learner.replay.memory import describe_available
 from learner.replay.prioritized import check_priorities
 from learner.replay.replay_settings import ReplaySettings
-from learner.replay.row_plan import pieces, plan_rows
+from learner.replay.row_plan import acting_trajectories, pieces, plan_rows
 from learner.replay.samplers import Slots
 from learner.replay.samples import ReplaySample, SampleRing
 from learner.replay.times_sampled import TimesSampled
@@ -147,7 +147,7 @@ class ReplayBuffer:
                 it waits, until it is let in.
 
         Returns:
-            How many entries it made.
+            How many entries it made. Trajectories without a transition make none.
 
         Raises:
             InvalidRolloutError: If it has other columns, or a final observation is missing.
@@ -155,7 +155,10 @@ class ReplayBuffer:
             NotReadyError: If the limiter did not let it in by then; the message has the numbers.
         """
         self._layout.check(rollout)
+        rollout = acting_trajectories(rollout)
         n_entries = self._store.n_entries(rollout)
+        if not n_entries:
+            return 0
         if n_entries > self._limiter.max_insert:
             raise LimitExceededError(
                 f"rollout {rollout.sequence} of {rollout.actor_id!r} makes {n_entries} entries; expected at most "
@@ -200,8 +203,9 @@ class ReplayBuffer:
             )
         n_entries = 0
         try:
-            for rollout in rollouts:
-                self._layout.check(rollout)
+            for played in rollouts:
+                self._layout.check(played)
+                rollout = acting_trajectories(played)
                 n_entries += self._store.n_entries(rollout)
                 with self._changed:
                     for piece in pieces(rollout, self._store.fits):

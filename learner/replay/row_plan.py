@@ -32,14 +32,14 @@ _NO_FINALS = np.zeros(0, np.int64)
 def plan_rows(rollout: Rollout) -> RowPlan:
     """Gives every step a row, and every final observation one right behind its step.
 
-    Reset rows stay, because their observation is the final one of the step before; without such a step, at t = 0, they
-    are left out.
+    Reset rows stay, because their observation is the final one of the step before; rows without such a step, before all
+    transitions of their trajectory, are left out.
 
     Args:
         rollout: Any.
 
     Returns:
-        The rows; a trajectory takes T + 1, and at most 2 T.
+        The rows; a trajectory takes at most 2 T, and T + 1 where no episode ends in it and all of its rows are kept.
 
     Raises:
         InvalidRolloutError: If an episode ended before the last step and its final observation is nowhere.
@@ -64,8 +64,9 @@ def plan_rows(rollout: Rollout) -> RowPlan:
         each_before = np.unique(each_before)
     shown, ends, n_until = regular.source, regular.ends, each_before + 1
     if valid is not None:
+        # from its first transition on
         kept = np.ones((n_envs, n_steps + 1), np.bool_)
-        kept[:, 0] = valid[0]
+        np.logical_or.accumulate(valid, axis=0, out=kept[:, :-1].T)
         n_kept = kept.cumsum()
         shown, ends, n_until = shown[kept.reshape(-1)], n_kept[ends] - 1, n_kept[each_before]
     inserted = n_until + np.arange(len(each_before))
@@ -81,7 +82,7 @@ def plan_rows(rollout: Rollout) -> RowPlan:
 
 @functools.lru_cache(maxsize=16)
 def _regular_plan(n_steps: int, n_envs: int) -> RowPlan:
-    """Of a rollout without reset rows in which no episode ends but at the last step."""
+    """Of a rollout of transitions only in which no episode ends but at the last step."""
     source = np.full((n_envs, n_steps + 1), -1)
     source[:, :-1] = np.arange(n_steps * n_envs).reshape(n_steps, n_envs).T
     ends = np.arange(n_steps, source.size, n_steps + 1)
@@ -91,23 +92,71 @@ def _regular_plan(n_steps: int, n_envs: int) -> RowPlan:
 
 
 def trajectories(rollout: Rollout, start: int, stop: int) -> Rollout:
-    """The trajectories `start:stop` of a rollout, without statistics; nothing is copied but final observations.
+    """The trajectories `start:stop` of a rollout, without statistics and seeds; only final observations are copied.
 
     Args:
         rollout: Any.
-        start: The first environment.
+        start: The first trajectory.
         stop: The one after the last.
 
     Returns:
-        A rollout of `stop - start` environments.
+        A rollout of `stop - start` trajectories.
     """
-    part = slice(start, stop)
     wanted = (rollout.final_index[:, 1] >= start) & (rollout.final_index[:, 1] < stop)
+    final_index = rollout.final_index[wanted] - np.array([0, start], np.int32)
+    return _part(rollout, slice(start, stop), wanted, final_index)
+
+
+def acting_trajectories(rollout: Rollout) -> Rollout:
+    """The trajectories of a rollout that have a transition.
+
+    Args:
+        rollout: Any.
+
+    Returns:
+        The rollout itself where all of them have; else one of those that have, copied, without statistics.
+    """
+    if rollout.valid is None:
+        return rollout
+    acts: NDArray[np.bool_] = np.logical_or.reduce(rollout.valid, axis=0)
+    if acts.all():
+        return rollout
+    wanted = acts[rollout.final_index[:, 1]]
+    final_index = rollout.final_index[wanted]
+    final_index[:, 1] = np.cumsum(acts)[final_index[:, 1]] - 1
+    return _part(rollout, acts.nonzero()[0], wanted, final_index)
+
+
+def pieces(rollout: Rollout, fits: Callable[[Rollout], bool]) -> Iterator[Rollout]:
+    """Cuts a rollout until every piece fits.
+
+    Args:
+        rollout: Any.
+        fits: Says whether a piece is small enough; true of a single trajectory.
+
+    Yields:
+        The pieces, in order.
+    """
+    if fits(rollout):
+        yield rollout
+        return
+    middle = rollout.n_envs // 2
+    yield from pieces(trajectories(rollout, 0, middle), fits)
+    yield from pieces(trajectories(rollout, middle, rollout.n_envs), fits)
+
+
+def _part(
+    rollout: Rollout,
+    part: slice | NDArray[np.int64],
+    wanted: NDArray[np.bool_],
+    final_index: NDArray[np.int32],
+) -> Rollout:
+    """Some trajectories; `wanted` are their final observations, which belong at `final_index` in the part."""
 
     def steps(observation: Observation) -> Observation:
         return {path: leaf[:, part] for path, leaf in observation.items()}
 
-    def select(observation: Observation, index: slice | NDArray[np.bool_]) -> Observation:
+    def select(observation: Observation, index: slice | NDArray[np.int64] | NDArray[np.bool_]) -> Observation:
         return {path: leaf[index] for path, leaf in observation.items()}
 
     return dataclasses.replace(
@@ -129,28 +178,10 @@ def trajectories(rollout: Rollout, start: int, stop: int) -> Rollout:
         terminated=rollout.terminated[:, part],
         truncated=rollout.truncated[:, part],
         valid=None if rollout.valid is None else rollout.valid[:, part],
-        final_index=rollout.final_index[wanted] - np.array([0, start], np.int32),
+        final_index=final_index,
         episodes=(),
-        env_seeds=rollout.env_seeds[part],
+        env_seeds=(),
     )
-
-
-def pieces(rollout: Rollout, fits: Callable[[Rollout], bool]) -> Iterator[Rollout]:
-    """Cuts a rollout until every piece fits.
-
-    Args:
-        rollout: Any.
-        fits: Says whether a piece is small enough; true of a single trajectory.
-
-    Yields:
-        The pieces, in order.
-    """
-    if fits(rollout):
-        yield rollout
-        return
-    middle = rollout.n_envs // 2
-    yield from pieces(trajectories(rollout, 0, middle), fits)
-    yield from pieces(trajectories(rollout, middle, rollout.n_envs), fits)
 
 
 def _check_final_observations(rollout: Rollout, missing: NDArray[np.bool_]) -> None:

@@ -5,8 +5,10 @@ import torch
 
 from learner.batcher import N_SLOTS, Batcher
 from learner.rollout_queue import RolloutSlice
+from services.rollouts import EpisodeStatistics, Rollout
 from services.spaces import FLAT_SUBSTEP
 from services.statistics import EpochStatistic, EventStatistic, EventValue
+from tests.front_padding import pad_front
 from tests.rollout_samples import CARTPOLE_LIKE, make_rollout
 
 
@@ -83,3 +85,72 @@ def test_what_one_batch_held_is_forgotten_in_the_next():
     assert batch.final_index.shape == (0, 2)
     assert batch.substeps[FLAT_SUBSTEP].final_observation[""].shape == (0, 4)
     assert batch.episodes == ()
+
+
+def padded(n_padded: list[int], **changes: object) -> Rollout:
+    """Three steps of as many trajectories as there are numbers, so many of whose first rows hold garbage."""
+    rollout = make_rollout(n_envs=len(n_padded), **changes)
+    return pad_front(rollout, n_padded, seed=0)
+
+
+def test_the_rows_before_a_trajectory_are_filled_with_its_first_transition():
+    batcher = make_batcher(3)
+    batcher.add(RolloutSlice(padded([2, 0, 1]), 0, 3))
+    batch = batcher.finish()
+    numbers = np.array([[1020, 1001, 1012], [1020, 1011, 1012], [1020, 1021, 1022]])
+    columns = batch.substeps[FLAT_SUBSTEP]
+    np.testing.assert_array_equal(columns.observation[""][..., 3].numpy(), numbers)
+    np.testing.assert_array_equal(batch.reward.numpy(), numbers)
+    np.testing.assert_array_equal(columns.action.numpy(), numbers % 2)
+    np.testing.assert_allclose(columns.log_prob.numpy(), -numbers / 1000, rtol=1e-6)
+    assert not batch.terminated.any()
+    assert not batch.truncated.any()
+    assert batch.valid.tolist() == [[False, True, False], [False, True, True], [True, True, True]]
+    assert batch.n_env_steps == 6
+
+
+def test_trajectories_without_a_transition_are_left_out():
+    batcher = make_batcher(3)
+    batcher.add(RolloutSlice(padded([3, 3], sequence=1), 0, 2))
+    assert batcher.n_missing == 3
+    batcher.add(RolloutSlice(padded([0, 3, 1, 3], sequence=2, final_index=[(1, 2), (0, 0)]), 1, 4))
+    assert batcher.n_missing == 2
+    batcher.add(RolloutSlice(padded([3, 0, 0], sequence=3, final_index=[(2, 2), (0, 0), (1, 1)]), 0, 3))
+    batch = batcher.finish()
+    assert batch.reward[-1].tolist() == [2022.0, 3021.0, 3022.0]
+    assert batch.substeps[FLAT_SUBSTEP].last_observation[""][:, 0].tolist() == [2500.0, 3500.0, 3500.0]
+    assert batch.final_index.tolist() == [[1, 0], [2, 2], [1, 1]]
+    assert batch.substeps[FLAT_SUBSTEP].final_observation[""][:, 0].tolist() == [9.0, 9.0, 8.0]
+    assert batch.policy_version.tolist() == [1, 1, 1]
+    assert batch.n_env_steps == 8
+
+
+def test_episodes_of_those_who_never_acted_are_told_all_the_same():
+    batcher = make_batcher(1)
+    rollout = dataclasses.replace(
+        padded([3, 0]), episodes=(EpisodeStatistics(env_index=0, episode_return=1, n_steps=2),)
+    )
+    batcher.add(RolloutSlice(rollout, 0, 2))
+    assert [episode.env_index for episode in batcher.finish().episodes] == [0]
+
+
+def test_a_final_observation_of_a_row_that_holds_nothing_is_left_out():
+    batcher = make_batcher(2)
+    rollout = padded([2, 0], final_index=[(2, 0), (1, 1)])
+    columns = rollout.substeps[FLAT_SUBSTEP]
+    rollout = dataclasses.replace(
+        rollout,
+        final_index=np.concatenate([[(0, 0)], rollout.final_index]).astype(np.int32),
+        substeps={
+            FLAT_SUBSTEP: dataclasses.replace(
+                columns,
+                final_observation={
+                    "": np.concatenate([np.full((1, 4), 3e38, np.float32), columns.final_observation[""]])
+                },
+            )
+        },
+    )
+    batcher.add(RolloutSlice(rollout, 0, 2))
+    batch = batcher.finish()
+    assert batch.final_index.tolist() == [[2, 0], [1, 1]]
+    assert batch.substeps[FLAT_SUBSTEP].final_observation[""][:, 0].tolist() == [7.0, 8.0]

@@ -1,0 +1,126 @@
+"""What the rows hold in which nobody acted yet changes nothing that is learnt."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from learner.algorithms.algorithm import Algorithm
+from learner.algorithms.dqn import Dqn
+from learner.algorithms.dqn_settings import DqnSettings
+from learner.algorithms.impala import Impala
+from learner.algorithms.impala_settings import ImpalaSettings
+from learner.algorithms.sac import Sac
+from learner.algorithms.sac_settings import SacSettings
+from learner.batcher import Batcher
+from learner.replay.batches import to_batch
+from learner.replay.buffer import ReplayBuffer
+from learner.replay.replay_settings import ReplaySettings
+from learner.rollout_queue import RolloutSlice
+from services.policies import PolicySpec
+from services.rollouts import Rollout
+from services.spaces import FLAT_SUBSTEP
+from tests.front_padding import pad_front
+from tests.rollout_samples import CARTPOLE_LIKE, make_rollout
+
+T = 6
+SPEC = PolicySpec(hidden_sizes=(8,), activation="relu")
+# At least one acts, in another number of rows than all of them.
+PADDING = st.lists(st.integers(0, T), min_size=2, max_size=5).filter(
+    lambda numbers: 0 < sum(numbers) < T * len(numbers)
+)
+
+
+def played(n_padded: list[int]) -> Rollout:
+    """A rollout of numbers of the order of one, with episodes that end in some rows."""
+    rng = np.random.default_rng(len(n_padded))
+    rollout = make_rollout(n_steps=T, n_envs=len(n_padded), final_index=[(2, 0), (T - 1, 1), (3, 1)])
+    columns = rollout.substeps[FLAT_SUBSTEP]
+    terminated = np.zeros_like(rollout.terminated)
+    terminated[tuple(rollout.final_index.T)] = True
+    columns = dataclasses.replace(
+        columns,
+        observation={"": rng.random((*terminated.shape, 4), np.float32)},
+        log_prob=-rng.random(terminated.shape, np.float32),
+        final_observation={"": rng.random((3, 4), np.float32)},
+    )
+    return dataclasses.replace(
+        rollout,
+        reward=rng.random(terminated.shape, np.float32),
+        terminated=terminated,
+        substeps={FLAT_SUBSTEP: columns},
+    )
+
+
+def versions(n_padded: list[int]) -> list[Rollout]:
+    """The same rollout with three sorts of padding: as if played, and two of garbage."""
+    rollout = played(n_padded)
+    garbage = [pad_front(rollout, n_padded, seed=seed) for seed in (1, 2)]
+    plain = dataclasses.replace(
+        rollout,
+        valid=garbage[0].valid,
+        final_index=garbage[0].final_index,
+        substeps={
+            FLAT_SUBSTEP: dataclasses.replace(
+                rollout.substeps[FLAT_SUBSTEP],
+                final_observation=garbage[0].substeps[FLAT_SUBSTEP].final_observation,
+            )
+        },
+    )
+    return [plain, *garbage]
+
+
+def assert_same(learnt: list[Algorithm]) -> None:
+    first, *others = (algorithm.policy_state() for algorithm in learnt)
+    assert all(np.isfinite(array).all() for array in first.values())
+    for other in others:
+        for name, array in first.items():
+            np.testing.assert_array_equal(other[name], array)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@given(PADDING)
+@settings(max_examples=25, deadline=None)
+def test_impala(normalize: bool, n_padded: list[int]):
+    learnt = []
+    for rollout in versions(n_padded):
+        n_acting = sum(n < T for n in n_padded)
+        batcher = Batcher(CARTPOLE_LIKE, n_rollout_steps=T, batch_size=n_acting, device=torch.device("cpu"))
+        algorithm = Impala(CARTPOLE_LIKE, SPEC, ImpalaSettings(normalize_advantages=normalize, reward_clip="none"))
+        for _ in range(2):
+            batcher.add(RolloutSlice(rollout, 0, rollout.n_envs))
+            metrics = algorithm.update(batcher.finish(), progress=0.0)
+            assert all(np.isfinite(float(value)) for value in metrics.values())
+        learnt.append(algorithm)
+    assert_same(learnt)
+
+
+@pytest.mark.parametrize("kind", ["sac", "dqn"])
+@pytest.mark.parametrize("n_step", [1, 3])
+@given(PADDING)
+@settings(max_examples=10, deadline=None)
+def test_off_policy_algorithms_through_the_buffer(kind: str, n_step: int, n_padded: list[int]):
+    learnt = []
+    for rollout in versions(n_padded):
+        buffer = ReplayBuffer(
+            ReplaySettings(capacity=100, sampler="prioritized", n_step=n_step),
+            CARTPOLE_LIKE,
+            n_rollout_steps=T,
+            batch_size=4,
+        )
+        algorithm: Algorithm = (
+            Sac(CARTPOLE_LIKE, SPEC, SacSettings()) if kind == "sac" else Dqn(CARTPOLE_LIKE, SPEC, DqnSettings())
+        )
+        for _ in range(4):
+            buffer.insert(rollout)
+            if buffer.size >= 4:
+                batch = to_batch(buffer.sample(4), "cpu")
+                metrics = algorithm.update(batch, progress=0.0)
+                assert all(np.isfinite(float(value)) for value in metrics.values())
+                buffer.update_priorities(batch.keys, algorithm.priorities.numpy())
+        learnt.append(algorithm)
+    assert learnt[0].n_updates > 0
+    assert_same(learnt)
