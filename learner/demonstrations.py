@@ -3,11 +3,15 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from learner.recutter import Recutter
 from learner.replay.buffer import ReplayBuffer
+from learner.replay.substep_buffers import SubstepBuffers
 from services.errors import ConfigurationError, InvalidRolloutError
+from services.rollout_file import read_rollouts
 from services.rollouts import EpisodeStatistics, Rollout
+from services.spaces import EnvironmentSpaces
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +29,33 @@ class Demonstrations:
     n_rollouts: int
     n_entries: int
     episodes: tuple[EpisodeStatistics, ...]
+
+
+def load_recording(
+    buffers: SubstepBuffers,
+    path: Path,
+    spaces: EnvironmentSpaces,
+    *,
+    announce: Callable[[str], None] = logger.info,
+) -> None:
+    """Fills empty buffers with the rollouts of a file, each with those of its substep; see `load_demonstrations`.
+
+    Args:
+        buffers: By substep key; nobody else uses them yet.
+        path: The file; see `services.rollout_file`.
+        spaces: Of the environments.
+        announce: Called with what was loaded, in a line for people, for each buffer.
+
+    Raises:
+        ConfigurationError: The file cannot be opened, or has no rollouts of a substep.
+        RecordingError: It is not a recording, or not whole.
+        SpacesMismatchError: It was recorded with other spaces.
+        ProtocolMismatchError: It follows another version of the protocol.
+    """
+    for key, buffer in buffers.items():
+        rollouts = (rollout for rollout in read_rollouts(path, spaces) if rollout.substep_key == key)
+        source = f"{path}, substep {key!r}" if len(buffers) > 1 else str(path)
+        load_demonstrations(buffer, rollouts, source=source, announce=announce)
 
 
 def load_demonstrations(

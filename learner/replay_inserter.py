@@ -5,7 +5,7 @@ import math
 import threading
 from collections.abc import Callable
 
-from learner.replay.buffer import ReplayBuffer
+from learner.replay.substep_buffers import SubstepBuffers
 from learner.replayed_experience import ACTORS
 from learner.rollout_queue import RolloutSlice
 from services.errors import InvalidRolloutError, NotReadyError
@@ -18,26 +18,27 @@ _CHECK_S = 0.5
 
 
 class ReplayInserter:
-    """A `learner.rollout_intake.RolloutDestination` for a buffer that nobody but others' learners draws from.
+    """A `learner.rollout_intake.RolloutDestination` for buffers that nobody but others' learners draws from.
 
     A queue and a thread that empties it would only hand each rollout over once more: the thread of a stream inserts,
     and while the limiter lets nothing in it waits, which is the back-pressure. Any thread may call.
 
     Invariant: when `put` returns True, every trajectory of the rollout has been inserted exactly once, even if it came
-    again over a new stream while the old one still waited; or it was dropped, and the log says so. Threads take turns:
-    while the limiter holds one back, it waits as "the actors", and the others for their turn.
+    again over a new stream while the old one still waited; or it was dropped, and the log says so. Threads take turns
+    at each buffer: while its limiter holds one back, it waits as "the actors", and the others for their turn.
 
     Args:
-        buffer: The buffer; others may use it, too.
+        buffers: By substep key; others may use them, too.
         drops: Whether a rollout is stale and not to be inserted.
     """
 
-    def __init__(self, buffer: ReplayBuffer, drops: Callable[[Rollout], bool]) -> None:
-        self._buffer = buffer
+    def __init__(self, buffers: SubstepBuffers, drops: Callable[[Rollout], bool]) -> None:
+        self._buffers = buffers
         self._drops = drops
         self._closed = threading.Event()
-        self._turn = threading.Lock()  # whose turn it is to insert; guards what is below
-        # By actor and incarnation: the sequence of its latest rollout, and how many of its trajectories are in.
+        self._turns = {key: threading.Lock() for key in buffers}  # whose turn it is to insert
+        # By actor and incarnation: the sequence of its latest rollout, and how many of its trajectories are in. Written
+        # with the turn: only one that was sent again can meet another of its actor's, and both are for one buffer.
         self._progress: dict[tuple[str, int], tuple[int, int]] = {}
 
     def put(self, rollout: Rollout, *, is_active: Callable[[], bool], n_reserved: int = 0) -> bool:
@@ -51,7 +52,8 @@ class ReplayInserter:
         def is_wanted() -> bool:
             return not self._closed.is_set() and is_active()
 
-        while not self._turn.acquire(timeout=_CHECK_S):
+        turn = self._turns[rollout.substep_key]
+        while not turn.acquire(timeout=_CHECK_S):
             if not is_wanted():
                 return False
         try:
@@ -60,7 +62,7 @@ class ReplayInserter:
             logger.warning("dropped a rollout: %s", error)
             return True
         finally:
-            self._turn.release()
+            turn.release()
 
     def reserve(self, n_trajectories: int) -> bool:
         """See `RolloutDestination.reserve`: there is always room."""
@@ -79,11 +81,12 @@ class ReplayInserter:
         actor, sequence = (rollout.actor_id, rollout.incarnation), rollout.sequence
         latest, n_in = self._progress.get(actor, (0, 0))
         start = n_in if latest == sequence else 0
+        buffer = self._buffers[rollout.substep_key]
         while start < rollout.n_envs:
-            stop = min(rollout.n_envs, start + self._buffer.max_trajectories)
+            stop = min(rollout.n_envs, start + buffer.max_trajectories)
             piece = RolloutSlice(rollout, start, stop).to_rollout()
             try:
-                self._buffer.insert(piece, timeout_s=math.inf, is_active=is_wanted, who=ACTORS)
+                buffer.insert(piece, timeout_s=math.inf, is_active=is_wanted, who=ACTORS)
             except NotReadyError:
                 return False
             start = stop

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,11 +15,12 @@ from learner.algorithms.schedules import Schedule
 from learner.batch import Batch
 from learner.experience import Experience, ExperienceSource
 from learner.replay.batches import to_batch
-from learner.replay.buffer import ReplayBuffer
+from learner.replay.buffer import ReplayInfo
 from learner.replay.served import replay_status
+from learner.replay.substep_buffers import SubstepBuffers
 from learner.wait_log import WaitLog
 from services.errors import CollectInterruptedError, InvalidInputError, NotReadyError
-from services.replay import ReplayStatus
+from services.replay import ReplayStatus, joint_replay_status
 from services.rollouts import EpisodeStatistics, Rollout
 
 # Larger rollouts enter a limited buffer in pieces of so many trajectories: the limiter's band is as wide as a piece.
@@ -41,16 +43,19 @@ class _Arrivals:
 
 
 class ReplayedExperience(ExperienceSource):
-    """Puts what the actors play into a buffer, as far as its rate limiter lets it, and draws batches.
+    """Puts what the actors play into buffers, one a substep, as far as their rate limiters let it, and draws batches.
 
-    The limiter decides who goes first: while it lets nothing be drawn, the trainer waits for rollouts; while it lets
+    A limiter decides who goes first: while it lets nothing be drawn, the trainer waits for rollouts; while it lets
     nothing in, rollouts stay in the queue, and the actors wait. Who waits for what, and since when, is in
-    `replay_status`; in the actors' `waiting` while it is the trainer; and in the log when it lasts. Until the buffer
+    `replay_status`; in the actors' `waiting` while it is the trainer; and in the log when it lasts. Until every buffer
     holds its minimum, actors act uniformly at random.
+
+    Batches are drawn from the buffers in turn, past those whose limiter lets nothing out. Nobody waits for ever: the
+    buffer that refuses the next rollout lets batches out, so the trainer waits only where every rollout is let in.
 
     Args:
         actors: Who plays.
-        buffer: Where it is kept; other threads may use it, too.
+        buffers: Where it is kept, by substep key; other threads may use them, too.
         policy: The policy that is cast; told when to stop acting at random.
         batch_size: B, entries in a batch.
         beta: How much of the bias importance weights take back, by the progress of training; None: as the buffer was
@@ -60,14 +65,19 @@ class ReplayedExperience(ExperienceSource):
     def __init__(
         self,
         actors: DistributedActors,
-        buffer: ReplayBuffer,
+        buffers: SubstepBuffers,
         *,
         policy: TorchPolicy,
         batch_size: int,
         beta: Schedule | None = None,
     ) -> None:
         super().__init__(actors)
-        self.buffer = buffer
+        self.buffers = buffers
+        # Whose batch is next comes first.
+        self._turns = deque(buffers)
+        self._max_trajectories = min(buffer.max_trajectories for buffer in buffers.values())
+        # Those that have yet to let the first batch out.
+        self._unfilled: set[str] = set()
         self._policy = policy
         self._batch_size = batch_size
         self._beta = beta
@@ -80,8 +90,9 @@ class ReplayedExperience(ExperienceSource):
 
     def start(self) -> None:
         """Starts the actors, acting at random while the buffer is being filled, where demonstrations have not."""
-        info = self.buffer.info()
-        self._policy.set_uniform_exploration(info.size < info.limiter.min_size)
+        infos = {key: buffer.info() for key, buffer in self.buffers.items()}
+        self._unfilled = {key for key, info in infos.items() if info.size < info.limiter.min_size}
+        self._policy.set_uniform_exploration(bool(self._unfilled))
         self.actors.start()
 
     def next(self, learner_device: str, *, progress: float = 0.0) -> Experience:
@@ -89,16 +100,18 @@ class ReplayedExperience(ExperienceSource):
         started = time.perf_counter()
         if self._beta is not None:
             self._beta_now = self._beta(progress)
-            self.buffer.set_beta(self._beta_now)
+            for buffer in self.buffers.values():
+                buffer.set_beta(self._beta_now)
         while self._refused is None or self._insert(self._refused):
-            piece = self.actors.poll_slice(self.buffer.max_trajectories)
+            piece = self.actors.poll_slice(self._max_trajectories)
             if piece is None:
                 break
             self._insert(piece.to_rollout())
         batch = self._draw(learner_device)
         if batch is None:
             batch = self._await_batch(learner_device)
-        self._policy.set_uniform_exploration(False)
+        self._unfilled -= batch.substeps.keys()
+        self._policy.set_uniform_exploration(bool(self._unfilled))
         arrivals, self._arrivals = self._arrivals, _Arrivals()
         return Experience(
             batch=batch,
@@ -111,32 +124,26 @@ class ReplayedExperience(ExperienceSource):
     def learnt(self, batch: Batch, priorities: Tensor | None) -> None:
         """Updates the priorities of the entries of a batch."""
         if priorities is not None and batch.keys is not None:
-            self.buffer.update_priorities(batch.keys, priorities.detach().cpu().numpy())
+            (key,) = batch.substeps
+            self.buffers[key].update_priorities(batch.keys, priorities.detach().cpu().numpy())
 
     def replay_status(self) -> ReplayStatus:
-        """How the buffer stands, and who waits for it."""
-        return replay_status(self.buffer)
+        """How the buffer stands, and who waits for it; with several substeps their buffers together."""
+        return joint_replay_status({key: replay_status(buffer) for key, buffer in self.buffers.items()})
 
     def metrics(self) -> dict[str, float]:
-        """The buffer's counters, the limiter's band, and how long either side has waited in all."""
-        info = self.buffer.info()
-        limiter = info.limiter
+        """The buffer's counters, the limiter's band, and how long either side has waited in all.
+
+        With several substeps each buffer has its own, as `replay/KEY/size`.
+        """
         held_back_s = time.monotonic() - self._refused_at if self._refused is not None else 0.0
-        metrics: dict[str, float] = {
-            "replay/size": info.size,
-            "replay/inserts": info.inserted,
-            "replay/samples": info.sampled,
-            "replay/samples_per_insert": info.sampled / max(info.inserted, 1),
-            "replay/waiting": len(limiter.waiting),
+        metrics = {
             "replay/insert_wait_s": self._insert_wait_s + held_back_s,
             "replay/sample_wait_s": self._sample_wait_s,
         }
-        if math.isfinite(limiter.max_diff):
-            metrics |= {
-                "replay/difference": limiter.difference,
-                "replay/min_diff": limiter.min_diff,
-                "replay/max_diff": limiter.max_diff,
-            }
+        for key, buffer in self.buffers.items():
+            prefix = f"replay/{key}" if len(self.buffers) > 1 else "replay"
+            metrics |= {f"{prefix}/{name}": value for name, value in _counters(buffer.info()).items()}
         if self._beta is not None:
             metrics["replay/beta"] = self._beta_now
         return metrics
@@ -149,31 +156,43 @@ class ReplayedExperience(ExperienceSource):
                 if self.actors.interrupted:
                     raise CollectInterruptedError("collecting was interrupted: training is to end")
                 # The limiter never refuses both sides; but others who draw from the buffer may have taken our turn.
-                rollout = self._refused or self.actors.next_slice(self.buffer.max_trajectories).to_rollout()
+                rollout = self._refused or self.actors.next_slice(self._max_trajectories).to_rollout()
                 self._insert(rollout, timeout_s=_LOOK_S)
         self._sample_wait_s += time.monotonic() - began
         return batch
 
     def _draw(self, learner_device: str) -> Batch | None:
-        """A batch; None while the buffer holds too little, or its limiter lets nothing out."""
-        try:
-            sample = self.buffer.sample(self._batch_size, who=TRAINER)
-        except (InvalidInputError, NotReadyError) as error:
-            wait = self.buffer.wait_of(TRAINER)
-            self.actors.waiting.explain(f"the replay buffer: {wait.reason if wait is not None else error}")
-            return None
-        return to_batch(sample, torch.device(learner_device))
+        """The next batch; None while the buffers hold too little, or their limiters let nothing out."""
+        reasons = {}
+        for key in tuple(self._turns):
+            buffer = self.buffers[key]
+            self._turns.rotate(-1)
+            try:
+                sample = buffer.sample(self._batch_size, who=TRAINER)
+            except (InvalidInputError, NotReadyError) as error:
+                wait = buffer.wait_of(TRAINER)
+                reasons[key] = wait.reason if wait is not None else str(error)
+                continue
+            for other in self.buffers.keys() - {key}:
+                self.buffers[other].stop_waiting(TRAINER)
+            return to_batch(sample, torch.device(learner_device))
+        what = "; ".join(self._named(key, reason) for key, reason in reasons.items())
+        self.actors.waiting.explain(f"the replay buffer: {what}")
+        return None
 
     def _insert(self, rollout: Rollout, *, timeout_s: float = 0.0) -> bool:
         """Puts a rollout into the buffer, or aside where the limiter refuses it; says whether it is in."""
+        key = rollout.substep_key
+        buffer = self.buffers[key]
         try:
-            self.buffer.insert(rollout, timeout_s=timeout_s, who=ACTORS)
+            buffer.insert(rollout, timeout_s=timeout_s, who=ACTORS)
         except NotReadyError:
             if self._refused is None:
                 self._refused, self._refused_at = rollout, time.monotonic()
-            wait = self.buffer.wait_of(ACTORS)
+            wait = buffer.wait_of(ACTORS)
             if wait is not None:
-                self._refusals.note(f"the replay buffer to take rollouts in: {wait.reason}", wait.seconds)
+                reason = self._named(key, wait.reason)
+                self._refusals.note(f"the replay buffer to take rollouts in: {reason}", wait.seconds)
             return False
         if self._refused is not None:
             self._refused = None
@@ -184,3 +203,25 @@ class ReplayedExperience(ExperienceSource):
         lag = max(0, self.actors.policy_version - rollout.policy_version)
         self._arrivals.policy_lag.append(np.full(rollout.n_envs, lag, np.int64))
         return True
+
+    def _named(self, key: str, reason: str) -> str:
+        return f"{key}: {reason}" if len(self.buffers) > 1 else reason
+
+
+def _counters(info: ReplayInfo) -> dict[str, float]:
+    """What there is to write about one buffer, by name."""
+    limiter = info.limiter
+    counters: dict[str, float] = {
+        "size": info.size,
+        "inserts": info.inserted,
+        "samples": info.sampled,
+        "samples_per_insert": info.sampled / max(info.inserted, 1),
+        "waiting": len(limiter.waiting),
+    }
+    if math.isfinite(limiter.max_diff):
+        counters |= {
+            "difference": limiter.difference,
+            "min_diff": limiter.min_diff,
+            "max_diff": limiter.max_diff,
+        }
+    return counters

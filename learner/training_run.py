@@ -20,13 +20,14 @@ from learner.actors.served import ServedDistributedActors
 from learner.algorithms.algorithm import Algorithm
 from learner.algorithms.dqn import Dqn
 from learner.algorithms.impala import Impala
+from learner.algorithms.independent_learners import IndependentLearners
 from learner.algorithms.sac import Sac
 from learner.algorithms.schedules import linear
 from learner.control import TrainingControl
-from learner.demonstrations import load_demonstrations
+from learner.demonstrations import load_recording
 from learner.experience import ExperienceSource, FreshExperience
-from learner.replay.buffer import ReplayBuffer
-from learner.replay.served import ServedReplay
+from learner.replay.served import serve_buffers
+from learner.replay.substep_buffers import SubstepBuffers, make_buffers
 from learner.replayed_experience import MAX_TRAJECTORIES, ReplayedExperience
 from learner.run_directory import RunDirectory
 from learner.settings import LearnerSettings
@@ -34,7 +35,6 @@ from learner.trainer import Schedule, Trainer, TrainingSummary
 from learner.writers import JsonLinesWriter, TensorBoardWriter
 from services.errors import AddressInUseError, ConfigurationError
 from services.policies import PolicySpec
-from services.rollout_file import read_rollouts
 from services.spaces import EnvironmentSpaces
 
 logger = logging.getLogger(__name__)
@@ -97,10 +97,10 @@ def training_run(
     set_torch_threads(settings.torch_threads, n_local_actors)
     device = choose_device(settings.device)
     algorithm = make_algorithm(settings, spaces, device)
-    buffer = None
+    buffers = None
     if algorithm.learns_from_replay:
-        buffer = make_replay_buffer(settings, algorithm.policy.spaces, device=device, announce=announce)
-    load_initial_data(settings, algorithm.policy.spaces, buffer, announce=announce)
+        buffers = make_replay_buffers(settings, algorithm.policy.spaces, device=device, announce=announce)
+    load_initial_data(settings, algorithm.policy.spaces, buffers, announce=announce)
     path = settings.run_dir or default_run_dir(settings)
     run_directory = RunDirectory.create(path.parent, path.name)
     run_directory.write_settings(settings.model_dump(mode="json"))
@@ -112,7 +112,7 @@ def training_run(
         for writer in writers:
             stack.callback(writer.close)
         trainer = Trainer(
-            make_experience(settings, actors, algorithm.policy, buffer),
+            make_experience(settings, actors, algorithm.policy, buffers),
             algorithm,
             control,
             Schedule(
@@ -137,21 +137,30 @@ def training_run(
 
 
 def make_algorithm(settings: LearnerSettings, spaces: EnvironmentSpaces, device: torch.device) -> Algorithm:
-    """Makes the algorithm that the settings name."""
+    """Makes the algorithm that the settings name; one a substep, where there are several.
+
+    Raises:
+        ConfigurationError: It cannot learn on these spaces.
+    """
     spec = PolicySpec(network=settings.network, hidden_sizes=settings.hidden_sizes, activation=settings.activation)
-    make = ALGORITHMS[settings.algorithm]
-    return make(spaces, spec, _algorithm_settings(settings), device=device, seed=settings.seed)
+
+    def make(spaces: EnvironmentSpaces, *, seed: int) -> Algorithm:
+        return ALGORITHMS[settings.algorithm](spaces, spec, _algorithm_settings(settings), device=device, seed=seed)
+
+    if len(spaces) == 1:
+        return make(spaces, seed=settings.seed)
+    return IndependentLearners(spaces, make, seed=settings.seed)
 
 
-def make_replay_buffer(
+def make_replay_buffers(
     settings: LearnerSettings, spaces: EnvironmentSpaces, *, device: torch.device, announce: Callable[[str], None]
-) -> ReplayBuffer:
-    """Allocates the buffer that the settings ask for; `device` is the learner's.
+) -> SubstepBuffers:
+    """Allocates the buffer that the settings ask for, one a substep; `device` is the learner's.
 
     Raises:
         ConfigurationError: They cannot work together, or the machine, or the device, has not got the memory.
     """
-    return ReplayBuffer(
+    return make_buffers(
         settings.replay,
         spaces,
         n_rollout_steps=settings.n_rollout_steps,
@@ -167,11 +176,11 @@ def make_replay_buffer(
 def load_initial_data(
     settings: LearnerSettings,
     spaces: EnvironmentSpaces,
-    buffer: ReplayBuffer | None,
+    buffers: SubstepBuffers | None,
     *,
     announce: Callable[[str], None],
 ) -> None:
-    """Fills the buffer from the file that the settings name, where they name one.
+    """Fills the buffers from the file that the settings name, where they name one.
 
     Raises:
         ConfigurationError: There is no buffer to fill, or the file cannot be opened, or has no rollouts.
@@ -181,27 +190,27 @@ def load_initial_data(
     path = settings.initial_data
     if path is None:
         return
-    if buffer is None:
+    if buffers is None:
         off_policy = " or ".join(name for name, algorithm in ALGORITHMS.items() if algorithm.learns_from_replay)
         raise ConfigurationError(
             f"--initial-data: {str(path)!r} with --algorithm {settings.algorithm}, which learns from fresh rollouts "
             f"and has no replay buffer; expected {off_policy}; choose one of them, or leave --initial-data out"
         )
-    load_demonstrations(buffer, read_rollouts(path, spaces), source=str(path), announce=announce)
+    load_recording(buffers, path, spaces, announce=announce)
 
 
 def make_experience(
-    settings: LearnerSettings, actors: DistributedActors, policy: TorchPolicy, buffer: ReplayBuffer | None
+    settings: LearnerSettings, actors: DistributedActors, policy: TorchPolicy, buffers: SubstepBuffers | None
 ) -> ExperienceSource:
-    """Fresh rollouts, or samples of a replay buffer where there is one."""
-    if buffer is None:
+    """Fresh rollouts, or samples of replay buffers where there are some."""
+    if buffers is None:
         return FreshExperience(actors)
     if isinstance(actors, ServedDistributedActors):
-        actors.replay = ServedReplay(buffer, policy.spaces, n_rollout_steps=settings.n_rollout_steps)
+        actors.replay = serve_buffers(buffers, policy.spaces, n_rollout_steps=settings.n_rollout_steps)
     replay = settings.replay
     return ReplayedExperience(
         actors,
-        buffer,
+        buffers,
         policy=policy,
         batch_size=settings.batch_size,
         beta=linear(replay.beta, replay.beta_end) if replay.sampler == "prioritized" else None,

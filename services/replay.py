@@ -1,7 +1,7 @@
 """The replay buffer, as it is seen from outside: values only."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 import numpy as np
@@ -179,3 +179,34 @@ class ReplayBatch:
             policy_version=self.policy_version[cut],
             burn_in=self.burn_in,
         )
+
+
+def joint_replay_status(statuses: Mapping[str, ReplayStatus]) -> ReplayStatus:
+    """How the buffers of several substeps stand together.
+
+    Args:
+        statuses: Of each, by substep key.
+
+    Returns:
+        Their sums, where whoever waits says for which; of a single one, that itself.
+    """
+    if len(statuses) == 1:
+        return next(iter(statuses.values()))
+
+    def total(name: str) -> Any:  # noqa: ANN401 - whole numbers are as good as floats
+        return sum(getattr(status, name) for status in statuses.values())
+
+    return ReplayStatus(
+        size=total("size"),
+        capacity=total("capacity"),
+        n_bytes=total("n_bytes"),
+        inserted=total("inserted"),
+        sampled=total("sampled"),
+        min_size=total("min_size"),
+        difference=total("difference"),
+        min_diff=total("min_diff"),
+        max_diff=total("max_diff"),
+        waiting=tuple(
+            replace(wait, reason=f"{key}: {wait.reason}") for key, status in statuses.items() for wait in status.waiting
+        ),
+    )

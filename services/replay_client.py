@@ -30,13 +30,15 @@ class ReplayClient:
     Args:
         address: "host:port" or "unix:/path".
         timeout_s: Deadline of every unary call, in seconds.
+        substep_key: Whose buffer, where an environment has several substeps; empty: the only one.
 
     Raises:
         ConfigurationError: The address is malformed.
     """
 
-    def __init__(self, address: str, *, timeout_s: float = 10.0) -> None:
+    def __init__(self, address: str, *, timeout_s: float = 10.0, substep_key: str = "") -> None:
         self.address = address
+        self._substep_key = substep_key
         self._timeout_s = timeout_s
         self._channel = make_channel(address)
         self._replay = replay_pb2_grpc.ReplayServiceStub(self._channel)  # type: ignore[no-untyped-call]
@@ -67,9 +69,12 @@ class ReplayClient:
 
         Raises:
             ProtocolMismatchError: The server there has no replay buffer.
+            InvalidInputError: It has several, and the client's `substep_key` is none of theirs; so does every method.
             LearnerUnreachableError: Nobody answers.
         """
-        response = self._call(self._replay.GetReplayInfo, replay_pb2.GetReplayInfoRequest())
+        response = self._call(
+            self._replay.GetReplayInfo, replay_pb2.GetReplayInfoRequest(substep_key=self._substep_key)
+        )
         return replay_info_from_proto(response.info)
 
     def samples(self, batch_size: int, n_batches: int = 0, *, timeout_s: float = 60.0) -> Iterator[ReplayBatch]:
@@ -90,7 +95,11 @@ class ReplayClient:
             LearnerUnreachableError: Nobody answers.
         """
         request = replay_pb2.SampleRequest(
-            batch_size=batch_size, n_batches=n_batches, timeout_s=timeout_s, may_defer=True
+            batch_size=batch_size,
+            n_batches=n_batches,
+            timeout_s=timeout_s,
+            may_defer=True,
+            substep_key=self._substep_key,
         )
         assembler = BatchAssembler(batch_size)
         call = self._sample(request)
@@ -118,7 +127,7 @@ class ReplayClient:
                 none is set.
             LearnerUnreachableError: Nobody answers.
         """
-        request = replay_pb2.UpdatePrioritiesRequest()
+        request = replay_pb2.UpdatePrioritiesRequest(substep_key=self._substep_key)
         fill_tensor(request.keys, np.asarray(keys, np.int64), what="keys")
         fill_tensor(request.priorities, np.asarray(priorities, np.float64), what="priorities")
         return int(self._call(self._replay.UpdatePriorities, request).ignored)
@@ -129,7 +138,7 @@ class ReplayClient:
         Raises:
             LearnerUnreachableError: Nobody answers.
         """
-        self._call(self._replay.Reset, replay_pb2.ResetRequest())
+        self._call(self._replay.Reset, replay_pb2.ResetRequest(substep_key=self._substep_key))
 
     def _call(self, method: Callable[..., Any], request: object) -> Any:  # noqa: ANN401  # the response, whose type the stubs do not know
         try:

@@ -1,6 +1,6 @@
 """ReplayService: batches out, priorities back; the replay buffer is behind two Protocols."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 import grpc
@@ -38,7 +38,7 @@ class BatchSource(Protocol):
 
 
 class ReplaySource(Protocol):
-    """The replay buffer, as ReplayServicer sees it. Called from many threads."""
+    """The replay buffer of one substep, as ReplayServicer sees it. Called from many threads."""
 
     def info(self) -> ReplayInfo:
         """How it stands."""
@@ -82,20 +82,21 @@ class ReplayServicer:
     reader that stops costs one thread, the room of one batch, and what fits its window.
 
     Args:
-        source: The replay buffer.
+        sources: The replay buffers, by substep key.
         gate: Counts streams; shared with the other services of the server.
     """
 
-    def __init__(self, source: ReplaySource, gate: StreamGate) -> None:
-        self._source = source
+    def __init__(self, sources: Mapping[str, ReplaySource], gate: StreamGate) -> None:
+        self._sources = sources
         self._gate = gate
 
     def get_replay_info(
         self, request: replay_pb2.GetReplayInfoRequest, context: grpc.ServicerContext
     ) -> replay_pb2.GetReplayInfoResponse:
         """Serves rollcast.v1.ReplayService.GetReplayInfo."""
-        del request, context
-        return replay_pb2.GetReplayInfoResponse(info=replay_info_to_proto(self._source.info()))
+        del context
+        info = self._source_of(request.substep_key).info()
+        return replay_pb2.GetReplayInfoResponse(info=replay_info_to_proto(info))
 
     def sample(self, request: replay_pb2.SampleRequest, context: grpc.ServicerContext) -> Iterator[bytes]:
         """Serves rollcast.v1.ReplayService.Sample with serialised messages."""
@@ -106,7 +107,7 @@ class ReplayServicer:
             return context.is_active() and not self._gate.stopping
 
         with self._gate.stream():
-            batches = self._source.batches(request.batch_size)
+            batches = self._source_of(request.substep_key).batches(request.batch_size)
             encoder = BatchEncoder(deferred=request.may_defer)
             n_sent = 0
             while context.is_active() and not (request.n_batches and n_sent == request.n_batches):
@@ -126,15 +127,30 @@ class ReplayServicer:
     ) -> replay_pb2.UpdatePrioritiesResponse:
         """Serves rollcast.v1.ReplayService.UpdatePriorities."""
         del context
-        return replay_pb2.UpdatePrioritiesResponse(
-            ignored=self._source.update_priorities(*priorities_from_proto(request))
-        )
+        source = self._source_of(request.substep_key)
+        return replay_pb2.UpdatePrioritiesResponse(ignored=source.update_priorities(*priorities_from_proto(request)))
 
     def reset(self, request: replay_pb2.ResetRequest, context: grpc.ServicerContext) -> replay_pb2.ResetResponse:
         """Serves rollcast.v1.ReplayService.Reset."""
-        del request, context
-        self._source.reset()
+        del context
+        self._source_of(request.substep_key).reset()
         return replay_pb2.ResetResponse()
+
+    def _source_of(self, substep_key: str) -> ReplaySource:
+        """The buffer that a request names.
+
+        Raises:
+            InvalidInputError: There is no such buffer, or none is named and there are several.
+        """
+        if not substep_key and len(self._sources) == 1:
+            return next(iter(self._sources.values()))
+        source = self._sources.get(substep_key)
+        if source is None:
+            raise InvalidInputError(
+                f"substep_key is {substep_key[:64]!r}; expected one of {list(self._sources)}, each of which has a "
+                "replay buffer of its own; name one"
+            )
+        return source
 
 
 def add_replay_service(servicer: ReplayServicer, server: grpc.Server) -> None:

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -177,7 +177,7 @@ def make_server(
     sink: RolloutSink,
     source: PolicySource,
     control: LearnerControl,
-    replay: ReplaySource | None = None,
+    replay: Mapping[str, ReplaySource] | None = None,
     max_actors: int = 64,
     max_rollout_bytes: int | None = None,
 ) -> LearnerServer:
@@ -188,7 +188,7 @@ def make_server(
         sink: Where rollouts go.
         source: Where policies come from.
         control: Who is steered.
-        replay: The replay buffer to serve; None: there is no ReplayService.
+        replay: The replay buffers to serve, by substep key; None: there is no ReplayService.
         max_actors: How many actors may be connected at once; the pool has `2 * max_actors + 16` threads, made when
             they are needed.
         max_rollout_bytes: The largest rollout to accept; None: what spaces, T and B amount to.

@@ -96,16 +96,24 @@ class TwoSubsteps:
 
 
 class TwoSubstepActors(DistributedActors):
-    """One actor of that environment, in this process: plays when it is waited for."""
+    """One actor of that environment, in this process: plays when it is waited for, and, `ahead`, a rollout a batch."""
 
     def __init__(
-        self, policy: TorchPolicy, n_rollout_steps: int, batch_size: int, *, n_envs: int = 4, **options: float
+        self,
+        policy: TorchPolicy,
+        n_rollout_steps: int,
+        batch_size: int,
+        *,
+        n_envs: int = 4,
+        ahead: bool = False,
+        **options: float,
     ) -> None:
         super().__init__(None, policy, n_rollout_steps, 1, batch_size)
         self._acting = make_policy(policy.spaces, policy.spec, seed=0)
         self._environment = TwoSubsteps(n_rollout_steps, n_envs, **options)
         self._pieces: deque[RolloutSlice] = deque()
         self._version = 0
+        self._ahead, self._is_ahead = ahead, False
 
     def start(self) -> None:
         self._version = 0
@@ -135,7 +143,11 @@ class TwoSubstepActors(DistributedActors):
         return 1
 
     def poll_slice(self, max_trajectories: int) -> RolloutSlice | None:
-        return self.next_slice(max_trajectories) if self._pieces else None
+        if not self._pieces:
+            self._is_ahead = self._ahead and not self._is_ahead
+            if not self._is_ahead:
+                return None
+        return self.next_slice(max_trajectories)
 
     def next_slice(self, max_trajectories: int, *, enough: int = 1) -> RolloutSlice:
         if self.interrupted:

@@ -34,7 +34,7 @@ class TorchPolicy(nn.Module):
             spec: The architecture, and what its outputs mean.
 
         Raises:
-            ConfigurationError: If no network fits the observation space.
+            ConfigurationError: If no network fits the observation space, or a substep's key cannot name one.
             InvalidSpaceError: If a space is of a kind that is not supported, or not with this head.
         """
         super().__init__()
@@ -44,6 +44,11 @@ class TorchPolicy(nn.Module):
         self.networks = nn.ModuleDict()
         self.log_std = nn.ParameterDict()
         for key, substep in spaces.items():
+            if "." in key or hasattr(self.networks, key):
+                raise ConfigurationError(
+                    f"the substep key {key!r} cannot name a network of torch; expected one without '.' that is no "
+                    "attribute of its modules, as 'type' and 'train' are; rename the substep"
+                )
             distribution = head_distribution(substep, spec.head)
             self.networks[key] = build_network(substep.observation, distribution.n_outputs, spec)
             if distribution.n_outputs != distribution.n_parameters:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from actor.environments.make import EnvFactory
 from actor.policies.torch_policy import TorchPolicy
@@ -109,8 +109,8 @@ class ServedDistributedActors(DistributedActors):
         self._bounded_staleness = bounded_staleness
         self._control = control
         self._actor_names = tuple(actor_names)
-        # What `ReplayService` serves from `start` on; None: there is none.
-        self.replay: ReplaySource | None = None
+        # What `ReplayService` serves from `start` on, by substep key; None: there is none.
+        self.replay: Mapping[str, ReplaySource] | None = None
         # Where rollouts go from `start` to `stop`; None: into the queue, to be collected.
         self.destination: RolloutDestination | None = None
         self._queue = RolloutQueue(self._capacity)

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, NoReturn
 
 from services.errors import RefusedError
+from services.replay import ReplayStatus, joint_replay_status
 from services.status import ActorInfo, LearnerStatus, Phase
 from services.version import software_version
 
@@ -35,7 +36,7 @@ class UnsteeredControl:
             duplicate_rollouts=self._actors.duplicate_rollouts,
             rejected_rollouts=self._actors.rejected_rollouts,
             stale_trajectories=self._actors.stale_trajectories,
-            replay=self._actors.replay.info().status() if self._actors.replay is not None else None,
+            replay=self._replay_status(),
             software_version=software_version(),
         )
 
@@ -58,6 +59,12 @@ class UnsteeredControl:
     def request_stop(self) -> None:
         """Ends the wait of `collect_outputs`."""
         self._actors.interrupt()
+
+    def _replay_status(self) -> ReplayStatus | None:
+        served = self._actors.replay
+        if served is None:
+            return None
+        return joint_replay_status({key: source.info().status() for key, source in served.items()})
 
     @staticmethod
     def _refuse(what: str) -> NoReturn:

@@ -81,8 +81,8 @@ class BaseDistributedWorkersWithBuffer:
         learner_device: Where the buffer's columns lie with the device `learner` of those settings.
 
     Raises:
-        ConfigurationError: A number cannot be right, or `initial_buffer_size` is above `replay_buffer_size`, or below
-            `batch_size`.
+        ConfigurationError: A number cannot be right, the environment has several substeps, or `initial_buffer_size` is
+            above `replay_buffer_size`, or below `batch_size`.
     """
 
     def __init__(
@@ -121,6 +121,11 @@ class BaseDistributedWorkersWithBuffer:
         self._rollouts_per_iteration = rollouts_per_iteration
         self._initial_sampling_policy = initial_sampling_policy
         self._initial_buffer_size = initial_buffer_size
+        if len(worker_policy.spaces) > 1:
+            raise ConfigurationError(
+                f"the policy is of the substeps {list(worker_policy.spaces)}; expected one: batches are drawn of one "
+                "buffer here; learn with `rollcast train`, or with ReplayedExperience and a buffer for each"
+            )
         self._policy = worker_policy
         self.actors = make_workers(
             env_factory, worker_policy, n_rollout_steps, n_workers, batch_size, actor_env_seeds=env_instance_seeds

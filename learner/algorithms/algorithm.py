@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -39,7 +38,7 @@ class Algorithm(ABC):
     """
 
     # Whether batches are drawn from a replay buffer, or made of fresh rollouts, each used once.
-    learns_from_replay: ClassVar[bool] = False
+    learns_from_replay: bool = False
 
     @property
     @abstractmethod

@@ -77,7 +77,7 @@ class Impala(Algorithm):
         if len(spaces) != 1:
             raise ConfigurationError(
                 f"The environment has {len(spaces)} substeps {sorted(spaces)}; IMPALA supports exactly 1. "
-                "Use a flat environment."
+                "Give each substep a learner of its own, with IndependentLearners."
             )
         self._settings = settings
         self._device = torch.device(device)

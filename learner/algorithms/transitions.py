@@ -89,8 +89,8 @@ def only_substep(spaces: EnvironmentSpaces, *, algorithm: str) -> str:
     """
     if len(spaces) != 1:
         raise ConfigurationError(
-            f"The environment has {len(spaces)} substeps {sorted(spaces)}; {algorithm} supports exactly 1. Use a flat "
-            "environment."
+            f"The environment has {len(spaces)} substeps {sorted(spaces)}; {algorithm} supports exactly 1. Give each "
+            "substep a learner of its own, with IndependentLearners."
         )
     return next(iter(spaces))
 

@@ -10,16 +10,15 @@ from types import FrameType
 from actor.environments.make import EnvironmentFactory
 from actor.policies.torch_policy import TorchPolicy
 from learner.actors.remote import RemoteDistributedActors
-from learner.demonstrations import load_demonstrations
+from learner.demonstrations import load_recording
 from learner.first_actor import spaces_of_first_actor
-from learner.replay.buffer import ReplayBuffer
-from learner.replay.served import ServedReplay
+from learner.replay.served import serve_buffers
+from learner.replay.substep_buffers import SubstepBuffers, make_buffers
 from learner.replay_inserter import ReplayInserter
 from learner.replay_serve_settings import ReplayServeSettings
 from learner.replayed_experience import ACTORS, MAX_TRAJECTORIES
 from learner.training_run import probe_spaces
 from services.policies import PolicySpec
-from services.rollout_file import read_rollouts
 from services.spaces import EnvironmentSpaces
 
 logger = logging.getLogger(__name__)
@@ -48,30 +47,41 @@ def replay_serve(settings: ReplayServeSettings) -> int:
     return 130 if signal.SIGINT in received else 0
 
 
-def watch(buffer: ReplayBuffer, actors: RemoteDistributedActors) -> None:
+def watch(buffers: SubstepBuffers, actors: RemoteDistributedActors) -> None:
     """Says what is waited for while nothing is inserted, until it is interrupted.
 
     Args:
-        buffer: The buffer, into which the actors play.
+        buffers: By substep key, into which the actors play.
         actors: Who plays; started.
     """
     while not actors.interrupted:
-        inserted = buffer.info().inserted
+        inserted = _inserted(buffers)
         time.sleep(_LOOK_S)
-        if buffer.info().inserted != inserted:
+        if _inserted(buffers) != inserted:
             continue
         with actors.waiting.waiting_for("rollouts"):
-            while not actors.interrupted and buffer.info().inserted == inserted:
-                wait = buffer.wait_of(ACTORS)
-                actors.waiting.explain(
-                    actors.explain_wait() if wait is None else f"the replay buffer to take rollouts in: {wait.reason}"
-                )
+            while not actors.interrupted and _inserted(buffers) == inserted:
+                actors.waiting.explain(_limiter_wait(buffers) or actors.explain_wait())
                 time.sleep(_LOOK_S)
+
+
+def _inserted(buffers: SubstepBuffers) -> int:
+    return sum(buffer.info().inserted for buffer in buffers.values())
+
+
+def _limiter_wait(buffers: SubstepBuffers) -> str:
+    """What the actors wait for at the first limiter that holds them back; empty: none does."""
+    for key, buffer in buffers.items():
+        wait = buffer.wait_of(ACTORS)
+        if wait is not None:
+            whose = f"{key}: " if len(buffers) > 1 else ""
+            return f"the replay buffer to take rollouts in: {whose}{wait.reason}"
+    return ""
 
 
 def _serve(settings: ReplayServeSettings, stops: list[RemoteDistributedActors]) -> None:
     spaces = _spaces(settings)
-    buffer = ReplayBuffer(
+    buffers = make_buffers(
         settings.replay,
         spaces,
         n_rollout_steps=settings.n_rollout_steps,
@@ -84,8 +94,7 @@ def _serve(settings: ReplayServeSettings, stops: list[RemoteDistributedActors]) 
     policy = TorchPolicy(spaces, PolicySpec(network=settings.network, hidden_sizes=(1,)))
     policy.set_uniform_exploration(True)
     if settings.initial_data is not None:
-        rollouts = read_rollouts(settings.initial_data, spaces)
-        load_demonstrations(buffer, rollouts, source=str(settings.initial_data))
+        load_recording(buffers, settings.initial_data, spaces)
     actors = RemoteDistributedActors(
         policy,
         settings.n_rollout_steps,
@@ -95,12 +104,13 @@ def _serve(settings: ReplayServeSettings, stops: list[RemoteDistributedActors]) 
         seed=settings.seed,
         max_actors=settings.max_actors,
     )
-    actors.destination = ReplayInserter(buffer, lambda rollout: actors.drops(rollout, rollout.n_envs))
-    actors.replay = ServedReplay(buffer, spaces, n_rollout_steps=settings.n_rollout_steps)
+    actors.destination = ReplayInserter(buffers, lambda rollout: actors.drops(rollout, rollout.n_envs))
+    actors.replay = serve_buffers(buffers, spaces, n_rollout_steps=settings.n_rollout_steps)
     stops.append(actors)
     with actors:
-        logger.info("serving a replay buffer of %d entries at %s", buffer.info().capacity, ", ".join(actors.addresses))
-        watch(buffer, actors)
+        n_entries = sum(buffer.info().capacity for buffer in buffers.values())
+        logger.info("serving a replay buffer of %d entries at %s", n_entries, ", ".join(actors.addresses))
+        watch(buffers, actors)
 
 
 def _spaces(settings: ReplayServeSettings) -> EnvironmentSpaces:

@@ -362,6 +362,14 @@ class ReplayBuffer:
         """
         return next((wait for wait in self._limiter.state().waiting if wait.who == who), None)
 
+    def stop_waiting(self, who: str) -> None:
+        """Says that one who asked again after each refusal does so no more.
+
+        Args:
+            who: As it calls itself, see `insert`.
+        """
+        self._limiter.stop_waiting(who)
+
     def _insert_piece(self, piece: Rollout) -> None:
         change = self._store.insert(piece)
         if len(change.removed):

@@ -178,6 +178,11 @@ class RateLimiter:
         wait = _Wait(lambda: self.can_sample(n), lambda: self.why_no_sample(n), time.monotonic(), who)
         return self._wait(wait, timeout_s, is_active)
 
+    def stop_waiting(self, who: str) -> None:
+        """Forgets that one waits who asks again after each refusal; see `await_insert`."""
+        with self._changed:
+            self._waiting.pop(who, None)
+
     def why_no_insert(self, n: int) -> str:
         """What an insertion of n entries waits for, in words."""
         with self._changed:

@@ -10,6 +10,7 @@ from learner.replay.buffer import ReplayBuffer
 from learner.replay.column_memory import ColumnArray, host_array
 from learner.replay.limiter_state import LimiterState
 from learner.replay.samples import ReplaySample, SampleRing
+from learner.replay.substep_buffers import SubstepBuffers
 from services.errors import InvalidInputError, LimitExceededError
 from services.replay import MAX_BATCH_BYTES, ReplayBatch, ReplayColumns, ReplayInfo, ReplayStatus, ReplayWaiting
 from services.rollouts import Observation
@@ -38,7 +39,7 @@ class ServedReplay:
 
     Args:
         buffer: The buffer; others may use it, too.
-        spaces: What it holds.
+        spaces: What it holds, those of one substep.
         n_rollout_steps: T of the rollouts that it takes in.
     """
 
@@ -126,6 +127,25 @@ class ServedBatches:
         if self._shown is None or self._shown[0] is not sample or sample.has_tensors:
             self._shown = sample, _to_batch(sample)
         return self._shown[1]
+
+
+def serve_buffers(
+    buffers: SubstepBuffers, spaces: EnvironmentSpaces, *, n_rollout_steps: int
+) -> dict[str, ServedReplay]:
+    """Each substep's buffer, for others.
+
+    Args:
+        buffers: By substep key.
+        spaces: Likewise.
+        n_rollout_steps: T of the rollouts that they take in.
+
+    Returns:
+        What `make_server` takes.
+    """
+    return {
+        key: ServedReplay(buffer, {key: spaces[key]}, n_rollout_steps=n_rollout_steps)
+        for key, buffer in buffers.items()
+    }
 
 
 def _waiting(limiter: LimiterState) -> tuple[ReplayWaiting, ...]:

@@ -14,7 +14,7 @@ from learner.actors.sequential import SequentialDistributedActors
 from learner.replay import served
 from learner.replay.buffer import ReplayBuffer
 from learner.replay.replay_settings import ReplaySettings
-from learner.replay.served import ServedReplay
+from learner.replay.served import serve_buffers
 from learner.training_run import probe_spaces
 from services import replay_batch_codec
 from services.channel import make_channel
@@ -59,7 +59,7 @@ def make_buffer(*, n_rollouts: int = 2, batch_size: int = 4, **settings: object)
 
 @contextlib.contextmanager
 def serving(buffer: ReplayBuffer, **options: object) -> Iterator[ReplayClient]:
-    with serve(replay=ServedReplay(buffer, SPACES, n_rollout_steps=T), **options) as learner:
+    with serve(replay=serve_buffers({"0": buffer}, SPACES, n_rollout_steps=T), **options) as learner:
         with ReplayClient(learner.address) as client:
             yield client
 

@@ -26,7 +26,7 @@ from rollcast.v1 import space_pb2 as rollcast_dot_v1_dot_space__pb2
 from rollcast.v1 import tensor_pb2 as rollcast_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18rollcast/v1/replay.proto\x12\x0brollcast.v1\x1a\x17rollcast/v1/space.proto\x1a\x18rollcast/v1/tensor.proto\"\x16\n\x14GetReplayInfoRequest\">\n\x15GetReplayInfoResponse\x12%\n\x04info\x18\x01 \x01(\x0b\x32\x17.rollcast.v1.ReplayInfo\"\xe4\x02\n\nReplayInfo\x12\x0c\n\x04size\x18\x01 \x01(\x04\x12\x10\n\x08\x63\x61pacity\x18\x02 \x01(\x04\x12\x0f\n\x07n_bytes\x18\x03 \x01(\x04\x12\x10\n\x08inserted\x18\x04 \x01(\x04\x12\x0f\n\x07sampled\x18\x05 \x01(\x04\x12\x17\n\x0fignored_updates\x18\x06 \x01(\x04\x12\x10\n\x08min_size\x18\x07 \x01(\x04\x12\x12\n\ndifference\x18\x08 \x01(\x01\x12\x10\n\x08min_diff\x18\t \x01(\x01\x12\x10\n\x08max_diff\x18\n \x01(\x01\x12+\n\x07waiting\x18\x0b \x03(\x0b\x32\x1a.rollcast.v1.ReplayWaiting\x12,\n\x08substeps\x18\x0c \x03(\x0b\x32\x1a.rollcast.v1.SubstepSpaces\x12\x17\n\x0fn_rollout_steps\x18\r \x01(\r\x12\x16\n\x0en_sample_steps\x18\x0e \x01(\r\x12\x13\n\x0b\x65ntry_bytes\x18\x0f \x01(\x04\"=\n\rReplayWaiting\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\x12\x0b\n\x03who\x18\x03 \x01(\t\"\xd9\x01\n\x0cReplayStatus\x12\x0c\n\x04size\x18\x01 \x01(\x04\x12\x10\n\x08\x63\x61pacity\x18\x02 \x01(\x04\x12\x0f\n\x07n_bytes\x18\x03 \x01(\x04\x12\x10\n\x08inserted\x18\x04 \x01(\x04\x12\x0f\n\x07sampled\x18\x05 \x01(\x04\x12\x10\n\x08min_size\x18\x06 \x01(\x04\x12\x12\n\ndifference\x18\x07 \x01(\x01\x12\x10\n\x08min_diff\x18\x08 \x01(\x01\x12\x10\n\x08max_diff\x18\t \x01(\x01\x12+\n\x07waiting\x18\n \x03(\x0b\x32\x1a.rollcast.v1.ReplayWaiting\"\\\n\rSampleRequest\x12\x12\n\nbatch_size\x18\x01 \x01(\r\x12\x11\n\tn_batches\x18\x02 \x01(\x04\x12\x11\n\ttimeout_s\x18\x03 \x01(\x01\x12\x11\n\tmay_defer\x18\x04 \x01(\x08\"\x81\x04\n\x0eSampleResponse\x12\x0c\n\x04part\x18\x01 \x01(\r\x12\r\n\x05parts\x18\x02 \x01(\r\x12!\n\x04keys\x18\x03 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12$\n\x07weights\x18\x04 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12$\n\x07n_steps\x18\x05 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12%\n\x08\x64iscount\x18\x06 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12,\n\x08substeps\x18\x07 \x03(\x0b\x32\x1a.rollcast.v1.SampleSubstep\x12#\n\x06reward\x18\x08 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12\'\n\nterminated\x18\t \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12&\n\ttruncated\x18\n \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12\"\n\x05valid\x18\x0b \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12(\n\x0b\x66inal_index\x18\x0c \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12+\n\x0epolicy_version\x18\r \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12\x0f\n\x07\x62urn_in\x18\x0e \x01(\r\x12\x0c\n\x04\x62ody\x18\x0f \x01(\x0c\"\x80\x02\n\rSampleSubstep\x12\x0b\n\x03key\x18\x01 \x01(\t\x12-\n\x0bobservation\x18\x02 \x03(\x0b\x32\x18.rollcast.v1.NamedTensor\x12#\n\x06\x61\x63tion\x18\x03 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12\x32\n\x10next_observation\x18\x04 \x03(\x0b\x32\x18.rollcast.v1.NamedTensor\x12%\n\x08log_prob\x18\x05 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12\x33\n\x11\x66inal_observation\x18\x06 \x03(\x0b\x32\x18.rollcast.v1.NamedTensor\"e\n\x17UpdatePrioritiesRequest\x12!\n\x04keys\x18\x01 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12\'\n\npriorities\x18\x02 \x01(\x0b\x32\x13.rollcast.v1.Tensor\"+\n\x18UpdatePrioritiesResponse\x12\x0f\n\x07ignored\x18\x01 \x01(\x04\"\x0e\n\x0cResetRequest\"\x0f\n\rResetResponse2\xcd\x02\n\rReplayService\x12V\n\rGetReplayInfo\x12!.rollcast.v1.GetReplayInfoRequest\x1a\".rollcast.v1.GetReplayInfoResponse\x12\x43\n\x06Sample\x12\x1a.rollcast.v1.SampleRequest\x1a\x1b.rollcast.v1.SampleResponse0\x01\x12_\n\x10UpdatePriorities\x12$.rollcast.v1.UpdatePrioritiesRequest\x1a%.rollcast.v1.UpdatePrioritiesResponse\x12>\n\x05Reset\x12\x19.rollcast.v1.ResetRequest\x1a\x1a.rollcast.v1.ResetResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18rollcast/v1/replay.proto\x12\x0brollcast.v1\x1a\x17rollcast/v1/space.proto\x1a\x18rollcast/v1/tensor.proto\"+\n\x14GetReplayInfoRequest\x12\x13\n\x0bsubstep_key\x18\x14 \x01(\t\">\n\x15GetReplayInfoResponse\x12%\n\x04info\x18\x01 \x01(\x0b\x32\x17.rollcast.v1.ReplayInfo\"\xe4\x02\n\nReplayInfo\x12\x0c\n\x04size\x18\x01 \x01(\x04\x12\x10\n\x08\x63\x61pacity\x18\x02 \x01(\x04\x12\x0f\n\x07n_bytes\x18\x03 \x01(\x04\x12\x10\n\x08inserted\x18\x04 \x01(\x04\x12\x0f\n\x07sampled\x18\x05 \x01(\x04\x12\x17\n\x0fignored_updates\x18\x06 \x01(\x04\x12\x10\n\x08min_size\x18\x07 \x01(\x04\x12\x12\n\ndifference\x18\x08 \x01(\x01\x12\x10\n\x08min_diff\x18\t \x01(\x01\x12\x10\n\x08max_diff\x18\n \x01(\x01\x12+\n\x07waiting\x18\x0b \x03(\x0b\x32\x1a.rollcast.v1.ReplayWaiting\x12,\n\x08substeps\x18\x0c \x03(\x0b\x32\x1a.rollcast.v1.SubstepSpaces\x12\x17\n\x0fn_rollout_steps\x18\r \x01(\r\x12\x16\n\x0en_sample_steps\x18\x0e \x01(\r\x12\x13\n\x0b\x65ntry_bytes\x18\x0f \x01(\x04\"=\n\rReplayWaiting\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\x12\x0b\n\x03who\x18\x03 \x01(\t\"\xd9\x01\n\x0cReplayStatus\x12\x0c\n\x04size\x18\x01 \x01(\x04\x12\x10\n\x08\x63\x61pacity\x18\x02 \x01(\x04\x12\x0f\n\x07n_bytes\x18\x03 \x01(\x04\x12\x10\n\x08inserted\x18\x04 \x01(\x04\x12\x0f\n\x07sampled\x18\x05 \x01(\x04\x12\x10\n\x08min_size\x18\x06 \x01(\x04\x12\x12\n\ndifference\x18\x07 \x01(\x01\x12\x10\n\x08min_diff\x18\x08 \x01(\x01\x12\x10\n\x08max_diff\x18\t \x01(\x01\x12+\n\x07waiting\x18\n \x03(\x0b\x32\x1a.rollcast.v1.ReplayWaiting\"q\n\rSampleRequest\x12\x12\n\nbatch_size\x18\x01 \x01(\r\x12\x11\n\tn_batches\x18\x02 \x01(\x04\x12\x11\n\ttimeout_s\x18\x03 \x01(\x01\x12\x11\n\tmay_defer\x18\x04 \x01(\x08\x12\x13\n\x0bsubstep_key\x18\x14 \x01(\t\"\x81\x04\n\x0eSampleResponse\x12\x0c\n\x04part\x18\x01 \x01(\r\x12\r\n\x05parts\x18\x02 \x01(\r\x12!\n\x04keys\x18\x03 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12$\n\x07weights\x18\x04 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12$\n\x07n_steps\x18\x05 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12%\n\x08\x64iscount\x18\x06 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12,\n\x08substeps\x18\x07 \x03(\x0b\x32\x1a.rollcast.v1.SampleSubstep\x12#\n\x06reward\x18\x08 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12\'\n\nterminated\x18\t \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12&\n\ttruncated\x18\n \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12\"\n\x05valid\x18\x0b \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12(\n\x0b\x66inal_index\x18\x0c \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12+\n\x0epolicy_version\x18\r \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12\x0f\n\x07\x62urn_in\x18\x0e \x01(\r\x12\x0c\n\x04\x62ody\x18\x0f \x01(\x0c\"\x80\x02\n\rSampleSubstep\x12\x0b\n\x03key\x18\x01 \x01(\t\x12-\n\x0bobservation\x18\x02 \x03(\x0b\x32\x18.rollcast.v1.NamedTensor\x12#\n\x06\x61\x63tion\x18\x03 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12\x32\n\x10next_observation\x18\x04 \x03(\x0b\x32\x18.rollcast.v1.NamedTensor\x12%\n\x08log_prob\x18\x05 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12\x33\n\x11\x66inal_observation\x18\x06 \x03(\x0b\x32\x18.rollcast.v1.NamedTensor\"z\n\x17UpdatePrioritiesRequest\x12!\n\x04keys\x18\x01 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12\'\n\npriorities\x18\x02 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12\x13\n\x0bsubstep_key\x18\x14 \x01(\t\"+\n\x18UpdatePrioritiesResponse\x12\x0f\n\x07ignored\x18\x01 \x01(\x04\"#\n\x0cResetRequest\x12\x13\n\x0bsubstep_key\x18\x14 \x01(\t\"\x0f\n\rResetResponse2\xcd\x02\n\rReplayService\x12V\n\rGetReplayInfo\x12!.rollcast.v1.GetReplayInfoRequest\x1a\".rollcast.v1.GetReplayInfoResponse\x12\x43\n\x06Sample\x12\x1a.rollcast.v1.SampleRequest\x1a\x1b.rollcast.v1.SampleResponse0\x01\x12_\n\x10UpdatePriorities\x12$.rollcast.v1.UpdatePrioritiesRequest\x1a%.rollcast.v1.UpdatePrioritiesResponse\x12>\n\x05Reset\x12\x19.rollcast.v1.ResetRequest\x1a\x1a.rollcast.v1.ResetResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,29 +34,29 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rollcast.v1.replay_pb2', _g
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GETREPLAYINFOREQUEST']._serialized_start=92
-  _globals['_GETREPLAYINFOREQUEST']._serialized_end=114
-  _globals['_GETREPLAYINFORESPONSE']._serialized_start=116
-  _globals['_GETREPLAYINFORESPONSE']._serialized_end=178
-  _globals['_REPLAYINFO']._serialized_start=181
-  _globals['_REPLAYINFO']._serialized_end=537
-  _globals['_REPLAYWAITING']._serialized_start=539
-  _globals['_REPLAYWAITING']._serialized_end=600
-  _globals['_REPLAYSTATUS']._serialized_start=603
-  _globals['_REPLAYSTATUS']._serialized_end=820
-  _globals['_SAMPLEREQUEST']._serialized_start=822
-  _globals['_SAMPLEREQUEST']._serialized_end=914
-  _globals['_SAMPLERESPONSE']._serialized_start=917
-  _globals['_SAMPLERESPONSE']._serialized_end=1430
-  _globals['_SAMPLESUBSTEP']._serialized_start=1433
-  _globals['_SAMPLESUBSTEP']._serialized_end=1689
-  _globals['_UPDATEPRIORITIESREQUEST']._serialized_start=1691
-  _globals['_UPDATEPRIORITIESREQUEST']._serialized_end=1792
-  _globals['_UPDATEPRIORITIESRESPONSE']._serialized_start=1794
-  _globals['_UPDATEPRIORITIESRESPONSE']._serialized_end=1837
-  _globals['_RESETREQUEST']._serialized_start=1839
-  _globals['_RESETREQUEST']._serialized_end=1853
-  _globals['_RESETRESPONSE']._serialized_start=1855
-  _globals['_RESETRESPONSE']._serialized_end=1870
-  _globals['_REPLAYSERVICE']._serialized_start=1873
-  _globals['_REPLAYSERVICE']._serialized_end=2206
+  _globals['_GETREPLAYINFOREQUEST']._serialized_end=135
+  _globals['_GETREPLAYINFORESPONSE']._serialized_start=137
+  _globals['_GETREPLAYINFORESPONSE']._serialized_end=199
+  _globals['_REPLAYINFO']._serialized_start=202
+  _globals['_REPLAYINFO']._serialized_end=558
+  _globals['_REPLAYWAITING']._serialized_start=560
+  _globals['_REPLAYWAITING']._serialized_end=621
+  _globals['_REPLAYSTATUS']._serialized_start=624
+  _globals['_REPLAYSTATUS']._serialized_end=841
+  _globals['_SAMPLEREQUEST']._serialized_start=843
+  _globals['_SAMPLEREQUEST']._serialized_end=956
+  _globals['_SAMPLERESPONSE']._serialized_start=959
+  _globals['_SAMPLERESPONSE']._serialized_end=1472
+  _globals['_SAMPLESUBSTEP']._serialized_start=1475
+  _globals['_SAMPLESUBSTEP']._serialized_end=1731
+  _globals['_UPDATEPRIORITIESREQUEST']._serialized_start=1733
+  _globals['_UPDATEPRIORITIESREQUEST']._serialized_end=1855
+  _globals['_UPDATEPRIORITIESRESPONSE']._serialized_start=1857
+  _globals['_UPDATEPRIORITIESRESPONSE']._serialized_end=1900
+  _globals['_RESETREQUEST']._serialized_start=1902
+  _globals['_RESETREQUEST']._serialized_end=1937
+  _globals['_RESETRESPONSE']._serialized_start=1939
+  _globals['_RESETRESPONSE']._serialized_end=1954
+  _globals['_REPLAYSERVICE']._serialized_start=1957
+  _globals['_REPLAYSERVICE']._serialized_end=2290
 # @@protoc_insertion_point(module_scope)

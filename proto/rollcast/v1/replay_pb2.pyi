@@ -9,8 +9,10 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class GetReplayInfoRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("substep_key",)
+    SUBSTEP_KEY_FIELD_NUMBER: _ClassVar[int]
+    substep_key: str
+    def __init__(self, substep_key: _Optional[str] = ...) -> None: ...
 
 class GetReplayInfoResponse(_message.Message):
     __slots__ = ("info",)
@@ -87,16 +89,18 @@ class ReplayStatus(_message.Message):
     def __init__(self, size: _Optional[int] = ..., capacity: _Optional[int] = ..., n_bytes: _Optional[int] = ..., inserted: _Optional[int] = ..., sampled: _Optional[int] = ..., min_size: _Optional[int] = ..., difference: _Optional[float] = ..., min_diff: _Optional[float] = ..., max_diff: _Optional[float] = ..., waiting: _Optional[_Iterable[_Union[ReplayWaiting, _Mapping]]] = ...) -> None: ...
 
 class SampleRequest(_message.Message):
-    __slots__ = ("batch_size", "n_batches", "timeout_s", "may_defer")
+    __slots__ = ("batch_size", "n_batches", "timeout_s", "may_defer", "substep_key")
     BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     N_BATCHES_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     MAY_DEFER_FIELD_NUMBER: _ClassVar[int]
+    SUBSTEP_KEY_FIELD_NUMBER: _ClassVar[int]
     batch_size: int
     n_batches: int
     timeout_s: float
     may_defer: bool
-    def __init__(self, batch_size: _Optional[int] = ..., n_batches: _Optional[int] = ..., timeout_s: _Optional[float] = ..., may_defer: _Optional[bool] = ...) -> None: ...
+    substep_key: str
+    def __init__(self, batch_size: _Optional[int] = ..., n_batches: _Optional[int] = ..., timeout_s: _Optional[float] = ..., may_defer: _Optional[bool] = ..., substep_key: _Optional[str] = ...) -> None: ...
 
 class SampleResponse(_message.Message):
     __slots__ = ("part", "parts", "keys", "weights", "n_steps", "discount", "substeps", "reward", "terminated", "truncated", "valid", "final_index", "policy_version", "burn_in", "body")
@@ -149,12 +153,14 @@ class SampleSubstep(_message.Message):
     def __init__(self, key: _Optional[str] = ..., observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ..., action: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., next_observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ..., log_prob: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., final_observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ...) -> None: ...
 
 class UpdatePrioritiesRequest(_message.Message):
-    __slots__ = ("keys", "priorities")
+    __slots__ = ("keys", "priorities", "substep_key")
     KEYS_FIELD_NUMBER: _ClassVar[int]
     PRIORITIES_FIELD_NUMBER: _ClassVar[int]
+    SUBSTEP_KEY_FIELD_NUMBER: _ClassVar[int]
     keys: _tensor_pb2.Tensor
     priorities: _tensor_pb2.Tensor
-    def __init__(self, keys: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., priorities: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ...) -> None: ...
+    substep_key: str
+    def __init__(self, keys: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., priorities: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., substep_key: _Optional[str] = ...) -> None: ...
 
 class UpdatePrioritiesResponse(_message.Message):
     __slots__ = ("ignored",)
@@ -163,8 +169,10 @@ class UpdatePrioritiesResponse(_message.Message):
     def __init__(self, ignored: _Optional[int] = ...) -> None: ...
 
 class ResetRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("substep_key",)
+    SUBSTEP_KEY_FIELD_NUMBER: _ClassVar[int]
+    substep_key: str
+    def __init__(self, substep_key: _Optional[str] = ...) -> None: ...
 
 class ResetResponse(_message.Message):
     __slots__ = ()

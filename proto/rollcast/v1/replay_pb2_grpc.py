@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class ReplayServiceStub:
-    """The replay buffer, for a learner of one's own: batches out, priorities back.
+    """The replay buffer, for a learner of one's own: batches out, priorities back. Where an environment has several substeps,
+    each has a buffer of its own, and every request names one.
 
     There is no rpc to insert. Whoever has experience sends it as every actor does, with RolloutService.Join and
     StreamRollouts at the same address: its spaces are checked, it is told when to wait, and a rollout that is sent again
@@ -62,7 +63,8 @@ class ReplayServiceStub:
 
 
 class ReplayServiceServicer:
-    """The replay buffer, for a learner of one's own: batches out, priorities back.
+    """The replay buffer, for a learner of one's own: batches out, priorities back. Where an environment has several substeps,
+    each has a buffer of its own, and every request names one.
 
     There is no rpc to insert. Whoever has experience sends it as every actor does, with RolloutService.Join and
     StreamRollouts at the same address: its spaces are checked, it is told when to wait, and a rollout that is sent again
@@ -145,7 +147,8 @@ def add_ReplayServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ReplayService:
-    """The replay buffer, for a learner of one's own: batches out, priorities back.
+    """The replay buffer, for a learner of one's own: batches out, priorities back. Where an environment has several substeps,
+    each has a buffer of its own, and every request names one.
 
     There is no rpc to insert. Whoever has experience sends it as every actor does, with RolloutService.Join and
     StreamRollouts at the same address: its spaces are checked, it is told when to wait, and a rollout that is sent again

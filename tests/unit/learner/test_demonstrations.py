@@ -240,7 +240,7 @@ class TestReplayedExperience:
         buffer = make_buffer(**LIMITED)
         if demonstrations is not None:
             load(buffer, demonstrations)
-        return ReplayedExperience(actors, buffer, policy=policy, batch_size=BATCH)
+        return ReplayedExperience(actors, {"0": buffer}, policy=policy, batch_size=BATCH)
 
     @pytest.mark.parametrize(("n_rollouts", "n_random"), [(0, 40), (3, 16), (5, 0), (90, 0)])
     def test_actors_are_random_only_for_what_is_missing(self, tmp_path: Path, n_rollouts: int, n_random: int):

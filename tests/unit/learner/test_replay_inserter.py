@@ -11,6 +11,7 @@ from learner.replay.replay_settings import ReplaySettings
 from learner.replay_inserter import ReplayInserter
 from learner.replayed_experience import ACTORS
 from services.rollouts import Rollout
+from services.spaces import FLAT_SUBSTEP
 from tests.processes import wait_until
 from tests.rollout_samples import CARTPOLE_LIKE, make_rollout
 
@@ -20,7 +21,7 @@ T, B = 3, 2
 def make(*, n_envs: int = B, drops: Callable[[Rollout], bool] = lambda _: False, **settings: object) -> ReplayInserter:
     replay = ReplaySettings(**({"capacity": 100, "min_size": 1} | settings))
     buffer = ReplayBuffer(replay, CARTPOLE_LIKE, n_rollout_steps=T, batch_size=1, n_envs=n_envs)
-    return ReplayInserter(buffer, drops)
+    return ReplayInserter({FLAT_SUBSTEP: buffer}, drops)
 
 
 def always() -> bool:
@@ -48,15 +49,15 @@ def test_a_rollout_is_in_when_put_returns():
     inserter = make()
     assert inserter.reserve(B)
     assert inserter.put(make_rollout(sequence=1), is_active=always, n_reserved=B)
-    assert inserter._buffer.size == T * B
+    assert inserter._buffers[FLAT_SUBSTEP].size == T * B
 
 
 def test_what_is_stale_is_not_inserted():
     inserter = make(drops=lambda rollout: rollout.sequence == 1)
     assert inserter.put(make_rollout(sequence=1), is_active=always)
-    assert inserter._buffer.size == 0
+    assert inserter._buffers[FLAT_SUBSTEP].size == 0
     assert inserter.put(make_rollout(sequence=2), is_active=always)
-    assert inserter._buffer.size == T * B
+    assert inserter._buffers[FLAT_SUBSTEP].size == T * B
 
 
 def test_a_rollout_that_the_buffer_cannot_take_is_dropped_and_logged(caplog):
@@ -70,7 +71,7 @@ def test_a_rollout_that_the_buffer_cannot_take_is_dropped_and_logged(caplog):
 
 def test_while_the_limiter_holds_it_back_one_waits_as_the_actors_and_others_for_their_turn():
     inserter = make(samples_per_insert=1.0)
-    buffer = inserter._buffer
+    buffer = inserter._buffers[FLAT_SUBSTEP]
     assert inserter.put(make_rollout(sequence=1), is_active=always)
     first, second = (Putting(inserter, make_rollout(sequence=n, actor_id=name)) for n, name in ((2, "a"), (1, "b")))
     wait_until(lambda: buffer.wait_of(ACTORS), "somebody to wait")
@@ -86,7 +87,7 @@ def test_while_the_limiter_holds_it_back_one_waits_as_the_actors_and_others_for_
 @pytest.mark.parametrize("end", ["the stream", "the server"])
 def test_who_waits_gives_up_with_its_stream_or_the_server(end: str):
     inserter = make(samples_per_insert=1.0)
-    buffer = inserter._buffer
+    buffer = inserter._buffers[FLAT_SUBSTEP]
     assert inserter.put(make_rollout(sequence=1), is_active=always)
     waiting = [Putting(inserter, make_rollout(sequence=n)) for n in (2, 2)]
     wait_until(lambda: buffer.wait_of(ACTORS), "somebody to wait")
@@ -102,7 +103,7 @@ def test_who_waits_gives_up_with_its_stream_or_the_server(end: str):
 
 def test_a_rollout_that_is_in_by_half_is_not_inserted_twice():
     inserter = make(n_envs=1, samples_per_insert=1.0)
-    buffer = inserter._buffer
+    buffer = inserter._buffers[FLAT_SUBSTEP]
     putting = Putting(inserter, make_rollout(sequence=1))
     wait_until(lambda: buffer.wait_of(ACTORS), "the second half to wait")
     assert buffer.size == T
@@ -116,7 +117,7 @@ def test_a_rollout_that_is_in_by_half_is_not_inserted_twice():
 
 def test_a_rollout_that_came_over_two_streams_is_inserted_once():
     inserter = make(samples_per_insert=1.0)
-    buffer = inserter._buffer
+    buffer = inserter._buffers[FLAT_SUBSTEP]
     assert inserter.put(make_rollout(sequence=1), is_active=always)
     old, new = (Putting(inserter, make_rollout(sequence=2)) for _ in range(2))
     wait_until(lambda: buffer.wait_of(ACTORS), "one of them to wait")

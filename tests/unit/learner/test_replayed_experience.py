@@ -36,7 +36,7 @@ def make_source(*, beta: Schedule | None = None, **replay: object) -> ReplayedEx
         n_envs=MAX_TRAJECTORIES,
         learner_device="cpu",
     )
-    return ReplayedExperience(actors, buffer, policy=policy, batch_size=BATCH, beta=beta)
+    return ReplayedExperience(actors, {FLAT_SUBSTEP: buffer}, policy=policy, batch_size=BATCH, beta=beta)
 
 
 def test_it_fills_first_and_then_keeps_the_ratio():
@@ -169,7 +169,7 @@ def test_beta_follows_the_progress_of_training():
     with make_source(sampler="prioritized", beta=linear(0.3, 1.0)) as source:
         for progress, beta in ((0.0, 0.3), (0.5, 0.65), (1.0, 1.0)):
             source.next("cpu", progress=progress)
-            assert source.metrics()["replay/beta"] == source.buffer._sampler._beta == pytest.approx(beta)
+            assert source.metrics()["replay/beta"] == source.buffers[FLAT_SUBSTEP]._sampler._beta == pytest.approx(beta)
     assert "replay/beta" not in make_source().metrics()
 
 

@@ -1,0 +1,202 @@
+"""Two substeps that learn side by side behind one policy."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+from pydantic import BaseModel
+
+from actor.policies.policy import make_policy
+from actor.policies.torch_policy import TorchPolicy
+from learner.algorithms.algorithm import Algorithm
+from learner.algorithms.dqn import Dqn
+from learner.algorithms.dqn_settings import DqnSettings
+from learner.algorithms.impala import Impala
+from learner.algorithms.impala_settings import ImpalaSettings
+from learner.algorithms.independent_learners import IndependentLearners
+from learner.algorithms.sac import Sac
+from learner.algorithms.sac_settings import SacSettings
+from learner.batch import Batch
+from services.errors import ConfigurationError
+from services.policies import PolicySpec
+from services.spaces import EnvironmentSpaces, SubstepSpaces
+from tests.unit.learner.sample_batches import make_batch
+
+SEEN = Box(-np.inf, np.inf, (3,), np.float32)
+SPACES: EnvironmentSpaces = {
+    "scout": SubstepSpaces(observation=SEEN, action=Discrete(2), n_agents=3),
+    "base": SubstepSpaces(observation=SEEN, action=Discrete(2)),
+}
+MOVING: EnvironmentSpaces = {
+    "scout": SubstepSpaces(observation=SEEN, action=Box(-1, 1, (2,), np.float32)),
+    "base": SubstepSpaces(observation=SEEN, action=Box(-1, 1, (1,), np.float32)),
+}
+SPEC = PolicySpec(hidden_sizes=(8,))
+KINDS: dict[str, tuple[type[Impala] | type[Sac] | type[Dqn], BaseModel]] = {
+    "impala": (Impala, ImpalaSettings()),
+    "sac": (Sac, SacSettings()),
+    "dqn": (Dqn, DqnSettings(epsilon=0.4, epsilon_end=0.1)),
+}
+EACH_KIND = pytest.mark.parametrize("kind", list(KINDS))
+
+
+def make(
+    kind: str, spaces: EnvironmentSpaces = SPACES, *, seed: int = 0, spec: PolicySpec = SPEC
+) -> IndependentLearners:
+    algorithm, settings = KINDS[kind]
+
+    def learner(spaces: EnvironmentSpaces, *, seed: int) -> Algorithm:
+        return algorithm(spaces, spec, settings, seed=seed)
+
+    return IndependentLearners(spaces, learner, seed=seed)
+
+
+def batch_of(key: str, *, n_steps: int = 1, seed: int = 0) -> Batch:
+    batch = make_batch(n_steps=n_steps, n_envs=6, seed=seed)
+    return dataclasses.replace(batch, substeps={key: batch.substeps["0"]})
+
+
+@EACH_KIND
+def test_the_policy_is_one_of_all_substeps_and_actors_can_load_it(kind: str):
+    algorithm = make(kind)
+    state = algorithm.policy_state()
+    twin = TorchPolicy(SPACES, algorithm.policy.spec)
+    if kind == "sac":
+        twin.set_uniform_exploration(False)
+    assert list(state) == list(twin.state_dict()) == list(algorithm.policy.state_arrays())
+    for name, array in algorithm.policy.state_arrays().items():
+        np.testing.assert_array_equal(state[name], array)
+    policy = make_policy(SPACES, algorithm.policy.spec, seed=0)
+    policy.load(1, state)
+    for key in SPACES:
+        action, _ = policy.act({"": np.zeros((4, 3), np.float32)}, substep_key=key)
+        assert action.shape == (4,)
+
+
+def test_standard_deviations_travel_as_well():
+    algorithm = make("impala", MOVING)
+    assert {"log_std.scout", "log_std.base"} <= algorithm.policy_state().keys()
+    batch = batch_of("base", n_steps=3)
+    columns = dataclasses.replace(batch.substeps["base"], action=torch.rand(3, 6, 1))
+    before = algorithm.policy_state()
+    algorithm.update(dataclasses.replace(batch, substeps={"base": columns}), progress=0.0)
+    after = algorithm.policy_state()
+    assert (after["log_std.base"] != before["log_std.base"]).all()
+    assert (after["log_std.scout"] == before["log_std.scout"]).all()
+
+
+@EACH_KIND
+def test_an_update_changes_the_batchs_substep_as_its_own_learner_would_and_no_other(kind: str):
+    algorithm = make(kind)
+    alone, settings = KINDS[kind]
+    seed = int(np.random.SeedSequence(0).spawn(2)[1].generate_state(1)[0])
+    twin = alone({"base": SPACES["base"]}, SPEC, settings, seed=seed)
+    before = algorithm.policy_state()
+    metrics = algorithm.update(batch_of("base"), progress=0.5)
+    expected = twin.update(batch_of("base"), progress=0.5)
+    assert {name: float(value) for name, value in metrics.items()} == {
+        f"base/{name}": float(value) for name, value in expected.items()
+    }
+    for name, array in algorithm.policy_state().items():
+        if name.startswith("networks.scout"):
+            np.testing.assert_array_equal(array, before[name])
+        else:
+            np.testing.assert_array_equal(array, twin.policy_state()[name])
+    assert any((algorithm.policy_state()[name] != before[name]).any() for name in before)
+
+
+def test_what_is_written_tells_of_every_substep_and_the_priorities_are_the_last_batchs():
+    algorithm = make("dqn")
+    assert algorithm.priorities is None
+    first = algorithm.update(batch_of("scout"), progress=0.0)
+    scouts = algorithm.priorities
+    second = algorithm.update(batch_of("base", seed=1), progress=0.0)
+    assert {name.split("/")[0] for name in first} == {"scout"}
+    assert {name: value for name, value in second.items() if name.startswith("scout/")} == first
+    assert {name.split("/")[0] for name in second} == {"scout", "base"}
+    assert algorithm.n_updates == 2
+    assert scouts is not None
+    assert algorithm.priorities is not scouts
+
+
+def test_exploration_is_said_once_for_all():
+    algorithm = make("dqn")
+    algorithm.policy.set_uniform_exploration(True)
+    rates = algorithm.policy_state()["exploration.epsilons"].copy()
+    assert algorithm.policy_state()["exploration.uniform"] == 1
+    algorithm.update(batch_of("scout"), progress=1.0)
+    assert (algorithm.policy_state()["exploration.epsilons"] < rates).all()
+    assert algorithm.policy_state()["exploration.uniform"] == 1
+    algorithm.policy.set_uniform_exploration(False)
+    assert algorithm.policy_state()["exploration.uniform"] == 0
+
+
+@EACH_KIND
+def test_after_a_checkpoint_the_next_updates_are_those_that_would_have_followed(kind: str, tmp_path: Path):
+    algorithm, other = make(kind), make(kind, seed=1)
+    for seed, key in enumerate(["scout", "base", "scout"]):
+        algorithm.update(batch_of(key, seed=seed), progress=0.1)
+    algorithm.save(tmp_path)
+    other.load(tmp_path)
+    assert other.n_updates == 3
+    assert other.priorities is None
+    for one in (algorithm, other):
+        one.update(batch_of("base", seed=7), progress=0.2)
+        one.update(batch_of("scout", seed=8), progress=0.2)
+    for name, array in algorithm.policy_state().items():
+        np.testing.assert_array_equal(other.policy_state()[name], array)
+
+
+def test_a_checkpoint_of_other_substeps_or_of_one_learner_is_refused(tmp_path: Path):
+    make("impala").save(tmp_path / "several")
+    with pytest.raises(
+        ConfigurationError, match=r"of the substeps \['scout', 'base'\]; expected .* of \['base', 'x'\]"
+    ):
+        make("impala", {"base": SPACES["base"], "x": SPACES["scout"]}).load(tmp_path / "several")
+    Impala({"base": SPACES["base"]}, SPEC, ImpalaSettings()).save(tmp_path / "one")
+    with pytest.raises(ConfigurationError, match="was written by 'impala'"):
+        make("impala").load(tmp_path / "one")
+    with pytest.raises(ConfigurationError, match="'independent learners'"):
+        Impala({"base": SPACES["base"]}, SPEC, ImpalaSettings()).load(tmp_path / "several")
+
+
+@pytest.mark.parametrize("key", ["..", "a.b", "type", "train", "keys"])
+def test_keys_that_cannot_name_a_network_are_refused(key: str):
+    with pytest.raises(ConfigurationError, match=f"the substep key '{key}' cannot name a network"):
+        make("impala", {key: SPACES["base"], "b": SPACES["base"]})
+
+
+def test_batches_of_other_substeps_are_refused():
+    algorithm, batch = make("impala"), batch_of("base")
+    with pytest.raises(ConfigurationError, match=r"substeps \['x'\]; expected exactly one of \['scout', 'base'\]"):
+        algorithm.update(batch_of("x"), progress=0.0)
+    both = dataclasses.replace(batch, substeps=dict.fromkeys(SPACES, batch.substeps["base"]))
+    with pytest.raises(ConfigurationError, match=r"substeps \['base', 'scout'\]; expected exactly one"):
+        algorithm.update(both, progress=0.0)
+
+
+def test_substeps_that_need_different_heads_are_named():
+    spaces = {"scout": SPACES["scout"], "arm": MOVING["base"]}
+    with pytest.raises(ConfigurationError, match="'scout': 'default', 'arm': 'squashed_gaussian'"):
+        make("sac", spaces)
+    assert make("impala", spaces).policy.spec.head == "default"
+    assert make("sac", MOVING).policy.spec.head == "squashed_gaussian"
+
+
+@EACH_KIND
+def test_seeds_make_learners_that_differ_from_each_other_and_are_always_the_same(kind: str):
+    before = torch.random.get_rng_state()
+    state, again, other = make(kind).policy_state(), make(kind).policy_state(), make(kind, seed=1).policy_state()
+    assert torch.equal(torch.random.get_rng_state(), before)
+    name = next(name for name in state if name.startswith("networks.scout") and name.endswith("weight"))
+    np.testing.assert_array_equal(state[name], again[name])
+    assert (state[name] != other[name]).any()
+    assert (state[name] != state[name.replace("scout", "base")]).any()
+
+
+def test_it_learns_as_its_learners_do():
+    assert make("dqn").learns_from_replay
+    assert not make("impala").learns_from_replay

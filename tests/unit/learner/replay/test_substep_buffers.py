@@ -1,0 +1,71 @@
+import numpy as np
+import pytest
+
+from learner.replay import memory
+from learner.replay.buffer import ReplayBuffer
+from learner.replay.replay_settings import ReplaySettings
+from learner.replay.substep_buffers import SubstepBuffers, make_buffers
+from services.errors import ConfigurationError
+from services.spaces import EnvironmentSpaces
+from tests.two_substeps import SPACES
+from tests.unit.learner.replay.played_rollouts import SPACES as FLAT
+from tests.unit.learner.replay.played_rollouts import World, check_same, random_ends
+
+T = 4
+
+
+def make(spaces: EnvironmentSpaces = SPACES, *, said: list[str] | None = None, **settings: object) -> SubstepBuffers:
+    replay = ReplaySettings(**{"capacity": 1000, **settings})
+    announce = (lambda line: None) if said is None else said.append
+    return make_buffers(replay, spaces, n_rollout_steps=T, batch_size=8, seed=3, announce=announce)
+
+
+def test_each_substep_has_a_buffer_and_what_they_take_together_is_said_once():
+    said: list[str] = []
+    buffers = make(said=said)
+    assert list(buffers) == list(SPACES)
+    (line,) = said
+    for key, buffer in buffers.items():
+        assert buffer.info().capacity == 1000
+        assert f"{key!r}: 1,000 transitions of {buffer.info().n_bytes / 1000:,.1f} bytes" in line
+    n_bytes = sum(buffer.info().n_bytes for buffer in buffers.values())
+    assert f"; {memory.format_bytes(n_bytes)} together; " in line
+
+
+def test_memory_that_is_enough_for_each_and_not_for_all_is_refused(monkeypatch: pytest.MonkeyPatch):
+    largest = max(buffer.info().n_bytes for buffer in make().values())
+    monkeypatch.setattr(memory, "available_bytes", lambda: largest + 1)
+    with pytest.raises(
+        ConfigurationError, match=r"a replay buffer for each of the 2 substeps \['scout', 'base'\] takes"
+    ):
+        make()
+    monkeypatch.setattr(memory, "available_bytes", lambda: 2 * largest)
+    make()
+
+
+def test_settings_that_cannot_work_are_refused_as_for_one():
+    with pytest.raises(ConfigurationError, match="fewer than a batch of 8"):
+        make(capacity=7)
+
+
+def test_one_substep_has_the_buffer_it_would_have_had():
+    (mine,) = make(FLAT).values()
+    twin = ReplayBuffer(ReplaySettings(capacity=1000), FLAT, n_rollout_steps=T, batch_size=8, seed=3)
+    rollout, _ = World(T, has_reset_rows=False, n_envs=3).play(random_ends(np.random.default_rng(0), T, 3))
+    for buffer in (mine, twin):
+        buffer.insert(rollout)
+    for _ in range(5):
+        check_same(mine.sample(8), twin.sample(8))
+
+
+def test_substeps_draw_differently():
+    spaces = dict.fromkeys(("a", "b"), FLAT["0"])
+    buffers = make(spaces)
+    rollout, _ = World(T, has_reset_rows=False, n_envs=3).play(random_ends(np.random.default_rng(0), T, 3))
+    keys = []
+    for key, buffer in buffers.items():
+        (columns,) = rollout.substeps.values()
+        object.__setattr__(rollout, "substeps", {key: columns})
+        buffer.insert(rollout)
+        keys.append(buffer.sample(8).keys.tolist())
+    assert keys[0] != keys[1]
