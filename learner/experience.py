@@ -21,7 +21,7 @@ class Experience:
 
     Attributes:
         batch: What to learn from.
-        env_steps: Environment steps that have come.
+        env_steps: Environment steps that have come, every agent's.
         episodes: Episodes that have ended in them.
         policy_lag: int64, a number each trajectory that has come: newest version less the version that acted.
         waited_s: Seconds spent waiting for the batch.

@@ -16,7 +16,7 @@ class ProgressSnapshot:
     """Progress at one moment.
 
     Attributes:
-        env_steps: Environment steps that have come from the actors.
+        env_steps: Environment steps that have come from the actors, every agent's.
         updates: Updates done.
         seconds: Since the start.
         env_steps_per_second: Over the last seconds.

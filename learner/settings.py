@@ -78,7 +78,8 @@ class LearnerSettings(EnvironmentSettings):
     )
     max_actors: Annotated[int, Field(ge=1, le=4096)] = Field(64, description="Actors that may be connected at once.")
     total_steps: Annotated[int, Field(ge=1)] = Field(
-        20_000_000, description="Environment steps after which training ends."
+        20_000_000,
+        description="Environment steps after which training ends; every agent's count, where there are several.",
     )
     stop_return: float | None = Field(
         None,

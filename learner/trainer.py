@@ -50,7 +50,7 @@ class Schedule:
     """When to do what.
 
     Attributes:
-        total_steps: Environment steps after which training ends.
+        total_steps: Environment steps, those of every agent, after which training ends.
         stop_return: Mean return at which training ends; None: at none.
         updates_per_broadcast: Updates between two policies that are cast.
         log_interval_s: Seconds between two records of metrics.
