@@ -48,7 +48,8 @@ class ReplaySample:
         reward: float32 `[T, B]`; transitions: the sum of gamma^k r_k over the m steps.
         terminated: bool `[T, B]`, nothing follows from this step (the last of the m).
         truncated: bool `[T, B]`, the episode was cut here; the value goes on from the final observation.
-        valid: bool `[T, B]`, false on rows that are no transition.
+        valid: bool `[T, B]`, false on rows that are no transition; those before all transitions of their trajectory may
+            hold anything.
         final_index: int64 `[N, 2]`, rows (t, b) where the final observations belong; for transitions none.
         policy_version: int64 `[B]`, the version that acted; -1 where it is not kept, which it is for rollouts only.
         burn_in: How many of the first rows only warm a recurrent state up.

@@ -24,7 +24,7 @@ from services.errors import ConfigurationError, InvalidInputError, SpacesMismatc
 from services.joining import JoinOffer
 from services.policies import PolicySpec
 from services.replay_client import ReplayClient
-from tests.processes import free_port
+from tests.processes import free_port, running
 from tests.two_substeps import SPACES, TwoSubsteps
 
 T, N_ENVS = 8, 4
@@ -176,6 +176,33 @@ def test_it_learns_from_an_actor_that_dials_in(algorithm: str, changes: dict, tm
     assert learner.summary is not None
     assert learner.summary.updates >= 60
     check_run(settings.run_dir, algorithm)
+
+
+@pytest.mark.slow
+def test_a_replay_buffer_alone_keeps_each_substep_by_itself():
+    address = f"127.0.0.1:{free_port()}"
+    options = ("--spaces-from", "first_actor", "--n-rollout-steps", T, "--replay.capacity", 4000, "--batch-size", 16)
+    with running("learner", "replay", "serve", "--address", address, *options) as server:
+        with LearnerClient(address) as client:
+
+            def filled() -> bool:
+                status = client.status()
+                return status.replay is not None and status.replay.size > 600
+
+            play(address, filled)
+            status = client.status()
+            assert status.replay.capacity == 8000
+            check_replay(address)
+            with (
+                ReplayClient(address, substep_key="scout") as scouts,
+                ReplayClient(address, substep_key="base") as bases,
+            ):
+                assert scouts.info().size > bases.info().size > 0
+                scouts.reset()
+                assert (scouts.info().size, bases.info().size > 0) == (0, True)
+            client.stop()
+        assert server.wait(20) == 0
+        assert "replay buffers: 'scout': 4,000 transitions of " in server.stdout.read()
 
 
 def test_workers_with_a_buffer_say_that_it_is_one():

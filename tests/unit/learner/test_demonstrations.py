@@ -16,6 +16,7 @@ from learner.actors.with_buffer import BaseDistributedWorkersWithBuffer
 from learner.demonstrations import load_demonstrations
 from learner.replay.buffer import ReplayBuffer
 from learner.replay.replay_settings import ReplaySettings
+from learner.replay.substep_buffers import make_buffers
 from learner.replayed_experience import MAX_TRAJECTORIES, ReplayedExperience
 from learner.settings import TrainSettings
 from learner.training_run import load_initial_data, probe_spaces
@@ -32,6 +33,8 @@ from services.recording_codec import RecordingHeader
 from services.rollout_file import RolloutWriter, read_rollouts
 from services.rollouts import Rollout
 from tests.rollout_samples import CARTPOLE_LIKE, make_rollout
+from tests.two_substeps import SPACES as TWO_SUBSTEPS
+from tests.two_substeps import TwoSubsteps
 
 T, BATCH, MIN_SIZE = 4, 16, 40
 RATIO, ERROR_BUFFER = 4.0, 400.0
@@ -231,6 +234,38 @@ class TestWhatIsRefused:
         settings = TrainSettings(initial_data=tmp_path / "demo")
         with pytest.raises(ConfigurationError, match=r"--algorithm impala, .* no replay buffer; expected sac or dqn"):
             load_initial_data(settings, SPACES, None, announce=lambda line: None)
+
+
+class TestSeveralSubsteps:
+    def record(self, path: Path, n_rollouts: int) -> list[Rollout]:
+        policy = RandomPolicy(TWO_SUBSTEPS, seed=0)
+        policy.load(0, {})
+        world = TwoSubsteps(T, 2)
+        rollouts = [world.play(policy) for _ in range(n_rollouts)]
+        with RolloutWriter(path, RecordingHeader(spaces=TWO_SUBSTEPS, n_rollout_steps=T, n_envs=2)) as writer:
+            for rollout in rollouts:
+                writer.append(rollout)
+        return rollouts
+
+    def load(self, path: Path) -> tuple[dict[str, int], list[str]]:
+        settings = TrainSettings(initial_data=path, algorithm="dqn", n_rollout_steps=T)
+        buffers = make_buffers(ReplaySettings(capacity=1000), TWO_SUBSTEPS, n_rollout_steps=T, batch_size=4)
+        said: list[str] = []
+        load_initial_data(settings, TWO_SUBSTEPS, buffers, announce=said.append)
+        return {key: buffer.size for key, buffer in buffers.items()}, said
+
+    def test_each_rollout_enters_the_buffer_of_its_substep(self, tmp_path: Path):
+        rollouts = self.record(tmp_path / "demo", 6)
+        sizes, said = self.load(tmp_path / "demo")
+        assert sizes == {
+            key: sum(rollout.n_env_steps for rollout in rollouts if rollout.substep_key == key) for key in TWO_SUBSTEPS
+        }
+        assert [line.split("; ")[0].rsplit(", ", 1)[1] for line in said] == ["substep 'scout'", "substep 'base'"]
+
+    def test_a_substep_that_is_missing_is_named(self, tmp_path: Path):
+        self.record(tmp_path / "demo", 1)
+        with pytest.raises(ConfigurationError, match="demo, substep 'base' has no rollouts"):
+            self.load(tmp_path / "demo")
 
 
 class TestReplayedExperience:
