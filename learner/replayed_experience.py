@@ -78,6 +78,8 @@ class ReplayedExperience(ExperienceSource):
         self._max_trajectories = min(buffer.max_trajectories for buffer in buffers.values())
         # Those that have yet to let the first batch out.
         self._unfilled: set[str] = set()
+        self._filling = WaitLog()
+        self._started_at = 0.0
         self._policy = policy
         self._batch_size = batch_size
         self._beta = beta
@@ -93,6 +95,7 @@ class ReplayedExperience(ExperienceSource):
         infos = {key: buffer.info() for key, buffer in self.buffers.items()}
         self._unfilled = {key for key, info in infos.items() if info.size < info.limiter.min_size}
         self._policy.set_uniform_exploration(bool(self._unfilled))
+        self._started_at = time.monotonic()
         self.actors.start()
 
     def next(self, learner_device: str, *, progress: float = 0.0) -> Experience:
@@ -112,6 +115,12 @@ class ReplayedExperience(ExperienceSource):
             batch = self._await_batch(learner_device)
         self._unfilled -= batch.substeps.keys()
         self._policy.set_uniform_exploration(bool(self._unfilled))
+        if self._unfilled:
+            seldom = [key for key in self.buffers if key in self._unfilled]
+            self._filling.note(
+                f"the first batch of the substeps {seldom}: until then all actors act at random",
+                time.monotonic() - self._started_at,
+            )
         arrivals, self._arrivals = self._arrivals, _Arrivals()
         return Experience(
             batch=batch,

@@ -1,5 +1,8 @@
 """Off-policy experience of an environment with two substeps: a buffer each, drawn from in turn."""
 
+import logging
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -82,6 +85,22 @@ def test_actors_are_random_until_every_buffer_has_its_minimum():
     first_base = seen.index("base")
     assert first_base > 0, "three scouts fill their buffer before one base does"
     assert uniform == [True] * first_base + [False] * (len(seen) - first_base)
+
+
+def test_a_substep_that_keeps_all_at_random_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO)
+    with make_source(**LIMITED) as source:
+        later = time.monotonic() + 30.0
+        monkeypatch.setattr(time, "monotonic", lambda: later)
+        assert key_of(source.next("cpu")) == "scout"
+        (line,) = (message for message in caplog.messages if "at random" in message)
+        assert line.endswith("the first batch of the substeps ['base']: until then all actors act at random")
+        while key_of(source.next("cpu")) == "scout":
+            pass
+        caplog.clear()
+        later += 100.0
+        source.next("cpu")
+        assert not caplog.messages
 
 
 def test_the_wait_names_the_substeps_and_who_has_its_batch_waits_no_more(monkeypatch: pytest.MonkeyPatch):
