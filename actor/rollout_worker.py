@@ -15,7 +15,7 @@ from actor.policies.action_masks import action_mask_of
 from actor.policies.policy import Policy
 from actor.recording import EpisodeTracker, RolloutColumns
 from actor.statistics.environment import events_in
-from actor.statistics.episode import EpisodeStatsAggregator
+from actor.statistics.firing import listen_to
 from actor.vector.base import LockstepVectorEnv
 from services.errors import ActorFailedError, ConfigurationError
 from services.rollouts import Rollout, SubstepColumns
@@ -88,7 +88,7 @@ class RolloutWorker:
         self._parameters = np.empty((0, 0, 0), dtype=np.float32)
         # of the rollout that is being played
         self._episode_events: dict[tuple[int, int], tuple[EventValue, ...]] = {}
-        self._policy_events = _policy_events(policy)
+        self._policy_events = listen_to(policy.event_sources())
 
     @property
     def env_seeds(self) -> tuple[int, ...]:
@@ -209,17 +209,6 @@ class RolloutWorker:
             columns.record_final_observations(t, infos["final_obs"], self._spaces.observation)
         for b, values in events_in(infos, are_final=not self._has_reset_rows):
             self._episode_events[t, b] = values
-
-
-def _policy_events(policy: Policy) -> EpisodeStatsAggregator | None:
-    """Where a policy's events go; None where it fires none."""
-    sources = policy.event_sources()
-    if not sources:
-        return None
-    aggregator = EpisodeStatsAggregator()
-    for source in sources:
-        source.fire_at(aggregator)
-    return aggregator
 
 
 def _autoreset_mode(vector_env: VectorEnv) -> AutoresetMode:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from actor.environments.structured import ActorId, Turn
 from actor.policies.policy import Policy
+from actor.statistics.firing import listen_to
 from actor.substep_recorder import Rows, SubstepRecorder, index_array
 from actor.vector.structured import StructuredVectorEnv
 from services.errors import ConfigurationError
@@ -79,6 +80,7 @@ class StructuredRolloutWorker:
             for key, substep in spaces.items()
         }
         self._env_seeds = _seeds(env_seed, vector_env.num_envs)
+        self._policy_events = listen_to(policy.event_sources())
         # The turn that each environment is in; none before the first `collect`.
         self._turns: list[Turn] = []
         self._finished: deque[Rollout] = deque()
@@ -122,6 +124,8 @@ class StructuredRolloutWorker:
             if should_stop is not None and should_stop():
                 return False
             actions = self._act(ready)
+            if self._policy_events is not None:
+                self._policy_events.end_step()
             for index in ready:
                 turn = self._vector_env.step(index, actions[index])
                 self._record(index, turn)
@@ -166,9 +170,12 @@ class StructuredRolloutWorker:
     def _record(self, index: int, turn: Turn) -> None:
         for actor, reward in turn.rewards.items():
             self._recorders[actor.substep_key].earn(self._trajectory(index, actor), float(reward))
+        # The environment's events are told once, with the episode of one of its agents.
+        events = turn.events
         for actor, ended in turn.ended.items():
-            recorder = self._recorders[actor.substep_key]
-            recorder.end(self._trajectory(index, actor), ended.observation, truncated=ended.truncated)
+            recorder, trajectory = self._recorders[actor.substep_key], self._trajectory(index, actor)
+            if recorder.end(trajectory, ended.observation, truncated=ended.truncated, events=events):
+                events = ()
 
     def _begin(self, index: int, turn: Turn) -> None:
         for key, recorder in self._recorders.items():
@@ -183,6 +190,7 @@ class StructuredRolloutWorker:
         return index * self._n_agents[actor.substep_key] + actor.agent_index
 
     def _finish(self) -> None:
+        events = self._policy_events.end_episode() if self._policy_events is not None else ()
         for key, recorder in self._recorders.items():
             recorded = recorder.take()
             if recorded.is_empty:
@@ -201,8 +209,10 @@ class StructuredRolloutWorker:
                     final_index=recorded.final_index,
                     episodes=recorded.episodes,
                     env_seeds=tuple(np.repeat(self._env_seeds, self._n_agents[key]).tolist()),
+                    events=events,
                 )
             )
+            events = ()
             self._sequence += 1
 
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from services.rollouts import EpisodeStatistics, Observation, SubstepColumns
 from services.spaces import SubstepSpaces, space_leaves
+from services.statistics import EventValue
 
 # The rows of trajectories, one for each in the same order.
 Rows = NDArray[np.int64]
@@ -124,13 +125,19 @@ class SubstepRecorder:
         self._used[trajectories] += 1
         self._length[trajectories] += 1
 
-    def end(self, trajectory: int, leaves: Observation, *, truncated: bool) -> None:
+    def end(
+        self, trajectory: int, leaves: Observation, *, truncated: bool, events: tuple[EventValue, ...] = ()
+    ) -> bool:
         """Ends an agent's episode.
 
         Args:
             trajectory: Whose.
             leaves: The last it saw, `[...]` for every leaf, as the space says; copied.
             truncated: Whether the episode was cut.
+            events: What its statistics have of the environment's events.
+
+        Returns:
+            Whether there are statistics of it: not where the agent has never acted.
         """
         if self._is_open[trajectory]:
             row = int(self._used[trajectory]) - 1
@@ -138,15 +145,18 @@ class SubstepRecorder:
             self._finals.append(_Final(row, trajectory, {path: np.array(leaf) for path, leaf in leaves.items()}))
             self._store(trajectory, leaves)
             self._complete(trajectory)
-        if self._length[trajectory]:
+        has_acted = bool(self._length[trajectory])
+        if has_acted:
             self._episodes.append(
                 EpisodeStatistics(
                     env_index=trajectory,
                     episode_return=float(self._return[trajectory]),
                     n_steps=int(self._length[trajectory]),
+                    events=events,
                 )
             )
         self._return[trajectory] = self._length[trajectory] = 0
+        return has_acted
 
     def begin(self, first: int, stop: int) -> None:
         """Begins an episode for the trajectories `first` to `stop - 1`."""

@@ -15,7 +15,7 @@ from learner.algorithms.schedules import Schedule
 from learner.batch import Batch
 from learner.experience import Experience, ExperienceSource
 from learner.replay.batches import to_batch
-from learner.replay.buffer import ReplayInfo
+from learner.replay.buffer_info import ReplayInfo
 from learner.replay.served import replay_status
 from learner.replay.substep_buffers import SubstepBuffers
 from learner.wait_log import WaitLog

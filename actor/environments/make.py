@@ -225,9 +225,9 @@ def _make_sync(first: gymnasium.Env[Any, Any], env_factory: EnvFactory, n_envs: 
     envs = [with_event_statistics(first)]
     try:
         for index in range(1, n_envs):
-            env = cast(gymnasium.Env[Any, Any], env_factory())
-            _check_alike(first, env, index)
-            envs.append(with_event_statistics(env))
+            envs.append(cast(gymnasium.Env[Any, Any], env_factory()))
+            _check_alike(first, envs[index], index)
+            envs[index] = with_event_statistics(envs[index])
         # SyncVectorEnv takes only factories; these return what has been made and compared already.
         return SyncVectorEnv(
             [functools.partial(_same, env) for env in envs], copy=False, autoreset_mode=AutoresetMode.SAME_STEP

@@ -5,10 +5,11 @@ Terry et al. 2021, "PettingZoo: Gym for Multi-Agent Reinforcement Learning", htt
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from actor.environments.structured import ActorId, Ended, StructuredEnv, Turn
+from actor.statistics.environment import wrapped_layers
 from services.errors import ConfigurationError
 from services.spaces import EnvironmentSpaces, SubstepSpaces
 
@@ -81,6 +82,11 @@ class SimultaneousAgentsEnv(StructuredEnv):
             infos=self._by_actor(infos),
         )
 
+    def layers(self) -> Iterator[object]:
+        """Itself, the environment's wrappers, and the environment."""
+        yield self
+        yield from wrapped_layers(self._env)
+
     def close(self) -> None:
         """Closes the environment."""
         self._env.close()
@@ -117,6 +123,11 @@ class TurnTakingAgentsEnv(StructuredEnv):
         (action,) = actions.values()
         self._env.step(action)
         return self._next_turn()
+
+    def layers(self) -> Iterator[object]:
+        """Itself, the environment's wrappers, and the environment."""
+        yield self
+        yield from wrapped_layers(self._env)
 
     def close(self) -> None:
         """Closes the environment."""

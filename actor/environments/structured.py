@@ -1,13 +1,15 @@
 """Structured environments: several agents, who act in turns, at once, or in several ways."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import gymnasium
 
+from actor.statistics.environment import wrapped_layers
 from services.spaces import FLAT_SUBSTEP, EnvironmentSpaces, NestedObservation, SubstepSpaces
+from services.statistics import EventValue
 
 
 class ActorId(NamedTuple):
@@ -45,12 +47,15 @@ class Turn:
             action, until it sees something again. Those that are left out have earned nothing.
         ended: Agents for whom the episode has ended in this turn. They do not act again before a reset.
         infos: What else the environment has to say of an agent.
+        events: What came of the events that were fired in an episode that is over. Not the environment's to fill in:
+            whoever steps it listens to them.
     """
 
     observations: Mapping[ActorId, NestedObservation]
     rewards: Mapping[ActorId, float] = field(default_factory=dict)
     ended: Mapping[ActorId, Ended] = field(default_factory=dict)
     infos: Mapping[ActorId, Mapping[str, Any]] = field(default_factory=dict)
+    events: tuple[EventValue, ...] = ()
 
 
 class StructuredEnv(ABC):
@@ -96,6 +101,10 @@ class StructuredEnv(ABC):
             The next turn.
         """
 
+    def layers(self) -> Iterator[object]:
+        """Itself and what it is made of, from the outside in: who of them is a `FiresEvents` is listened to."""
+        yield self
+
     def close(self) -> None:  # noqa: B027  # most have nothing to close
         """Frees what it holds; calling it again does nothing."""
 
@@ -128,6 +137,11 @@ class SingleAgentEnv(StructuredEnv):
             ended={self.ACTOR: Ended(observation=observation, truncated=not terminated)} if ends else {},
             infos={self.ACTOR: info},
         )
+
+    def layers(self) -> Iterator[object]:
+        """Itself, the environment's wrappers, and the environment."""
+        yield self
+        yield from wrapped_layers(self._env)
 
     def close(self) -> None:
         """Closes the environment."""

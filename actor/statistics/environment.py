@@ -6,7 +6,7 @@ from typing import Any, Final
 import gymnasium
 
 from actor.statistics.episode import EpisodeStatsAggregator
-from actor.statistics.firing import FiresEvents
+from actor.statistics.firing import FiresEvents, listen_to
 from services.statistics import EventValue
 
 # Where in the info of an episode's last step its values are: a tuple of `EventValue`.
@@ -27,14 +27,11 @@ def with_event_statistics(env: _Environment) -> _Environment:
     Raises:
         StatisticsError: Two of its events have one name.
     """
-    layers = list(_layers(env))
-    sources = [layer for layer in layers if isinstance(layer, FiresEvents)]
-    if not sources or any(isinstance(layer, EventStatistics) for layer in layers):
+    layers = list(wrapped_layers(env))
+    if any(isinstance(layer, EventStatistics) for layer in layers):
         return env
-    aggregator = EpisodeStatsAggregator()
-    for source in reversed(sources):
-        source.fire_at(aggregator)
-    return EventStatistics(env, aggregator)
+    aggregator = listen_to([layer for layer in reversed(layers) if isinstance(layer, FiresEvents)])
+    return env if aggregator is None else EventStatistics(env, aggregator)
 
 
 class EventStatistics(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -86,8 +83,9 @@ def events_in(infos: dict[str, Any], *, are_final: bool) -> Iterator[tuple[int, 
             yield index, told[EVENTS_KEY][index]
 
 
-def _layers(env: _Environment) -> Iterator[_Environment]:
-    yield env
-    while isinstance(env, gymnasium.Wrapper):
-        env = env.env
+def wrapped_layers(env: object) -> Iterator[object]:
+    """An environment and what it is wrapped around, from the outside in, as gymnasium and PettingZoo have it."""
+    while env is not None:
         yield env
+        attributes = getattr(env, "__dict__", {})
+        env = attributes.get("env", attributes.get("aec_env"))

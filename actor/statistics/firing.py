@@ -1,6 +1,6 @@
 """Firing events: the mix-in of environments, wrappers, policies and networks that do."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 from actor.statistics.declarations import events_of
@@ -49,6 +49,26 @@ class FiresEvents:
             StatisticsError: Two events have one name.
         """
         _source_of(self).attach(aggregator)
+
+
+def listen_to(sources: Sequence[FiresEvents]) -> EpisodeStatsAggregator | None:
+    """Leads the events of several sources to one aggregator.
+
+    Args:
+        sources: Whoever fires.
+
+    Returns:
+        The aggregator; None where there is no source.
+
+    Raises:
+        StatisticsError: Two of their events have one name.
+    """
+    if not sources:
+        return None
+    aggregator = EpisodeStatsAggregator()
+    for source in sources:
+        source.fire_at(aggregator)
+    return aggregator
 
 
 class EventFirer:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from actor.environments.failures import EnvironmentFailedError, FailureReport
 from actor.environments.structured import ActorId, Ended, StructuredEnv, Turn
 from actor.policies.action_masks import ACTION_MASK, action_mask_of
+from actor.statistics.firing import FiresEvents, listen_to
 from services.errors import ConfigurationError
 from services.rollouts import Observation
 from services.spaces import (
@@ -21,6 +22,7 @@ from services.spaces import (
     flatten_observation,
     space_leaves,
 )
+from services.statistics import EventValue
 
 
 class StructuredVectorEnv:
@@ -61,6 +63,10 @@ class StructuredVectorEnv:
         # Who has acted in this episode, and has not ended; who has ended.
         self._alive: list[set[ActorId]] = [set() for _ in self._envs]
         self._ended: list[set[ActorId]] = [set() for _ in self._envs]
+        self._aggregators = [
+            listen_to([layer for layer in reversed(list(env.layers())) if isinstance(layer, FiresEvents)])
+            for env in self._envs
+        ]
         self._actor_rewards = np.zeros((len(self.actors), self.num_envs), np.float32)
 
     @property
@@ -81,6 +87,9 @@ class StructuredVectorEnv:
         if seed is not None:
             self._seeds[index] = seed
         self._alive[index], self._ended[index] = set(), set()
+        aggregator = self._aggregators[index]
+        if aggregator is not None:
+            aggregator.clear()
         return self._asked(index, "reset", lambda: self._envs[index].reset(seed=seed))
 
     def step(self, index: int, actions: Mapping[ActorId, Any]) -> Turn:
@@ -117,6 +126,7 @@ class StructuredVectorEnv:
                     for actor, end in turn.ended.items()
                 },
                 infos=turn.infos,
+                events=self._end_step(index, is_last=not turn.observations),
             )
         except Exception as error:
             seed = self._seeds[index]
@@ -126,6 +136,16 @@ class StructuredVectorEnv:
         for actor, reward in turn.rewards.items():
             self._actor_rewards[self._numbers[actor], index] = reward
         return turn
+
+    def _end_step(self, index: int, *, is_last: bool) -> tuple[EventValue, ...]:
+        """Tells whoever listens to the events of an environment; returns what came of those of an episode."""
+        aggregator = self._aggregators[index]
+        if aggregator is None:
+            return ()
+        if is_last:
+            return aggregator.end_episode()
+        aggregator.end_step()
+        return ()
 
     def _check(self, index: int, turn: Turn) -> None:
         """Refuses a turn that cannot be recorded."""

@@ -8,13 +8,16 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mpe2 import simple_spread_v3
 
 from actor.environments.failures import EnvironmentFailedError
+from actor.environments.pettingzoo_env import adapt_pettingzoo
 from actor.environments.structured import ActorId, Ended, SingleAgentEnv, StructuredEnv, Turn
 from actor.policies.policy import make_policy
 from actor.policies.random_policy import RandomPolicy
 from actor.policies.torch_policy import TorchPolicy
 from actor.rollout_worker import RolloutWorker
+from actor.statistics.firing import FiresEvents
 from actor.structured_rollout_worker import StructuredRolloutWorker
 from actor.vector.structured import StructuredVectorEnv
 from services.errors import ConfigurationError, NotReadyError
@@ -23,6 +26,7 @@ from services.rollout_assembler import RolloutAssembler
 from services.rollout_codec import RolloutEncoder
 from services.rollout_service import parse_request
 from services.spaces import SubstepSpaces
+from tests.event_environments import StepEvents
 from tests.unit.actor.structured_environments import (
     ACTORS,
     SPACES,
@@ -352,3 +356,46 @@ def test_a_gymnasium_environment_is_one_with_one_agent():
         np.testing.assert_allclose(mine.log_prob, theirs.log_prob, rtol=1e-5)
         for name in ("observation", "last_observation", "final_observation"):
             np.testing.assert_array_equal(getattr(mine, name)[""], getattr(theirs, name)[""])
+
+
+class FiringGame(FiresEvents, ScriptedEnv):
+    """Fires its turn's number in every turn."""
+
+    def step(self, actions):
+        turn = super().step(actions)
+        self.events(StepEvents).step_made("any", float(self._turn))
+        return turn
+
+
+def test_events_of_an_episode_are_told_once():
+    """Three agents end in an episode of three turns, in two substeps: the events are with one of them."""
+    worker = worker_of(FiringGame([alternating(3)]), n_steps=4)
+    episodes = [episode for rollout in (worker.collect() for _ in range(8)) for episode in rollout.episodes]
+    told = [episode.events for episode in episodes if episode.events]
+    assert len(episodes) >= 6
+    assert abs(len(told) - len(episodes) / 3) < 1
+    totals = [value.value for value in told[0] if value.statistic.name == "total"]
+    assert totals == [1 + 2 + 3]
+
+
+class FiringMoves(FiresEvents, RandomPolicy):
+    def act(self, observation, **arguments):
+        self.events(StepEvents).step_made("any", 1.0)
+        return super().act(observation, **arguments)
+
+
+def test_events_of_a_policy_are_told_once_for_all_rollouts_of_a_round():
+    policy = FiringMoves(SPACES, seed=0)
+    policy.load(1, {})
+    worker = worker_of(ScriptedEnv([alternating(50)]), n_steps=4, policy=policy)
+    first, second = worker.collect(), worker.collect()
+    assert first.events
+    assert not second.events
+
+
+def test_wrapped_environments_are_listened_to_as_well():
+    layers = list(SingleAgentEnv(gymnasium.make("CartPole-v1")).layers())
+    assert type(layers[0]) is SingleAgentEnv
+    assert layers[-1] is layers[1].unwrapped
+    game = adapt_pettingzoo(simple_spread_v3.parallel_env())
+    assert type(list(game.layers())[-1]).__name__ == "raw_env"
