@@ -60,9 +60,11 @@ def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
     """Plays until `stop` is set or training has ended.
 
     Raises:
-        ConfigurationError: The environment cannot be made as the settings say.
+        ConfigurationError: The environment cannot be made as the settings say, or what is to protect the connection
+            cannot be used.
         RollcastError: The learner refused, or was lost for good.
     """
+    security = settings.client_security()
     limit_threads(settings.torch_threads)
     reuse_large_buffers()
     heartbeat = Heartbeat(Path(settings.heartbeat_file) if settings.heartbeat_file else None)
@@ -80,6 +82,7 @@ def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
         connection = LearnerConnection(
             settings.learner_address,
             offer,
+            security=security,
             connect_timeout_s=settings.connect_timeout_s,
             reconnect_timeout_s=settings.reconnect_timeout_s,
             on_contact=heartbeat.beat,

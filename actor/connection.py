@@ -19,6 +19,7 @@ from services.joining import JoinAgreement, JoinOffer
 from services.policies import PolicyState
 from services.rollout_uplink import RolloutUplink
 from services.rollouts import ActorFailure, Rollout
+from services.security import PLAIN_CLIENT, ClientSecurity
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ class LearnerConnection:
     Args:
         address: The learner, `host:port` or `unix:/path`.
         offer: Who wants to act.
+        security: Certificates and token; their files are read again at every reconnect.
         connect_timeout_s: How long the first join may take, in seconds.
         reconnect_timeout_s: How long a lost learner is waited for, in seconds.
         stop: Ends every wait for the learner.
@@ -51,6 +53,7 @@ class LearnerConnection:
         address: str,
         offer: JoinOffer,
         *,
+        security: ClientSecurity = PLAIN_CLIENT,
         connect_timeout_s: float = 60.0,
         reconnect_timeout_s: float = 600.0,
         stop: threading.Event | None = None,
@@ -58,6 +61,7 @@ class LearnerConnection:
     ) -> None:
         self._address = address
         self._offer = offer
+        self._security = security
         self._connect_timeout_s = connect_timeout_s
         self._reconnect_timeout_s = reconnect_timeout_s
         self._on_contact = on_contact
@@ -215,7 +219,7 @@ class LearnerConnection:
         for attempt, delay_s in zip(itertools.count(1), backoff_delays()):
             if self._closing.is_set() or self._stop.is_set():
                 return None
-            client = LearnerClient(self._address, timeout_s=10.0)
+            client = LearnerClient(self._address, timeout_s=10.0, security=self._security)
             try:
                 agreement = client.join(self._current_offer())
             except RETRYABLE as error:

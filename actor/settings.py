@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from services.security_settings import ClientSecuritySettings
 from services.settings import EntryPointKwargs, ProcessSettings
 
 # As services.joining.MAX_ENVS_PER_ACTOR, whose module would load gymnasium for every --help.
@@ -42,7 +43,7 @@ class ActingSettings(EnvironmentSettings):
     )
 
 
-class ActorSettings(ActingSettings):
+class ActorSettings(ActingSettings, ClientSecuritySettings):
     """Steps environments with the newest policy and streams the rollouts to a learner."""
 
     learner_address: str = Field("localhost:50051", description="Where the learner listens: host:port or unix:/path.")

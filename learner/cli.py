@@ -20,6 +20,7 @@ commands:
   status     show how a learner stands
   evaluate   play episodes with the policy of a run
   record     play rollouts into a file: demonstrations, to fill a replay buffer with
+  certs      make certificates and tokens for a learner and its clients, for development
   replay     serve: a replay buffer alone, filled by actors, for a learner of one's own
 
 `rollcast COMMAND --help` explains every setting. Each can be given on the command line, as ROLLCAST_<NAME> in the
@@ -133,6 +134,15 @@ def _record(arguments: list[str]) -> int:
     return record(settings, Console())
 
 
+def _certs(arguments: list[str]) -> int:
+    from rich.console import Console
+
+    from learner.commands.certs import certs
+    from learner.settings import CertsSettings
+
+    return certs(CertsSettings.from_command_line("rollcast certs", arguments), Console())
+
+
 def _replay(arguments: list[str]) -> int:
     what, *rest = arguments or ["nothing"]
     if what in ("-h", "--help"):
@@ -156,6 +166,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "status": _status,
     "evaluate": _evaluate,
     "record": _record,
+    "certs": _certs,
     "replay": _replay,
 }
 

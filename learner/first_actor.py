@@ -7,6 +7,7 @@ from typing import NoReturn
 from services.errors import CollectTimeoutError, NotReadyError, RefusedError
 from services.joining import JoinOffer
 from services.rollouts import Observation
+from services.security import PLAIN_SERVER, ServerSecurity
 from services.server import make_server
 from services.spaces import EnvironmentSpaces
 from services.status import ActorInfo, LearnerStatus, Phase
@@ -17,7 +18,9 @@ from services.weights import EncodedPolicy
 _GRACE_S = 0.2
 
 
-def spaces_of_first_actor(address: str, *, max_actors: int, timeout_s: float) -> EnvironmentSpaces:
+def spaces_of_first_actor(
+    address: str, *, max_actors: int, timeout_s: float, security: ServerSecurity = PLAIN_SERVER
+) -> EnvironmentSpaces:
     """Serves at the address until an actor has joined, and returns the spaces it offered.
 
     Actors are told to come back in a moment: by then the learner proper serves there.
@@ -26,13 +29,16 @@ def spaces_of_first_actor(address: str, *, max_actors: int, timeout_s: float) ->
         address: Where the learner will listen.
         max_actors: As for the learner.
         timeout_s: How long to wait, in seconds.
+        security: As for the learner.
 
     Raises:
         AddressInUseError: Somebody else serves the address.
         CollectTimeoutError: No actor came.
     """
     reception = _Reception()
-    server = make_server(address, sink=reception, source=reception, control=reception, max_actors=max_actors)
+    server = make_server(
+        address, sink=reception, source=reception, control=reception, max_actors=max_actors, security=security
+    )
     server.start()
     try:
         offer = reception.wait_for_offer(timeout_s)

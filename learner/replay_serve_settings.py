@@ -8,9 +8,10 @@ from pydantic import Field, field_validator
 from actor.settings import EnvironmentSettings, EnvsPerActor
 from learner.replay.replay_settings import ReplaySettings
 from learner.settings import LogLevel
+from services.security_settings import ServerSecuritySettings
 
 
-class ReplayServeSettings(EnvironmentSettings):
+class ReplayServeSettings(EnvironmentSettings, ServerSecuritySettings):
     """Serves a replay buffer alone: actors fill it, acting at random, and learners elsewhere draw from it."""
 
     address: str = Field(

@@ -14,12 +14,13 @@ from learner.algorithms.impala_settings import ImpalaSettings
 from learner.algorithms.sac_settings import SacSettings
 from learner.replay.replay_settings import ReplaySettings
 from services.policies import Activation
+from services.security_settings import ClientSecuritySettings, ServerSecuritySettings
 from services.settings import EntryPointKwargs, ProcessSettings
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 
-class LearnerSettings(EnvironmentSettings):
+class LearnerSettings(EnvironmentSettings, ServerSecuritySettings):
     """How to learn: shared by `train` and `learner`."""
 
     address: str = Field(
@@ -149,7 +150,7 @@ class TrainSettings(ActingSettings, LearnerSettings):
     )
 
 
-class StatusSettings(ProcessSettings):
+class StatusSettings(ClientSecuritySettings):
     """Shows how a learner stands, over its gRPC API."""
 
     address: str = Field("localhost:50051", description="Where the learner listens: host:port or unix:/path.")
@@ -157,6 +158,18 @@ class StatusSettings(ProcessSettings):
     actors: bool = Field(False, description="List the actors, too.")
     json_output: bool = Field(False, description="Print JSON instead of a table.")
     timeout_s: Annotated[float, Field(gt=0)] = Field(5.0, description="How long to wait for an answer, in seconds.")
+
+
+class CertsSettings(ProcessSettings):
+    """Makes a development authority, and certificates and tokens for a learner and its clients, in a folder."""
+
+    directory: CliPositionalArg[Path] = Field(description="The folder; nothing in it is overwritten.")
+    host: tuple[str, ...] = Field(
+        (),
+        description="A further name or number that clients reach the learner by, besides localhost and the loopback; "
+        "may be given several times.",
+    )
+    days: Annotated[float, Field(gt=0, le=3650)] = Field(365.0, description="How long they are in force.")
 
 
 class EvaluateSettings(ProcessSettings):

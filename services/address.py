@@ -1,5 +1,6 @@
 """Where a learner is served: "host:port" or "unix:/path"."""
 
+import ipaddress
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,19 @@ class Address:
     host: str = ""
     port: int = 0
     path: Path | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach it: a unix socket, `localhost`, or a number of the loopback.
+
+        Another name is not looked up: what it stands for may change.
+        """
+        if self.path is not None or self.host.lower() == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
 
 
 def parse_address(text: str) -> Address:

@@ -5,6 +5,9 @@ from typing import Final
 import grpc
 
 from services.address import parse_address
+from services.bearer import BearerInterceptor
+from services.credentials import channel_credentials
+from services.security import PLAIN_CLIENT, ClientSecurity
 
 # The default of gRPC, made explicit: whole rollouts and policy chunks stay well below it.
 MAX_MESSAGE_BYTES: Final = 4 << 20
@@ -32,21 +35,29 @@ _OPTIONS: Final[tuple[tuple[str, int], ...]] = (
 )
 
 
-def make_channel(address: str) -> grpc.Channel:
+def make_channel(address: str, security: ClientSecurity = PLAIN_CLIENT) -> grpc.Channel:
     """Makes a channel; it connects when it is first used.
 
     Args:
         address: "host:port" or "unix:/path".
+        security: Certificates and token, whose files are read now; a unix socket uses neither.
 
     Returns:
         The channel; close it.
 
     Raises:
-        ConfigurationError: The address is malformed.
+        ConfigurationError: The address is malformed, a file cannot be used, or a token would travel in the open.
     """
     options: list[tuple[str, int | str]] = list(_OPTIONS)
     parsed = parse_address(address)
     if parsed.path is not None:
         # gRPC would send the percent-encoded path as :authority, which other languages' servers refuse.
         options.append(("grpc.default_authority", "localhost"))
-    return grpc.insecure_channel(parsed.text, options=options)
+        return grpc.insecure_channel(parsed.text, options=options)
+    token = security.token_for(address)
+    credentials = channel_credentials(security)
+    if credentials is None:
+        channel = grpc.insecure_channel(parsed.text, options=options)
+    else:
+        channel = grpc.secure_channel(parsed.text, credentials, options=options)
+    return channel if token is None else grpc.intercept_channel(channel, BearerInterceptor(token))

@@ -25,6 +25,7 @@ from services.policies import PolicyState
 from services.policy_subscription import PolicySubscription
 from services.rollout_uplink import RolloutUplink
 from services.rollouts import Observation
+from services.security import PLAIN_CLIENT, ClientSecurity
 from services.spaces import FLAT_SUBSTEP
 from services.status import ActorInfo, LearnerStatus
 from services.status_codec import actor_from_proto, status_from_proto
@@ -51,15 +52,16 @@ class LearnerClient:
     Args:
         address: "host:port" or "unix:/path".
         timeout_s: Deadline of every unary call, in seconds; get_policy and save_checkpoint have 30 and 60 at least.
+        security: Certificates and token.
 
     Raises:
-        ConfigurationError: The address is malformed.
+        ConfigurationError: The address is malformed, or a file of `security` cannot be used.
     """
 
-    def __init__(self, address: str, *, timeout_s: float = 10.0) -> None:
+    def __init__(self, address: str, *, timeout_s: float = 10.0, security: ClientSecurity = PLAIN_CLIENT) -> None:
         self.address = address
         self._timeout_s = timeout_s
-        self._channel = make_channel(address)
+        self._channel = make_channel(address, security)
         self._rollouts = rollout_pb2_grpc.RolloutServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._policies = policy_pb2_grpc.PolicyServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._learner = learner_pb2_grpc.LearnerServiceStub(self._channel)  # type: ignore[no-untyped-call]

@@ -1,5 +1,6 @@
 """From error to status and back: one table, and the error's class in a google.rpc.ErrorInfo."""
 
+import re
 from typing import Final
 
 import grpc
@@ -28,6 +29,8 @@ STATUS_CODES: Final[dict[type[RollcastError], grpc.StatusCode]] = {
     errors.UnknownActorError: grpc.StatusCode.NOT_FOUND,
     errors.DuplicateSequenceError: grpc.StatusCode.ALREADY_EXISTS,
     errors.ActorReplacedError: grpc.StatusCode.ABORTED,
+    errors.UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
+    errors.PermissionDeniedError: grpc.StatusCode.PERMISSION_DENIED,
     errors.LimitExceededError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.NotReadyError: grpc.StatusCode.UNAVAILABLE,
     errors.RefusedError: grpc.StatusCode.FAILED_PRECONDITION,
@@ -41,6 +44,9 @@ STATUS_CODES: Final[dict[type[RollcastError], grpc.StatusCode]] = {
     errors.StatisticsError: grpc.StatusCode.NOT_FOUND,
 }
 
+# What gRPC says where it got through to somebody, and TLS failed.
+_HANDSHAKE: Final = re.compile(r"handshake|SSL|TLS|certificate|verification", re.IGNORECASE)
+
 _CLASS_BY_NAME: Final = {error_class.__name__: error_class for error_class in STATUS_CODES}
 
 # What a status without our detail means: it comes from gRPC itself, a proxy, or a server that is not rollcast.
@@ -51,6 +57,8 @@ _CLASS_BY_BARE_CODE: Final[dict[grpc.StatusCode, type[RollcastError]]] = {
     grpc.StatusCode.NOT_FOUND: errors.UnknownActorError,
     grpc.StatusCode.ALREADY_EXISTS: errors.DuplicateSequenceError,
     grpc.StatusCode.ABORTED: errors.ActorReplacedError,
+    grpc.StatusCode.UNAUTHENTICATED: errors.UnauthenticatedError,
+    grpc.StatusCode.PERMISSION_DENIED: errors.PermissionDeniedError,
     grpc.StatusCode.RESOURCE_EXHAUSTED: errors.LimitExceededError,
     grpc.StatusCode.UNIMPLEMENTED: errors.ProtocolMismatchError,
 }
@@ -117,12 +125,22 @@ def error_from_rpc(rpc_error: grpc.RpcError, target: str) -> RollcastError:
             "with backoff"
         )
     if code is grpc.StatusCode.UNAVAILABLE:
-        return errors.LearnerUnreachableError(
-            f"no learner answers at {target} ({details}); expected a rollcast learner there; start one with "
-            "`rollcast learner`, or correct the address"
-        )
+        return _unreachable(details, target)
     bare_class = _CLASS_BY_BARE_CODE.get(code, RollcastError)
     return bare_class(f"the learner at {target} answered {code.name}: {details}")
+
+
+def _unreachable(details: str, target: str) -> errors.LearnerUnreachableError:
+    if _HANDSHAKE.search(details):
+        return errors.LearnerUnreachableError(
+            f"the learner at {target} and this client do not trust each other ({details}); expected TLS on both sides "
+            "with certificates that are in force, name this address and come from authorities that the other side "
+            "knows; check --tls-ca, --tls-cert and --tls-key here, --tls-cert and --tls-client-ca there"
+        )
+    return errors.LearnerUnreachableError(
+        f"no learner answers at {target} ({details}); expected a rollcast learner there; start one with "
+        "`rollcast learner`, or correct the address"
+    )
 
 
 def _class_from_trailer(call: grpc.Call) -> type[RollcastError] | None:

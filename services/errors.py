@@ -12,6 +12,8 @@
     ├── UnknownActorError            a stream of an actor that has not joined
     ├── DuplicateSequenceError       a rollout sent twice on one stream
     ├── ActorReplacedError           another process has joined under the same name
+    ├── UnauthenticatedError         a call without a token, or with one that is nobody's
+    ├── PermissionDeniedError        a call that the token's role may not make
     ├── LimitExceededError           a declared limit: message, rollout, actors, credits
     ├── NotReadyError                not now: starting, stopping, no policy yet
     ├── RefusedError                 not in this state of the run: pause after the end, checkpoint without run directory
@@ -76,6 +78,14 @@ class DuplicateSequenceError(RollcastError):
 
 class ActorReplacedError(RollcastError):
     """Another process has joined under the same name."""
+
+
+class UnauthenticatedError(RollcastError):
+    """A call without a token, or with one that is nobody's."""
+
+
+class PermissionDeniedError(RollcastError):
+    """A call that the role of its token may not make."""
 
 
 class LimitExceededError(RollcastError):

@@ -14,6 +14,7 @@ from services.error_status import error_from_rpc
 from services.replay import ReplayBatch, ReplayInfo
 from services.replay_batch_assembler import BatchAssembler
 from services.replay_codec import replay_info_from_proto
+from services.security import PLAIN_CLIENT, ClientSecurity
 from services.tensors import fill_tensor
 
 
@@ -31,16 +32,19 @@ class ReplayClient:
         address: "host:port" or "unix:/path".
         timeout_s: Deadline of every unary call, in seconds.
         substep_key: Whose buffer, where an environment has several substeps; empty: the only one.
+        security: Certificates and token.
 
     Raises:
-        ConfigurationError: The address is malformed.
+        ConfigurationError: The address is malformed, or a file of `security` cannot be used.
     """
 
-    def __init__(self, address: str, *, timeout_s: float = 10.0, substep_key: str = "") -> None:
+    def __init__(
+        self, address: str, *, timeout_s: float = 10.0, substep_key: str = "", security: ClientSecurity = PLAIN_CLIENT
+    ) -> None:
         self.address = address
         self._substep_key = substep_key
         self._timeout_s = timeout_s
-        self._channel = make_channel(address)
+        self._channel = make_channel(address, security)
         self._replay = replay_pb2_grpc.ReplayServiceStub(self._channel)  # type: ignore[no-untyped-call]
         # without a deserialiser: the bytes of tensors stay where they are
         self._sample: Any = self._channel.unary_stream(

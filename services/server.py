@@ -1,6 +1,7 @@
 """The learner's gRPC server: threads, options, health, reflection, and a clear error for an address it cannot have."""
 
 import contextlib
+import functools
 import logging
 import threading
 from collections.abc import Mapping, Sequence
@@ -19,14 +20,17 @@ from rollcast.v1 import (
 )
 
 from services.address import Address, parse_address
+from services.authorization import AuthorizationInterceptor
 from services.binding import check_bindable
 from services.channel import KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOUT_MS, MAX_MESSAGE_BYTES
+from services.credentials import server_credentials
 from services.errors import AddressInUseError, ConfigurationError, NotReadyError
 from services.interceptors import ErrorInterceptor
 from services.learner_service import LearnerControl, LearnerServicer
 from services.policy_service import PolicyServicer, PolicySource, add_policy_service
 from services.replay_service import ReplayServicer, ReplaySource, add_replay_service
 from services.rollout_service import RolloutServicer, RolloutSink, add_rollout_service
+from services.security import PLAIN_SERVER, ServerSecurity
 from services.stream_gate import StreamGate
 
 _log = logging.getLogger(__name__)
@@ -73,6 +77,7 @@ class LearnerServer:
         gate: Counts its streams.
         health_servicer: Its health.
         services: The names it answers for, the empty one for the whole server included.
+        security: What it asks of clients that come over TCP.
     """
 
     def __init__(
@@ -84,6 +89,7 @@ class LearnerServer:
         gate: StreamGate,
         health_servicer: health.HealthServicer,
         services: Sequence[str] = _SERVICES,
+        security: ServerSecurity = PLAIN_SERVER,
     ) -> None:
         self._address = address
         self._server = server
@@ -91,6 +97,7 @@ class LearnerServer:
         self._gate = gate
         self._health = health_servicer
         self._services = tuple(services)
+        self._security = security
         self._port: int | None = None
         self._socket_inode: int | None = None
 
@@ -122,11 +129,17 @@ class LearnerServer:
 
         Raises:
             AddressInUseError: Somebody else serves the address.
-            ConfigurationError: The address cannot be taken for another reason.
+            ConfigurationError: The address cannot be taken for another reason, or the files of TLS cannot be used.
         """
         check_bindable(self._address)
+        # who may open a unix socket is decided by the modes of files
+        tls = None if self._address.path is not None else self._security.tls
+        credentials = None if tls is None else server_credentials(tls)
         try:
-            port = self._server.add_insecure_port(self._address.text)
+            if credentials is None:
+                port = self._server.add_insecure_port(self._address.text)
+            else:
+                port = self._server.add_secure_port(self._address.text, credentials)
         except RuntimeError as error:
             raise AddressInUseError(
                 f"the address {self._address.text!r} could not be bound: {error}; expected it to be free; "
@@ -137,6 +150,8 @@ class LearnerServer:
             self._socket_inode = self._address.path.lstat().st_ino
         self._port = port if self._address.path is None else 0
         self._server.start()
+        if tls is None and not self._address.is_local:
+            _warn_of_open_door(self.address, self._security.tokens is not None)
         for service in self._services:
             self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
 
@@ -171,6 +186,15 @@ class LearnerServer:
                 path.unlink()
 
 
+@functools.cache  # once a process for each address: a learner that waits for its first actor serves there twice
+def _warn_of_open_door(address: str, has_tokens: bool) -> None:
+    _log.warning(
+        "%s is served without TLS: whoever is on the way can read everything, %s",
+        address,
+        "the tokens included" if has_tokens else "and whoever reaches it can join, steer and stop the learner",
+    )
+
+
 def make_server(
     address: str,
     *,
@@ -180,6 +204,7 @@ def make_server(
     replay: Mapping[str, ReplaySource] | None = None,
     max_actors: int = 64,
     max_rollout_bytes: int | None = None,
+    security: ServerSecurity = PLAIN_SERVER,
 ) -> LearnerServer:
     """Makes a learner's server with all its services, health and reflection; it serves once it is started.
 
@@ -192,22 +217,26 @@ def make_server(
         max_actors: How many actors may be connected at once; the pool has `2 * max_actors + 16` threads, made when
             they are needed.
         max_rollout_bytes: The largest rollout to accept; None: what spaces, T and B amount to.
+        security: What it asks of clients that come over TCP; a unix socket is for whoever may open it.
 
     Returns:
         The server.
 
     Raises:
-        ConfigurationError: The address is malformed, or `max_actors` below 1.
+        ConfigurationError: The address is malformed, or open to other machines without TLS and `insecure`; or
+            `max_actors` is below 1.
     """
     parsed = parse_address(address)
+    security.check_address(address)
     if max_actors < 1:
         raise ConfigurationError(f"max_actors is {max_actors}; expected at least 1; raise it")
     n_threads = 2 * max_actors + _SPARE_THREADS
     gate = StreamGate(n_threads - _SPARE_THREADS // 2)
     executor = ThreadPoolExecutor(max_workers=n_threads, thread_name_prefix="rollcast-rpc")
-    server = grpc.server(
-        executor, interceptors=[ErrorInterceptor()], options=_OPTIONS, maximum_concurrent_rpcs=n_threads
-    )
+    interceptors: list[grpc.ServerInterceptor] = [ErrorInterceptor()]  # type: ignore[type-arg]  # in the stubs only
+    if security.tokens is not None and parsed.path is None:
+        interceptors.insert(0, AuthorizationInterceptor(security.tokens))
+    server = grpc.server(executor, interceptors=interceptors, options=_OPTIONS, maximum_concurrent_rpcs=n_threads)
     add_rollout_service(RolloutServicer(sink, gate, max_rollout_bytes=max_rollout_bytes), server)
     add_policy_service(PolicyServicer(source, gate), server)
     learner_pb2_grpc.add_LearnerServiceServicer_to_server(LearnerServicer(control, gate), server)  # type: ignore[no-untyped-call]
@@ -221,5 +250,11 @@ def make_server(
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     reflection.enable_server_reflection((*services[1:], health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     return LearnerServer(
-        parsed, server=server, executor=executor, gate=gate, health_servicer=health_servicer, services=services
+        parsed,
+        server=server,
+        executor=executor,
+        gate=gate,
+        health_servicer=health_servicer,
+        services=services,
+        security=security,
     )

@@ -134,7 +134,9 @@ def describe_validation_error(error: ValidationError, arguments: Sequence[str] =
             if any(f"{option}.".startswith(f"{argument.split('=')[0]}.") for argument in arguments)
             else (f" (from ROLLCAST_{field.replace('.', '__').upper()}, --config or a default)")
         )
-        lines.append(f"{option}: {detail['input']!r} is not valid{where}: {message}")
+        # a token is not to be shown, whatever is wrong with it
+        value = "what is given" if field == "token" else repr(detail["input"])
+        lines.append(f"{option}: {value} is not valid{where}: {message}")
     return "\n".join(lines)
 
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -13,6 +14,8 @@ from learner.actors.sequential import check_seeds
 from learner.actors.served import ServedDistributedActors
 from services.errors import ConfigurationError, ContainerEngineError
 from services.learner_service import LearnerControl
+from services.security import PLAIN_SERVER, ServerSecurity
+from services.tokens import Role, TokenTable
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +62,7 @@ class DockerDistributedActors(ServedDistributedActors):
         max_restarts: How often an actor may fail in a row before the run fails.
         reconnect_timeout_s: How long an actor waits for a learner that is gone before it ends.
         control: Who may steer over `LearnerService`; None: it tells the status only.
+        security: What is asked of clients at `addresses`.
         collect_timeout_s: How long `collect_outputs` waits before it gives up.
         log_level: What the actors log; the last lines are in the error when one fails.
 
@@ -95,6 +99,7 @@ class DockerDistributedActors(ServedDistributedActors):
         max_restarts: int = 10,
         reconnect_timeout_s: float = 60.0,
         control: LearnerControl | None = None,
+        security: ServerSecurity = PLAIN_SERVER,
         collect_timeout_s: float = 600.0,
         log_level: str = "INFO",
     ) -> None:
@@ -114,6 +119,7 @@ class DockerDistributedActors(ServedDistributedActors):
             max_policy_lag=max_policy_lag,
             bounded_staleness=bounded_staleness,
             control=control,
+            security=security,
             collect_timeout_s=collect_timeout_s,
             actor_names=[f"docker-{slot}" for slot in range(n_actors)],
         )
@@ -143,6 +149,8 @@ class DockerDistributedActors(ServedDistributedActors):
         self._labels = dict(labels or {})
         self._max_restarts = max_restarts if on_actor_failure == "restart" else 0
         self._further_addresses = tuple(addresses)
+        # Theirs alone: the bridge has no TLS, and other containers of this machine may reach it.
+        self._token = secrets.token_urlsafe(32)
         self._run: DockerRun | None = None
         self._containers: DockerContainers | None = None
 
@@ -199,13 +207,19 @@ class DockerDistributedActors(ServedDistributedActors):
         self._run.close()
         self._run = self._containers = None
 
+    def _security_at(self, address: str) -> ServerSecurity:
+        """The containers' own token at the address in their network, which is always the first."""
+        if address != self._addresses[0]:
+            return self._security
+        return ServerSecurity(tokens=TokenTable({self._token: Role.ACTOR}), insecure=True)
+
     def _plan(self, actor_id: str, network: str, address: str) -> ContainerPlan:
         memory_limit_bytes, cpu_limit = self._limits
         return ContainerPlan(
             actor_id=actor_id,
             image=self._image,
             arguments=(f"--learner-address={address}", f"--actor-id={actor_id}", *self._arguments),
-            environment=self._environment,
+            environment={**self._environment, "ROLLCAST_TOKEN": self._token, "ROLLCAST_INSECURE": "true"},
             network=network,
             memory_limit_bytes=memory_limit_bytes,
             cpu_limit=cpu_limit,

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from actor.policies.torch_policy import TorchPolicy
 from learner.actors.served import ServedDistributedActors
 from services.learner_service import LearnerControl
+from services.security import PLAIN_SERVER, ServerSecurity
 
 
 class RemoteDistributedActors(ServedDistributedActors):
@@ -22,6 +23,7 @@ class RemoteDistributedActors(ServedDistributedActors):
         max_policy_lag: Rollouts that are more versions old are dropped and counted; None: none is.
         bounded_staleness: Actors wait for the newest policy before they start a rollout.
         control: Who may steer over `LearnerService`; None: it tells the status only.
+        security: What is asked of clients that come over TCP.
         collect_timeout_s: How long `collect_outputs` waits before it gives up.
     """
 
@@ -39,6 +41,7 @@ class RemoteDistributedActors(ServedDistributedActors):
         max_policy_lag: int | None = None,
         bounded_staleness: bool = False,
         control: LearnerControl | None = None,
+        security: ServerSecurity = PLAIN_SERVER,
         collect_timeout_s: float = 600.0,
     ) -> None:
         super().__init__(
@@ -55,6 +58,7 @@ class RemoteDistributedActors(ServedDistributedActors):
             max_policy_lag=max_policy_lag,
             bounded_staleness=bounded_staleness,
             control=control,
+            security=security,
             collect_timeout_s=collect_timeout_s,
         )
 

@@ -19,6 +19,7 @@ from services.learner_service import LearnerControl
 from services.policies import PolicyState
 from services.replay_service import ReplaySource
 from services.rollouts import Rollout
+from services.security import PLAIN_SERVER, ServerSecurity
 from services.server import LearnerServer, make_server
 from services.status import ActorInfo, ActorState
 
@@ -70,6 +71,7 @@ class ServedDistributedActors(DistributedActors):
         bounded_staleness: Actors wait for the newest policy before they start a rollout. False: they start with the one
             they have, which pays where policies take long to arrive.
         control: Who may steer over `LearnerService`; None: it tells the status only.
+        security: What is asked of clients that come over TCP.
         collect_timeout_s: How long `collect_outputs` waits before it gives up.
         actor_names: The names of the actors that it starts, by slot.
     """
@@ -92,6 +94,7 @@ class ServedDistributedActors(DistributedActors):
         max_policy_lag: int | None = None,
         bounded_staleness: bool = True,
         control: LearnerControl | None = None,
+        security: ServerSecurity = PLAIN_SERVER,
         collect_timeout_s: float = 600.0,
         actor_names: Sequence[str] = (),
     ) -> None:
@@ -108,6 +111,7 @@ class ServedDistributedActors(DistributedActors):
         self._max_actors = max(max_actors, n_actors)
         self._bounded_staleness = bounded_staleness
         self._control = control
+        self._security = security
         self._actor_names = tuple(actor_names)
         # What `ReplayService` serves from `start` on, by substep key; None: there is none.
         self.replay: Mapping[str, ReplaySource] | None = None
@@ -133,6 +137,8 @@ class ServedDistributedActors(DistributedActors):
 
         Raises:
             AddressInUseError: Somebody else serves one of the addresses.
+            ConfigurationError: One of them cannot be had, or is open to other machines without TLS and that was not
+                asked for.
         """
         if self._intake is not None:
             return
@@ -165,12 +171,18 @@ class ServedDistributedActors(DistributedActors):
                     control=control,
                     replay=self.replay,
                     max_actors=self._max_actors,
+                    security=self._security_at(address),
                 )
                 server.start()
                 self._servers.append(server)
         except BaseException:
             self.stop()
             raise
+
+    def _security_at(self, address: str) -> ServerSecurity:
+        """What is asked of clients at one of the addresses."""
+        del address
+        return self._security
 
     def stop(self) -> None:
         """Stops serving; tells the actors that training has ended, or, after `leave_waiting`, to come back later."""

@@ -13,6 +13,7 @@ from learner.actors.local_processes import LocalProcesses
 from learner.actors.sequential import check_seeds
 from learner.actors.served import ServedDistributedActors
 from services.learner_service import LearnerControl
+from services.security import PLAIN_SERVER, ServerSecurity
 
 # How long the actors may take to end by themselves.
 _STOP_TIMEOUT_S = 3.0
@@ -41,6 +42,7 @@ class SubprocDistributedActors(ServedDistributedActors):
         max_restarts: How often an actor may fail in a row before the run fails.
         bounded_staleness: Actors wait for the newest policy before they start a rollout.
         control: Who may steer over `LearnerService`; None: it tells the status only.
+        security: What is asked of clients at `addresses`.
         collect_timeout_s: How long `collect_outputs` waits before it gives up.
         log_level: What the actors log to stderr.
 
@@ -69,6 +71,7 @@ class SubprocDistributedActors(ServedDistributedActors):
         on_actor_failure: Literal["restart", "fail"] = "restart",
         max_restarts: int = 10,
         control: LearnerControl | None = None,
+        security: ServerSecurity = PLAIN_SERVER,
         collect_timeout_s: float = 600.0,
         log_level: str = "WARNING",
     ) -> None:
@@ -88,6 +91,7 @@ class SubprocDistributedActors(ServedDistributedActors):
             max_policy_lag=max_policy_lag,
             bounded_staleness=bounded_staleness,
             control=control,
+            security=security,
             collect_timeout_s=collect_timeout_s,
             actor_names=[f"local-{slot}" for slot in range(n_actors)],
         )

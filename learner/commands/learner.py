@@ -21,13 +21,17 @@ def learner(settings: ServingSettings, console: Console) -> int:
     Raises:
         RollcastError: Training cannot start, or cannot go on.
     """
+    security = settings.server_security()
     if settings.spaces_from == "environment":
         spaces = probe_spaces(
             EnvironmentFactory(settings.env_id, settings.env_kwargs, agent_policies=settings.agent_policies)
         )
     else:
         spaces = spaces_of_first_actor(
-            settings.address, max_actors=settings.max_actors, timeout_s=settings.collect_timeout_s
+            settings.address,
+            max_actors=settings.max_actors,
+            timeout_s=settings.collect_timeout_s,
+            security=security,
         )
 
     def make_actors(policy: TorchPolicy, control: TrainingControl) -> DistributedActors:
@@ -43,6 +47,7 @@ def learner(settings: ServingSettings, console: Console) -> int:
             max_policy_lag=settings.max_policy_lag,
             bounded_staleness=settings.bounded_staleness,
             control=control,
+            security=security,
             collect_timeout_s=settings.collect_timeout_s,
         )
 

@@ -19,6 +19,7 @@ from learner.replay_serve_settings import ReplayServeSettings
 from learner.replayed_experience import ACTORS, MAX_TRAJECTORIES
 from learner.training_run import probe_spaces
 from services.policies import PolicySpec
+from services.security import ServerSecurity
 from services.spaces import EnvironmentSpaces
 
 logger = logging.getLogger(__name__)
@@ -80,7 +81,8 @@ def _limiter_wait(buffers: SubstepBuffers) -> str:
 
 
 def _serve(settings: ReplayServeSettings, stops: list[RemoteDistributedActors]) -> None:
-    spaces = _spaces(settings)
+    security = settings.server_security()
+    spaces = _spaces(settings, security)
     buffers = make_buffers(
         settings.replay,
         spaces,
@@ -103,6 +105,7 @@ def _serve(settings: ReplayServeSettings, stops: list[RemoteDistributedActors]) 
         envs_per_actor=settings.envs_per_actor,
         seed=settings.seed,
         max_actors=settings.max_actors,
+        security=security,
     )
     actors.destination = ReplayInserter(buffers, lambda rollout: actors.drops(rollout, rollout.n_envs))
     actors.replay = serve_buffers(buffers, spaces, n_rollout_steps=settings.n_rollout_steps)
@@ -113,13 +116,16 @@ def _serve(settings: ReplayServeSettings, stops: list[RemoteDistributedActors]) 
         watch(buffers, actors)
 
 
-def _spaces(settings: ReplayServeSettings) -> EnvironmentSpaces:
+def _spaces(settings: ReplayServeSettings, security: ServerSecurity) -> EnvironmentSpaces:
     if settings.spaces_from == "environment":
         return probe_spaces(
             EnvironmentFactory(settings.env_id, settings.env_kwargs, agent_policies=settings.agent_policies)
         )
     return spaces_of_first_actor(
-        settings.address, max_actors=settings.max_actors, timeout_s=settings.first_actor_timeout_s
+        settings.address,
+        max_actors=settings.max_actors,
+        timeout_s=settings.first_actor_timeout_s,
+        security=security,
     )
 
 

@@ -19,9 +19,12 @@ def status(settings: StatusSettings, console: Console) -> int:
     """Asks the learner and prints what it says; returns the exit code.
 
     Raises:
+        ConfigurationError: What is to protect the connection cannot be used.
         LearnerUnreachableError: Nobody answers at the address.
+        UnauthenticatedError: It wants a token, or another one.
+        PermissionDeniedError: The token's role may not see it.
     """
-    with LearnerClient(settings.address, timeout_s=settings.timeout_s) as client:
+    with LearnerClient(settings.address, timeout_s=settings.timeout_s, security=settings.client_security()) as client:
         if settings.watch:
             for current in client.watch_status(1.0):
                 _show(settings, console, current, client.actors() if settings.actors else ())

@@ -21,6 +21,7 @@ def train(settings: TrainSettings, console: Console) -> int:
     Raises:
         RollcastError: Training cannot start, or cannot go on.
     """
+    security = settings.server_security()
     env_factory = EnvironmentFactory(
         settings.env_id, settings.env_kwargs, settings.vectorization, settings.agent_policies
     )
@@ -53,6 +54,7 @@ def train(settings: TrainSettings, console: Console) -> int:
             on_actor_failure=settings.on_actor_failure,
             max_restarts=settings.max_restarts,
             control=control,
+            security=security,
             collect_timeout_s=settings.collect_timeout_s,
             log_level=settings.log_level,
         )

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -229,7 +230,7 @@ class FakeLearner:
 
 
 @contextlib.contextmanager
-def serve(address: str = "127.0.0.1:0", **options: int) -> Iterator[FakeLearner]:
+def serve(address: str = "127.0.0.1:0", **options: Any) -> Iterator[FakeLearner]:
     sink, source, control = FakeSink(), FakeSource(), FakeControl()
     server = make_server(address, sink=sink, source=source, control=control, **options)
     server.start()

@@ -29,6 +29,7 @@ from services.errors import (
     RefusedError,
     UnknownActorError,
 )
+from services.security import ServerSecurity
 from services.server import LEARNER_SERVICE, POLICY_SERVICE, ROLLOUT_SERVICE
 from services.status import Phase
 from tests.integration.learner_fakes import DEADLINE_S, make_rollout, offer, serve
@@ -220,7 +221,7 @@ def test_two_servers_on_one_port(learner, client):
     ],
 )
 def test_addresses_that_cannot_be_taken(address, match):
-    with pytest.raises(ConfigurationError, match=match), serve(address):
+    with pytest.raises(ConfigurationError, match=match), serve(address, security=ServerSecurity(insecure=True)):
         pass
 
 

@@ -15,7 +15,7 @@ from actor.settings import ActorSettings
 from learner.cli import COMMANDS
 from learner.record_settings import RecordSettings
 from learner.replay_serve_settings import ReplayServeSettings
-from learner.settings import EvaluateSettings, ServingSettings, StatusSettings, TrainSettings
+from learner.settings import CertsSettings, EvaluateSettings, ServingSettings, StatusSettings, TrainSettings
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -28,11 +28,19 @@ SETTINGS: dict[str, type[BaseSettings]] = {
     "status": StatusSettings,
     "evaluate": EvaluateSettings,
     "record": RecordSettings,
+    "certs": CertsSettings,
     "replay": ReplayServeSettings,
 }
 
 # Of docker-compose.yml and deploy/stack.yml, not of a process.
-DEPLOYMENT_VARIABLES = {"ROLLCAST_PORT", "ROLLCAST_UID", "ROLLCAST_GID", "ROLLCAST_IMAGE_PREFIX", "ROLLCAST_TAG"}
+DEPLOYMENT_VARIABLES = {
+    "ROLLCAST_PORT",
+    "ROLLCAST_UID",
+    "ROLLCAST_GID",
+    "ROLLCAST_IMAGE_PREFIX",
+    "ROLLCAST_TAG",
+    "ROLLCAST_CERTS",
+}
 # Other programs' options.
 FOREIGN_OPTIONS = {"--scale", "--build", "--protocol", "--logdir", "--replicas", "--help"}
 

@@ -28,6 +28,10 @@ if _version_not_supported:
 class LearnerServiceStub:
     """Looking in and steering. All calls are unary (but for WatchStatus), idempotent and answered within a second; use a
     deadline of 5 s. They never wait behind streams.
+
+    Where the learner has tokens, every call carries one as metadata, `authorization: Bearer TOKEN`, whose role is
+    `viewer` for what only looks, `operator` for everything. UNAUTHENTICATED: there is none, or it is nobody's.
+    PERMISSION_DENIED: its role may not make this call. Trying again will not help.
     """
 
     def __init__(self, channel):
@@ -76,6 +80,10 @@ class LearnerServiceStub:
 class LearnerServiceServicer:
     """Looking in and steering. All calls are unary (but for WatchStatus), idempotent and answered within a second; use a
     deadline of 5 s. They never wait behind streams.
+
+    Where the learner has tokens, every call carries one as metadata, `authorization: Bearer TOKEN`, whose role is
+    `viewer` for what only looks, `operator` for everything. UNAUTHENTICATED: there is none, or it is nobody's.
+    PERMISSION_DENIED: its role may not make this call. Trying again will not help.
     """
 
     def GetStatus(self, request, context):
@@ -180,6 +188,10 @@ def add_LearnerServiceServicer_to_server(servicer, server):
 class LearnerService:
     """Looking in and steering. All calls are unary (but for WatchStatus), idempotent and answered within a second; use a
     deadline of 5 s. They never wait behind streams.
+
+    Where the learner has tokens, every call carries one as metadata, `authorization: Bearer TOKEN`, whose role is
+    `viewer` for what only looks, `operator` for everything. UNAUTHENTICATED: there is none, or it is nobody's.
+    PERMISSION_DENIED: its role may not make this call. Trying again will not help.
     """
 
     @staticmethod

@@ -27,6 +27,10 @@ if _version_not_supported:
 
 class PolicyServiceStub:
     """Policies out: the newest weights, to whoever asks.
+
+    Where the learner has tokens, every call carries one as metadata, `authorization: Bearer TOKEN`, whose role is
+    `actor`, or `operator`, which Act needs. UNAUTHENTICATED: there is none, or it is nobody's.
+    PERMISSION_DENIED: its role may not make this call. Trying again will not help.
     """
 
     def __init__(self, channel):
@@ -54,6 +58,10 @@ class PolicyServiceStub:
 
 class PolicyServiceServicer:
     """Policies out: the newest weights, to whoever asks.
+
+    Where the learner has tokens, every call carries one as metadata, `authorization: Bearer TOKEN`, whose role is
+    `actor`, or `operator`, which Act needs. UNAUTHENTICATED: there is none, or it is nobody's.
+    PERMISSION_DENIED: its role may not make this call. Trying again will not help.
     """
 
     def GetPolicy(self, request, context):
@@ -110,6 +118,10 @@ def add_PolicyServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class PolicyService:
     """Policies out: the newest weights, to whoever asks.
+
+    Where the learner has tokens, every call carries one as metadata, `authorization: Bearer TOKEN`, whose role is
+    `actor`, or `operator`, which Act needs. UNAUTHENTICATED: there is none, or it is nobody's.
+    PERMISSION_DENIED: its role may not make this call. Trying again will not help.
     """
 
     @staticmethod

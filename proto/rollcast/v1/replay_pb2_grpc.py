@@ -32,6 +32,10 @@ class ReplayServiceStub:
     There is no rpc to insert. Whoever has experience sends it as every actor does, with RolloutService.Join and
     StreamRollouts at the same address: its spaces are checked, it is told when to wait, and a rollout that is sent again
     after a reconnect enters the buffer once. A rollout is acknowledged when it is queued, and enters a moment later.
+
+    Where the learner has tokens, every call carries one as metadata, `authorization: Bearer TOKEN`, whose role is
+    `viewer` for GetReplayInfo, `operator` for everything. UNAUTHENTICATED: there is none, or it is nobody's.
+    PERMISSION_DENIED: its role may not make this call. Trying again will not help.
     """
 
     def __init__(self, channel):
@@ -69,6 +73,10 @@ class ReplayServiceServicer:
     There is no rpc to insert. Whoever has experience sends it as every actor does, with RolloutService.Join and
     StreamRollouts at the same address: its spaces are checked, it is told when to wait, and a rollout that is sent again
     after a reconnect enters the buffer once. A rollout is acknowledged when it is queued, and enters a moment later.
+
+    Where the learner has tokens, every call carries one as metadata, `authorization: Bearer TOKEN`, whose role is
+    `viewer` for GetReplayInfo, `operator` for everything. UNAUTHENTICATED: there is none, or it is nobody's.
+    PERMISSION_DENIED: its role may not make this call. Trying again will not help.
     """
 
     def GetReplayInfo(self, request, context):
@@ -153,6 +161,10 @@ class ReplayService:
     There is no rpc to insert. Whoever has experience sends it as every actor does, with RolloutService.Join and
     StreamRollouts at the same address: its spaces are checked, it is told when to wait, and a rollout that is sent again
     after a reconnect enters the buffer once. A rollout is acknowledged when it is queued, and enters a moment later.
+
+    Where the learner has tokens, every call carries one as metadata, `authorization: Bearer TOKEN`, whose role is
+    `viewer` for GetReplayInfo, `operator` for everything. UNAUTHENTICATED: there is none, or it is nobody's.
+    PERMISSION_DENIED: its role may not make this call. Trying again will not help.
     """
 
     @staticmethod

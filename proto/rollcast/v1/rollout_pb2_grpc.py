@@ -29,6 +29,10 @@ class RolloutServiceStub:
     """Rollouts in: actors join and stream what they have played.
 
     Everything dials out to the learner; an actor holds no port.
+
+    Where the learner has tokens, every call carries one as metadata, `authorization: Bearer TOKEN`, whose role is
+    `actor`, or `operator`. UNAUTHENTICATED: there is none, or it is nobody's.
+    PERMISSION_DENIED: its role may not make this call. Trying again will not help.
     """
 
     def __init__(self, channel):
@@ -53,6 +57,10 @@ class RolloutServiceServicer:
     """Rollouts in: actors join and stream what they have played.
 
     Everything dials out to the learner; an actor holds no port.
+
+    Where the learner has tokens, every call carries one as metadata, `authorization: Bearer TOKEN`, whose role is
+    `actor`, or `operator`. UNAUTHENTICATED: there is none, or it is nobody's.
+    PERMISSION_DENIED: its role may not make this call. Trying again will not help.
     """
 
     def Join(self, request, context):
@@ -111,6 +119,10 @@ class RolloutService:
     """Rollouts in: actors join and stream what they have played.
 
     Everything dials out to the learner; an actor holds no port.
+
+    Where the learner has tokens, every call carries one as metadata, `authorization: Bearer TOKEN`, whose role is
+    `actor`, or `operator`. UNAUTHENTICATED: there is none, or it is nobody's.
+    PERMISSION_DENIED: its role may not make this call. Trying again will not help.
     """
 
     @staticmethod

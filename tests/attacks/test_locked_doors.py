@@ -1,0 +1,201 @@
+"""Wrong, expired and missing certificates and tokens, and roles that are too small: on every RPC that is served."""
+
+import importlib
+import pkgutil
+import re
+
+import grpc
+import pytest
+import rollcast.v1
+from google.protobuf import descriptor_pool
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from learner.certificates import make_certificates
+from services.authorization import EVERYBODY, METHOD_ROLES
+from services.channel import make_channel
+from services.client import LearnerClient
+from services.errors import LearnerUnreachableError, PermissionDeniedError, UnauthenticatedError
+from services.security import ClientSecurity, ServerSecurity
+from services.tokens import Role
+from tests.integration.learner_fakes import serve
+
+DEADLINE_S = 20.0
+ALL = sorted(METHOD_ROLES)
+GUARDED = [method for method in ALL if METHOD_ROLES[method] is not EVERYBODY]
+REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    """Folders of certificates: ours, those of another authority, and some that have expired."""
+    root = tmp_path_factory.mktemp("keys")
+    for name, days in (("ours", 1), ("theirs", 1), ("expired", -1)):
+        make_certificates(root / name, days=days)
+    return root
+
+
+def server_security(folder, client_ca, **changes):
+    files = {"tls_cert": folder / "server.pem", "tls_key": folder / "server.key", "tokens_file": folder / "tokens"}
+    return ServerSecurity.from_files(**files, tls_client_ca=client_ca, **changes)
+
+
+def client_security(folder, *, ca=None, **changes):
+    files = {"tls_cert": folder / "actor.pem", "tls_key": folder / "actor.key"}
+    return ClientSecurity(**({"tls_ca": ca or folder / "ca.pem", **files} | changes))
+
+
+@pytest.fixture
+def learner(keys):
+    """Serves everything there is with mutual TLS and tokens."""
+    security = server_security(keys / "ours", keys / "ours/ca.pem")
+    with serve("localhost:0", security=security, replay={}) as learner:
+        learner.source.publish(1, {})
+        yield learner
+
+
+def outcome(address, method, security):
+    """The status code of a call with one empty request; every shape of call looks the same from outside."""
+    with make_channel(address, security) as channel:
+        call = channel.stream_stream(method)(iter([b""]), timeout=DEADLINE_S)
+        try:
+            next(call, None)
+        except grpc.RpcError as error:
+            return error.code()
+        call.cancel()
+        return grpc.StatusCode.OK
+
+
+def served_methods(address, security):
+    """Every method: of what the server says that it serves, and of all our own files, served or not."""
+    with make_channel(address, security) as channel:
+        request = reflection_pb2.ServerReflectionRequest(list_services="*")
+        (response,) = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([request]))
+    pool = descriptor_pool.Default()
+    services = [pool.FindServiceByName(service.name) for service in response.list_services_response.service]
+    for module in pkgutil.iter_modules(rollcast.v1.__path__, "rollcast.v1."):
+        if module.name.endswith("_pb2"):
+            services += importlib.import_module(module.name).DESCRIPTOR.services_by_name.values()
+    return {f"/{service.full_name}/{method.name}" for service in services for method in service.methods}
+
+
+def test_the_table_names_every_rpc_that_is_served_and_no_other(learner, keys):
+    viewer = client_security(keys / "ours", token_file=keys / "ours/viewer.token")
+    assert served_methods(learner.address, viewer) == set(METHOD_ROLES)
+
+
+@pytest.mark.parametrize("method", ALL)
+class TestCertificates:
+    def test_none(self, learner, keys, method):
+        without = client_security(keys / "ours", tls_cert=None, tls_key=None)
+        assert outcome(learner.address, method, without) is grpc.StatusCode.UNAVAILABLE
+
+    def test_no_tls_at_all(self, learner, method):
+        assert outcome(learner.address, method, ClientSecurity()) is grpc.StatusCode.UNAVAILABLE
+
+    def test_the_clients_is_of_another_authority(self, learner, keys, method):
+        stranger = client_security(keys / "theirs", ca=keys / "ours/ca.pem")
+        assert outcome(learner.address, method, stranger) is grpc.StatusCode.UNAVAILABLE
+
+    def test_the_clients_names_its_own_authority_as_ours(self, learner, keys, method):
+        stranger = client_security(keys / "theirs")
+        assert outcome(learner.address, method, stranger) is grpc.StatusCode.UNAVAILABLE
+
+    def test_the_clients_has_expired(self, keys, method):
+        late = client_security(keys / "expired", ca=keys / "ours/ca.pem")
+        with serve("localhost:0", security=server_security(keys / "ours", keys / "expired/ca.pem")) as learner:
+            assert outcome(learner.address, method, late) is grpc.StatusCode.UNAVAILABLE
+
+    def test_the_learners_has_expired(self, keys, method):
+        with serve("localhost:0", security=server_security(keys / "expired", None)) as learner:
+            client = client_security(keys / "expired", tls_cert=None, tls_key=None)
+            assert outcome(learner.address, method, client) is grpc.StatusCode.UNAVAILABLE
+
+    def test_the_right_one_gets_as_far_as_the_tokens(self, learner, keys, method):
+        code = outcome(learner.address, method, client_security(keys / "ours"))
+        assert (code is grpc.StatusCode.UNAUTHENTICATED) is (method in GUARDED)
+        assert code is not grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize("method", GUARDED)
+@pytest.mark.parametrize(
+    "token",
+    ["x" * 32, "actor:0123456789abcdef", "0123456789abcdef" * 32],
+    ids=["wrong", "with a role before it", "long"],
+)
+def test_a_token_that_is_nobodys(learner, keys, method, token):
+    security = client_security(keys / "ours", token=token)
+    assert outcome(learner.address, method, security) is grpc.StatusCode.UNAUTHENTICATED
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("method", ALL)
+def test_roles(learner, keys, method, role):
+    security = client_security(keys / "ours", token_file=keys / f"ours/{role.value}.token")
+    code = outcome(learner.address, method, security)
+    if METHOD_ROLES[method] in (role, EVERYBODY) or role is Role.OPERATOR:
+        assert code not in (*REFUSALS, grpc.StatusCode.UNAVAILABLE)
+    else:
+        assert code is grpc.StatusCode.PERMISSION_DENIED
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        [("authorization", "Bearer ")],
+        [("authorization", "Basic {token}")],
+        [("authorization", "{token}")],
+        [("authorization", "bearer {token}x")],
+        [("authorization", "Bearer {token}"), ("authorization", "Bearer {token}")],
+        [("authorization-bin", b"Bearer")],
+        [("x-token", "{token}")],
+    ],
+)
+def test_headers_that_are_not_quite_it(learner, keys, metadata):
+    token = (keys / "ours/operator.token").read_text().strip()
+    sent = [(key, value if isinstance(value, bytes) else value.format(token=token)) for key, value in metadata]
+    with make_channel(learner.address, client_security(keys / "ours")) as channel:
+        call = channel.unary_unary("/rollcast.v1.LearnerService/Stop")
+        with pytest.raises(grpc.RpcError) as caught:
+            call(b"", metadata=sent, timeout=DEADLINE_S)
+    assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert token not in caught.value.details()
+    assert "stop" not in learner.control.calls
+
+
+def test_a_method_that_is_not_in_the_table_is_the_operators(learner, keys):
+    viewer = client_security(keys / "ours", token_file=keys / "ours/viewer.token")
+    assert outcome(learner.address, "/rollcast.v1.LearnerService/Explode", viewer) is grpc.StatusCode.PERMISSION_DENIED
+
+
+class TestWhatTheClientIsTold:
+    def test_no_token(self, learner, keys):
+        with LearnerClient(learner.address, security=client_security(keys / "ours")) as client:
+            with pytest.raises(UnauthenticatedError, match=r"no token; expected .*set ROLLCAST_TOKEN or --token-file"):
+                client.status()
+            assert client.is_serving()
+
+    def test_a_role_that_is_too_small(self, learner, keys):
+        security = client_security(keys / "ours", token_file=keys / "ours/viewer.token")
+        with LearnerClient(learner.address, security=security) as client:
+            assert client.status().env_steps == 12
+            with pytest.raises(PermissionDeniedError, match=re.escape("role is viewer, which may not call /rollcast")):
+                client.stop()
+            with pytest.raises(PermissionDeniedError, match="expected actor or operator"):
+                next(iter(client.subscribe_policy()))
+
+    @pytest.mark.parametrize("case", ["unknown authority", "expired", "another name"])
+    def test_a_handshake_that_fails(self, keys, case):
+        ca = {"unknown authority": "theirs", "expired": "expired", "another name": "ours"}[case]
+        served = "expired" if case == "expired" else "ours"
+        # 127.0.0.2 is the loopback, too, and no name in the certificate
+        host = "127.0.0.2" if case == "another name" else "localhost"
+        with serve(f"{host}:0", security=server_security(keys / served, None)) as learner:
+            security = ClientSecurity(tls_ca=keys / ca / "ca.pem")
+            with LearnerClient(learner.address, security=security) as client:
+                with pytest.raises(LearnerUnreachableError, match=r"do not trust each other .*check --tls-ca"):
+                    client.status()
+
+    def test_no_certificate_of_its_own(self, learner, keys):
+        with LearnerClient(learner.address, security=ClientSecurity(tls_ca=keys / "ours/ca.pem")) as client:
+            with pytest.raises(LearnerUnreachableError):
+                client.status()
