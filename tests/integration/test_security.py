@@ -1,0 +1,181 @@
+"""TLS and tokens as they are used: replaced while streams are open, by whole processes, and not on unix sockets."""
+
+import logging
+import shutil
+
+import pytest
+
+from learner.certificates import make_certificates
+from services import health_probe
+from services.client import LearnerClient
+from services.errors import ConfigurationError, LearnerUnreachableError, UnauthenticatedError
+from services.security import ClientSecurity, ServerSecurity
+from tests.integration.learner_fakes import serve
+from tests.processes import free_port, rollcast, running, wait_until
+
+
+@pytest.fixture
+def keys(tmp_path):
+    """Two folders of certificates, `first` and `second`, and `in_use`, which is a copy of the first."""
+    for name in ("first", "second"):
+        make_certificates(tmp_path / name)
+    shutil.copytree(tmp_path / "first", tmp_path / "in_use")
+    return tmp_path
+
+
+def replace(keys, *files):
+    """Puts files of the second folder in place of those in use, each at once, as a rotation does."""
+    for file in files:
+        shutil.copy(keys / "second" / file, keys / "in_use/new")
+        (keys / "in_use/new").replace(keys / "in_use" / file)
+
+
+def serving(keys, address="localhost:0"):
+    in_use = keys / "in_use"
+    security = ServerSecurity.from_files(
+        tls_cert=in_use / "server.pem",
+        tls_key=in_use / "server.key",
+        tls_client_ca=in_use / "ca.pem",
+        tokens_file=in_use / "tokens",
+    )
+    return serve(address, security=security)
+
+
+def client_of(keys, folder, address):
+    folder = keys / folder
+    security = ClientSecurity(
+        tls_ca=folder / "ca.pem",
+        tls_cert=folder / "viewer.pem",
+        tls_key=folder / "viewer.key",
+        token_file=folder / "viewer.token",
+    )
+    return LearnerClient(address, security=security)
+
+
+def test_replaced_files_are_for_new_connections_and_open_streams_go_on(keys, caplog):
+    caplog.set_level(logging.INFO)
+    with serving(keys) as learner, client_of(keys, "first", learner.address) as old:
+        stream = old.watch_status(0.1)
+        next(stream)
+
+        # a certificate whose key has not come yet
+        replace(keys, "server.pem")
+        with client_of(keys, "first", learner.address) as client:
+            assert client.status().env_steps == 12
+        assert "the certificate stays as it was" in caplog.text
+
+        replace(keys, "server.key", "ca.pem", "tokens")
+        with client_of(keys, "second", learner.address) as client:
+            assert client.status().env_steps == 12
+        with client_of(keys, "first", learner.address) as client, pytest.raises(LearnerUnreachableError):
+            client.status()
+        assert next(stream).env_steps == 12
+        # over the connection that is open, a call of the old token
+        with pytest.raises(UnauthenticatedError, match="none of this learner's"):
+            old.status()
+        stream.close()
+
+
+def test_a_client_connects_with_the_files_as_they_are_then(keys):
+    with serving(keys) as learner:
+        with client_of(keys, "in_use", learner.address) as client:
+            assert client.status().env_steps == 12
+        replace(keys, *(file.name for file in (keys / "second").iterdir()))
+        with client_of(keys, "in_use", learner.address) as client:
+            assert client.status().env_steps == 12
+
+
+def test_a_unix_socket_asks_for_nothing(keys):
+    with serving(keys, f"unix:{keys}/socket") as learner, LearnerClient(learner.address) as client:
+        client.pause()
+    assert learner.control.calls == ["pause"]
+
+
+def test_an_open_door_is_said_once(caplog):
+    with serve("0.0.0.0:0", security=ServerSecurity(insecure=True)) as learner:
+        address = learner.address
+    with serve(address, security=ServerSecurity(insecure=True)):
+        pass
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{address} is served without TLS: whoever is on the way can read everything, and whoever reaches it can join, "
+        "steer and stop the learner"
+    ]
+
+
+def test_an_open_door_has_to_be_asked_for():
+    with pytest.raises(ConfigurationError, match="give --tls-cert"), serve("0.0.0.0:0"):
+        pass
+    done = rollcast("learner", "--address", "0.0.0.0:0")
+    assert (done.returncode, "or --insecure on a network you trust" in done.stderr) == (2, True)
+
+
+def test_the_probe(keys, monkeypatch, capsys):
+    with serving(keys) as learner:
+        assert health_probe.main([learner.address]) == 1
+        monkeypatch.setenv("ROLLCAST_TLS_CERT", str(keys / "first/server.pem"))
+        monkeypatch.setenv("ROLLCAST_TLS_KEY", str(keys / "first/server.key"))
+        assert health_probe.main([learner.address]) == 1
+        monkeypatch.setenv("ROLLCAST_TLS_CA", str(keys / "first/ca.pem"))
+        capsys.readouterr()
+        assert health_probe.main([learner.address]) == 0
+        assert capsys.readouterr().err == ""
+        monkeypatch.delenv("ROLLCAST_TLS_KEY")
+        assert health_probe.main([learner.address]) == 2
+        assert "give --tls-key" in capsys.readouterr().err
+
+
+def options(folder, role):
+    return (
+        *("--tls-ca", folder / "ca.pem", "--tls-cert", folder / f"{role}.pem", "--tls-key", folder / f"{role}.key"),
+        *("--token-file", folder / f"{role}.token"),
+    )
+
+
+@pytest.mark.slow
+def test_training_between_processes(keys):
+    """A learner of others' actors, an actor with a token from the environment, one without, and who looks on."""
+    folder, run = keys / "first", keys / "run"
+    address = f"localhost:{free_port()}"
+    learning = (
+        *("learner", "learner", "--address", address, "--run-dir", run, "--spaces-from", "first_actor"),
+        *(
+            "--tls-cert",
+            folder / "server.pem",
+            "--tls-key",
+            folder / "server.key",
+            "--tls-client-ca",
+            folder / "ca.pem",
+        ),
+        *("--tokens-file", folder / "tokens", "--stop-return", "1e9", "--log-level", "DEBUG"),
+    )
+    tokens = {role: (folder / f"{role}.token").read_text().strip() for role in ("actor", "viewer", "operator")}
+    acting = ("actor", "--learner-address", address, "--log-level", "DEBUG", *options(folder, "actor")[:-2])
+    with running(*learning) as learner, running(*acting, ROLLCAST_TOKEN=tokens["actor"]) as actor:
+        security = ClientSecurity(
+            tls_ca=folder / "ca.pem",
+            tls_cert=folder / "operator.pem",
+            tls_key=folder / "operator.key",
+            token=tokens["operator"],
+        )
+        with LearnerClient(address, security=security) as client:
+
+            def updates():
+                try:
+                    return client.status().updates
+                except LearnerUnreachableError:
+                    return 0
+
+            wait_until(lambda: updates() > 2, "updates", 60)
+            stranger = rollcast("actor", "--learner-address", address, *options(folder, "actor")[:-2])
+            assert (stranger.returncode, "UnauthenticatedError" in stranger.stderr) == (1, True)
+            seen = rollcast("status", "--address", address, "--json-output", *options(folder, "viewer"))
+            assert (seen.returncode, '"phase": "training"' in seen.stdout) == (0, True), seen.stderr
+            small = rollcast("status", "--address", address, *options(folder, "actor"))
+            assert (small.returncode, "role is actor" in small.stderr) == (1, True)
+            client.stop()
+        said = [process.communicate(timeout=30)[0] for process in (learner, actor)]
+        assert (learner.returncode, actor.returncode) == (0, 0), said
+    written = [file.read_bytes() for file in run.rglob("*") if file.is_file()]
+    for token in tokens.values():
+        assert not any(token in text for text in (*said, stranger.stderr, seen.stdout))
+        assert not any(token.encode() in content for content in written)
