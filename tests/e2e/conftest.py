@@ -155,8 +155,11 @@ class ComposeProject:
 def compose(engine, compose_command, images, tmp_path, request):
     """A compose project, not started yet; afterwards it is taken down, and its logs are shown when the test failed.
 
-    `ROLLCAST_*` settings go through `@pytest.mark.parametrize("compose", [{...}], indirect=True)`.
+    `ROLLCAST_*` settings go through `@pytest.mark.parametrize("compose", [{...}], indirect=True)`; `OVERRIDE` is no
+    setting but names a file on top of docker-compose.yml.
     """
+    settings = dict(getattr(request, "param", {}))
+    given = [ROOT / settings.pop("OVERRIDE")] if "OVERRIDE" in settings else []
     runs = tmp_path / "runs"
     runs.mkdir()
     override = tmp_path / "test.yml"
@@ -168,10 +171,10 @@ def compose(engine, compose_command, images, tmp_path, request):
     project = ComposeProject(
         name=f"rollcast-test-{uuid.uuid4().hex[:8]}",
         command=tuple(compose_command),
-        files=(ROOT / "docker-compose.yml", override),
+        files=(ROOT / "docker-compose.yml", *given, override),
         runs=runs,
         # 0: the engine takes a free port
-        environment={"ROLLCAST_PORT": "0", **getattr(request, "param", {})},
+        environment={"ROLLCAST_PORT": "0", "ROLLCAST_CERTS": str(tmp_path / "certs"), **settings},
         engine=engine,
     )
     try:

@@ -9,7 +9,8 @@ import pytest
 
 from learner.run_directory import RunDirectory
 from services.client import LearnerClient
-from services.errors import LearnerUnreachableError
+from services.errors import LearnerUnreachableError, PermissionDeniedError
+from services.security import PLAIN_CLIENT, ClientSecurity
 from services.status import ActorState, Phase
 from tests.processes import rollcast, wait_until
 
@@ -25,8 +26,8 @@ LEARNT = 195
 class Watch:
     """The learner of a compose project, seen through its API; while it is away nothing is true of it."""
 
-    def __init__(self, address):
-        self.client = LearnerClient(address, timeout_s=5.0)
+    def __init__(self, address, security=PLAIN_CLIENT):
+        self.client = LearnerClient(address, timeout_s=5.0, security=security)
 
     def __enter__(self):
         return self
@@ -220,3 +221,44 @@ def test_sac_is_a_setting_of_the_same_stack(compose, tmp_path):
 def test_dqn_is_a_setting_of_the_same_stack(compose):
     learn_off_policy(compose, envs_per_actor=4)
     assert "(solved: 150 over 100 episodes)" in compose.run("logs", "--no-color", "learner")
+
+
+@pytest.mark.parametrize(
+    "compose",
+    [{"OVERRIDE": "docker-compose.tls.yml", "ROLLCAST_STOP_RETURN": "1e9", "ROLLCAST_TOTAL_STEPS": "1000000000"}],
+    indirect=True,
+)
+def test_mutual_tls_by_one_override_file(compose, tmp_path):
+    compose.up(n_actors=2)
+    certs = tmp_path / "certs"
+
+    def holder_of(role):
+        return ClientSecurity(
+            tls_ca=certs / "ca.pem",
+            tls_cert=certs / f"{role}.pem",
+            tls_key=certs / f"{role}.key",
+            token_file=certs / f"{role}.token",
+        )
+
+    with Watch(compose.address(), holder_of("operator")) as watch:
+        watch.wait_for_training(2)
+        watch.wait_for_progress()
+        wait_until(lambda: compose.is_healthy("learner") and compose.is_healthy("actor"), "health", 30)
+        for stranger in (PLAIN_CLIENT, ClientSecurity(tls_ca=certs / "ca.pem")):
+            with Watch(compose.address(), stranger) as nobody, pytest.raises(LearnerUnreachableError):
+                nobody.client.status()
+        with Watch(compose.address(), holder_of("actor")) as actor, pytest.raises(PermissionDeniedError):
+            actor.client.stop()
+
+        # another authority: nothing restarts, what is connected stays, and who comes next needs its certificates
+        first = watch.incarnations()
+        for file in certs.iterdir():
+            file.unlink()
+        compose.run("up", "--no-build", "--no-deps", "certs")
+        with Watch(compose.address(), holder_of("operator")) as renewed:
+            assert renewed.incarnations() == first
+            compose.up(n_actors=3)
+            renewed.wait_for_training(3)
+            assert first.items() <= renewed.incarnations().items()
+    held = compose.containers("actor")[0].exec_run(["ls", "/tls"]).output.decode().split()
+    assert held == ["actor.key", "actor.pem", "actor.token", "ca.pem"]
