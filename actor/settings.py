@@ -40,6 +40,11 @@ class ActingSettings(EnvironmentSettings):
         "(entry_point); in processes, one for each core (subprocess); or whichever of sync and subprocess is faster, "
         "found by trying (measure).",
     )
+    step_timeout_s: Annotated[float, Field(gt=0)] = Field(
+        300.0,
+        description="How long a step, or a reset, of an actor's environments may take before the actor is ended, in "
+        "seconds; the learner is told where it hangs.",
+    )
 
 
 class ActorSettings(ActingSettings):

@@ -27,6 +27,9 @@ from services.spaces import (
 
 Vectorization = Literal["auto", "sync", "entry_point", "subprocess", "measure"]
 
+# How long a step may take before the environment is said to hang, in seconds.
+DEFAULT_STEP_TIMEOUT_S = 300.0
+
 Environment = gymnasium.Env[Any, Any] | StructuredEnv
 Environments = VectorEnv | StructuredVectorEnv
 
@@ -163,7 +166,9 @@ EnvFactory = Callable[[], Environment]
 _Kind = TypeVar("_Kind", bound=Environment)
 
 
-def make_vector_env(env_factory: EnvFactory, n_envs: int) -> Environments:
+def make_vector_env(
+    env_factory: EnvFactory, n_envs: int, *, step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S
+) -> Environments:
     """Makes a vector environment; of structured environments, a vector of these.
 
     One that was registered with the id resets in the step after the last of an episode (NEXT_STEP, usually); the
@@ -173,6 +178,7 @@ def make_vector_env(env_factory: EnvFactory, n_envs: int) -> Environments:
     Args:
         env_factory: An `EnvironmentFactory`, or any callable that returns a `gymnasium.Env` or a `StructuredEnv`.
         n_envs: How many environments, at least 1.
+        step_timeout_s: How long environments in processes may take to be made, reset or stepped, in seconds.
 
     Returns:
         The vector environment; the caller closes it.
@@ -190,7 +196,7 @@ def make_vector_env(env_factory: EnvFactory, n_envs: int) -> Environments:
     if vectorization in {"subprocess", "measure"}:
         # One that turns out to be structured is refused in its process.
         flat_factory = cast(Callable[[], gymnasium.Env[Any, Any]], env_factory)
-        return _with_supported_spaces(_make_with_processes(flat_factory, n_envs, measure=vectorization == "measure"))
+        return _with_supported_spaces(_make_with_processes(flat_factory, n_envs, vectorization, step_timeout_s))
     if isinstance(env_factory, EnvironmentFactory) and vectorization != "sync":
         if env_factory.vector_spec() is not None:
             vector_env = env_factory.make_registered_vector(n_envs)
@@ -239,16 +245,17 @@ def _make_sync(first: gymnasium.Env[Any, Any], env_factory: EnvFactory, n_envs: 
 
 
 def _make_with_processes(
-    env_factory: Callable[[], gymnasium.Env[Any, Any]], n_envs: int, *, measure: bool
+    env_factory: Callable[[], gymnasium.Env[Any, Any]], n_envs: int, vectorization: str, timeout_s: float
 ) -> VectorEnv:
     # Imported here: an actor that needs no processes starts without their modules.
-    if measure:
+    factories, mode = [env_factory] * n_envs, AutoresetMode.SAME_STEP
+    if vectorization == "measure":
         from actor.vector.auto import make_fastest_vector_env
 
-        return make_fastest_vector_env([env_factory] * n_envs, autoreset_mode=AutoresetMode.SAME_STEP, copy=False)
+        return make_fastest_vector_env(factories, autoreset_mode=mode, copy=False, timeout_s=timeout_s)
     from actor.vector.subproc import SubprocVectorEnv
 
-    return SubprocVectorEnv([env_factory] * n_envs, autoreset_mode=AutoresetMode.SAME_STEP, copy=False)
+    return SubprocVectorEnv(factories, autoreset_mode=mode, copy=False, timeout_s=timeout_s)
 
 
 def _same(env: _Kind) -> _Kind:

@@ -54,6 +54,7 @@ def train(settings: TrainSettings, console: Console) -> int:
             max_restarts=settings.max_restarts,
             control=control,
             collect_timeout_s=settings.collect_timeout_s,
+            step_timeout_s=settings.step_timeout_s,
             log_level=settings.log_level,
         )
 
