@@ -69,7 +69,11 @@ def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
     reuse_large_buffers()
     heartbeat = Heartbeat(Path(settings.heartbeat_file) if settings.heartbeat_file else None)
     env_factory = EnvironmentFactory(
-        settings.env_id, settings.env_kwargs, settings.vectorization, settings.agent_policies
+        settings.env_id,
+        settings.env_kwargs,
+        settings.vectorization,
+        settings.agent_policies,
+        settings.on_step_failure,
     )
     step_timeout_s = settings.step_timeout_s
     with EnvironmentSupply(env_factory, settings.envs_per_actor, step_timeout_s=step_timeout_s) as environments:

@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from actor.environments.entry_points import load_entry_point
 from actor.environments.pettingzoo_env import AgentPolicies, adapt_pettingzoo
+from actor.environments.recovering import RecoveringEnv
 from actor.environments.structured import StructuredEnv
 from actor.statistics.environment import with_event_statistics
 from actor.vector.structured import StructuredVectorEnv
@@ -25,6 +26,7 @@ from services.spaces import (
     space_leaves,
 )
 
+OnStepFailure = Literal["fail", "drop_episode"]
 Vectorization = Literal["auto", "sync", "entry_point", "subprocess", "measure"]
 
 # How long a step may take before the environment is said to hang, in seconds.
@@ -48,14 +50,22 @@ class EnvironmentFactory:
             processes, one for each core; `"measure"`, whichever of the two is faster, found by trying.
         agent_policies: For PettingZoo's: agents with equal spaces have one policy, `"shared"`, or each its own,
             `"separate"`.
+        on_step_failure: What happens when an environment raises in `step`: `"fail"`, its actor fails; `"drop_episode"`,
+            the episode is dropped, and the environment reset. A vector entry point always fails.
     """
 
     env_id: str
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     vectorization: Vectorization = "auto"
     agent_policies: AgentPolicies = "shared"
+    on_step_failure: OnStepFailure = "fail"
 
     def __post_init__(self) -> None:
+        if self.on_step_failure not in get_args(OnStepFailure):
+            raise ConfigurationError(
+                f"on_step_failure is {self.on_step_failure!r}; expected one of {', '.join(get_args(OnStepFailure))}; "
+                "'fail' shows what is wrong at once"
+            )
         if self.agent_policies not in get_args(AgentPolicies):
             raise ConfigurationError(
                 f"agent_policies is {self.agent_policies!r}; expected one of {', '.join(get_args(AgentPolicies))}; "
@@ -84,7 +94,9 @@ class EnvironmentFactory:
                 env = factory(**self.env_kwargs)
         except Exception as error:
             raise self._cannot_be_made(error) from error
-        if isinstance(env, gymnasium.Env | StructuredEnv):
+        if isinstance(env, gymnasium.Env):
+            return RecoveringEnv(env) if self.on_step_failure == "drop_episode" else env
+        if isinstance(env, StructuredEnv):
             return env
         structured = adapt_pettingzoo(env, self.agent_policies)
         if structured is None:
@@ -208,7 +220,9 @@ def make_vector_env(
             )
     first = env_factory()
     if isinstance(first, StructuredEnv):
-        return StructuredVectorEnv([functools.partial(_same, first), *[env_factory] * (n_envs - 1)])
+        drops = isinstance(env_factory, EnvironmentFactory) and env_factory.on_step_failure == "drop_episode"
+        factories: list[EnvFactory] = [functools.partial(_same, first), *[env_factory] * (n_envs - 1)]
+        return StructuredVectorEnv(factories, drops_episodes=drops)
     return _with_supported_spaces(_make_sync(first, env_factory, n_envs))
 
 

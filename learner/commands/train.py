@@ -22,7 +22,11 @@ def train(settings: TrainSettings, console: Console) -> int:
         RollcastError: Training cannot start, or cannot go on.
     """
     env_factory = EnvironmentFactory(
-        settings.env_id, settings.env_kwargs, settings.vectorization, settings.agent_policies
+        settings.env_id,
+        settings.env_kwargs,
+        settings.vectorization,
+        settings.agent_policies,
+        settings.on_step_failure,
     )
 
     def make_actors(policy: TorchPolicy, control: TrainingControl) -> DistributedActors:
