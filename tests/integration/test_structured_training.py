@@ -20,7 +20,7 @@ TICTACTOE = (
 SMALL = {
     "impala": ("--n-rollout-steps", 25, "--batch-size", 8, "--total-steps", 4000),
     "dqn": ("--batch-size", 32, "--replay.min-size", 200, "--total-steps", 1500),
-    "sac": ("--batch-size", 32, "--replay.min-size", 200, "--total-steps", 1500),
+    "sac": ("--batch-size", 32, "--replay.min-size", 200, "--total-steps", 600),
 }
 
 
