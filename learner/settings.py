@@ -160,6 +160,14 @@ class StatusSettings(ClientSecuritySettings):
     timeout_s: Annotated[float, Field(gt=0)] = Field(5.0, description="How long to wait for an answer, in seconds.")
 
 
+class DoctorSettings(ClientSecuritySettings):
+    """Says what is wrong with a run: who waits, for whom, since when, and what to do."""
+
+    address: str = Field("localhost:50051", description="Where the learner listens: host:port or unix:/path.")
+    json_output: bool = Field(False, description="Print JSON instead of lines.")
+    timeout_s: Annotated[float, Field(gt=0)] = Field(5.0, description="How long to wait for an answer, in seconds.")
+
+
 class CertsSettings(ProcessSettings):
     """Makes a development authority, and certificates and tokens for a learner and its clients, in a folder."""
 

@@ -31,11 +31,13 @@ from learner.replay.substep_buffers import SubstepBuffers, make_buffers
 from learner.replayed_experience import MAX_TRAJECTORIES, ReplayedExperience
 from learner.run_directory import RunDirectory
 from learner.settings import LearnerSettings
+from learner.stall_watchdog import StallWatchdog
 from learner.trainer import Schedule, Trainer, TrainingSummary
 from learner.writers import JsonLinesWriter, TensorBoardWriter
 from services.errors import AddressInUseError, ConfigurationError
 from services.policies import PolicySpec
 from services.spaces import EnvironmentSpaces
+from services.status import Phase
 
 logger = logging.getLogger(__name__)
 
@@ -66,8 +68,16 @@ class TrainingRun:
     stop_return: float | None
 
     def train(self) -> TrainingSummary:
-        """Trains to the end; see `Trainer.run`."""
-        return self.trainer.run()
+        """Trains to the end; see `Trainer.run`. A trainer that stalls is told to the log, with stacks."""
+        with StallWatchdog(self._n_done, self.actors.waiting.current, self._may_wait):
+            return self.trainer.run()
+
+    def _n_done(self) -> int:
+        return self.control.status().updates + sum(info.rollouts for info in self.control.actors())
+
+    def _may_wait(self) -> bool:
+        """Whether nobody is to wonder that nothing goes on: training is paused, or there is nobody to play."""
+        return self.control.status().phase is not Phase.TRAINING or not self.actors.n_actors_alive
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from actor.environments.make import EnvFactory
+from actor.environments.make import DEFAULT_STEP_TIMEOUT_S, EnvFactory
 from actor.local_process import LocalActorPlan
 from actor.policies.torch_policy import TorchPolicy
 from learner.actors.local_processes import LocalProcesses
@@ -44,6 +44,7 @@ class SubprocDistributedActors(ServedDistributedActors):
         control: Who may steer over `LearnerService`; None: it tells the status only.
         security: What is asked of clients at `addresses`.
         collect_timeout_s: How long `collect_outputs` waits before it gives up.
+        step_timeout_s: How long a step of the environments may take before its actor has failed, in seconds.
         log_level: What the actors log to stderr.
 
     Raises:
@@ -73,6 +74,7 @@ class SubprocDistributedActors(ServedDistributedActors):
         control: LearnerControl | None = None,
         security: ServerSecurity = PLAIN_SERVER,
         collect_timeout_s: float = 600.0,
+        step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S,
         log_level: str = "WARNING",
     ) -> None:
         super().__init__(
@@ -99,6 +101,7 @@ class SubprocDistributedActors(ServedDistributedActors):
         self._start_method = start_method
         self._max_restarts = max_restarts if on_actor_failure == "restart" else 0
         self._log_level = log_level
+        self._step_timeout_s = step_timeout_s
         self._further_addresses = tuple(addresses)
         self._processes: LocalProcesses | None = None
         self._socket_dir: Path | None = None
@@ -123,6 +126,7 @@ class SubprocDistributedActors(ServedDistributedActors):
                 n_envs=self._envs_per_actor,
                 network=self.policy.spec.network,
                 log_level=self._log_level,
+                step_timeout_s=self._step_timeout_s,
             )
             for name in self._actor_names
         ]

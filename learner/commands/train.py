@@ -23,7 +23,11 @@ def train(settings: TrainSettings, console: Console) -> int:
     """
     security = settings.server_security()
     env_factory = EnvironmentFactory(
-        settings.env_id, settings.env_kwargs, settings.vectorization, settings.agent_policies
+        settings.env_id,
+        settings.env_kwargs,
+        settings.vectorization,
+        settings.agent_policies,
+        settings.on_step_failure,
     )
 
     def make_actors(policy: TorchPolicy, control: TrainingControl) -> DistributedActors:
@@ -56,6 +60,7 @@ def train(settings: TrainSettings, console: Console) -> int:
             control=control,
             security=security,
             collect_timeout_s=settings.collect_timeout_s,
+            step_timeout_s=settings.step_timeout_s,
             log_level=settings.log_level,
         )
 

@@ -399,3 +399,64 @@ def test_wrapped_environments_are_listened_to_as_well():
     assert layers[-1] is layers[1].unwrapped
     game = adapt_pettingzoo(simple_spread_v3.parallel_env())
     assert type(list(game.layers())[-1]).__name__ == "raw_env"
+
+
+class FlakyGame(ScriptedEnv):
+    """Raises in every `nth` step."""
+
+    def __init__(self, episodes, nth):
+        super().__init__(episodes)
+        self._nth, self._n_asked = nth, 0
+
+    def step(self, actions):
+        self._n_asked += 1
+        if self._n_asked % self._nth == 0:
+            raise RuntimeError("the wheels came off")
+        return super().step(actions)
+
+
+@pytest.mark.parametrize(("nth", "n_steps"), [(3, 2), (4, 3), (4, 7), (5, 4), (7, 5)])
+def test_an_episode_can_be_dropped_where_the_environment_raises(nth, n_steps, caplog):
+    """What is known of it stays, cut before the actions whose consequences are not."""
+    episode = alternating(1000)
+    flaky, steady = FlakyGame([episode], nth), ScriptedEnv([alternating(5)])
+    vector_env = StructuredVectorEnv([lambda: flaky, lambda: steady], drops_episodes=True)
+    policy = RandomPolicy(SPACES, seed=0)
+    policy.load(3, {})
+    arguments = {"actor_id": "a", "incarnation": 2, "env_seed": (4, 5)}
+    worker = StructuredRolloutWorker(vector_env, policy, n_steps, **arguments)
+    found = {(index, actor): [] for index in range(2) for actor in ACTORS}
+    for rollout in (worker.collect() for _ in range(10)):
+        (key,) = rollout.substeps
+        n_agents = SPACES[key].n_agents
+        for trajectory in range(rollout.n_envs):
+            actor = ActorId(key, trajectory % n_agents)
+            transitions = list(transitions_of(rollout, trajectory))
+            found[trajectory // n_agents, actor] += transitions
+            for before, after in itertools.pairwise(transitions):
+                is_last = after[0][0] > before[0][0]
+                assert any(before[3:]) == is_last, "an episode that is followed by another has ended, or was cut"
+        assert all(told.env_index // n_agents == 1 for told in rollout.episodes), "dropped episodes do not count"
+    assert "environment 0 (seed 4) raised RuntimeError in step(): the wheels came off" in caplog.text
+    # Each episode of the flaky one has nth - 1 steps, and what the agents saw before the last of them.
+    whole = [*episode[:nth], Scripted((), {}, {})]
+    for actor in ACTORS:
+        known = expected_transitions([whole], 200)[actor]
+        mine = found[0, actor]
+        assert [transition[:3] for transition in mine] == [transition[:3] for transition in known[: len(mine)]]
+        assert not any(terminated for *_, terminated, _ in mine)
+        untouched = expected_transitions([alternating(5)], 200)[actor]
+        assert found[1, actor] == untouched[: len(found[1, actor])]
+
+
+def test_a_dropped_row_is_cut_before_it():
+    flaky = FlakyGame([alternating(1000)], 4)
+    vector_env = StructuredVectorEnv([lambda: flaky], drops_episodes=True)
+    policy = RandomPolicy(SPACES, seed=0)
+    policy.load(3, {})
+    worker = StructuredRolloutWorker(vector_env, policy, 6, actor_id="a", incarnation=2, env_seed=(4,))
+    rollout = worker.collect()
+    assert list(rollout.substeps) == ["walker"]
+    first = [transition for transition in transitions_of(rollout, 0) if transition[0][0] == 0]
+    # It acted in turns 0 and 2; the fourth step raised after the second walker had seen turn 3.
+    assert first == [((0, 0), (0, 2), 2.0, False, True)]
