@@ -1,22 +1,26 @@
 """Ingest: rollouts of two synthetic actors until they lie in the batch slot, beside a bare gRPC byte stream.
 
-    python -m benchmarks.ingest [--seconds 1.5] [--rounds 7] [--only "64 KiB"]
+    python -m benchmarks.ingest [--seconds 1.5] [--rounds 7] [--only "64 KiB"] [--tls]
 
 Two processes step no environment and send the same rollout for ever, over the connection that actors use, to a served
 learner in this process: intake, queue, and a batcher on the consumer's thread. A byte counts when it is in the slot.
 Beside it, in turns, two other processes send messages of the same size over a bidirectional stream of bytes with the
 same window to a server that counts and acknowledges them. Pixel rollouts travel in frames of 1 MiB, so that is the size
 of their bare messages.
+
+With --tls, another learner takes the place of the bare stream: one with mutual TLS and tokens, beside the plain one.
 """
 
 import argparse
 import dataclasses
 import multiprocessing
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from ctypes import c_bool, c_longlong
 from multiprocessing.sharedctypes import Synchronized
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +32,7 @@ from services.joining import JoinOffer
 from services.policies import PolicySpec
 from services.rollout_codec import MAX_FRAME_BYTES, RolloutEncoder
 from services.rollouts import EpisodeStatistics, Rollout, SubstepColumns
+from services.security import PLAIN_CLIENT, PLAIN_SERVER, ClientSecurity, ServerSecurity
 from services.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
 from services.status import ActorState
 
@@ -107,7 +112,9 @@ def rollout_bytes(rollout: Rollout) -> int:
     return sum(map(len, RolloutEncoder().encode(rollout)))
 
 
-def synthetic_actor(index: int, load: Load, address: str, sending: "Synchronized[bool]") -> None:
+def synthetic_actor(
+    index: int, load: Load, address: str, sending: "Synchronized[bool]", security: ClientSecurity = PLAIN_CLIENT
+) -> None:
     """Process: sends rollouts while `sending` is set, as fast as it has credit, until training has ended."""
     from actor.connection import LearnerConnection
     from services.allocator import reuse_large_buffers
@@ -124,7 +131,7 @@ def synthetic_actor(index: int, load: Load, address: str, sending: "Synchronized
         software_version="benchmark",
     )
     sequence = 1
-    with LearnerConnection(address, offer) as connection:
+    with LearnerConnection(address, offer, security=security) as connection:
         connection.join()
         while not connection.ended:
             if not sending.value:
@@ -137,7 +144,7 @@ def synthetic_actor(index: int, load: Load, address: str, sending: "Synchronized
 class Learner:
     """A served learner that trains on nothing."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: Load, security: ServerSecurity = PLAIN_SERVER) -> None:
         import torch
 
         from learner.actor_registry import ActorRegistry
@@ -167,7 +174,7 @@ class Learner:
         )
         # nobody asks for the status here
         control: Any = None
-        self._server = make_server("127.0.0.1:0", sink=intake, source=publisher, control=control)
+        self._server = make_server("127.0.0.1:0", sink=intake, source=publisher, control=control, security=security)
         self._server.start()
         self.address = self._server.address
         self._close = (intake.end_training, publisher.end, self._queue.close, self._server.stop)
@@ -246,19 +253,74 @@ def measure(load: Load, rounds: int, seconds: float) -> list[tuple[float, float]
         learner.close()
 
 
+def measure_tls(load: Load, rounds: int, seconds: float) -> list[tuple[float, float]]:
+    """Bytes a second of rollouts without and with mutual TLS and tokens, round by round."""
+    from learner.certificates import make_certificates
+
+    n_bytes = rollout_bytes(synthetic_rollout(load, "synthetic-0"))
+    context = multiprocessing.get_context("spawn")
+    learners, processes, sendings = [], [], []
+
+    def rate(learner: Learner, sending: Any) -> float:
+        sending.value = True
+        learner.consume(_SETTLE_S)
+        started = time.perf_counter()
+        n_trajectories = learner.consume(seconds)
+        elapsed = time.perf_counter() - started
+        sending.value = False
+        learner.consume(_SETTLE_S)
+        return n_trajectories * n_bytes / load.n_envs / elapsed
+
+    with tempfile.TemporaryDirectory(prefix="rollcast-certs-") as folder:
+        keys = Path(folder)
+        make_certificates(keys)
+        server = ServerSecurity.from_files(
+            tls_cert=keys / "server.pem",
+            tls_key=keys / "server.key",
+            tls_client_ca=keys / "ca.pem",
+            tokens_file=keys / "tokens",
+        )
+        client = ClientSecurity(
+            tls_ca=keys / "ca.pem",
+            tls_cert=keys / "actor.pem",
+            tls_key=keys / "actor.key",
+            token_file=keys / "actor.token",
+        )
+        try:
+            for served, connecting in ((PLAIN_SERVER, PLAIN_CLIENT), (server, client)):
+                learner, sending = Learner(load, served), context.Value(c_bool, False, lock=False)
+                learners.append(learner)
+                sendings.append(sending)
+                for index in range(N_ACTORS):
+                    arguments = (index, load, learner.address, sending, connecting)
+                    processes.append(context.Process(target=synthetic_actor, args=arguments, daemon=True))
+                    processes[-1].start()
+                learner.wait_for_actors()
+            pairs = tuple(zip(learners, sendings, strict=True))
+            measured = [tuple(rate(*pair) for pair in pairs) for _ in range(rounds + 1)]
+            return [(plain, encrypted) for plain, encrypted in measured[1:]]
+        finally:
+            for process in reversed(processes):  # clients first, or they complain
+                process.kill()
+                process.join()
+            for learner in learners:
+                learner.close()
+
+
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=1.5, help="seconds a measurement")
     parser.add_argument("--rounds", type=int, default=7, help="rounds, of which medians are printed")
     parser.add_argument("--only", help="measure only loads whose name contains this")
+    parser.add_argument("--tls", action="store_true", help="with TLS and tokens, beside without")
     options = parser.parse_args()
     rows = []
     for load in LOADS:
         if options.only and options.only not in load.name:
             continue
         n_bytes = rollout_bytes(synthetic_rollout(load, "synthetic-0"))
-        measured = measure(load, options.rounds, options.seconds)
+        measured = (measure_tls if options.tls else measure)(load, options.rounds, options.seconds)
         bare, rollouts = (statistics.median(column) for column in zip(*measured, strict=True))
         ratios = sorted(ours / ceiling for ceiling, ours in measured)
         rows.append(
@@ -270,11 +332,12 @@ def main() -> None:
                 f"{rollouts / n_bytes:,.0f}",
                 f"{statistics.median(ratios):.0%}",
                 f"{ratios[0]:.0%} to {ratios[-1]:.0%}",
-                load.target,
+                "85%" if options.tls else load.target,
             )
         )
     print(f"\n{N_ACTORS} synthetic actors, {options.rounds} rounds of {options.seconds} s; median of ratios a round")
-    print_table(("rollout", "bytes", "bare stream", "in the slot", "rollouts/s", "ratio", "rounds", "target"), rows)
+    first, second = ("plain", "TLS, tokens") if options.tls else ("bare stream", "in the slot")
+    print_table(("rollout", "bytes", first, second, "rollouts/s", "ratio", "rounds", "target"), rows)
 
 
 if __name__ == "__main__":
