@@ -14,7 +14,13 @@ from typing import Self
 from actor.backoff import backoff_delays
 from actor.policy_feed import RETRYABLE, PolicyFeed
 from services.client import LearnerClient
-from services.errors import LearnerUnreachableError, NotReadyError, ProtocolMismatchError, RollcastError
+from services.errors import (
+    ConfigurationError,
+    LearnerUnreachableError,
+    NotReadyError,
+    ProtocolMismatchError,
+    RollcastError,
+)
 from services.joining import JoinAgreement, JoinOffer
 from services.policies import PolicyState
 from services.rollout_uplink import RolloutUplink
@@ -219,11 +225,13 @@ class LearnerConnection:
         for attempt, delay_s in zip(itertools.count(1), backoff_delays()):
             if self._closing.is_set() or self._stop.is_set():
                 return None
-            client = LearnerClient(self._address, timeout_s=10.0, security=self._security)
+            client = None
             try:
+                client = self._new_client()
                 agreement = client.join(self._current_offer())
             except RETRYABLE as error:
-                client.close()
+                if client is not None:
+                    client.close()
                 if time.monotonic() + delay_s > deadline:
                     raise LearnerUnreachableError(
                         f"no learner at {self._address} for {timeout_s:.0f} s ({attempt} attempts): {error}"
@@ -232,12 +240,22 @@ class LearnerConnection:
                     logger.warning("waiting for the learner at %s: %s", self._address, error)
                 self._pause(delay_s)
             except BaseException:
-                client.close()
+                if client is not None:
+                    client.close()
                 raise
             else:
                 self._adopt(client, agreement)
                 return agreement
         raise AssertionError("backoff_delays never ends")
+
+    def _new_client(self) -> LearnerClient:
+        try:
+            return LearnerClient(self._address, timeout_s=10.0, security=self._security)
+        except ConfigurationError as error:
+            if self._agreement is None:
+                raise
+            # they were right once: somebody is replacing them
+            raise NotReadyError(str(error)) from error
 
     def _current_offer(self) -> JoinOffer:
         """The offer, with what a learner that was started anew has to know to carry on."""

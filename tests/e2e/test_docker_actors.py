@@ -14,7 +14,14 @@ import pytest
 
 from learner.actors.docker_containers import _Container
 from learner.actors.docker_engine import NAME_LABEL
-from services.errors import ActorFailedError, AddressInUseError, ConfigurationError, ContainerEngineError
+from services.client import LearnerClient
+from services.errors import (
+    ActorFailedError,
+    AddressInUseError,
+    ConfigurationError,
+    ContainerEngineError,
+    UnauthenticatedError,
+)
 from tests.actor_kinds import make_actors as make_any_actors
 from tests.distributed_actors_suite import DistributedActorsSuite
 from tests.processes import ROOT, environment, wait_until
@@ -87,6 +94,9 @@ class TestContainers:
             assert container.labels["owner"] == network.attrs["Labels"]["owner"] == "me"
             (block,) = network.attrs["IPAM"]["Config"]
             assert actors.addresses[0].startswith(f"{block['Gateway']}:")
+            # others on the bridge have not got the containers' token
+            with LearnerClient(actors.addresses[0]) as stranger, pytest.raises(UnauthenticatedError):
+                stranger.stop()
 
     @pytest.mark.parametrize(("network", "host"), [("host", r"127\.0\.0\.1"), ("bridge", r"(?!0|127)[\d.]+")])
     def test_may_be_in_a_network_that_is_there(self, engine, make_actors, name, network, host):

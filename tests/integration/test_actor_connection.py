@@ -1,11 +1,14 @@
 """An actor's connection over reconnects: which policy it goes on with."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from actor.connection import LearnerConnection
+from services.errors import ConfigurationError
+from services.security import ClientSecurity
 from tests.integration.learner_fakes import DEADLINE_S, FakeLearner, offer, serve
 from tests.processes import wait_until
 
@@ -48,6 +51,30 @@ def test_it_forgets_the_policy_when_it_comes_back_to_another_learner(learner: Fa
         learner.source.publish(5, {"w": np.ones(3, np.float32)})
         reconnect(learner, connection)
         assert connection.take_policy()[1]["w"].all(), "versions of different learners cannot be compared"
+
+
+def test_files_that_are_being_replaced_are_waited_for(learner: FakeLearner, tmp_path: Path, caplog):
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef")
+    token.chmod(0o600)
+    security = ClientSecurity(token_file=token)
+    with LearnerConnection(learner.address, offer(), security=security) as connection:
+        connection.join()
+        assert connection.wait_for_credit(1, DEADLINE_S)
+        token.unlink()
+        broken = len(learner.sink.streams)
+        learner.sink.streams[-1].cancel()
+        wait_until(lambda: "cannot be read (FileNotFoundError)" in caplog.text, "an attempt without the file")
+        token.write_text("0123456789abcdef")
+        learner.sink.wait_for(lambda: len(learner.sink.streams) > broken)
+        assert connection.wait_for_credit(1, DEADLINE_S)
+
+
+def test_files_that_are_wrong_from_the_beginning_end_it(learner: FakeLearner, tmp_path: Path):
+    security = ClientSecurity(token_file=tmp_path / "missing")
+    with LearnerConnection(learner.address, offer(), security=security) as connection:
+        with pytest.raises(ConfigurationError, match="cannot be read"):
+            connection.join()
 
 
 def test_it_stays_with_the_number_of_environments_that_was_agreed(learner: FakeLearner):
