@@ -37,8 +37,9 @@ METHOD_ROLES: Final[dict[str, Role | None]] = {
     "/rollcast.v1.ReplayService/UpdatePriorities": Role.OPERATOR,
     "/rollcast.v1.ReplayService/Reset": Role.OPERATOR,
     "/grpc.health.v1.Health/Check": EVERYBODY,
-    "/grpc.health.v1.Health/Watch": EVERYBODY,
-    "/grpc.health.v1.Health/List": EVERYBODY,
+    # it stays open for as long as the client likes
+    "/grpc.health.v1.Health/Watch": Role.VIEWER,
+    "/grpc.health.v1.Health/List": Role.VIEWER,
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": Role.VIEWER,
 }
 
@@ -46,7 +47,8 @@ METHOD_ROLES: Final[dict[str, Role | None]] = {
 class AuthorizationInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
     """Lets a call through when its token's role may make it; goes before every other interceptor.
 
-    It runs in the one thread that takes all calls, before a thread of the pool or a byte of the request is spent.
+    It decides in the one thread that takes all calls. A refusal takes a thread of the pool for as long as it takes to
+    say no, and reads nothing of the request.
 
     Args:
         tokens: Whose each token is.

@@ -44,8 +44,11 @@ STATUS_CODES: Final[dict[type[RollcastError], grpc.StatusCode]] = {
     errors.StatisticsError: grpc.StatusCode.NOT_FOUND,
 }
 
-# What gRPC says where it got through to somebody, and TLS failed.
-_HANDSHAKE: Final = re.compile(r"handshake|SSL|TLS|certificate|verification", re.IGNORECASE)
+# What gRPC says where it got through to somebody, and TLS failed. A server that refuses a client's certificate, or
+# takes no plain TCP, only closes the connection.
+_HANDSHAKE: Final = re.compile(
+    r"handshake failed|SSL_ERROR|Verification Check failed|failed to connect.*(Socket closed|reset by peer)", re.DOTALL
+)
 
 _CLASS_BY_NAME: Final = {error_class.__name__: error_class for error_class in STATUS_CODES}
 
@@ -133,9 +136,9 @@ def error_from_rpc(rpc_error: grpc.RpcError, target: str) -> RollcastError:
 def _unreachable(details: str, target: str) -> errors.LearnerUnreachableError:
     if _HANDSHAKE.search(details):
         return errors.LearnerUnreachableError(
-            f"the learner at {target} and this client do not trust each other ({details}); expected TLS on both sides "
-            "with certificates that are in force, name this address and come from authorities that the other side "
-            "knows; check --tls-ca, --tls-cert and --tls-key here, --tls-cert and --tls-client-ca there"
+            f"the learner at {target} and this client do not agree on TLS ({details}); expected it on both sides or on "
+            "neither, with certificates that are in force, name this address and come from authorities that the other "
+            "side knows; check --tls-ca, --tls-cert and --tls-key here, --tls-cert and --tls-client-ca there"
         )
     return errors.LearnerUnreachableError(
         f"no learner answers at {target} ({details}); expected a rollcast learner there; start one with "

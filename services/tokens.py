@@ -82,7 +82,7 @@ class TokenFile:
 
     def role_of(self, token: str) -> Role | None:
         """The role of a token; None: nobody's."""
-        if self._watched.have_changed():
+        if self._watched.have_changed():  # of two threads one may still see the old table, for one call
             try:
                 self._table = self._read()
             except ConfigurationError as error:

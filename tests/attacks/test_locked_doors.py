@@ -192,10 +192,19 @@ class TestWhatTheClientIsTold:
         with serve(f"{host}:0", security=server_security(keys / served, None)) as learner:
             security = ClientSecurity(tls_ca=keys / ca / "ca.pem")
             with LearnerClient(learner.address, security=security) as client:
-                with pytest.raises(LearnerUnreachableError, match=r"do not trust each other .*check --tls-ca"):
+                with pytest.raises(LearnerUnreachableError, match=r"do not agree on TLS .*check --tls-ca"):
                     client.status()
 
-    def test_no_certificate_of_its_own(self, learner, keys):
-        with LearnerClient(learner.address, security=ClientSecurity(tls_ca=keys / "ours/ca.pem")) as client:
-            with pytest.raises(LearnerUnreachableError):
+    @pytest.mark.parametrize("case", ["no certificate of its own", "no TLS", "TLS where there is none"])
+    def test_sides_that_do_not_ask_for_the_same(self, learner, keys, case):
+        security = ClientSecurity() if case == "no TLS" else ClientSecurity(tls_ca=keys / "ours/ca.pem")
+        with serve() as plain:
+            address = plain.address if case == "TLS where there is none" else learner.address
+            with LearnerClient(address, security=security) as client:
+                with pytest.raises(LearnerUnreachableError, match=r"do not agree on TLS .*check --tls-ca"):
+                    client.status()
+
+    def test_a_name_with_tls_in_it_that_nobody_has(self, keys):
+        with LearnerClient("ssl-tls.invalid:1", security=ClientSecurity(tls_ca=keys / "ours/ca.pem")) as client:
+            with pytest.raises(LearnerUnreachableError, match="no learner answers"):
                 client.status()
