@@ -77,6 +77,12 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings):
         description="Let actors wait for the newest policy before they start a rollout, so that none is more than "
         "queue_out_of_sync_factor + (environments of all actors) / batch_size versions old.",
     )
+    deterministic: bool = Field(
+        False,
+        description="IMPALA: actors play in step with the updates, a rollout each for every batch, in the order of "
+        "their slots, and all arithmetic has one thread: the same seeds give the same policy, whoever is faster, in "
+        "this process, in others, or elsewhere. batch_size must be a multiple of envs_per_actor (times agents).",
+    )
     max_actors: Annotated[int, Field(ge=1, le=4096)] = Field(64, description="Actors that may be connected at once.")
     total_steps: Annotated[int, Field(ge=1)] = Field(
         20_000_000,

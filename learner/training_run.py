@@ -15,6 +15,7 @@ import torch
 
 from actor.environments.make import EnvironmentFactory, environment_spaces, make_vector_env
 from actor.policies.torch_policy import TorchPolicy
+from actor.threads import limit_threads
 from learner.actors.base import DistributedActors
 from learner.actors.served import ServedDistributedActors
 from learner.algorithms.algorithm import Algorithm
@@ -104,7 +105,11 @@ def training_run(
         RecordingError: The file of demonstrations is not whole; likewise.
         SpacesMismatchError: It was recorded with other spaces; likewise.
     """
-    set_torch_threads(settings.torch_threads, n_local_actors)
+    _check_deterministic(settings)
+    if settings.deterministic:
+        limit_threads(1)
+    else:
+        set_torch_threads(settings.torch_threads, n_local_actors)
     device = choose_device(settings.device)
     algorithm = make_algorithm(settings, spaces, device)
     buffers = None
@@ -144,6 +149,15 @@ def training_run(
             # nothing has been learnt: leave nothing behind, so that the same command works when the address is free
             shutil.rmtree(run_directory.path, ignore_errors=True)
             raise
+
+
+def _check_deterministic(settings: LearnerSettings) -> None:
+    if settings.deterministic and (settings.algorithm != "impala" or settings.updates_per_broadcast != 1):
+        raise ConfigurationError(
+            f"--deterministic with --algorithm {settings.algorithm} and --updates-per-broadcast "
+            f"{settings.updates_per_broadcast}; expected impala and 1: when others learn depends on who is faster: "
+            "do without --deterministic, or use --actor-kind sequential"
+        )
 
 
 def make_algorithm(settings: LearnerSettings, spaces: EnvironmentSpaces, device: torch.device) -> Algorithm:

@@ -41,6 +41,7 @@ class SubprocDistributedActors(ServedDistributedActors):
         on_actor_failure: Start it again, or fail.
         max_restarts: How often an actor may fail in a row before the run fails.
         bounded_staleness: Actors wait for the newest policy before they start a rollout.
+        deterministic: See `ServedDistributedActors`; `n_actors` have to make a batch.
         control: Who may steer over `LearnerService`; None: it tells the status only.
         security: What is asked of clients at `addresses`.
         collect_timeout_s: How long `collect_outputs` waits before it gives up.
@@ -69,6 +70,7 @@ class SubprocDistributedActors(ServedDistributedActors):
         max_actors: int = 64,
         max_policy_lag: int | None = None,
         bounded_staleness: bool = True,
+        deterministic: bool = False,
         on_actor_failure: Literal["restart", "fail"] = "restart",
         max_restarts: int = 10,
         control: LearnerControl | None = None,
@@ -92,6 +94,7 @@ class SubprocDistributedActors(ServedDistributedActors):
             max_actors=max_actors,
             max_policy_lag=max_policy_lag,
             bounded_staleness=bounded_staleness,
+            deterministic=deterministic,
             control=control,
             security=security,
             collect_timeout_s=collect_timeout_s,

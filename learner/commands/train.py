@@ -55,7 +55,9 @@ def train(settings: TrainSettings, console: Console) -> int:
             max_actors=settings.max_actors,
             max_policy_lag=settings.max_policy_lag,
             bounded_staleness=settings.bounded_staleness,
-            on_actor_failure=settings.on_actor_failure,
+            deterministic=settings.deterministic,
+            # one that is started again has other seeds
+            on_actor_failure="fail" if settings.deterministic else settings.on_actor_failure,
             max_restarts=settings.max_restarts,
             control=control,
             security=security,
