@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -56,6 +57,16 @@ class ExperienceSource(ABC):
     def start(self) -> None:
         """Starts the actors."""
         self.actors.start()
+
+    def save(self, directory: Path) -> None:  # noqa: B027  # fresh rollouts depend on nothing
+        """Writes what the next batch depends on, besides the actors, into a directory of a checkpoint."""
+
+    def load(self, directory: Path) -> None:  # noqa: B027  # likewise
+        """Reads what `save` wrote; called before `start`."""
+
+    def renew(self) -> None:
+        """Brings source and actors into the state in which a run that is resumed finds them."""
+        self.actors.renew()
 
     @abstractmethod
     def next(self, learner_device: str, *, progress: float = 0.0) -> Experience:

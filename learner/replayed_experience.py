@@ -98,6 +98,11 @@ class ReplayedExperience(ExperienceSource):
         self._started_at = time.monotonic()
         self.actors.start()
 
+    def renew(self) -> None:
+        """See `ExperienceSource.renew`; a rollout that the limiter had refused is dropped."""
+        self._refused = None
+        super().renew()
+
     def next(self, learner_device: str, *, progress: float = 0.0) -> Experience:
         """Takes in what has come, and draws a batch."""
         started = time.perf_counter()

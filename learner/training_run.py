@@ -23,6 +23,9 @@ from learner.algorithms.impala import Impala
 from learner.algorithms.independent_learners import IndependentLearners
 from learner.algorithms.sac import Sac
 from learner.algorithms.schedules import linear
+from learner.checkpoints.manifest import CheckpointInfo
+from learner.checkpoints.resuming import RUNS
+from learner.checkpoints.store import CheckpointStore
 from learner.control import TrainingControl
 from learner.demonstrations import load_recording
 from learner.experience import ExperienceSource, FreshExperience
@@ -38,8 +41,6 @@ from services.policies import PolicySpec
 from services.spaces import EnvironmentSpaces
 
 logger = logging.getLogger(__name__)
-
-RUNS = Path("runs")
 
 # By the names of `--algorithm`; each finds its settings under the same name.
 ALGORITHMS: dict[str, type[Impala] | type[Sac] | type[Dqn]] = {"impala": Impala, "sac": Sac, "dqn": Dqn}
@@ -100,15 +101,27 @@ def training_run(
     buffers = None
     if algorithm.learns_from_replay:
         buffers = make_replay_buffers(settings, algorithm.policy.spaces, device=device, announce=announce)
-    load_initial_data(settings, algorithm.policy.spaces, buffers, announce=announce)
     path = settings.run_dir or default_run_dir(settings)
-    run_directory = RunDirectory.create(path.parent, path.name)
-    run_directory.write_settings(settings.model_dump(mode="json"))
+    checkpoint = None if settings.resume is None else checkpoint_to_resume(path, announce=announce)
+    if checkpoint is None:
+        load_initial_data(settings, algorithm.policy.spaces, buffers, announce=announce)
+    is_new = settings.resume is None
+    run_directory = RunDirectory.create(path.parent, path.name) if is_new else RunDirectory(path)
     control = TrainingControl(algorithm=settings.algorithm, run_dir=run_directory.path)
     actors = make_actors(algorithm.policy, control)
     stop_return = settings.stop_return if settings.stop_return is not None else reward_threshold(settings.env_id)
     with contextlib.ExitStack() as stack:
-        writers = (JsonLinesWriter(run_directory.metrics_path), TensorBoardWriter(run_directory.tensorboard_path))
+        stack.enter_context(run_directory.locked())
+        run_directory.write_settings(settings.model_dump(mode="json", exclude={"resume"}))
+        first_step = 0
+        if not is_new:
+            env_steps = checkpoint[1].env_steps if checkpoint is not None else 0
+            run_directory.cut_metrics(env_steps)
+            first_step = env_steps + 1
+        writers = (
+            JsonLinesWriter(run_directory.metrics_path),
+            TensorBoardWriter(run_directory.tensorboard_path, first_step=first_step),
+        )
         for writer in writers:
             stack.callback(writer.close)
         trainer = Trainer(
@@ -121,19 +134,40 @@ def training_run(
                 updates_per_broadcast=settings.updates_per_broadcast,
                 log_interval_s=settings.log_interval_s,
                 checkpoint_interval_s=settings.checkpoint_interval_s,
+                checkpoint_interval_updates=settings.checkpoint_interval_updates,
+                keep_checkpoints=settings.keep_checkpoints,
             ),
             device=device,
             run=run_directory,
             writers=writers,
         )
+        if checkpoint is not None:
+            trainer.resume(checkpoint[0])
         try:
             yield TrainingRun(
                 trainer=trainer, control=control, actors=actors, run_directory=run_directory, stop_return=stop_return
             )
         except AddressInUseError:
             # nothing has been learnt: leave nothing behind, so that the same command works when the address is free
-            shutil.rmtree(run_directory.path, ignore_errors=True)
+            if is_new:
+                shutil.rmtree(run_directory.path, ignore_errors=True)
             raise
+
+
+def checkpoint_to_resume(run: Path, *, announce: Callable[[str], None]) -> tuple[Path, CheckpointInfo] | None:
+    """The newest checkpoint of a run that is whole; None where the run was stopped before its first.
+
+    Raises:
+        ConfigurationError: All of its checkpoints are damaged.
+    """
+    newest = CheckpointStore(RunDirectory(run).checkpoints_path, keep=1).newest()
+    if newest is None:
+        announce(f"resuming {run}: it has no checkpoint yet, and begins again")
+    else:
+        info = newest[1]
+        ended = "; it has ended" if info.has_ended else ""
+        announce(f"resuming {run}: {info.n_updates:,} updates, {info.env_steps:,} env steps{ended}")
+    return newest
 
 
 def make_algorithm(settings: LearnerSettings, spaces: EnvironmentSpaces, device: torch.device) -> Algorithm:
