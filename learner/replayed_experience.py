@@ -3,7 +3,9 @@
 import math
 import time
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,7 +17,9 @@ from learner.algorithms.schedules import Schedule
 from learner.batch import Batch
 from learner.experience import Experience, ExperienceSource
 from learner.replay.batches import to_batch
+from learner.replay.buffer import ReplayBuffer
 from learner.replay.buffer_info import ReplayInfo
+from learner.replay.part_state import read_state, write_state
 from learner.replay.served import replay_status
 from learner.replay.substep_buffers import SubstepBuffers
 from learner.wait_log import WaitLog
@@ -92,15 +96,24 @@ class ReplayedExperience(ExperienceSource):
 
     def start(self) -> None:
         """Starts the actors, acting at random while the buffer is being filled, where demonstrations have not."""
-        infos = {key: buffer.info() for key, buffer in self.buffers.items()}
-        self._unfilled = {key for key, info in infos.items() if info.size < info.limiter.min_size}
-        self._policy.set_uniform_exploration(bool(self._unfilled))
+        self._begin()
         self._started_at = time.monotonic()
         self.actors.start()
+
+    def save(self, directory: Path) -> None:
+        """Writes the buffers, each with its limiter, its priorities and its generators."""
+        for buffer, path in self._paths(directory):
+            write_state(buffer.state(), path)
+
+    def load(self, directory: Path) -> None:
+        """Reads what `save` wrote; neither a burst of updates nor one of insertions follows."""
+        for buffer, path in self._paths(directory):
+            buffer.load_state(read_state(path))
 
     def renew(self) -> None:
         """See `ExperienceSource.renew`; a rollout that the limiter had refused is dropped."""
         self._refused = None
+        self._begin()
         super().renew()
 
     def next(self, learner_device: str, *, progress: float = 0.0) -> Experience:
@@ -161,6 +174,18 @@ class ReplayedExperience(ExperienceSource):
         if self._beta is not None:
             metrics["replay/beta"] = self._beta_now
         return metrics
+
+    def _begin(self) -> None:
+        """Looks which buffers have yet to be filled, and begins the turns with the first."""
+        infos = {key: buffer.info() for key, buffer in self.buffers.items()}
+        self._unfilled = {key for key, info in infos.items() if info.size < info.limiter.min_size}
+        self._policy.set_uniform_exploration(bool(self._unfilled))
+        self._turns = deque(self.buffers)
+
+    def _paths(self, directory: Path) -> Iterator[tuple[ReplayBuffer, Path]]:
+        # Numbered: keys come from environments, and need not be names of directories.
+        for i, buffer in enumerate(self.buffers.values()):
+            yield buffer, directory / "replay" / f"substep{i}"
 
     def _await_batch(self, learner_device: str) -> Batch:
         """Takes in rollouts until the buffer lets a batch out; says what it waits for."""

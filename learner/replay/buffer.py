@@ -22,6 +22,7 @@ from learner.replay.buffer_parts import (
 from learner.replay.layout import make_layout
 from learner.replay.limiter_state import Waiting
 from learner.replay.memory import describe_available
+from learner.replay.part_state import GeneratorPart, Part, PartState, join
 from learner.replay.prioritized import check_priorities
 from learner.replay.replay_settings import ReplaySettings
 from learner.replay.row_plan import acting_trajectories, pieces, plan_rows
@@ -107,6 +108,10 @@ class ReplayBuffer:
         self._times_sampled = None if most is None else TimesSampled(self._store.n_slots, most)
         self._rings: dict[int, SampleRing] = {}
         self._ignored_updates = 0
+        self._parts: dict[str, Part] = {"store": self._store, "sampler": self._sampler}
+        self._parts |= {"limiter": self._limiter.counters, "starts": GeneratorPart(self._rng)}
+        if self._times_sampled is not None:
+            self._parts["times_sampled"] = self._times_sampled
 
     @property
     def n_rollout_steps(self) -> int:
@@ -337,6 +342,17 @@ class ReplayBuffer:
             self._limiter.reset()
             self._ignored_updates = 0
 
+    def state(self) -> PartState:
+        """What a checkpoint keeps: entries, keys, priorities, the limiter's counters, generators. One step."""
+        with self._changed:
+            return join({name: part.state() for name, part in self._parts.items()})
+
+    def load_state(self, state: PartState) -> None:
+        """Takes up what `state` of an equal buffer has said, in place of whatever is in; keys go on."""
+        with self._changed:
+            for name, part in self._parts.items():
+                part.load_state(state.part(name))
+
     def info(self) -> ReplayInfo:
         """How it stands now."""
         with self._changed:
@@ -352,22 +368,14 @@ class ReplayBuffer:
             )
 
     def wait_of(self, who: str) -> Waiting | None:
-        """What one who asks again after each refusal waits for, with the numbers as they are now.
+        """What one who asks again after each refusal waits for, as it is now; `who` as for `insert`.
 
-        Args:
-            who: As it calls itself, see `insert`.
-
-        Returns:
-            The wait; None: there is none, or it may go on.
+        None: it does not wait, or may go on.
         """
         return next((wait for wait in self._limiter.state().waiting if wait.who == who), None)
 
     def stop_waiting(self, who: str) -> None:
-        """Says that one who asked again after each refusal does so no more.
-
-        Args:
-            who: As it calls itself, see `insert`.
-        """
+        """Says that one who asked again after each refusal does so no more; `who` as for `insert`."""
         self._limiter.stop_waiting(who)
 
     def _insert_piece(self, piece: Rollout) -> None:

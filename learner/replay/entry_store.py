@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from learner.replay.part_state import PartState
 from learner.replay.samplers import Slots
 from learner.replay.samples import ReplaySample, Room
 from services.rollouts import Rollout
@@ -75,3 +76,9 @@ class EntryStore(Protocol):
 
     def clear(self) -> None:
         """Removes every entry."""
+
+    def state(self) -> PartState:
+        """What a checkpoint keeps: every entry, its key, and who goes next."""
+
+    def load_state(self, state: PartState) -> None:
+        """Takes up what `state` of an equal store has said, in place of whatever is in."""

@@ -9,6 +9,7 @@ from learner.replay.column_memory import ColumnMemory, MainMemory, Span, Write, 
 from learner.replay.entry_store import NO_SLOTS, StoreChange
 from learner.replay.layout import EntryLayout
 from learner.replay.n_step import fold_n_step
+from learner.replay.part_state import PartState
 from learner.replay.row_plan import plan_rows
 from learner.replay.samplers import Slots
 from learner.replay.samples import ReplaySample, Room
@@ -178,6 +179,23 @@ class TrajectoryRing:
             np.remainder(sample.keys, self._modulus, sample.keys)
             np.add(sample.keys, np.array(self._tail), sample.keys)
         return sample
+
+    def state(self) -> PartState:
+        """See `EntryStore.state`."""
+        values = {"tail": self._tail, "head": self._head, "size": self.size}
+        return PartState(self._columns.read(self._live()), values)
+
+    def load_state(self, state: PartState) -> None:
+        """See `EntryStore.load_state`."""
+        self._columns.flags.fill(0)
+        self._tail, self._head, self.size = (state.values[name] for name in ("tail", "head", "size"))
+        self._columns.write(self._live(), state.arrays)
+
+    def _live(self) -> list[slice]:
+        """The rows there are, the oldest first."""
+        first, n_rows = self.span
+        n_left = self.n_slots - first
+        return [slice(first, first + min(n_rows, n_left)), slice(0, max(n_rows - n_left, 0))]
 
     def clear(self) -> None:
         """Removes every entry; keys go on."""

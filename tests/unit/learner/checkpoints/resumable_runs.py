@@ -11,16 +11,18 @@ from learner.training_run import TrainingRun, actors_batch_size, probe_spaces, t
 from services.policies import PolicyState
 
 OPTIONS = {
-    "impala": ["--n-rollout-steps", "8", "--envs-per-actor", "3", "--batch-size", "4", "--total-steps", "640"],
-    "sac": ["--total-steps", "240", "--n-rollout-steps", "4", "--batch-size", "16", "--replay.min-size", "40"],
-    "dqn": ["--total-steps", "400", "--n-rollout-steps", "4", "--batch-size", "16", "--replay.min-size", "40"],
+    "impala": "--n-rollout-steps 8 --envs-per-actor 3 --batch-size 4 --total-steps 640 --checkpoint-interval-updates 5",
+    "sac": "--n-rollout-steps 4 --batch-size 16 --total-steps 70 --replay.min-size 40 --replay.samples-per-insert 32 "
+    "--updates-per-broadcast 2 --checkpoint-interval-updates 20",
+    "dqn": "--n-rollout-steps 4 --batch-size 16 --total-steps 140 --replay.min-size 40 --updates-per-broadcast 2 "
+    "--checkpoint-interval-updates 20",
 }
 
 
 def settings_for(run_dir: Path, algorithm: str, *options: str) -> TrainSettings:
     common = ["--algorithm", algorithm, "--hidden-sizes", "8", "--device", "cpu", "--torch-threads", "1"]
-    common += ["--actor-kind", "sequential", "--run-dir", str(run_dir), "--checkpoint-interval-updates", "5"]
-    return TrainSettings.from_command_line("rollcast train", [*common, *OPTIONS[algorithm], *options])
+    common += ["--actor-kind", "sequential", "--run-dir", str(run_dir)]
+    return TrainSettings.from_command_line("rollcast train", [*common, *OPTIONS[algorithm].split(), *options])
 
 
 def resumed(run_dir: Path, *options: str) -> TrainSettings:
@@ -29,7 +31,7 @@ def resumed(run_dir: Path, *options: str) -> TrainSettings:
 
 def train(settings: TrainSettings, *, n_casts: int | None = None) -> TrainingRun:
     """Trains to the end, or until so many policies were cast: one at the start, one an update, one a checkpoint."""
-    env_factory = EnvironmentFactory(settings.env_id, settings.env_kwargs)
+    env_factory = EnvironmentFactory(settings.env_id, settings.env_kwargs, agent_policies=settings.agent_policies)
 
     def make_actors(policy: TorchPolicy, control: TrainingControl) -> StoppingActors:
         return StoppingActors(env_factory, policy, settings, control, n_casts)

@@ -10,6 +10,8 @@ from learner.settings import ServingSettings, TrainSettings
 from services.errors import ConfigurationError
 from tests.unit.learner.checkpoints.resumable_runs import resumed, settings_for, train
 
+TIC_TAC_TOE = '{"env_type": "aec", "id": "classic/tictactoe-v3"}'
+
 
 def policy_of(run_dir):
     return RunDirectory(run_dir).read_policy("last")
@@ -19,13 +21,25 @@ def records(run_dir):
     return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("stop_after", [9, 16])
-def test_a_run_that_was_interrupted_has_the_bits_of_one_that_was_not(tmp_path, stop_after):
-    whole = train(settings_for(tmp_path / "whole", "impala"))
-    train(settings_for(tmp_path / "other", "impala"), n_casts=stop_after)
-    assert policy_of(tmp_path / "other").env_steps < 640
+@pytest.mark.parametrize(
+    ("algorithm", "options", "stop_after"),
+    [
+        ("impala", (), 9),
+        ("impala", (), 16),
+        ("sac", ("--env-id", "Pendulum-v1"), 17),
+        ("sac", ("--replay.sampler", "prioritized", "--replay.capacity", "50"), 17),
+        ("dqn", (), 17),
+        ("dqn", ("--replay.removal", "lowest_priority", "--replay.capacity", "64"), 17),
+        ("dqn", ("--env-id", "pettingzoo:make", "--env-kwargs", TIC_TAC_TOE, "--agent-policies", "separate"), 17),
+    ],
+)
+def test_a_run_that_was_interrupted_has_the_bits_of_one_that_was_not(tmp_path, algorithm, options, stop_after):
+    whole = train(settings_for(tmp_path / "whole", algorithm, *options))
+    train(settings_for(tmp_path / "other", algorithm, *options), n_casts=stop_after)
+    expected = policy_of(tmp_path / "whole")
+    assert policy_of(tmp_path / "other").env_steps < expected.env_steps
     part = train(resumed(tmp_path / "other"))
-    expected, found = policy_of(tmp_path / "whole"), policy_of(tmp_path / "other")
+    found = policy_of(tmp_path / "other")
     assert (found.env_steps, found.policy_version) == (expected.env_steps, expected.policy_version)
     assert found.mean_return == expected.mean_return
     for name, array in expected.state.items():
@@ -33,6 +47,9 @@ def test_a_run_that_was_interrupted_has_the_bits_of_one_that_was_not(tmp_path, s
     before, after = whole.control.status(), part.control.status()
     for name in ("env_steps", "updates", "episodes", "mean_return", "policy_version", "policy_lag_mean"):
         assert getattr(after, name) == getattr(before, name), name
+    if before.replay is not None and after.replay is not None:
+        for name in ("size", "inserted", "sampled", "difference"):
+            assert getattr(after.replay, name) == getattr(before.replay, name), name
     counts = [actors.get_epoch_stats_aggregator().state()[0] for actors in (whole.actors, part.actors)]
     assert counts[0] == counts[1], "cumulative statistics"
 
