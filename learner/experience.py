@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,22 @@ class Experience:
     waited_s: float
 
 
+class SaveExperience(Protocol):
+    """Writes what a batch depends on."""
+
+    def __call__(self, directory: Path, previous: Path | None) -> None:
+        """Writes it.
+
+        Args:
+            directory: Of a checkpoint.
+            previous: An earlier checkpoint of this very run, whose files may be linked; None: there is none.
+        """
+
+
+def _save_nothing(directory: Path, previous: Path | None) -> None:
+    del directory, previous
+
+
 class ExperienceSource(ABC):
     """Starts the actors and makes batches of what they play. Used by one thread, the trainer's.
 
@@ -58,11 +74,12 @@ class ExperienceSource(ABC):
         """Starts the actors."""
         self.actors.start()
 
-    def save(self, directory: Path) -> None:  # noqa: B027  # fresh rollouts depend on nothing
-        """Writes what the next batch depends on, besides the actors, into a directory of a checkpoint."""
+    def begin_save(self) -> SaveExperience:
+        """Takes note of what the next batch depends on besides the actors; what it returns writes it, in any thread."""
+        return _save_nothing
 
-    def load(self, directory: Path) -> None:  # noqa: B027  # likewise
-        """Reads what `save` wrote; called before `start`."""
+    def load(self, directory: Path) -> None:  # noqa: B027  # fresh rollouts depend on nothing
+        """Reads what `begin_save` wrote; called before `start`."""
 
     def renew(self) -> None:
         """Brings source and actors into the state in which a run that is resumed finds them."""

@@ -3,7 +3,6 @@
 import math
 import time
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,11 +14,9 @@ from actor.policies.torch_policy import TorchPolicy
 from learner.actors.base import DistributedActors
 from learner.algorithms.schedules import Schedule
 from learner.batch import Batch
-from learner.experience import Experience, ExperienceSource
+from learner.experience import Experience, ExperienceSource, SaveExperience
 from learner.replay.batches import to_batch
-from learner.replay.buffer import ReplayBuffer
 from learner.replay.buffer_info import ReplayInfo
-from learner.replay.part_state import read_state, write_state
 from learner.replay.served import replay_status
 from learner.replay.substep_buffers import SubstepBuffers
 from learner.wait_log import WaitLog
@@ -100,15 +97,20 @@ class ReplayedExperience(ExperienceSource):
         self._started_at = time.monotonic()
         self.actors.start()
 
-    def save(self, directory: Path) -> None:
-        """Writes the buffers, each with its limiter, its priorities and its generators."""
-        for buffer, path in self._paths(directory):
-            write_state(buffer.state(), path)
+    def begin_save(self) -> SaveExperience:
+        """Takes note of the buffers, each with its limiter, its priorities and its generators."""
+        snapshots = [buffer.saved.begin() for buffer in self.buffers.values()]
+
+        def save(directory: Path, previous: Path | None) -> None:
+            for i, snapshot in enumerate(snapshots):
+                snapshot.write(_path(directory, i), None if previous is None else _path(previous, i))
+
+        return save
 
     def load(self, directory: Path) -> None:
-        """Reads what `save` wrote; neither a burst of updates nor one of insertions follows."""
-        for buffer, path in self._paths(directory):
-            buffer.load_state(read_state(path))
+        """Reads what was saved; neither a burst of updates nor one of insertions follows."""
+        for i, buffer in enumerate(self.buffers.values()):
+            buffer.saved.load(_path(directory, i))
 
     def renew(self) -> None:
         """See `ExperienceSource.renew`; a rollout that the limiter had refused is dropped."""
@@ -182,11 +184,6 @@ class ReplayedExperience(ExperienceSource):
         self._policy.set_uniform_exploration(bool(self._unfilled))
         self._turns = deque(self.buffers)
 
-    def _paths(self, directory: Path) -> Iterator[tuple[ReplayBuffer, Path]]:
-        # Numbered: keys come from environments, and need not be names of directories.
-        for i, buffer in enumerate(self.buffers.values()):
-            yield buffer, directory / "replay" / f"substep{i}"
-
     def _await_batch(self, learner_device: str) -> Batch:
         """Takes in rollouts until the buffer lets a batch out; says what it waits for."""
         began = time.monotonic()
@@ -245,6 +242,11 @@ class ReplayedExperience(ExperienceSource):
 
     def _named(self, key: str, reason: str) -> str:
         return f"{key}: {reason}" if len(self.buffers) > 1 else reason
+
+
+def _path(checkpoint: Path, i: int) -> Path:
+    """Where the buffer of the i-th substep is. Numbered: keys need not be names of directories."""
+    return checkpoint / "replay" / f"substep{i}"
 
 
 def _counters(info: ReplayInfo) -> dict[str, float]:

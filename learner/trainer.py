@@ -1,6 +1,7 @@
 """The training loop."""
 
 import dataclasses
+import functools
 import json
 import logging
 import time
@@ -164,11 +165,14 @@ class Trainer:
             logger.info("training was stopped")
         finally:
             control.enter(Phase.STOPPING)
+            if self._checkpoints is not None:
+                self._checkpoints.finish()
             self._save_policy("last")
             self._save_policy_if_best()
         # Between two checkpoints that the number of updates asks for, another one would change what follows.
-        if self._run is not None and (schedule.checkpoint_interval_updates is None or self._has_ended):
+        if self._checkpoints is not None and (schedule.checkpoint_interval_updates is None or self._has_ended):
             self._save_checkpoint()
+            self._checkpoints.wait()
         control.enter(Phase.FINISHED)
         return self._summary()
 
@@ -192,14 +196,17 @@ class Trainer:
         if now >= self._next_best:
             self._next_best = now + _BEST_POLICY_INTERVAL_S
             self._save_policy_if_best()
-        if self._run is not None and self._checkpoint_is_due(now):
+        if self._checkpoints is not None and self._checkpoint_is_due(now):
             self._next_checkpoint = now + self._schedule.checkpoint_interval_s
             self._save_checkpoint()
             self._experience.renew()
 
     def _checkpoint_is_due(self, now: float) -> bool:
         every = self._schedule.checkpoint_interval_updates
-        return now >= self._next_checkpoint if every is None else self._algorithm.n_updates % every == 0
+        if every is not None:
+            return self._algorithm.n_updates % every == 0
+        # one that is due while the one before is still being written waits for it
+        return now >= self._next_checkpoint and self._checkpoints is not None and not self._checkpoints.is_writing
 
     def _write_metrics(self, metrics: Metrics) -> None:
         now = self._progress.snapshot()
@@ -233,19 +240,19 @@ class Trainer:
     def _save_policy(self, name: PolicyName) -> None:
         if self._run is None:
             return
-        now = self._progress.snapshot()
-        self._run.write_policy(
-            name,
-            SavedPolicy(
-                spec=self._algorithm.policy.spec,
-                state=self._algorithm.policy_state(),
-                policy_version=self._actors.policy_version,
-                env_steps=now.env_steps,
-                mean_return=now.mean_return,
-            ),
-        )
+        self._run.write_policy(name, self._saved_policy())
         if name == "last" and not self._run.policy_path("best").exists():
             self._save_policy("best")
+
+    def _saved_policy(self) -> SavedPolicy:
+        now = self._progress.snapshot()
+        return SavedPolicy(
+            spec=self._algorithm.policy.spec,
+            state=self._algorithm.policy_state(),
+            policy_version=self._actors.policy_version,
+            env_steps=now.env_steps,
+            mean_return=now.mean_return,
+        )
 
     def _save_policy_if_best(self) -> None:
         mean_return = self._progress.recent_mean_return()
@@ -253,20 +260,24 @@ class Trainer:
             self._best_return = mean_return
             self._save_policy("best")
 
-    def _save_checkpoint(self) -> Path:
+    def _save_checkpoint(self) -> None:
         self._recorded_statistics = self._actors.get_epoch_stats_aggregator().state()
-        return self._write_checkpoint()
+        self._begin_checkpoint()
 
     def _save_for_operator(self) -> tuple[Path, int]:
-        return self._write_checkpoint(), self._actors.policy_version
+        self._begin_checkpoint()
+        assert self._checkpoints is not None, "it has begun one"
+        return self._checkpoints.wait(), self._actors.policy_version
 
-    def _write_checkpoint(self) -> Path:
+    def _begin_checkpoint(self) -> None:
         assert self._checkpoints is not None, "a run without a directory has no checkpoints"
-        path = self._checkpoints.write(
-            best_return=self._best_return, statistics=self._recorded_statistics, has_ended=self._has_ended
+        assert self._run is not None, "likewise"
+        self._checkpoints.begin(
+            best_return=self._best_return,
+            statistics=self._recorded_statistics,
+            has_ended=self._has_ended,
+            then=functools.partial(self._run.write_policy, "last", self._saved_policy()),
         )
-        self._save_policy("last")
-        return path
 
     def _summary(self) -> TrainingSummary:
         now = self._progress.snapshot()

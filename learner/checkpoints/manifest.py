@@ -39,7 +39,7 @@ class CheckpointInfo:
     software_version: str
 
 
-def write_manifest(directory: Path, info: CheckpointInfo) -> None:
+def write_manifest(directory: Path, info: CheckpointInfo, *, previous: Path | None = None) -> None:
     """Writes the manifest of a directory whose other files are complete.
 
     The file is a line `rollcast-checkpoint FORMAT DIGEST`, and JSON, whose xxh3-128 the digest is.
@@ -47,12 +47,15 @@ def write_manifest(directory: Path, info: CheckpointInfo) -> None:
     Args:
         directory: The checkpoint.
         info: What it is of.
+        previous: A checkpoint some of whose files are linked here, and have its digests; None: there is none.
     """
-    files = {
-        str(path.relative_to(directory)): {"bytes": path.stat().st_size, "xxh3_128": _digest(path)}
-        for path in sorted(directory.rglob("*"))
-        if path.is_file()
-    }
+    known = {} if previous is None else _read(previous)[1]
+    files = {}
+    for path in sorted(path for path in directory.rglob("*") if path.is_file()):
+        name = str(path.relative_to(directory))
+        linked = previous is not None and name in known and (previous / name).samefile(path)
+        n_bytes, digest = known[name] if linked else (path.stat().st_size, _digest(path))
+        files[name] = {"bytes": n_bytes, "xxh3_128": digest}
     content = json.dumps({**asdict(info), "files": files}, indent=2) + "\n"
     head = f"{_MAGIC} {FORMAT} {xxhash.xxh3_128_hexdigest(content.encode())}\n"
     (directory / MANIFEST_FILE).write_text(head + content, encoding="utf-8")

@@ -3,7 +3,6 @@
 import logging
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from learner.checkpoints.manifest import CheckpointInfo, read_info, verify, write_manifest
@@ -65,29 +64,37 @@ class CheckpointStore:
             f"none of the {len(problems)} checkpoints in {self._path} can be loaded: {problems[0]}; begin another run"
         )
 
-    def write(self, info: CheckpointInfo, write_files: Callable[[Path], None]) -> Path:
-        """Writes a checkpoint, in place of one of as many updates, and removes those that are not to be kept.
+    def stage(self, n_updates: int) -> Path:
+        """Makes an empty folder for the files of a checkpoint; `commit` or `shutil.rmtree` ends it."""
+        staged = self._path / f".{n_updates:08d}.tmp"
+        staged.mkdir()
+        return staged
+
+    def commit(self, staged: Path, info: CheckpointInfo, *, previous: Path | None = None) -> Path:
+        """Makes a checkpoint of staged files, in place of one of as many updates; removes those not to be kept.
 
         Args:
+            staged: What `stage` made; gone afterwards, whatever happens.
             info: What it is of.
-            write_files: Writes its files into an empty directory.
+            previous: A checkpoint some of whose files are linked there; None: there is none.
 
         Returns:
             Where it is.
+
+        Raises:
+            OSError: If it cannot be written; the one before is there.
         """
         final = self._path / f"{info.n_updates:08d}"
-        temporary, replaced = (self._path / f".{final.name}.{suffix}" for suffix in ("tmp", "replaced"))
-        temporary.mkdir()
+        replaced = self._path / f".{final.name}.replaced"
         try:
-            write_files(temporary)
-            write_manifest(temporary, info)
-            for path in (*temporary.rglob("*"), temporary):
+            write_manifest(staged, info, previous=previous)
+            for path in (*staged.rglob("*"), staged):
                 _fsync(path)
             if final.exists():
                 final.rename(replaced)
-            temporary.rename(final)
+            staged.rename(final)
         finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+            shutil.rmtree(staged, ignore_errors=True)
         _fsync(self._path)
         shutil.rmtree(replaced, ignore_errors=True)
         self._prune()

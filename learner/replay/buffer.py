@@ -22,12 +22,13 @@ from learner.replay.buffer_parts import (
 from learner.replay.layout import make_layout
 from learner.replay.limiter_state import Waiting
 from learner.replay.memory import describe_available
-from learner.replay.part_state import GeneratorPart, Part, PartState, join
+from learner.replay.part_state import GeneratorPart, Part
 from learner.replay.prioritized import check_priorities
 from learner.replay.replay_settings import ReplaySettings
 from learner.replay.row_plan import acting_trajectories, pieces, plan_rows
 from learner.replay.samplers import Slots
 from learner.replay.samples import ReplaySample, SampleRing
+from learner.replay.saved_buffer import SavedBuffer
 from learner.replay.times_sampled import TimesSampled
 from services.errors import ConfigurationError, InvalidInputError, LimitExceededError, NotReadyError
 from services.rollouts import Rollout
@@ -50,6 +51,9 @@ class ReplayBuffer:
     Any number of threads may call any method at any time: each call is one step under one lock, and who waits for the
     limiter does not hold it. One thing is for one thread: the samples of `sample` without a ring share one, and stay
     valid until two more were drawn. A thread that samples beside another has its own, from `make_ring`.
+
+    Attributes:
+        saved: Writes it into checkpoints, and reads it.
     """
 
     def __init__(
@@ -108,10 +112,11 @@ class ReplayBuffer:
         self._times_sampled = None if most is None else TimesSampled(self._store.n_slots, most)
         self._rings: dict[int, SampleRing] = {}
         self._ignored_updates = 0
-        self._parts: dict[str, Part] = {"store": self._store, "sampler": self._sampler}
-        self._parts |= {"limiter": self._limiter.counters, "starts": GeneratorPart(self._rng)}
+        parts: dict[str, Part] = {"store": self._store, "sampler": self._sampler}
+        parts |= {"limiter": self._limiter.counters, "starts": GeneratorPart(self._rng)}
         if self._times_sampled is not None:
-            self._parts["times_sampled"] = self._times_sampled
+            parts["times_sampled"] = self._times_sampled
+        self.saved = SavedBuffer(self._changed, self._store, parts)
 
     @property
     def n_rollout_steps(self) -> int:
@@ -341,17 +346,6 @@ class ReplayBuffer:
             self._sampler.clear()
             self._limiter.reset()
             self._ignored_updates = 0
-
-    def state(self) -> PartState:
-        """What a checkpoint keeps: entries, keys, priorities, the limiter's counters, generators. One step."""
-        with self._changed:
-            return join({name: part.state() for name, part in self._parts.items()})
-
-    def load_state(self, state: PartState) -> None:
-        """Takes up what `state` of an equal buffer has said, in place of whatever is in; keys go on."""
-        with self._changed:
-            for name, part in self._parts.items():
-                part.load_state(state.part(name))
 
     def info(self) -> ReplayInfo:
         """How it stands now."""

@@ -1,15 +1,11 @@
 """What a checkpoint keeps of a part of a replay buffer: arrays and values by name."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-
-_VALUES_FILE: Final = "values.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +70,3 @@ def join(parts: Mapping[str, PartState]) -> PartState:
 def generator_state(generator: np.random.Generator) -> Mapping[str, Any]:
     """Where a generator stands, as JSON has it; its `bit_generator.state` takes it back."""
     return generator.bit_generator.state
-
-
-def write_state(state: PartState, directory: Path) -> None:
-    """Writes a state into a new directory: each array into a file `NAME.npy`, the values into one of JSON."""
-    directory.mkdir(parents=True)
-    for name, array in state.arrays.items():
-        np.save(directory / f"{name}.npy", array, allow_pickle=False)
-    (directory / _VALUES_FILE).write_text(json.dumps(dict(state.values), indent=1) + "\n", encoding="utf-8")
-
-
-def read_state(directory: Path) -> PartState:
-    """Reads what `write_state` wrote."""
-    arrays = {path.stem: np.load(path, allow_pickle=False) for path in directory.glob("*.npy")}
-    return PartState(arrays, json.loads((directory / _VALUES_FILE).read_text(encoding="utf-8")))

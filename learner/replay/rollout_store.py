@@ -121,6 +121,7 @@ class RolloutStore(SlotStore):
         for i, column in enumerate(self._columns.observations):
             arrays[f"last{i}"] = np.array(host_array(column[first : first + n_slots]))
         arrays["policy_version"] = self._policy_version[:n_slots].copy()
+        arrays["flags"] = self._columns.flags[: n_slots * self._layout.n_rollout_steps].copy()
         slots = sorted(self._finals)
         arrays["final_slots"] = np.repeat(np.array(slots, np.int64), [len(self._finals[slot][0]) for slot in slots])
         if slots:
@@ -136,6 +137,7 @@ class RolloutStore(SlotStore):
         for i, column in enumerate(self._columns.observations):
             write_span(column, slice(first, first + n_slots), arrays[f"last{i}"])
         self._policy_version[:n_slots] = arrays["policy_version"]
+        self._columns.flags[: n_slots * self._layout.n_rollout_steps] = arrays["flags"]
         self._finals.clear()
         slots, sizes = np.unique(arrays["final_slots"], return_counts=True)
         if not len(slots):

@@ -1,6 +1,8 @@
 """Entries in slots, in any order: what the stores of whole rollouts and of lone transitions share."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,6 +90,18 @@ class SlotStore(ABC):
         self._is_taken.fill(False)
         self._free[:] = np.arange(self.capacity)[::-1]
         self._n_free = self.capacity
+
+    def lasting_rows(self) -> range:
+        """See `EntryStore.lasting_rows`."""
+        return range(0)
+
+    def read_rows(self, rows: range) -> Mapping[str, NDArray[Any]]:
+        """See `EntryStore.read_rows`."""
+        raise NotImplementedError("a store in slots has no lasting rows")
+
+    def write_rows(self, rows: range, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """See `EntryStore.write_rows`."""
+        raise NotImplementedError("a store in slots has no lasting rows")
 
     def state(self) -> PartState:
         """See `EntryStore.state`."""

@@ -64,19 +64,19 @@ class StepColumns:
         self.flags = np.zeros(n_rows, np.uint8)
 
     def read(self, spans: Sequence[slice]) -> dict[str, NDArray[Any]]:
-        """Copies of rows of all columns into main memory, one span after the other.
+        """Copies of rows of all columns but the flags into main memory, one span after the other.
 
         Args:
             spans: Rows, none of them among the observations behind those of the steps.
         """
         arrays = {f"step{i}": column for i, column in enumerate(self.steps)}
-        arrays |= {"reward": self.reward, "flags": self.flags}
+        arrays["reward"] = self.reward
         return {name: np.concatenate([host_array(column[span]) for span in spans]) for name, column in arrays.items()}
 
     def write(self, spans: Sequence[slice], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Writes back what `read` has copied."""
         columns: dict[str, ColumnArray] = {f"step{i}": column for i, column in enumerate(self.steps)}
-        columns |= {"reward": self.reward, "flags": self.flags}
+        columns["reward"] = self.reward
         for name, column in columns.items():
             first = 0
             for span in spans:

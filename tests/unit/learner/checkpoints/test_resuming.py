@@ -138,3 +138,20 @@ def test_auto_with_a_folder_resumes_what_is_there(tmp_path):
     found = settings_for(tmp_path / "run", "impala", *options)
     assert found.resume == str(tmp_path / "run")
     assert train(found, n_casts=2).control.status().updates == 6
+
+
+def test_training_goes_on_when_a_checkpoint_cannot_be_written(tmp_path, monkeypatch, caplog):
+    commit, calls = CheckpointStore.commit, iter(range(100))
+
+    def fail_once(self, *arguments, **options):
+        if next(calls) == 1:
+            raise OSError("no space left on device")
+        return commit(self, *arguments, **options)
+
+    monkeypatch.setattr(CheckpointStore, "commit", fail_once)
+    train(settings_for(tmp_path / "run", "impala", "--keep-checkpoints", "9"))
+    names = [path.name for path in CheckpointStore(tmp_path / "run" / "checkpoints", keep=1).all()]
+    assert names[:2] == ["00000005", "00000015"]
+    assert (
+        "the checkpoint after 10 updates is not written: no space left on device; the one before is kept" in caplog.text
+    )

@@ -1,14 +1,18 @@
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from learner.checkpoints import store as store_module
 from learner.checkpoints.manifest import CheckpointInfo, verify
 from learner.checkpoints.store import CheckpointStore
 from services.errors import ConfigurationError
@@ -32,6 +36,12 @@ def write_files(directory: Path) -> None:
     (directory / "part" / "large.bin").write_bytes(bytes(range(256)) * 8)
 
 
+def write(store: CheckpointStore, of: CheckpointInfo, files: Callable[[Path], None] = write_files) -> Path:
+    staged = store.stage(of.n_updates)
+    files(staged)
+    return store.commit(staged, of)
+
+
 def make_store(path: Path, keep: int = 3) -> CheckpointStore:
     store = CheckpointStore(path, keep=keep)
     store.tidy()
@@ -45,9 +55,9 @@ def names(store: CheckpointStore) -> list[str]:
 def test_what_was_written_is_found(tmp_path):
     store = make_store(tmp_path)
     assert store.newest() is None
-    path = store.write(info(7), write_files)
-    store.write(info(900), write_files)
-    newest = store.write(info(100_000_000, 3.5), write_files)
+    path = write(store, info(7))
+    write(store, info(900))
+    newest = write(store, info(100_000_000, 3.5))
     assert names(store) == ["00000007", "00000900", "100000000"]
     assert store.newest() == (newest, info(100_000_000, 3.5))
     assert (path / "state.json").read_text() == '{"a": 1}'
@@ -56,38 +66,47 @@ def test_what_was_written_is_found(tmp_path):
 def test_the_last_ones_are_kept_and_the_best(tmp_path):
     store = make_store(tmp_path, keep=2)
     for n_updates, mean_return in ((1, None), (2, 5.0), (3, 7.5), (4, 1.0), (5, 2.0), (6, 3.0)):
-        store.write(info(n_updates, mean_return), write_files)
+        write(store, info(n_updates, mean_return))
     assert names(store) == ["00000003", "00000005", "00000006"]
     assert {path.name for path in tmp_path.iterdir()} == set(names(store)), "nothing is left of the others"
 
 
 def test_one_of_as_many_updates_is_replaced(tmp_path):
     store = make_store(tmp_path)
-    store.write(info(5), write_files)
-    store.write(info(5, 1.0), lambda directory: (directory / "new").touch())
+    write(store, info(5))
+    write(store, info(5, 1.0), lambda directory: (directory / "new").touch())
     ((path, found),) = [store.newest()]
     assert found == info(5, 1.0)
     assert (path / "new").exists()
     assert not (path / "state.json").exists()
 
 
-def test_what_fails_leaves_the_one_before(tmp_path):
+def test_what_fails_leaves_the_one_before(tmp_path, monkeypatch):
     store = make_store(tmp_path)
-
-    def fail(directory: Path) -> None:
-        write_files(directory)
-        raise OSError("no space left")
-
-    store.write(info(5), write_files)
+    write(store, info(5))
+    monkeypatch.setattr(store_module, "_fsync", Mock(side_effect=OSError("no space left")))
     for n_updates in (5, 6):
         with pytest.raises(OSError, match="no space left"):
-            store.write(info(n_updates), fail)
+            write(store, info(n_updates))
     assert names(store) == ["00000005"]
     assert {path.name for path in tmp_path.iterdir()} == {"00000005"}
 
 
+def test_a_file_that_is_linked_has_the_digest_it_had(tmp_path):
+    store = make_store(tmp_path)
+    first = write(store, info(1))
+    staged = store.stage(2)
+    write_files(staged)
+    (staged / "part" / "large.bin").unlink()
+    os.link(first / "part" / "large.bin", staged / "part" / "large.bin")
+    second = store.commit(staged, info(2), previous=first)
+    assert verify(second) == info(2)
+    shutil.rmtree(first)
+    assert verify(second) == info(2), "it has a name of its own"
+
+
 def test_what_was_being_replaced_is_put_back(tmp_path):
-    path = make_store(tmp_path).write(info(5), write_files)
+    path = write(make_store(tmp_path), info(5))
     path.rename(tmp_path / ".00000005.replaced")
     (tmp_path / ".00000005.tmp").mkdir()
     store = make_store(tmp_path)
@@ -123,8 +142,8 @@ def damage(checkpoint: Path, which: int, where: float, kind: str) -> Path:
 def test_a_damaged_one_is_never_loaded_and_the_one_before_is(tmp_path_factory, which: int, where: float, kind: str):
     folder = tmp_path_factory.mktemp("checkpoints")
     store = make_store(folder)
-    before = store.write(info(1), write_files)
-    damage(store.write(info(2), write_files), which, where, kind)
+    before = write(store, info(1))
+    damage(write(store, info(2)), which, where, kind)
     assert store.newest() == (before, info(1))
     file = damage(before, which, where, kind)
     with pytest.raises(
@@ -138,8 +157,8 @@ def test_a_damaged_one_is_never_loaded_and_the_one_before_is(tmp_path_factory, w
 
 def test_a_damaged_one_is_warned_of(tmp_path, caplog):
     store = make_store(tmp_path)
-    store.write(info(1), write_files)
-    damage(store.write(info(2), write_files), 2, 0.5, "flipped")
+    write(store, info(1))
+    damage(write(store, info(2)), 2, 0.5, "flipped")
     store.newest()
     assert "state.json is not as it was written" in caplog.text
     (record,) = caplog.records
@@ -147,7 +166,7 @@ def test_a_damaged_one_is_warned_of(tmp_path, caplog):
 
 
 def test_another_format_is_told_from_damage(tmp_path):
-    path = make_store(tmp_path).write(info(1), write_files)
+    path = write(make_store(tmp_path), info(1))
     manifest = path / "manifest"
     manifest.write_text(manifest.read_text().replace("rollcast-checkpoint 1 ", "rollcast-checkpoint 2 "))
     with pytest.raises(ConfigurationError, match=r"has the format '2'; expected 1; resume it with the version"):
@@ -157,14 +176,14 @@ def test_another_format_is_told_from_damage(tmp_path):
 _WRITER = """
 import sys
 from pathlib import Path
-from tests.unit.learner.checkpoints.test_store import info, make_store, write_files
+from tests.unit.learner.checkpoints.test_store import info, make_store, write
 store = make_store(Path(sys.argv[1]), keep=2)
 first = store.newest()
 n_updates = first[1].n_updates if first else 0
 while True:
     # each twice: the second replaces the first
     for _ in range(2):
-        store.write(info(n_updates, float(n_updates % 7)), write_files)
+        write(store, info(n_updates, float(n_updates % 7)))
     n_updates += 1
     print(n_updates, flush=True)
 """
