@@ -199,7 +199,9 @@ class Trainer:
         if self._checkpoints is not None and self._checkpoint_is_due(now):
             self._next_checkpoint = now + self._schedule.checkpoint_interval_s
             self._save_checkpoint()
-            self._experience.renew()
+            if self._schedule.checkpoint_interval_updates is not None:
+                # by time, it would differ from run to run
+                self._experience.renew()
 
     def _checkpoint_is_due(self, now: float) -> bool:
         every = self._schedule.checkpoint_interval_updates

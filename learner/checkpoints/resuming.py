@@ -89,7 +89,7 @@ def _found(values: Mapping[str, Any], runs: Path) -> Path | None:
             if _fixed(run.read_settings()) != _fixed(values) or run.is_locked():
                 continue
             newest = CheckpointStore(run.checkpoints_path, keep=1).newest()
-        except ConfigurationError:
+        except (ConfigurationError, OSError):  # somebody else's, perhaps
             continue
         if newest is not None and not newest[1].has_ended:
             return path

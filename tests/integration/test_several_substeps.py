@@ -141,7 +141,7 @@ def check_run(run_dir: Path, algorithm: str) -> None:
     losses = {name for record in records for name in record if name.startswith(f"{algorithm}/")}
     assert {name.split("/")[1] for name in losses} == set(SPACES)
     checkpoint = CheckpointStore(RunDirectory(run_dir).checkpoints_path, keep=1).all()[-1]
-    assert sorted(path.name for path in checkpoint.iterdir() if path.is_dir()) == ["substep0", "substep1"]
+    assert sorted(path.name for path in checkpoint.glob("substep*")) == ["substep0", "substep1"]
 
 
 @pytest.mark.parametrize(

@@ -155,3 +155,13 @@ def test_training_goes_on_when_a_checkpoint_cannot_be_written(tmp_path, monkeypa
     assert (
         "the checkpoint after 10 updates is not written: no space left on device; the one before is kept" in caplog.text
     )
+
+
+def test_checkpoints_by_time_change_nothing(tmp_path):
+    for name, seconds in (("often", 1e-9), ("never", 1e9)):
+        settings = settings_for(tmp_path / name, "impala")
+        changes = {"checkpoint_interval_updates": None, "checkpoint_interval_s": seconds}
+        train(settings.model_copy(update=changes))
+    often, never = policy_of(tmp_path / "often"), policy_of(tmp_path / "never")
+    for key, array in never.state.items():
+        np.testing.assert_array_equal(often.state[key], array, strict=True)
