@@ -122,7 +122,7 @@ class DistributedActors(ABC):
     @property
     @abstractmethod
     def policy_version(self) -> int:
-        """The newest version that was cast; 0 before `start`."""
+        """The newest version that was cast; before `start` 0, or that of the run that is resumed."""
 
     @property
     @abstractmethod

@@ -85,6 +85,7 @@ class SequentialDistributedActors(DistributedActors):
     def load_state(self, state: Mapping[str, Any]) -> None:
         """See `DistributedActors.load_state`."""
         super().load_state(state)
+        self._version = self._versions_before
         self._incarnation = state["incarnation"]
 
     def renew(self) -> None:

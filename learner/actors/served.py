@@ -211,7 +211,7 @@ class ServedDistributedActors(DistributedActors):
     @property
     def policy_version(self) -> int:
         """The newest version that was cast."""
-        return self._publisher.version if self._publisher is not None else 0
+        return self._publisher.version if self._publisher is not None else self._versions_before
 
     @property
     def queue_size(self) -> int:
