@@ -100,15 +100,18 @@ class CheckpointStore:
         self._prune()
         return final
 
+    def remove_after(self, checkpoint: Path) -> None:
+        """Removes those of more updates: a run that goes on from this one has passed them over, and makes its own."""
+        for path in self.all():
+            if int(path.name) > int(checkpoint.name):
+                _remove(path)
+
     def _prune(self) -> None:
         every = self.all()
         best = max(every, key=_mean_return)
         for path in every[: -self._keep]:
             if path != best:
-                # out of sight at once: what is half removed is no checkpoint
-                leftover = path.with_name(f".{path.name}.tmp")
-                path.rename(leftover)
-                shutil.rmtree(leftover)
+                _remove(path)
 
 
 def _mean_return(checkpoint: Path) -> tuple[float, int]:
@@ -118,6 +121,13 @@ def _mean_return(checkpoint: Path) -> tuple[float, int]:
     except ConfigurationError:
         mean_return = None
     return (float("-inf") if mean_return is None else mean_return, int(checkpoint.name))
+
+
+def _remove(checkpoint: Path) -> None:
+    # out of sight at once: what is half removed is no checkpoint
+    leftover = checkpoint.with_name(f".{checkpoint.name}.tmp")
+    checkpoint.rename(leftover)
+    shutil.rmtree(leftover)
 
 
 def _fsync(path: Path) -> None:

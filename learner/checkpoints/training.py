@@ -151,7 +151,7 @@ class TrainingCheckpoints:
             self._error = error
 
     def restore(self, directory: Path) -> float:
-        """Brings everything back to where it was, before training starts.
+        """Brings everything back to where it was, before training starts; later checkpoints are removed.
 
         Args:
             directory: A checkpoint that `CheckpointStore.newest` has found whole.
@@ -170,4 +170,5 @@ class TrainingCheckpoints:
         actors.get_epoch_stats_aggregator().load_state(state["statistics"])
         self._progress.load_state(state["progress"])
         self._previous = directory
+        self._store.remove_after(directory)
         return -math.inf if state["best_return"] is None else float(state["best_return"])

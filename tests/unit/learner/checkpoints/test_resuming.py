@@ -80,11 +80,18 @@ def test_a_run_that_has_ended_ends_at_once_unless_more_is_asked_for(tmp_path):
     assert yaml.safe_load((tmp_path / "run" / "settings.yaml").read_text())["total_steps"] == 900
 
 
-def test_a_damaged_checkpoint_is_passed_over(tmp_path):
-    train(settings_for(tmp_path / "run", "impala"), n_casts=15)
+@pytest.mark.parametrize("keep", ["1", "3"])
+def test_a_damaged_checkpoint_is_passed_over_and_removed(tmp_path, keep):
+    train(settings_for(tmp_path / "run", "impala", "--keep-checkpoints", "3"), n_casts=15)
     store = CheckpointStore(tmp_path / "run" / "checkpoints", keep=1)
+    assert [path.name for path in store.all()] == ["00000005", "00000010"]
     (store.all()[-1] / "algorithm.safetensors").write_bytes(b"")
-    assert train(resumed(tmp_path / "run"), n_casts=2).control.status().updates == 6
+    assert train(resumed(tmp_path / "run", "--keep-checkpoints", keep), n_casts=2).control.status().updates == 6
+    assert [path.name for path in store.all()] == ["00000005"]
+    train(resumed(tmp_path / "run"))
+    newest = store.newest()
+    assert newest is not None
+    assert newest[1].has_ended
 
 
 def test_before_the_first_checkpoint_a_run_begins_again(tmp_path):
