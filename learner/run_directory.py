@@ -139,14 +139,6 @@ class RunDirectory:
         finally:
             os.close(descriptor)
 
-    def is_locked(self) -> bool:
-        """Whether a process trains in it."""
-        try:
-            with self.locked():
-                return False
-        except ConfigurationError:
-            return True
-
     @property
     def settings_path(self) -> Path:
         """Where the settings are."""

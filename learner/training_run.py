@@ -24,8 +24,7 @@ from learner.algorithms.independent_learners import IndependentLearners
 from learner.algorithms.sac import Sac
 from learner.algorithms.schedules import linear
 from learner.checkpoints.manifest import CheckpointInfo
-from learner.checkpoints.resuming import RUNS
-from learner.checkpoints.store import CheckpointStore
+from learner.checkpoints.resuming import RUNS, newest_checkpoint
 from learner.control import TrainingControl
 from learner.demonstrations import load_recording
 from learner.experience import ExperienceSource, FreshExperience
@@ -101,18 +100,23 @@ def training_run(
     buffers = None
     if algorithm.learns_from_replay:
         buffers = make_replay_buffers(settings, algorithm.policy.spaces, device=device, announce=announce)
-    path = settings.run_dir or default_run_dir(settings)
-    checkpoint = None if settings.resume is None else checkpoint_to_resume(path, announce=announce)
-    if checkpoint is None:
-        load_initial_data(settings, algorithm.policy.spaces, buffers, announce=announce)
+    run_directory = RunDirectory(settings.run_dir or default_run_dir(settings))
     is_new = settings.resume is None
-    run_directory = RunDirectory.create(path.parent, path.name) if is_new else RunDirectory(path)
-    control = TrainingControl(algorithm=settings.algorithm, run_dir=run_directory.path)
-    actors = make_actors(algorithm.policy, control)
-    stop_return = settings.stop_return if settings.stop_return is not None else reward_threshold(settings.env_id)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(run_directory.locked())
+        checkpoint = None
+        if not is_new:
+            stack.enter_context(run_directory.locked())
+            checkpoint = newest_checkpoint(run_directory)
+            announce(describe_resume(run_directory, checkpoint))
+        if checkpoint is None:
+            load_initial_data(settings, algorithm.policy.spaces, buffers, announce=announce)
+        if is_new:
+            run_directory = RunDirectory.create(run_directory.path.parent, run_directory.path.name)
+            stack.enter_context(run_directory.locked())
         run_directory.write_settings(settings.model_dump(mode="json", exclude={"resume"}))
+        control = TrainingControl(algorithm=settings.algorithm, run_dir=run_directory.path)
+        actors = make_actors(algorithm.policy, control)
+        stop_return = settings.stop_return if settings.stop_return is not None else reward_threshold(settings.env_id)
         first_step = 0
         if not is_new:
             env_steps = checkpoint[1].env_steps if checkpoint is not None else 0
@@ -154,20 +158,13 @@ def training_run(
             raise
 
 
-def checkpoint_to_resume(run: Path, *, announce: Callable[[str], None]) -> tuple[Path, CheckpointInfo] | None:
-    """The newest checkpoint of a run that is whole; None where the run was stopped before its first.
-
-    Raises:
-        ConfigurationError: All of its checkpoints are damaged.
-    """
-    newest = CheckpointStore(RunDirectory(run).checkpoints_path, keep=1).newest()
-    if newest is None:
-        announce(f"resuming {run}: it has no checkpoint yet, and begins again")
-    else:
-        info = newest[1]
-        ended = "; it has ended" if info.has_ended else ""
-        announce(f"resuming {run}: {info.n_updates:,} updates, {info.env_steps:,} env steps{ended}")
-    return newest
+def describe_resume(run: RunDirectory, checkpoint: tuple[Path, CheckpointInfo] | None) -> str:
+    """Where a run goes on, in a line for people."""
+    if checkpoint is None:
+        return f"resuming {run.path}: it has no checkpoint yet, and begins again"
+    info = checkpoint[1]
+    ended = "; it has ended" if info.has_ended else ""
+    return f"resuming {run.path}: {info.n_updates:,} updates, {info.env_steps:,} env steps{ended}"
 
 
 def make_algorithm(settings: LearnerSettings, spaces: EnvironmentSpaces, device: torch.device) -> Algorithm:

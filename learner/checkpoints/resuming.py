@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
+from learner.checkpoints.manifest import CheckpointInfo
 from learner.checkpoints.store import CheckpointStore
 from learner.run_directory import RunDirectory
 from services.errors import ConfigurationError
@@ -86,14 +87,29 @@ def _found(values: Mapping[str, Any], runs: Path) -> Path | None:
     for path in sorted(candidates, key=_written, reverse=True):
         run = RunDirectory(path)
         try:
-            if _fixed(run.read_settings()) != _fixed(values) or run.is_locked():
+            if _fixed(run.read_settings()) != _fixed(values):
                 continue
-            newest = CheckpointStore(run.checkpoints_path, keep=1).newest()
+            with run.locked():
+                newest = newest_checkpoint(run)
         except (ConfigurationError, OSError):  # somebody else's, perhaps
             continue
         if newest is not None and not newest[1].has_ended:
             return path
     return None
+
+
+def newest_checkpoint(run: RunDirectory) -> tuple[Path, CheckpointInfo] | None:
+    """The newest checkpoint of a run that is whole; whoever asks has locked the run.
+
+    Returns:
+        The checkpoint; None: the run was stopped before its first.
+
+    Raises:
+        ConfigurationError: All of its checkpoints are damaged.
+    """
+    store = CheckpointStore(run.checkpoints_path, keep=1)
+    store.tidy()
+    return store.newest()
 
 
 def _written(run: Path) -> float:

@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -173,3 +174,13 @@ def test_checkpoints_by_time_change_nothing(tmp_path):
     often, never = policy_of(tmp_path / "often"), policy_of(tmp_path / "never")
     for key, array in never.state.items():
         np.testing.assert_array_equal(often.state[key], array, strict=True)
+
+
+@pytest.mark.parametrize("how", ["folder", "auto"])
+def test_a_run_that_was_killed_between_two_renames_has_its_checkpoint(tmp_path, monkeypatch, how):
+    monkeypatch.chdir(tmp_path)
+    train(settings_for(Path("runs/run"), "impala"), n_casts=9)
+    (checkpoint,) = CheckpointStore(tmp_path / "runs" / "run" / "checkpoints", keep=1).all()
+    checkpoint.rename(checkpoint.with_name(f".{checkpoint.name}.replaced"))
+    found = resumed(Path("runs/run")) if how == "folder" else settings_for(Path("runs/run"), "impala", "--resume=auto")
+    assert train(found, n_casts=2).control.status().updates == 6
