@@ -3,8 +3,9 @@
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +26,8 @@ class ActorRecord:
     offer: JoinOffer
     state: ActorState = ActorState.JOINED
     acknowledged_sequence: int = 0
+    # up to where a checkpoint taken now has its rollouts
+    taken_sequence: int = 0
     rollouts: int = 0
     env_steps: int = 0
     policy_version: int = 0
@@ -50,6 +53,25 @@ class ActorRecord:
             software_version=self.offer.software_version,
             last_error=self.last_error,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierActor:
+    """What a checkpoint keeps of an actor.
+
+    Attributes:
+        slot: Its slot.
+        incarnation: How often its name had joined.
+        process_nonce: Of the process that had joined last.
+        taken_sequence: The last of its rollouts that the checkpoint has, in its batches or its replay buffer.
+        replaced_nonces: Of the processes that had the name before.
+    """
+
+    slot: int
+    incarnation: int
+    process_nonce: int
+    taken_sequence: int
+    replaced_nonces: tuple[int, ...]
 
 
 def derive_seed(*keys: int) -> int:
@@ -87,6 +109,8 @@ class ActorRegistry:
         self._seeds = (tuple(env_seeds), tuple(agent_seeds))
         self._lock = threading.Lock()  # guards the records
         self._records: dict[str, ActorRecord] = {}
+        # Those of the checkpoint that is resumed from, and have not joined since.
+        self._earlier: dict[str, EarlierActor] = {}
 
     def join(self, offer: JoinOffer) -> ActorRecord:
         """Registers an actor, or recognises it.
@@ -101,7 +125,9 @@ class ActorRegistry:
             if known is not None and known.process_nonce == offer.process_nonce:
                 known.offer, known.last_seen = offer, time.monotonic()
                 return known
-            if known is not None and offer.process_nonce in known.replaced_nonces:
+            earlier = self._earlier.get(actor_id)
+            before = known or earlier
+            if before is not None and offer.process_nonce in before.replaced_nonces:
                 raise ActorReplacedError(
                     f"another process has joined as {actor_id!r} since this one did: give each actor its own "
                     "--actor-id, or end one of the two"
@@ -113,18 +139,32 @@ class ActorRegistry:
                 raise LimitExceededError(
                     f"{alive} actors are alive and max_actors is {self._max_actors}: stop one, or raise --max-actors"
                 )
+            came_back = earlier is not None and earlier.process_nonce == offer.process_nonce
+            # a learner that was started anew goes on counting where the actor left off
+            incarnation = max(offer.incarnation, 1) if known is None else known.incarnation + 1
+            acknowledged = offer.acknowledged_sequence if known is None else 0
+            replaced_nonces: frozenset[int] = frozenset()
+            if before is not None:
+                replaced_nonces = frozenset(before.replaced_nonces) | ({before.process_nonce} - {offer.process_nonce})
+            if came_back and earlier is not None:
+                incarnation = earlier.incarnation
+                # those above the checkpoint's were acknowledged by a learner that died, and are no more
+                acknowledged = max(acknowledged, earlier.taken_sequence)
+            elif earlier is not None:
+                incarnation = max(incarnation, earlier.incarnation + 1)
             record = ActorRecord(
                 actor_id=actor_id,
-                slot=self._new_slot(actor_id) if known is None else known.slot,
-                # a learner that was started anew goes on counting where the actor left off
-                incarnation=max(offer.incarnation, 1) if known is None else known.incarnation + 1,
-                acknowledged_sequence=offer.acknowledged_sequence if known is None else 0,
+                slot=self._new_slot(actor_id) if before is None else before.slot,
+                incarnation=incarnation,
+                acknowledged_sequence=acknowledged,
+                taken_sequence=acknowledged,
                 process_nonce=offer.process_nonce,
                 offer=offer,
                 last_error="" if known is None else known.last_error,
-                replaced_nonces=frozenset() if known is None else known.replaced_nonces | {known.process_nonce},
+                replaced_nonces=replaced_nonces,
             )
             self._records[actor_id] = record
+            self._earlier.pop(actor_id, None)
             replaced = None if known is None else known.cancel_stream
         if replaced is not None:
             replaced()
@@ -171,6 +211,36 @@ class ActorRegistry:
             record.policy_version = rollout.policy_version
             record.acknowledged_sequence = rollout.sequence
             record.last_seen = time.monotonic()
+
+    def taken(self, rollout: Rollout) -> None:
+        """Notes that a rollout has been taken, to be learnt from; in the order in which they are taken."""
+        with self._lock:
+            record = self._records.get(rollout.actor_id)
+            if record is not None and record.incarnation == rollout.incarnation:
+                record.taken_sequence = rollout.sequence
+
+    def state(self) -> dict[str, dict[str, Any]]:
+        """What a checkpoint keeps of every actor by name, as JSON has it."""
+        with self._lock:
+            return {name: asdict(actor) for name, actor in self._earlier.items()} | {
+                name: asdict(
+                    EarlierActor(
+                        slot=record.slot,
+                        incarnation=record.incarnation,
+                        process_nonce=record.process_nonce,
+                        taken_sequence=record.taken_sequence,
+                        replaced_nonces=tuple(sorted(record.replaced_nonces)),
+                    )
+                )
+                for name, record in self._records.items()
+            }
+
+    def load_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+        """Knows the actors of `state` again when they come back; called before any joins."""
+        self._earlier = {
+            name: EarlierActor(**{**actor, "replaced_nonces": tuple(actor["replaced_nonces"])})
+            for name, actor in state.items()
+        }
 
     def failed(self, record: ActorRecord, failure: ActorFailure) -> None:
         """Notes why an actor ended."""
@@ -219,9 +289,9 @@ class ActorRegistry:
         reserved = self._reserved_slots
         if actor_id in reserved:
             return reserved[actor_id]
-        return len(reserved) + sum(name not in reserved for name in self._records)
+        return len(reserved) + sum(name not in reserved for name in self._records.keys() | self._earlier.keys())
 
     def _free_name(self) -> str:
-        while (name := f"actor-{secrets.token_hex(3)}") in self._records:
+        while (name := f"actor-{secrets.token_hex(3)}") in self._records.keys() | self._earlier.keys():
             pass
         return name

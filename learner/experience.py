@@ -2,8 +2,9 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,22 @@ class Experience:
     waited_s: float
 
 
+class SaveExperience(Protocol):
+    """Writes what a batch depends on."""
+
+    def __call__(self, directory: Path, previous: Path | None) -> None:
+        """Writes it.
+
+        Args:
+            directory: Of a checkpoint.
+            previous: An earlier checkpoint of this very run, whose files may be linked; None: there is none.
+        """
+
+
+def _save_nothing(directory: Path, previous: Path | None) -> None:
+    del directory, previous
+
+
 class ExperienceSource(ABC):
     """Starts the actors and makes batches of what they play. Used by one thread, the trainer's.
 
@@ -56,6 +73,17 @@ class ExperienceSource(ABC):
     def start(self) -> None:
         """Starts the actors."""
         self.actors.start()
+
+    def begin_save(self) -> SaveExperience:
+        """Takes note of what the next batch depends on besides the actors; what it returns writes it, in any thread."""
+        return _save_nothing
+
+    def load(self, directory: Path) -> None:  # noqa: B027  # fresh rollouts depend on nothing
+        """Reads what `begin_save` wrote; called before `start`."""
+
+    def renew(self) -> None:
+        """Brings source and actors into the state in which a run that is resumed finds them."""
+        self.actors.renew()
 
     @abstractmethod
     def next(self, learner_device: str, *, progress: float = 0.0) -> Experience:

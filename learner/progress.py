@@ -4,6 +4,8 @@ import dataclasses
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
+from typing import Any
 
 from learner.experience import Experience
 
@@ -79,6 +81,32 @@ class TrainingProgress:
                 self._marks.append((now, self._env_steps, self._updates))
                 while now - self._marks[0][0] > _RATE_WINDOW_S and len(self._marks) > 2:
                     self._marks.popleft()
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps, as JSON has it."""
+        with self._lock:
+            return {
+                "env_steps": self._env_steps,
+                "updates": self._updates,
+                "episodes": self._episodes,
+                "lag_sum": self._lag_sum,
+                "lag_count": self._lag_count,
+                "lag_max": self._lag_max,
+                "waited_s": self._waited_s,
+                "seconds": time.monotonic() - self._started,
+                "returns": list(self._returns),
+            }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on counting, seconds too, from where `state` was taken; what lay between does not count."""
+        now = time.monotonic()
+        with self._lock:
+            self._env_steps, self._updates, self._episodes = state["env_steps"], state["updates"], state["episodes"]
+            self._lag_sum, self._lag_count, self._lag_max = state["lag_sum"], state["lag_count"], state["lag_max"]
+            self._waited_s, self._started = state["waited_s"], now - state["seconds"]
+            self._returns.clear()
+            self._returns.extend(state["returns"])
+            self._marks = deque([(now, self._env_steps, self._updates)])
 
     def recent_mean_return(self) -> float | None:
         """Mean return of the last `n_return_episodes`; None until that many have ended."""

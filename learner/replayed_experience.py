@@ -4,6 +4,7 @@ import math
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from actor.policies.torch_policy import TorchPolicy
 from learner.actors.base import DistributedActors
 from learner.algorithms.schedules import Schedule
 from learner.batch import Batch
-from learner.experience import Experience, ExperienceSource
+from learner.experience import Experience, ExperienceSource, SaveExperience
 from learner.replay.batches import to_batch
 from learner.replay.buffer_info import ReplayInfo
 from learner.replay.served import replay_status
@@ -92,11 +93,30 @@ class ReplayedExperience(ExperienceSource):
 
     def start(self) -> None:
         """Starts the actors, acting at random while the buffer is being filled, where demonstrations have not."""
-        infos = {key: buffer.info() for key, buffer in self.buffers.items()}
-        self._unfilled = {key for key, info in infos.items() if info.size < info.limiter.min_size}
-        self._policy.set_uniform_exploration(bool(self._unfilled))
+        self._begin()
         self._started_at = time.monotonic()
         self.actors.start()
+
+    def begin_save(self) -> SaveExperience:
+        """Takes note of the buffers, each with its limiter, its priorities and its generators."""
+        snapshots = [buffer.saved.begin() for buffer in self.buffers.values()]
+
+        def save(directory: Path, previous: Path | None) -> None:
+            for i, snapshot in enumerate(snapshots):
+                snapshot.write(_path(directory, i), None if previous is None else _path(previous, i))
+
+        return save
+
+    def load(self, directory: Path) -> None:
+        """Reads what was saved; neither a burst of updates nor one of insertions follows."""
+        for i, buffer in enumerate(self.buffers.values()):
+            buffer.saved.load(_path(directory, i))
+
+    def renew(self) -> None:
+        """See `ExperienceSource.renew`; a rollout that the limiter had refused is dropped."""
+        self._refused = None
+        self._begin()
+        super().renew()
 
     def next(self, learner_device: str, *, progress: float = 0.0) -> Experience:
         """Takes in what has come, and draws a batch."""
@@ -157,6 +177,13 @@ class ReplayedExperience(ExperienceSource):
             metrics["replay/beta"] = self._beta_now
         return metrics
 
+    def _begin(self) -> None:
+        """Looks which buffers have yet to be filled, and begins the turns with the first."""
+        infos = {key: buffer.info() for key, buffer in self.buffers.items()}
+        self._unfilled = {key for key, info in infos.items() if info.size < info.limiter.min_size}
+        self._policy.set_uniform_exploration(bool(self._unfilled))
+        self._turns = deque(self.buffers)
+
     def _await_batch(self, learner_device: str) -> Batch:
         """Takes in rollouts until the buffer lets a batch out; says what it waits for."""
         began = time.monotonic()
@@ -215,6 +242,11 @@ class ReplayedExperience(ExperienceSource):
 
     def _named(self, key: str, reason: str) -> str:
         return f"{key}: {reason}" if len(self.buffers) > 1 else reason
+
+
+def _path(checkpoint: Path, i: int) -> Path:
+    """Where the buffer of the i-th substep is. Numbered: keys need not be names of directories."""
+    return checkpoint / "replay" / f"substep{i}"
 
 
 def _counters(info: ReplayInfo) -> dict[str, float]:

@@ -1,8 +1,8 @@
 """What is left of a run: its settings, its metrics, its policies, its checkpoints."""
 
+import fcntl
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -20,6 +20,7 @@ PolicyName = Literal["last", "best"]
 
 _SETTINGS_FILE = "settings.yaml"
 _METRICS_FILE = "metrics.jsonl"
+_LOCK_FILE = ".lock"
 _METADATA_KEY = "rollcast.policy.v1"
 
 
@@ -50,9 +51,9 @@ class RunDirectory:
         tensorboard/               the same for TensorBoard
         policy_last.safetensors    the newest policy; its architecture, version and return are in the file's metadata
         policy_best.safetensors    the one with the highest mean return
-        checkpoints/NNNNNNNN/      what training goes on from, by number of updates
+        checkpoints/NNNNNNNN/      what training goes on from, by number of updates: see `CheckpointStore`
 
-    Invariant: a file or a checkpoint is there whole or not at all, whenever the process or the machine stops. One
+    Invariant: a file is there whole or not at all, whenever the process or the machine stops. One
     thread writes, any may read.
 
     Attributes:
@@ -80,13 +81,13 @@ class RunDirectory:
         path = root / name
         try:
             path.mkdir(parents=True, exist_ok=True)
-            if any(path.iterdir()):
+            if any(file.is_file() for file in path.rglob("*")):
                 raise ConfigurationError(
                     f"The run directory {path} is not empty; expected a new one. "
                     "Choose another --run-dir, or move it away."
                 )
             for folder in ("tensorboard", "checkpoints"):
-                (path / folder).mkdir()
+                (path / folder).mkdir(exist_ok=True)
         except OSError as error:
             raise ConfigurationError(
                 f"The run directory {path} cannot be made: {error.strerror}; expected a place that can be written to. "
@@ -118,10 +119,40 @@ class RunDirectory:
             )
         return run_directory
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps every other process from training in it, until the body, or this process, ends.
+
+        Raises:
+            ConfigurationError: If another one does.
+        """
+        descriptor = os.open(self.path / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ConfigurationError(
+                    f"another process trains in the run directory {self.path}; expected one at a time; stop it first, "
+                    "or begin another run"
+                ) from error
+            yield
+        finally:
+            os.close(descriptor)
+
+    @property
+    def settings_path(self) -> Path:
+        """Where the settings are."""
+        return self.path / _SETTINGS_FILE
+
     @property
     def metrics_path(self) -> Path:
         """Where the JSON lines go."""
         return self.path / _METRICS_FILE
+
+    @property
+    def checkpoints_path(self) -> Path:
+        """Where the checkpoints are."""
+        return self.path / "checkpoints"
 
     @property
     def tensorboard_path(self) -> Path:
@@ -134,7 +165,7 @@ class RunDirectory:
 
     def write_settings(self, settings: Mapping[str, Any]) -> None:
         """Writes the resolved settings: plain values, lists and mappings."""
-        _write_atomically(self.path / _SETTINGS_FILE, yaml.safe_dump(dict(settings), sort_keys=False).encode())
+        _write_atomically(self.settings_path, yaml.safe_dump(dict(settings), sort_keys=False).encode())
 
     def read_settings(self) -> dict[str, Any]:
         """Reads the settings of the run.
@@ -142,7 +173,7 @@ class RunDirectory:
         Raises:
             ConfigurationError: If there are none, or they are not YAML.
         """
-        path = self.path / _SETTINGS_FILE
+        path = self.settings_path
         try:
             settings = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (OSError, yaml.YAMLError) as error:
@@ -199,38 +230,16 @@ class RunDirectory:
                 "Choose the other policy of the run, or a checkpoint."
             ) from error
 
-    @contextmanager
-    def new_checkpoint(self, n_updates: int) -> Iterator[Path]:
-        """Makes a checkpoint: what the body writes into the directory appears at once and whole, or not at all.
+    def cut_metrics(self, env_steps: int) -> None:
+        """Drops the records after so many environment steps: of what a run that is resumed goes on without.
 
-        Args:
-            n_updates: The number of updates so far, at least 0; names the checkpoint, and replaces one of that name.
-
-        Yields:
-            An empty directory to write into.
+        A line that was not written to its end goes, too.
         """
-        final = self.path / "checkpoints" / f"{n_updates:08d}"
-        temporary = final.with_name(f".{final.name}.tmp")
-        # What a process that was killed while writing has left behind.
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        try:
-            yield temporary
-            for file in temporary.rglob("*"):
-                if file.is_file():
-                    _fsync(file)
-            _fsync(temporary)
-            shutil.rmtree(final, ignore_errors=True)
-            temporary.rename(final)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-        _fsync(final.parent)
-
-    def checkpoints(self) -> tuple[Path, ...]:
-        """The checkpoints, oldest first."""
-        folder = self.path / "checkpoints"
-        found = [path for path in folder.glob("[0-9]*") if path.is_dir()] if folder.is_dir() else []
-        return tuple(sorted(found, key=lambda path: int(path.name)))
+        if not self.metrics_path.is_file():
+            return
+        lines = self.metrics_path.read_bytes().split(b"\n")[:-1]
+        kept = [line for line in lines if json.loads(line)["env_steps"] <= env_steps]
+        _write_atomically(self.metrics_path, b"".join(line + b"\n" for line in kept))
 
 
 def _write_atomically(path: Path, content: bytes) -> None:

@@ -108,6 +108,19 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings):
     summary_json: Path | None = Field(None, description="Write the summary to this file when training has ended.")
     log_interval_s: Annotated[float, Field(gt=0)] = Field(2.0, description="Seconds between two records of metrics.")
     checkpoint_interval_s: Annotated[float, Field(gt=0)] = Field(300.0, description="Seconds between two checkpoints.")
+    checkpoint_interval_updates: Annotated[int, Field(ge=1)] | None = Field(
+        None,
+        description="Updates between two checkpoints, instead of seconds; with sequential actors, a run that is "
+        "resumed then has the same bits as one that was never interrupted.",
+    )
+    keep_checkpoints: Annotated[int, Field(ge=1)] = Field(
+        3, description="How many of the last checkpoints are kept, besides the one with the highest mean return."
+    )
+    resume: str | None = Field(
+        None,
+        description="Go on with the run in this folder, with its settings; auto: with the newest run of these very "
+        "settings, in --run-dir where that is given, or a new one where there is none.",
+    )
     collect_timeout_s: Annotated[float, Field(gt=0)] = Field(
         600.0, description="Seconds without any rollout after which training fails, saying whom it waited for."
     )
@@ -115,9 +128,14 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings):
 
     @classmethod
     def from_command_line(cls, program: str, arguments: Sequence[str]) -> Self:
-        """Reads the settings; what nobody has set gets the algorithm's default."""
-        settings = super().from_command_line(program, arguments)
-        return with_algorithm_defaults(settings, settings.algorithm)
+        """Reads the settings; what nobody has set gets the algorithm's default, or is that of the run to resume."""
+        given = super().from_command_line(program, arguments)
+        settings = with_algorithm_defaults(given, given.algorithm)
+        if given.resume is None:
+            return settings
+        from learner.checkpoints.resuming import resumed_settings
+
+        return cls.model_validate(resumed_settings(settings, given))
 
 
 class ServingSettings(LearnerSettings):

@@ -1,16 +1,20 @@
 """The training loop."""
 
 import dataclasses
+import functools
 import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from actor.statistics.events import EpisodeEvents
 from learner.algorithms.algorithm import Algorithm, Metrics
+from learner.checkpoints.store import CheckpointStore
+from learner.checkpoints.training import TrainingCheckpoints
 from learner.control import TrainingControl
 from learner.experience import ExperienceSource
 from learner.progress import TrainingProgress
@@ -55,6 +59,8 @@ class Schedule:
         updates_per_broadcast: Updates between two policies that are cast.
         log_interval_s: Seconds between two records of metrics.
         checkpoint_interval_s: Seconds between two checkpoints.
+        checkpoint_interval_updates: Updates between two checkpoints, instead; None: it is the seconds that count.
+        keep_checkpoints: How many of the last checkpoints are kept, besides the best.
     """
 
     total_steps: int
@@ -62,6 +68,8 @@ class Schedule:
     updates_per_broadcast: int = 1
     log_interval_s: float = 2.0
     checkpoint_interval_s: float = 300.0
+    checkpoint_interval_updates: int | None = None
+    keep_checkpoints: int = 3
 
 
 class Trainer:
@@ -97,13 +105,30 @@ class Trainer:
         self._run = run
         self._writers = writers
         self._progress = TrainingProgress()
-        self._solved = False
+        self._solved = self._has_ended = False
         self._best_return = float("-inf")
         self._statistics: Mapping[str, float] = {}
+        # What of the statistics a checkpoint keeps that an operator asks for, while the trainer's thread adds to them.
+        self._recorded_statistics: list[dict[str, Any]] = []
+        self._checkpoints = None
+        if run is not None:
+            store = CheckpointStore(run.checkpoints_path, keep=schedule.keep_checkpoints)
+            store.tidy()
+            self._checkpoints = TrainingCheckpoints(store, algorithm, experience, self._progress)
         self._events = self._actors.get_epoch_stats_aggregator().events(TrainingEvents)
         self._next_log = self._next_best = 0.0
         self._next_checkpoint = time.monotonic() + schedule.checkpoint_interval_s
-        control.attach(experience, self._progress, self._save_checkpoint if run is not None else None)
+        control.attach(experience, self._progress, self._save_for_operator if run is not None else None)
+
+    def resume(self, checkpoint: Path) -> None:
+        """Goes on from a checkpoint of the run; called before `run`.
+
+        Raises:
+            ConfigurationError: If it is of another algorithm, environment or network.
+        """
+        assert self._checkpoints is not None, "a run without a directory has no checkpoints"
+        self._best_return = self._checkpoints.restore(checkpoint)
+        self._recorded_statistics = self._actors.get_epoch_stats_aggregator().state()
 
     def run(self) -> TrainingSummary:
         """Trains until solved, out of steps, or told to stop; saves the policy, stops the actors.
@@ -113,12 +138,16 @@ class Trainer:
             ActorFailedError: The actors cannot go on.
             RollcastError: Training diverged.
         """
+        if self.is_done():
+            # of a run that is resumed after its end: nobody is to be started for it
+            self._control.enter(Phase.FINISHED)
+            return self._summary()
         source, algorithm, control, progress = self._experience, self._algorithm, self._control, self._progress
         schedule = self._schedule
         try:
             with source:
                 control.enter(Phase.TRAINING)
-                while not self._is_done():
+                while not self.is_done():
                     fraction = min(1.0, progress.env_steps / schedule.total_steps)
                     experience = source.next(self._device, progress=fraction)
                     began = time.perf_counter()
@@ -136,8 +165,14 @@ class Trainer:
             logger.info("training was stopped")
         finally:
             control.enter(Phase.STOPPING)
+            if self._checkpoints is not None:
+                self._checkpoints.finish()
             self._save_policy("last")
             self._save_policy_if_best()
+        # Between two checkpoints that the number of updates asks for, another one would change what follows.
+        if self._checkpoints is not None and (schedule.checkpoint_interval_updates is None or self._has_ended):
+            self._save_checkpoint()
+            self._checkpoints.wait()
         control.enter(Phase.FINISHED)
         return self._summary()
 
@@ -145,10 +180,12 @@ class Trainer:
         """What the actors' own events came to in the last record, by `"event/name[group]"`; any thread may ask."""
         return self._statistics
 
-    def _is_done(self) -> bool:
+    def is_done(self) -> bool:
+        """Whether there is a reason to stop: the steps, the return, or somebody's wish."""
         mean_return, target = self._progress.recent_mean_return(), self._schedule.stop_return
         self._solved = mean_return is not None and target is not None and mean_return >= target
-        return self._solved or self._control.stop_requested or self._progress.env_steps >= self._schedule.total_steps
+        self._has_ended = self._solved or self._progress.env_steps >= self._schedule.total_steps
+        return self._has_ended or self._control.stop_requested
 
     def _keep(self, metrics: Metrics) -> None:
         """Writes what is due: metrics, the best policy, a checkpoint."""
@@ -159,9 +196,19 @@ class Trainer:
         if now >= self._next_best:
             self._next_best = now + _BEST_POLICY_INTERVAL_S
             self._save_policy_if_best()
-        if self._run is not None and now >= self._next_checkpoint:
+        if self._checkpoints is not None and self._checkpoint_is_due(now):
             self._next_checkpoint = now + self._schedule.checkpoint_interval_s
             self._save_checkpoint()
+            if self._schedule.checkpoint_interval_updates is not None:
+                # by time, it would differ from run to run
+                self._experience.renew()
+
+    def _checkpoint_is_due(self, now: float) -> bool:
+        every = self._schedule.checkpoint_interval_updates
+        if every is not None:
+            return self._algorithm.n_updates % every == 0
+        # one that is due while the one before is still being written waits for it
+        return now >= self._next_checkpoint and self._checkpoints is not None and not self._checkpoints.is_writing
 
     def _write_metrics(self, metrics: Metrics) -> None:
         now = self._progress.snapshot()
@@ -190,23 +237,24 @@ class Trainer:
         write_all(self._writers, now.env_steps, statistics | values | self._experience.metrics() | losses)
         # A record ends an epoch: the next one tells of its own episodes.
         aggregator.reset_epoch()
+        self._recorded_statistics = aggregator.state()
 
     def _save_policy(self, name: PolicyName) -> None:
         if self._run is None:
             return
-        now = self._progress.snapshot()
-        self._run.write_policy(
-            name,
-            SavedPolicy(
-                spec=self._algorithm.policy.spec,
-                state=self._algorithm.policy_state(),
-                policy_version=self._actors.policy_version,
-                env_steps=now.env_steps,
-                mean_return=now.mean_return,
-            ),
-        )
+        self._run.write_policy(name, self._saved_policy())
         if name == "last" and not self._run.policy_path("best").exists():
             self._save_policy("best")
+
+    def _saved_policy(self) -> SavedPolicy:
+        now = self._progress.snapshot()
+        return SavedPolicy(
+            spec=self._algorithm.policy.spec,
+            state=self._algorithm.policy_state(),
+            policy_version=self._actors.policy_version,
+            env_steps=now.env_steps,
+            mean_return=now.mean_return,
+        )
 
     def _save_policy_if_best(self) -> None:
         mean_return = self._progress.recent_mean_return()
@@ -214,12 +262,24 @@ class Trainer:
             self._best_return = mean_return
             self._save_policy("best")
 
-    def _save_checkpoint(self) -> tuple[Path, int]:
-        assert self._run is not None, "a run without a directory has no checkpoints"
-        with self._run.new_checkpoint(self._algorithm.n_updates) as directory:
-            self._algorithm.save(directory)
-        self._save_policy("last")
-        return self._run.checkpoints()[-1], self._actors.policy_version
+    def _save_checkpoint(self) -> None:
+        self._recorded_statistics = self._actors.get_epoch_stats_aggregator().state()
+        self._begin_checkpoint()
+
+    def _save_for_operator(self) -> tuple[Path, int]:
+        self._begin_checkpoint()
+        assert self._checkpoints is not None, "it has begun one"
+        return self._checkpoints.wait(), self._actors.policy_version
+
+    def _begin_checkpoint(self) -> None:
+        assert self._checkpoints is not None, "a run without a directory has no checkpoints"
+        assert self._run is not None, "likewise"
+        self._checkpoints.begin(
+            best_return=self._best_return,
+            statistics=self._recorded_statistics,
+            has_ended=self._has_ended,
+            then=functools.partial(self._run.write_policy, "last", self._saved_policy()),
+        )
 
     def _summary(self) -> TrainingSummary:
         now = self._progress.snapshot()

@@ -24,6 +24,8 @@ from learner.algorithms.impala import Impala
 from learner.algorithms.independent_learners import IndependentLearners
 from learner.algorithms.sac import Sac
 from learner.algorithms.schedules import linear
+from learner.checkpoints.manifest import CheckpointInfo
+from learner.checkpoints.resuming import RUNS, newest_checkpoint
 from learner.control import TrainingControl
 from learner.demonstrations import load_recording
 from learner.experience import ExperienceSource, FreshExperience
@@ -41,8 +43,6 @@ from services.spaces import EnvironmentSpaces
 from services.status import Phase
 
 logger = logging.getLogger(__name__)
-
-RUNS = Path("runs")
 
 # By the names of `--algorithm`; each finds its settings under the same name.
 ALGORITHMS: dict[str, type[Impala] | type[Sac] | type[Dqn]] = {"impala": Impala, "sac": Sac, "dqn": Dqn}
@@ -115,15 +115,32 @@ def training_run(
     buffers = None
     if algorithm.learns_from_replay:
         buffers = make_replay_buffers(settings, algorithm.policy.spaces, device=device, announce=announce)
-    load_initial_data(settings, algorithm.policy.spaces, buffers, announce=announce)
-    path = settings.run_dir or default_run_dir(settings)
-    run_directory = RunDirectory.create(path.parent, path.name)
-    run_directory.write_settings(settings.model_dump(mode="json"))
-    control = TrainingControl(algorithm=settings.algorithm, run_dir=run_directory.path)
-    actors = make_actors(algorithm.policy, control)
-    stop_return = settings.stop_return if settings.stop_return is not None else reward_threshold(settings.env_id)
+    run_directory = RunDirectory(settings.run_dir or default_run_dir(settings))
+    is_new = settings.resume is None
     with contextlib.ExitStack() as stack:
-        writers = (JsonLinesWriter(run_directory.metrics_path), TensorBoardWriter(run_directory.tensorboard_path))
+        checkpoint = None
+        if not is_new:
+            stack.enter_context(run_directory.locked())
+            checkpoint = newest_checkpoint(run_directory)
+            announce(describe_resume(run_directory, checkpoint))
+        if checkpoint is None:
+            load_initial_data(settings, algorithm.policy.spaces, buffers, announce=announce)
+        if is_new:
+            run_directory = RunDirectory.create(run_directory.path.parent, run_directory.path.name)
+            stack.enter_context(run_directory.locked())
+        run_directory.write_settings(settings.model_dump(mode="json", exclude={"resume"}))
+        control = TrainingControl(algorithm=settings.algorithm, run_dir=run_directory.path)
+        actors = make_actors(algorithm.policy, control)
+        stop_return = settings.stop_return if settings.stop_return is not None else reward_threshold(settings.env_id)
+        first_step = 0
+        if not is_new:
+            env_steps = checkpoint[1].env_steps if checkpoint is not None else 0
+            run_directory.cut_metrics(env_steps)
+            first_step = env_steps + 1
+        writers = (
+            JsonLinesWriter(run_directory.metrics_path),
+            TensorBoardWriter(run_directory.tensorboard_path, first_step=first_step),
+        )
         for writer in writers:
             stack.callback(writer.close)
         trainer = Trainer(
@@ -136,18 +153,23 @@ def training_run(
                 updates_per_broadcast=settings.updates_per_broadcast,
                 log_interval_s=settings.log_interval_s,
                 checkpoint_interval_s=settings.checkpoint_interval_s,
+                checkpoint_interval_updates=settings.checkpoint_interval_updates,
+                keep_checkpoints=settings.keep_checkpoints,
             ),
             device=device,
             run=run_directory,
             writers=writers,
         )
+        if checkpoint is not None:
+            trainer.resume(checkpoint[0])
         try:
             yield TrainingRun(
                 trainer=trainer, control=control, actors=actors, run_directory=run_directory, stop_return=stop_return
             )
         except AddressInUseError:
             # nothing has been learnt: leave nothing behind, so that the same command works when the address is free
-            shutil.rmtree(run_directory.path, ignore_errors=True)
+            if is_new:
+                shutil.rmtree(run_directory.path, ignore_errors=True)
             raise
 
 
@@ -158,6 +180,20 @@ def _check_deterministic(settings: LearnerSettings) -> None:
             f"{settings.updates_per_broadcast}; expected impala and 1: when others learn depends on who is faster: "
             "do without --deterministic, or use --actor-kind sequential"
         )
+    if settings.deterministic and settings.resume is not None and getattr(settings, "actor_kind", "") != "sequential":
+        raise ConfigurationError(
+            "--deterministic with --resume, and actors in other processes: they begin to count anew, and would play out "
+            "of step; expected --actor-kind sequential, or a new run"
+        )
+
+
+def describe_resume(run: RunDirectory, checkpoint: tuple[Path, CheckpointInfo] | None) -> str:
+    """Where a run goes on, in a line for people."""
+    if checkpoint is None:
+        return f"resuming {run.path}: it has no checkpoint yet, and begins again"
+    info = checkpoint[1]
+    ended = "; it has ended" if info.has_ended else ""
+    return f"resuming {run.path}: {info.n_updates:,} updates, {info.env_steps:,} env steps{ended}"
 
 
 def make_algorithm(settings: LearnerSettings, spaces: EnvironmentSpaces, device: torch.device) -> Algorithm:

@@ -1,5 +1,6 @@
 """What an epoch makes of the episodes that ended in it."""
 
+import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar, cast
@@ -130,6 +131,36 @@ class EpochStatsAggregator:
                 # groups of one epoch need not be those of the next
                 self._n_series -= len(groups)
                 del self._series[statistic]
+
+    def state(self) -> list[dict[str, Any]]:
+        """What a checkpoint keeps, as JSON has it: cumulative statistics; the epoch's own begin again."""
+        return [
+            {
+                "statistic": dataclasses.asdict(statistic),
+                "group": list(group),
+                "accumulators": [
+                    accumulator.state() if epoch.cumulative else None
+                    for epoch, accumulator in zip(statistic.epoch, series.accumulators(), strict=True)
+                ],
+            }
+            for statistic, groups in self._series.items()
+            if any(epoch.cumulative for epoch in statistic.epoch)
+            for group, series in groups.items()
+        ]
+
+    def load_state(self, state: Iterable[Mapping[str, Any]]) -> None:
+        """Takes up what `state` has said, before any value has come."""
+        for saved in state:
+            declared = saved["statistic"]
+            epochs = tuple(EpochStatistic(**epoch) for epoch in declared["epoch"])
+            statistic = EventStatistic(event=declared["event"], name=declared["name"], epoch=epochs)
+            group = tuple(saved["group"])
+            series = self._series.get(statistic, {}).get(group) or self._series_of(statistic, group)
+            if series is None:
+                continue
+            for accumulator, values in zip(series.accumulators(), saved["accumulators"], strict=True):
+                if values is not None:
+                    accumulator.load_state(values)
 
     def get_stats_value(
         self, event: Callable[..., Any] | str, level: LogStatsLevel, name: str | None = None

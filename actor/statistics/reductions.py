@@ -5,7 +5,7 @@ import statistics
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, Final, TypeAlias, get_args
+from typing import Any, ClassVar, Final, TypeAlias, get_args
 
 import numpy as np
 
@@ -62,9 +62,10 @@ def named_reduction(reduce: Reduce) -> Reduction:
 
 
 class Accumulator(ABC):
-    """Reduces values that come bit by bit."""
+    """Reduces values that come bit by bit. What it has come to is in `_kept`, the names of its attributes for that."""
 
     __slots__ = ()
+    _kept: ClassVar[tuple[str, ...]]
 
     @abstractmethod
     def extend(self, values: Sequence[Statistic]) -> None:
@@ -74,9 +75,18 @@ class Accumulator(ABC):
     def value(self) -> Statistic | None:
         """What they have come to; None where none have come and that means nothing."""
 
+    def state(self) -> list[Any]:
+        """What a checkpoint keeps of it: numbers, or a list of them."""
+        return [getattr(self, name) for name in self._kept]
+
+    def load_state(self, state: Sequence[Any]) -> None:
+        """Goes on from what `state` has said."""
+        for name, value in zip(self._kept, state, strict=True):
+            setattr(self, name, value)
+
 
 class _Count(Accumulator):
-    __slots__ = ("_n",)
+    __slots__ = _kept = ("_n",)
 
     def __init__(self) -> None:
         self._n = 0
@@ -89,7 +99,7 @@ class _Count(Accumulator):
 
 
 class _Sum(Accumulator):
-    __slots__ = ("_total",)
+    __slots__ = _kept = ("_total",)
 
     def __init__(self) -> None:
         self._total: Statistic = 0
@@ -102,7 +112,7 @@ class _Sum(Accumulator):
 
 
 class _Mean(Accumulator):
-    __slots__ = ("_n", "_total")
+    __slots__ = _kept = ("_n", "_total")
 
     def __init__(self) -> None:
         self._n, self._total = 0, 0.0
@@ -118,7 +128,7 @@ class _Mean(Accumulator):
 class _Std(Accumulator):
     """Of the whole. Chan, Golub and LeVeque, "Updating Formulae", 1979: M2 = M2_a + M2_b + d^2 n_a n_b / n."""
 
-    __slots__ = ("_m2", "_mean", "_n")
+    __slots__ = _kept = ("_m2", "_mean", "_n")
 
     def __init__(self) -> None:
         self._n, self._mean, self._m2 = 0, 0.0, 0.0
@@ -136,6 +146,7 @@ class _Std(Accumulator):
 
 class _Extreme(Accumulator):
     __slots__ = ("_choose", "_found")
+    _kept = ("_found",)
 
     def __init__(self, choose: ReduceFunction) -> None:
         self._choose = choose
@@ -151,6 +162,7 @@ class _Extreme(Accumulator):
 
 class _Kept(Accumulator):
     __slots__ = ("_reduce", "_values")
+    _kept = ("_values",)
 
     def __init__(self, reduce: ReduceFunction) -> None:
         self._reduce = reduce
@@ -166,6 +178,12 @@ class _Kept(Accumulator):
         # numpy's scalars are no JSON.
         value: Statistic = reduced.item() if hasattr(reduced, "item") else reduced
         return value
+
+    def state(self) -> list[Any]:
+        return [list(self._values)]
+
+    def load_state(self, state: Sequence[Any]) -> None:
+        self._values = deque(state[0], maxlen=MAX_KEPT)
 
 
 _ACCUMULATORS: Final[dict[Reduction, Callable[[], Accumulator]]] = {
@@ -217,6 +235,11 @@ class ValueSeries:
         """What each accumulator has come to."""
         self._fold()
         return [accumulator.value() for accumulator in self._accumulators]
+
+    def accumulators(self) -> list[Accumulator]:
+        """Each accumulator, with all values in it."""
+        self._fold()
+        return self._accumulators
 
     def replace(self, place: int, accumulator: Accumulator) -> None:
         """Starts one of them over."""

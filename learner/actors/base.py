@@ -2,7 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -72,6 +72,8 @@ class DistributedActors(ABC):
         # A plain flag, so that a signal handler may set it: every wait of `collect_outputs` looks at it.
         self.interrupted = False
         self._statistics = EpochStatsAggregator()
+        # Versions that were cast before this process: those of the run that is resumed.
+        self._versions_before = 0
         # By substep key: batches that are being filled.
         self._batchers: dict[str, Batcher] = {}
 
@@ -92,6 +94,17 @@ class DistributedActors(ABC):
     def stop(self) -> None:
         """Stops the actors and leaves no process, thread, socket or file behind. Does nothing when stopped already."""
 
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the actors, as JSON has it. Any thread may ask."""
+        return {"policy_version": self.policy_version}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `state` has said; called before `start`."""
+        self._versions_before = state["policy_version"]
+
+    def renew(self) -> None:  # noqa: B027  # nothing where actors do not make the same bits every time
+        """Brings the actors into the state in which a run that is resumed finds them; called after a checkpoint."""
+
     def leave_waiting(self) -> None:  # noqa: B027  # most kinds end their actors themselves
         """Says before `stop` that this process ends and training does not: who dialled in waits for the next learner.
 
@@ -109,7 +122,7 @@ class DistributedActors(ABC):
     @property
     @abstractmethod
     def policy_version(self) -> int:
-        """The newest version that was cast; 0 before `start`."""
+        """The newest version that was cast; before `start` 0, or that of the run that is resumed."""
 
     @property
     @abstractmethod

@@ -1,7 +1,8 @@
 """Actors one after the other in this very thread: for debugging, and the same bits every time."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from actor.environments.make import EnvFactory, make_vector_env
 from actor.policies.policy import Policy, make_policy
@@ -58,12 +59,13 @@ class SequentialDistributedActors(DistributedActors):
         super().__init__(env_factory, policy, n_rollout_steps, n_actors, batch_size)
         self._env_factory = env_factory
         self._envs_per_actor = envs_per_actor
-        self._env_seeds = check_seeds("actor_env_seeds", actor_env_seeds, n_actors) or tuple(
-            derive_seed(seed, 0, slot, 1) for slot in range(n_actors)
+        self._seed = seed
+        self._given_seeds = (
+            check_seeds("actor_env_seeds", actor_env_seeds, n_actors),
+            check_seeds("actor_agent_seeds", actor_agent_seeds, n_actors),
         )
-        self._agent_seeds = check_seeds("actor_agent_seeds", actor_agent_seeds, n_actors) or tuple(
-            derive_seed(seed, 1, slot, 1) for slot in range(n_actors)
-        )
+        # Each checkpoint begins another, with seeds of its own.
+        self._incarnation = 1
         self._workers: list[tuple[Worker, Policy]] = []
         self._turn = 0
         self._queue: deque[RolloutSlice] = deque()
@@ -73,11 +75,36 @@ class SequentialDistributedActors(DistributedActors):
         """Makes the environments and the policies."""
         if self._workers:
             return
+        self._version = self._versions_before
+        self._make_workers()
+
+    def state(self) -> dict[str, Any]:
+        """See `DistributedActors.state`; whoever resumes begins with the incarnation that `renew` does."""
+        return super().state() | {"incarnation": self._incarnation + 1}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """See `DistributedActors.load_state`."""
+        super().load_state(state)
+        self._version = self._versions_before
+        self._incarnation = state["incarnation"]
+
+    def renew(self) -> None:
+        """Begins all environments anew, with other seeds, as resuming does: environments cannot be saved.
+
+        What was played and not collected yet is dropped, episodes that have not ended count for nothing.
+        """
+        if self._workers:
+            self._close_workers()
+            self._incarnation += 1
+            self._make_workers()
+
+    def _make_workers(self) -> None:
+        """Makes environments and policies, and casts the policy to them."""
         for slot in range(self.n_actors):
             policy = make_policy(
                 self.policy.spaces,
                 self.policy.spec,
-                seed=self._agent_seeds[slot],
+                seed=self._seed_of(slot, 1),
                 allowed_network=self.policy.spec.network,
                 slot=slot,
             )
@@ -86,21 +113,29 @@ class SequentialDistributedActors(DistributedActors):
                 policy,
                 self.n_rollout_steps,
                 actor_id=f"sequential-{slot}",
-                incarnation=1,
-                env_seed=self._env_seeds[slot],
+                incarnation=self._incarnation,
+                env_seed=self._seed_of(slot, 0),
             )
             self._workers.append((worker, policy))
-        self._version = 0
         self.broadcast_updated_policy(self.policy.state_arrays())
 
     def stop(self) -> None:
         """Closes the environments."""
+        self._close_workers()
+
+    def _close_workers(self) -> None:
         for worker, _ in self._workers:
             worker.close()
         self._workers.clear()
         self._queue.clear()
         self._batchers.clear()
         self._turn = 0
+
+    def _seed_of(self, slot: int, which: int) -> int:
+        """That of the environments (0), or of the sampling (1), of an actor."""
+        if self._incarnation == 1 and self._given_seeds[which]:
+            return self._given_seeds[which][slot]
+        return derive_seed(self._seed, which, slot, self._incarnation)
 
     def broadcast_updated_policy(self, state_dict: PolicyState) -> None:
         """Hands the next version to every actor; each uses it from its next rollout on."""

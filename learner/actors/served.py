@@ -4,6 +4,7 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from actor.environments.make import EnvFactory
 from actor.policies.torch_policy import TorchPolicy
@@ -132,6 +133,8 @@ class ServedDistributedActors(DistributedActors):
         self._intake: RolloutIntake | None = None
         self._servers: list[LearnerServer] = []
         self._next_look = 0.0
+        # Those of the run that is resumed, as the registry's `state` said.
+        self._actors_before: Mapping[str, Mapping[str, Any]] = {}
         # A plain flag, so that a signal handler may set it: what `stop` tells the actors.
         self._training_goes_on = False
         self._stale = StaleTrajectories(max_policy_lag)
@@ -159,7 +162,10 @@ class ServedDistributedActors(DistributedActors):
             agent_seeds=self._seeds[1],
             reserved_names=self._actor_names,
         )
-        publisher = self._publisher = PolicyPublisher(self.policy.spaces, self.policy.spec, seed=self._seed)
+        self._registry.load_state(self._actors_before)
+        publisher = self._publisher = PolicyPublisher(
+            self.policy.spaces, self.policy.spec, seed=self._seed, first_version=self._versions_before + 1
+        )
         publisher.publish(self.policy.state_arrays())
         self._intake = RolloutIntake(
             self._registry,
@@ -211,6 +217,15 @@ class ServedDistributedActors(DistributedActors):
         self._intake = None
         self._batchers.clear()
 
+    def state(self) -> dict[str, Any]:
+        """See `DistributedActors.state`: of every actor, which process it is, and how far its rollouts were taken."""
+        return super().state() | {"actors": self._registry.state() if self._registry is not None else {}}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """See `DistributedActors.load_state`."""
+        super().load_state(state)
+        self._actors_before = state["actors"]
+
     def broadcast_updated_policy(self, state_dict: PolicyState) -> None:
         """Encodes the next version once and wakes every subscriber."""
         assert self._publisher is not None, "start() comes first"
@@ -219,7 +234,7 @@ class ServedDistributedActors(DistributedActors):
     @property
     def policy_version(self) -> int:
         """The newest version that was cast."""
-        return self._publisher.version if self._publisher is not None else 0
+        return self._publisher.version if self._publisher is not None else self._versions_before
 
     @property
     def queue_size(self) -> int:
@@ -326,8 +341,12 @@ class ServedDistributedActors(DistributedActors):
         return f"an actor to join at {where}: start one with `rollcast actor --learner-address HOST:PORT`{gone}"
 
     def _fresh(self, piece: RolloutSlice | None) -> RolloutSlice | None:
-        """None for what `drops` says is stale."""
-        return None if piece is None or self.drops(piece.rollout, piece.n_trajectories) else piece
+        """None for what `drops` says is stale; whatever it says, the rollout has been taken."""
+        if piece is None:
+            return None
+        if self._registry is not None:
+            self._registry.taken(piece.rollout)
+        return None if self.drops(piece.rollout, piece.n_trajectories) else piece
 
     def _look_after(self) -> None:
         self._next_look = time.monotonic() + _LOOK_S

@@ -91,7 +91,7 @@ class Algorithm(ABC):
         """Writes everything that the next update depends on: networks, optimisers, counters. No pickle.
 
         Args:
-            directory: Made if it does not exist. Not atomic: `RunDirectory.new_checkpoint` is.
+            directory: Made if it does not exist. Not atomic: `CheckpointStore.commit` is.
 
         Raises:
             RollcastError: If training diverged.

@@ -171,10 +171,7 @@ class Dqn(Algorithm):
         return self._policy.state_arrays()
 
     def save(self, directory: Path) -> None:
-        """Writes networks, optimiser and counters; see `Algorithm.save`.
-
-        How actors explore is not in it: that follows from the settings, and is said anew by whoever resumes.
-        """
+        """Writes networks, optimiser, exploration and counters; see `Algorithm.save`."""
         self._watch.check()
         tensors = {
             **with_prefix("policy", self._policy.networks.state_dict()),
@@ -182,8 +179,11 @@ class Dqn(Algorithm):
             **with_prefix("optimizer", optimizer_tensors(self._optimizer)),
         }
         values = {
-            "algorithm": "dqn", "n_updates": self._n_updates, "settings": self._settings.model_dump(mode="json")
-        }  # fmt: skip
+            "algorithm": "dqn",
+            "n_updates": self._n_updates,
+            "epsilon": self._ladder_base,
+            "settings": self._settings.model_dump(mode="json"),
+        }
         write_training_state(directory, tensors, values)
 
     def load(self, directory: Path) -> None:
@@ -197,6 +197,7 @@ class Dqn(Algorithm):
         load_module(self._policy.networks, "policy", arrays, source=directory)
         load_module(self._target.module, "target", arrays, source=directory)
         load_optimizer(self._optimizer, "optimizer", arrays)
+        self._explore_by(float(values["epsilon"]))
         self._n_updates = int(values["n_updates"])
         self._priorities = None
         self._watch.clear()
@@ -216,7 +217,9 @@ class Dqn(Algorithm):
 
     def _explore(self, progress: float) -> None:
         """Sets the rates of the actors, if they have changed."""
-        base = self._epsilon(progress)
+        self._explore_by(self._epsilon(progress))
+
+    def _explore_by(self, base: float) -> None:
         if base != self._ladder_base:
             self._ladder_base = base
             settings = self._settings

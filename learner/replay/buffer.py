@@ -22,11 +22,13 @@ from learner.replay.buffer_parts import (
 from learner.replay.layout import make_layout
 from learner.replay.limiter_state import Waiting
 from learner.replay.memory import describe_available
+from learner.replay.part_state import GeneratorPart, Part
 from learner.replay.prioritized import check_priorities
 from learner.replay.replay_settings import ReplaySettings
 from learner.replay.row_plan import acting_trajectories, pieces, plan_rows
 from learner.replay.samplers import Slots
 from learner.replay.samples import ReplaySample, SampleRing
+from learner.replay.saved_buffer import SavedBuffer
 from learner.replay.times_sampled import TimesSampled
 from services.errors import ConfigurationError, InvalidInputError, LimitExceededError, NotReadyError
 from services.rollouts import Rollout
@@ -49,6 +51,9 @@ class ReplayBuffer:
     Any number of threads may call any method at any time: each call is one step under one lock, and who waits for the
     limiter does not hold it. One thing is for one thread: the samples of `sample` without a ring share one, and stay
     valid until two more were drawn. A thread that samples beside another has its own, from `make_ring`.
+
+    Attributes:
+        saved: Writes it into checkpoints, and reads it.
     """
 
     def __init__(
@@ -107,6 +112,11 @@ class ReplayBuffer:
         self._times_sampled = None if most is None else TimesSampled(self._store.n_slots, most)
         self._rings: dict[int, SampleRing] = {}
         self._ignored_updates = 0
+        parts: dict[str, Part] = {"store": self._store, "sampler": self._sampler}
+        parts |= {"limiter": self._limiter.counters, "starts": GeneratorPart(self._rng)}
+        if self._times_sampled is not None:
+            parts["times_sampled"] = self._times_sampled
+        self.saved = SavedBuffer(self._changed, self._store, parts)
 
     @property
     def n_rollout_steps(self) -> int:
@@ -352,22 +362,14 @@ class ReplayBuffer:
             )
 
     def wait_of(self, who: str) -> Waiting | None:
-        """What one who asks again after each refusal waits for, with the numbers as they are now.
+        """What one who asks again after each refusal waits for, as it is now; `who` as for `insert`.
 
-        Args:
-            who: As it calls itself, see `insert`.
-
-        Returns:
-            The wait; None: there is none, or it may go on.
+        None: it does not wait, or may go on.
         """
         return next((wait for wait in self._limiter.state().waiting if wait.who == who), None)
 
     def stop_waiting(self, who: str) -> None:
-        """Says that one who asked again after each refusal does so no more.
-
-        Args:
-            who: As it calls itself, see `insert`.
-        """
+        """Says that one who asked again after each refusal does so no more; `who` as for `insert`."""
         self._limiter.stop_waiting(who)
 
     def _insert_piece(self, piece: Rollout) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -177,6 +178,14 @@ def _runs(source: NDArray[np.int64]) -> list[tuple[int, int]]:
     np.greater_equal(source, 0, out=takes[1:-1])
     edges = (takes[1:] != takes[:-1]).nonzero()[0].tolist()
     return list(zip(edges[::2], edges[1::2], strict=True))
+
+
+def write_span(column: ColumnArray, span: slice, values: NDArray[Any]) -> None:
+    """Copies values `[N, ...]` into rows of a column that follow each other, wherever the column is."""
+    if isinstance(column, Tensor):
+        column[span] = torch.from_numpy(values)
+    else:
+        column[span] = values
 
 
 def host_array(array: ColumnArray) -> NDArray[Any]:

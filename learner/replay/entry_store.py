@@ -1,10 +1,12 @@
 """Where entries lie: the seam between the buffer and its column stores."""
 
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from learner.replay.part_state import PartState
 from learner.replay.samplers import Slots
 from learner.replay.samples import ReplaySample, Room
 from services.rollouts import Rollout
@@ -75,3 +77,21 @@ class EntryStore(Protocol):
 
     def clear(self) -> None:
         """Removes every entry."""
+
+    def lasting_rows(self) -> range:
+        """Rows of a ring, counted from the first that was ever written, that nobody changes until they are overwritten.
+
+        Row i is overwritten by row i + n_slots. A store in slots has none.
+        """
+
+    def read_rows(self, rows: range) -> Mapping[str, NDArray[Any]]:
+        """Copies of lasting rows."""
+
+    def write_rows(self, rows: range, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Writes back what `read_rows` has copied, as far as it is of `lasting_rows`."""
+
+    def state(self) -> PartState:
+        """What a checkpoint keeps besides `lasting_rows`: every entry, its key, and who goes next."""
+
+    def load_state(self, state: PartState) -> None:
+        """Takes up what `state` of an equal store has said, in place of whatever is in."""

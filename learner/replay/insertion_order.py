@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from learner.replay.part_state import PartState
 from learner.replay.samplers import DrawsLeft, Sampler, Slots
 
 
@@ -44,6 +45,16 @@ class _InsertionOrder(Sampler):
         self._order.fill(-1)
         self._position.fill(-1)
         self._start = self._end = 0
+
+    def state(self) -> PartState:
+        """See `Sampler.state`."""
+        return PartState({"order": self._order[self._start : self._end].copy()})
+
+    def load_state(self, state: PartState) -> None:
+        """See `Sampler.load_state`."""
+        order = state.arrays["order"]
+        self.clear()
+        self.insert(order[order >= 0])
 
     def _close_gaps(self) -> None:
         kept = self._order[self._start : self._end]

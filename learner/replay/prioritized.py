@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learner.replay.min_tree import MinTree
+from learner.replay.part_state import PartState, generator_state
 from learner.replay.samplers import DrawsLeft, Sampler, Slots
 from learner.replay.sum_tree import SumTree
 from services.errors import InvalidInputError
@@ -128,6 +129,19 @@ class Prioritized(Sampler):
         self._n = 0
         self._largest = 1.0
 
+    def state(self) -> PartState:
+        """See `Sampler.state`."""
+        return PartState(
+            {"priorities": self._tree.leaves()},
+            {"n": self._n, "largest": self._largest, "generator": generator_state(self._rng)},
+        )
+
+    def load_state(self, state: PartState) -> None:
+        """See `Sampler.load_state`."""
+        self._tree.load_leaves(state.arrays["priorities"])
+        self._n, self._largest = state.values["n"], state.values["largest"]
+        self._rng.bit_generator.state = state.values["generator"]
+
 
 class LowestPriority(Sampler):
     """The entries with the lowest priorities; among equals any. For removal, so alpha does not matter.
@@ -168,3 +182,12 @@ class LowestPriority(Sampler):
         """See `Sampler.clear`."""
         self._tree.clear()
         self._largest = 1.0
+
+    def state(self) -> PartState:
+        """See `Sampler.state`."""
+        return PartState({"priorities": self._tree.leaves()}, {"largest": self._largest})
+
+    def load_state(self, state: PartState) -> None:
+        """See `Sampler.load_state`."""
+        self._tree.load_leaves(state.arrays["priorities"])
+        self._largest = state.values["largest"]

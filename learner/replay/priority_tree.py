@@ -90,6 +90,15 @@ class PriorityTree(ABC):
         """
         return self._flat[0].take(indices)
 
+    def leaves(self) -> NDArray[np.float64]:
+        """A copy of all leaves, float64 `[capacity]`."""
+        return self._flat[0][: self.capacity].copy()
+
+    def load_leaves(self, values: NDArray[np.float64]) -> None:
+        """Sets all leaves, float64 `[capacity]`."""
+        self._flat[0][: self.capacity] = values
+        self._unsettled = None
+
     def clear(self) -> None:
         """Empties every leaf."""
         for level in self._levels:

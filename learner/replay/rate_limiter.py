@@ -8,12 +8,16 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from learner.replay.limiter_state import LimiterState, Waiting
+from learner.replay.part_state import PartState
 from services.errors import ConfigurationError
 
 # How often one that waits checks that it is still wanted.
 _CHECK_S = 0.5
+
+_COUNTERS: Final = ("inserts", "samples", "size", "enough")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,6 +98,11 @@ class RateLimiter:
     def max_sample(self) -> float:
         """Entries of the largest sample that is let in; inf without a limit."""
         return self._max_sample
+
+    @property
+    def counters(self) -> "LimiterCounters":
+        """What a checkpoint keeps of it."""
+        return LimiterCounters(self)
 
     def reset(self) -> None:
         """Forgets what was inserted and sampled."""
@@ -253,6 +262,27 @@ class RateLimiter:
             finally:
                 if not wait.who or wait.may():
                     self._waiting.pop(key, None)
+
+
+class LimiterCounters:
+    """The counters of a limiter, kept so that neither side may do at once what it had done before.
+
+    Args:
+        limiter: The limiter; its lock is held.
+    """
+
+    def __init__(self, limiter: RateLimiter) -> None:
+        self._limiter = limiter
+
+    def state(self) -> PartState:
+        """See `Part.state`."""
+        return PartState(values={name: getattr(self._limiter, f"_{name}") for name in _COUNTERS})
+
+    def load_state(self, state: PartState) -> None:
+        """See `Part.load_state`."""
+        for name in _COUNTERS:
+            setattr(self._limiter, f"_{name}", state.values[name])
+        self._limiter._tell()
 
 
 def _checked_error_buffer(

@@ -5,8 +5,18 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from learner.replay.column_memory import Blocks, ColumnArray, ColumnMemory, MainMemory, Write, write_rows
+from learner.replay.column_memory import (
+    Blocks,
+    ColumnArray,
+    ColumnMemory,
+    MainMemory,
+    Write,
+    host_array,
+    write_rows,
+    write_span,
+)
 from learner.replay.layout import EntryLayout, StoredBytes
+from learner.replay.part_state import PartState
 from learner.replay.row_plan import plan_rows
 from learner.replay.samplers import Sampler, Slots
 from learner.replay.samples import ReplaySample, Room
@@ -104,6 +114,39 @@ class RolloutStore(SlotStore):
         super().remove(slots)
         for slot in slots.tolist():
             self._finals.pop(slot, None)
+
+    def _read(self, n_slots: int) -> PartState:
+        first = self._n_step_rows
+        arrays = self._columns.read([slice(0, n_slots * self._layout.n_rollout_steps)])
+        for i, column in enumerate(self._columns.observations):
+            arrays[f"last{i}"] = np.array(host_array(column[first : first + n_slots]))
+        arrays["policy_version"] = self._policy_version[:n_slots].copy()
+        arrays["flags"] = self._columns.flags[: n_slots * self._layout.n_rollout_steps].copy()
+        slots = sorted(self._finals)
+        arrays["final_slots"] = np.repeat(np.array(slots, np.int64), [len(self._finals[slot][0]) for slot in slots])
+        if slots:
+            arrays["final_t"] = np.concatenate([self._finals[slot][0] for slot in slots])
+            for i in range(len(self._columns.observations)):
+                pieces = [host_array(self._finals[slot][1][i]) for slot in slots]
+                arrays[f"final{i}"] = np.concatenate(pieces)
+        return PartState(arrays)
+
+    def _restore(self, n_slots: int, state: PartState) -> None:
+        first, arrays = self._n_step_rows, state.arrays
+        self._columns.write([slice(0, n_slots * self._layout.n_rollout_steps)], arrays)
+        for i, column in enumerate(self._columns.observations):
+            write_span(column, slice(first, first + n_slots), arrays[f"last{i}"])
+        self._policy_version[:n_slots] = arrays["policy_version"]
+        self._columns.flags[: n_slots * self._layout.n_rollout_steps] = arrays["flags"]
+        self._finals.clear()
+        slots, sizes = np.unique(arrays["final_slots"], return_counts=True)
+        if not len(slots):
+            return
+        finals = [arrays[f"final{i}"] for i in range(len(self._columns.observations))]
+        kept = self._columns.memory.keep(finals, sizes.tolist())
+        pieces = np.split(arrays["final_t"], np.cumsum(sizes)[:-1])
+        for slot, t, observations in zip(slots.tolist(), pieces, kept, strict=True):
+            self._finals[slot] = (t, observations)
 
     def _prepare(self, rollout: Rollout) -> None:
         plan_rows(rollout)  # for its check that no final observation is missing

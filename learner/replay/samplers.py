@@ -7,6 +7,8 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from learner.replay.part_state import PartState, generator_state
+
 Slots: TypeAlias = NDArray[np.int64]
 # How often entries may still be drawn, int `[N]`, by their slots.
 DrawsLeft: TypeAlias = Callable[[Slots], NDArray[np.int32]]
@@ -91,6 +93,14 @@ class Sampler(ABC):
     def clear(self) -> None:
         """Takes every entry out."""
 
+    @abstractmethod
+    def state(self) -> PartState:
+        """What a checkpoint keeps, the generator among it."""
+
+    @abstractmethod
+    def load_state(self, state: PartState) -> None:
+        """Takes up what `state` has said, in place of whatever is in."""
+
 
 class Uniform(Sampler):
     """Every entry with the same probability, none twice in a batch; the cost does not depend on how many are in.
@@ -139,3 +149,14 @@ class Uniform(Sampler):
         """See `Sampler.clear`."""
         self._position.fill(-1)
         self._n = 0
+
+    def state(self) -> PartState:
+        """See `Sampler.state`."""
+        return PartState({"list": self._list[: self._n].copy()}, {"generator": generator_state(self._rng)})
+
+    def load_state(self, state: PartState) -> None:
+        """See `Sampler.load_state`."""
+        entries = state.arrays["list"]
+        self.clear()
+        self.insert(entries)
+        self._rng.bit_generator.state = state.values["generator"]

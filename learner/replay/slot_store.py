@@ -1,11 +1,14 @@
 """Entries in slots, in any order: what the stores of whole rollouts and of lone transitions share."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from learner.replay.entry_store import NO_SLOTS, StoreChange
+from learner.replay.part_state import PartState, join
 from learner.replay.samplers import Sampler, Slots
 from services.rollouts import Rollout
 
@@ -88,8 +91,54 @@ class SlotStore(ABC):
         self._free[:] = np.arange(self.capacity)[::-1]
         self._n_free = self.capacity
 
+    def lasting_rows(self) -> range:
+        """See `EntryStore.lasting_rows`."""
+        return range(0)
+
+    def read_rows(self, rows: range) -> Mapping[str, NDArray[Any]]:
+        """See `EntryStore.read_rows`."""
+        raise NotImplementedError("a store in slots has no lasting rows")
+
+    def write_rows(self, rows: range, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """See `EntryStore.write_rows`."""
+        raise NotImplementedError("a store in slots has no lasting rows")
+
+    def state(self) -> PartState:
+        """See `EntryStore.state`."""
+        bookkeeping = PartState(
+            {
+                "generation": self._generation.copy(),
+                "free": self._free[: self._n_free].copy(),
+            }
+        )
+        parts = {"slots": bookkeeping, "remover": self._remover.state(), "columns": self._read(self._n_used())}
+        return join(parts)
+
+    def load_state(self, state: PartState) -> None:
+        """See `EntryStore.load_state`."""
+        slots = state.part("slots").arrays
+        self._generation[:] = slots["generation"]
+        self._n_free = len(slots["free"])
+        self._free[: self._n_free] = slots["free"]
+        self._is_taken.fill(True)
+        self._is_taken[slots["free"]] = False
+        self._remover.load_state(state.part("remover"))
+        self._restore(self._n_used(), state.part("columns"))
+
+    def _n_used(self) -> int:
+        """Slots that have ever had an entry: the lowest are taken first."""
+        return int(np.count_nonzero(self._generation))
+
     def _keys(self, slots: Slots) -> NDArray[np.int64]:
         return self._generation.take(slots) * self.capacity + slots
+
+    @abstractmethod
+    def _read(self, n_slots: int) -> PartState:
+        """Copies of what the first slots hold."""
+
+    @abstractmethod
+    def _restore(self, n_slots: int, state: PartState) -> None:
+        """Writes back what `_read` has copied."""
 
     @abstractmethod
     def _prepare(self, rollout: Rollout) -> None:

@@ -1,12 +1,12 @@
 """The columns of steps, row by row, and the flags that are packed into one byte of a row."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from learner.replay.column_memory import ColumnArray, ColumnMemory
+from learner.replay.column_memory import ColumnArray, ColumnMemory, host_array, write_span
 from learner.replay.layout import EntryLayout
 from learner.replay.samples import Room
 from services.rollouts import Rollout
@@ -62,6 +62,27 @@ class StepColumns:
         self.observations = self.steps[:n_observations]
         self.reward = np.zeros(n_rows, np.float32)
         self.flags = np.zeros(n_rows, np.uint8)
+
+    def read(self, spans: Sequence[slice]) -> dict[str, NDArray[Any]]:
+        """Copies of rows of all columns but the flags into main memory, one span after the other.
+
+        Args:
+            spans: Rows, none of them among the observations behind those of the steps.
+        """
+        arrays = {f"step{i}": column for i, column in enumerate(self.steps)}
+        arrays["reward"] = self.reward
+        return {name: np.concatenate([host_array(column[span]) for span in spans]) for name, column in arrays.items()}
+
+    def write(self, spans: Sequence[slice], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Writes back what `read` has copied."""
+        columns: dict[str, ColumnArray] = {f"step{i}": column for i, column in enumerate(self.steps)}
+        columns["reward"] = self.reward
+        for name, column in columns.items():
+            first = 0
+            for span in spans:
+                n = span.stop - span.start
+                write_span(column, span, arrays[name][first : first + n])
+                first += n
 
     def make_room(
         self,

@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from learner.replay.part_state import PartState
 from learner.replay.samplers import Slots
 
 
@@ -24,6 +25,14 @@ class TimesSampled:
     def insert(self, slots: Slots) -> None:
         """Starts counting new entries, int64 `[N]`."""
         self._times[slots] = 0
+
+    def state(self) -> PartState:
+        """What a checkpoint keeps."""
+        return PartState({"times": self._times.copy()})
+
+    def load_state(self, state: PartState) -> None:
+        """Takes up what `state` has said."""
+        self._times[:] = state.arrays["times"]
 
     def left(self, slots: Slots) -> NDArray[np.int32]:
         """How often entries may still be drawn, int32 `[N]`."""

@@ -1,6 +1,7 @@
 """Transitions in a ring of rows, oldest out first, in which no observation is stored twice."""
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +10,7 @@ from learner.replay.column_memory import ColumnMemory, MainMemory, Span, Write, 
 from learner.replay.entry_store import NO_SLOTS, StoreChange
 from learner.replay.layout import EntryLayout
 from learner.replay.n_step import fold_n_step
+from learner.replay.part_state import PartState
 from learner.replay.row_plan import plan_rows
 from learner.replay.samplers import Slots
 from learner.replay.samples import ReplaySample, Room
@@ -178,6 +180,41 @@ class TrajectoryRing:
             np.remainder(sample.keys, self._modulus, sample.keys)
             np.add(sample.keys, np.array(self._tail), sample.keys)
         return sample
+
+    def lasting_rows(self) -> range:
+        """See `EntryStore.lasting_rows`: all rows there are, but for their flags."""
+        return range(self._tail, self._head)
+
+    def read_rows(self, rows: range) -> Mapping[str, NDArray[Any]]:
+        """See `EntryStore.read_rows`."""
+        return self._columns.read(self._slices(rows))
+
+    def write_rows(self, rows: range, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """See `EntryStore.write_rows`."""
+        n_gone = max(self._tail - rows.start, 0)
+        spans = self._slices(rows[n_gone:])
+        self._columns.write(spans, {name: array[n_gone:] for name, array in arrays.items()})
+
+    def state(self) -> PartState:
+        """See `EntryStore.state`."""
+        flags = np.concatenate([self._columns.flags[span] for span in self._slices(self.lasting_rows())])
+        return PartState({"flags": flags}, {"tail": self._tail, "head": self._head, "size": self.size})
+
+    def load_state(self, state: PartState) -> None:
+        """See `EntryStore.load_state`."""
+        self._tail, self._head, self.size = (state.values[name] for name in ("tail", "head", "size"))
+        self._columns.flags.fill(0)
+        first = 0
+        for span in self._slices(self.lasting_rows()):
+            n = span.stop - span.start
+            self._columns.flags[span] = state.arrays["flags"][first : first + n]
+            first += n
+
+    def _slices(self, rows: range) -> list[slice]:
+        """Their slots, in their order: up to the end of the ring, and from its beginning on."""
+        first = rows.start % self.n_slots
+        n_left = min(len(rows), self.n_slots - first)
+        return [slice(first, first + n_left), slice(0, len(rows) - n_left)]
 
     def clear(self) -> None:
         """Removes every entry; keys go on."""

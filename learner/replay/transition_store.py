@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from learner.replay.column_memory import ColumnMemory, MainMemory, Write, host_array
+from learner.replay.column_memory import ColumnMemory, MainMemory, Write, host_array, write_span
 from learner.replay.layout import EntryLayout, StoredBytes
+from learner.replay.part_state import PartState
 from learner.replay.samplers import Sampler, Slots
 from learner.replay.samples import ReplaySample, Room
 from learner.replay.slot_store import SlotStore
@@ -73,6 +74,18 @@ class TransitionStore(SlotStore):
             np.power(self._discount, sample.n_steps, out=sample.discount, casting="same_kind")
         sample.keys[:] = self._keys(slots)
         return sample
+
+    def _read(self, n_slots: int) -> PartState:
+        arrays = self._columns.read([slice(0, n_slots)])
+        arrays |= {f"next{i}": np.array(host_array(column[:n_slots])) for i, column in enumerate(self._next)}
+        arrays |= {"n_steps": self._n_steps[:n_slots].copy(), "flags": self._columns.flags[:n_slots].copy()}
+        return PartState(arrays)
+
+    def _restore(self, n_slots: int, state: PartState) -> None:
+        self._columns.write([slice(0, n_slots)], state.arrays)
+        for i, column in enumerate(self._next):
+            write_span(column, slice(0, n_slots), state.arrays[f"next{i}"])
+        self._n_steps[:n_slots], self._columns.flags[:n_slots] = state.arrays["n_steps"], state.arrays["flags"]
 
     def _make_scratch(self, n_envs: int) -> TrajectoryRing:
         capacity = 2 * n_envs * self._layout.n_rollout_steps  # room for any number of ends of episodes

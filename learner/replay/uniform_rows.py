@@ -5,6 +5,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from learner.replay.part_state import PartState, generator_state
 from learner.replay.samplers import DrawsLeft, Sampler, Slots
 
 
@@ -85,6 +86,14 @@ class UniformRows(Sampler):
 
     def clear(self) -> None:
         """Does nothing: the ring knows."""
+
+    def state(self) -> PartState:
+        """See `Sampler.state`."""
+        return PartState(values={"generator": generator_state(self._rng)})
+
+    def load_state(self, state: PartState) -> None:
+        """See `Sampler.load_state`."""
+        self._rng.bit_generator.state = state.values["generator"]
 
 
 def _may_repeat(slots: Slots) -> bool:

@@ -14,13 +14,15 @@ class TensorBoardWriter:
     which `close` joins. One thread calls this one.
     """
 
-    def __init__(self, directory: Path, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, directory: Path, *, clock: Callable[[], float] = time.time, first_step: int = 0) -> None:
         """Names the directory; nothing is written before the first record.
 
         Args:
             directory: Where the event file goes; made if it does not exist.
             clock: Seconds since the epoch.
+            first_step: What was written before for this step and later ones is not to be shown any more.
         """
+        self._first_step = first_step
         self._directory = directory
         self._clock = clock
         self._events: Any = None
@@ -34,13 +36,16 @@ class TensorBoardWriter:
         """
         if self._closed:
             raise ValueError(f"The TensorBoard writer of {self._directory} is closed; write before close().")
-        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         if self._events is None:
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
             self._events = EventFileWriter(str(self._directory), flush_secs=5)
+            if self._first_step:
+                start = SessionLog(status=SessionLog.START)
+                self._events.add_event(Event(wall_time=self._clock(), step=self._first_step, session_log=start))
         values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
         self._events.add_event(Event(wall_time=self._clock(), step=env_steps, summary=Summary(value=values)))
 

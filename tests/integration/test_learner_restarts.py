@@ -1,10 +1,12 @@
 """`rollcast learner` goes and comes back; its actors, which it has not started, wait for it."""
 
+import json
 import signal
 from pathlib import Path
 
 import pytest
 
+from learner.checkpoints.manifest import read_info
 from services.client import LearnerClient
 from services.errors import RollcastError
 from services.status import LearnerStatus
@@ -49,3 +51,39 @@ def test_an_actor_goes_on_with_the_next_learner(number: signal.Signals, tmp_path
             assert actor.wait(8) == 0
     assert (tmp_path / "second" / "policy_last.safetensors").is_file()
     assert (tmp_path / "first" / "policy_last.safetensors").is_file() or number is signal.SIGKILL
+
+
+@pytest.mark.parametrize("algorithm", ["impala", "dqn"])
+def test_a_learner_that_is_killed_goes_on_from_its_checkpoint_with_the_same_actors(algorithm: str, tmp_path: Path):
+    address = f"127.0.0.1:{free_port()}"
+    learner = ("learner", "learner", "--address", address, "--stop-return", 1e9, "--total-steps", 10**9)
+    learner += ("--algorithm", algorithm, "--run-dir", tmp_path / "run", "--resume", "auto", "--log-interval-s", 0.2)
+    actor = ("actor", "--learner-address", address, "--envs-per-actor", 4, "--actor-id")
+    with running(*actor, "one") as first, running(*actor, "two") as second:
+        with running(*learner) as killed:
+            wait_for_updates(address)
+            with LearnerClient(address) as client:
+                checkpoint, version = client.save_checkpoint()
+                saved = read_info(Path(checkpoint))
+                wait_until(lambda: client.status().updates > saved.n_updates + 20, "more updates", 40)
+            killed.send_signal(signal.SIGKILL)
+            assert killed.wait(5) == -signal.SIGKILL
+        with running(*learner) as resumed:
+            wait_until(lambda: status(address) is not None, "the learner again", 40)
+            with LearnerClient(address) as client:
+                wait_until(lambda: client.status().updates > saved.n_updates + 20, "updates after the checkpoint", 60)
+                wait_until(lambda: len([info for info in client.actors() if info.env_steps]) == 2, "both actors", 40)
+                now = client.status()
+                assert now.env_steps > saved.env_steps
+                assert now.policy_version > version
+                assert now.rejected_rollouts == 0, "what actors present fits what the learner has"
+                assert {info.actor_id: info.incarnation for info in client.actors()} == {"one": 1, "two": 1}
+                client.stop()
+            assert resumed.wait(20) == 0
+            assert first.wait(8) == second.wait(8) == 0
+            assert resumed.stdout is not None
+            assert f"resuming {tmp_path / 'run'}: {saved.n_updates:,} updates" in resumed.stdout.read()
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    steps = [line["env_steps"] for line in lines]
+    assert steps == sorted(steps), "the records of what was made twice are of the second time"
+    assert any(count <= saved.env_steps for count in steps), "and those of before the checkpoint are kept"

@@ -13,6 +13,7 @@ from actor.policies.policy import make_policy
 from actor.policies.torch_policy import TorchPolicy
 from learner.actors.remote import RemoteDistributedActors
 from learner.actors.with_buffer import BaseDistributedWorkersWithBuffer
+from learner.checkpoints.store import CheckpointStore
 from learner.control import TrainingControl
 from learner.first_actor import spaces_of_first_actor
 from learner.run_directory import RunDirectory
@@ -139,8 +140,8 @@ def check_run(run_dir: Path, algorithm: str) -> None:
     records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     losses = {name for record in records for name in record if name.startswith(f"{algorithm}/")}
     assert {name.split("/")[1] for name in losses} == set(SPACES)
-    checkpoint = RunDirectory(run_dir).checkpoints()[-1]
-    assert sorted(path.name for path in checkpoint.iterdir() if path.is_dir()) == ["substep0", "substep1"]
+    checkpoint = CheckpointStore(RunDirectory(run_dir).checkpoints_path, keep=1).all()[-1]
+    assert sorted(path.name for path in checkpoint.glob("substep*")) == ["substep0", "substep1"]
 
 
 @pytest.mark.parametrize(

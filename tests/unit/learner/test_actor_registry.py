@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from learner.actor_registry import ActorRegistry
@@ -124,3 +126,58 @@ def test_reserved_names_have_their_slots_whoever_joins_first():
     assert (guest.slot, second.slot, first.slot) == (2, 1, 0)
     assert [registry.seeds(record)[0] for record in (first, second)] == [11, 12]
     assert registry.join(offer("y", 9)).slot == 3
+
+
+def resumed(registry: ActorRegistry) -> ActorRegistry:
+    """The registry of the learner that comes after this one, with the same checkpoint."""
+    following = make_registry()
+    following.load_state(json.loads(json.dumps(registry.state())))
+    return following
+
+
+def take(registry: ActorRegistry, name: str, incarnation: int, sequence: int) -> None:
+    registry.taken(make_rollout(actor_id=name, incarnation=incarnation, sequence=sequence))
+
+
+def test_an_actor_that_outlived_its_learner_goes_on_where_it_was():
+    registry = make_registry()
+    registry.join(offer("other", 1))
+    registry.join(offer("a", 2))
+    take(registry, "a", 1, 5)
+    following = resumed(registry)
+    assert following.infos() == [], "nobody has joined yet"
+    newcomer = following.join(offer("b", 9))
+    back = following.join(offer("a", 2, incarnation=1, acknowledged_sequence=3))
+    assert (back.slot, back.incarnation, back.acknowledged_sequence) == (1, 1, 5), "4 and 5 are in the checkpoint"
+    assert newcomer.slot == 2, "the slots of those who may come back are taken"
+
+
+def test_what_was_acknowledged_after_the_checkpoint_is_no_more():
+    registry = make_registry()
+    registry.join(offer("a", 2))
+    take(registry, "a", 1, 5)
+    back = resumed(registry).join(offer("a", 2, incarnation=1, acknowledged_sequence=8))
+    assert back.acknowledged_sequence == 8, "the actor has no longer what is below"
+
+
+def test_the_mark_is_what_was_taken_and_not_what_was_acknowledged():
+    registry = make_registry()
+    record = registry.join(offer("a", 2))
+    registry.accepted(record, make_rollout(actor_id="a", incarnation=1, sequence=6))
+    take(registry, "a", 1, 4)
+    take(registry, "a", 7, 9)
+    assert registry.state()["a"]["taken_sequence"] == 4, "another incarnation's does not count"
+    assert resumed(resumed(registry)).state() == resumed(registry).state()
+
+
+def test_a_process_that_is_new_to_the_resumed_learner_gets_the_next_incarnation():
+    registry = make_registry()
+    registry.join(offer("a", 2))
+    assert resumed(registry).join(offer("a", 3)).incarnation == 2
+    joined_since = resumed(registry).join(offer("a", 3, incarnation=4, acknowledged_sequence=6))
+    assert (joined_since.incarnation, joined_since.acknowledged_sequence) == (4, 6)
+    following = resumed(registry)
+    following.join(offer("a", 3))
+    for one in (following, resumed(following)):
+        with pytest.raises(ActorReplacedError):
+            one.join(offer("a", 2))

@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 
@@ -43,3 +45,17 @@ def test_waiting_is_a_share_of_the_time():
     assert progress.snapshot().waiting_fraction > 1
     assert progress.snapshot().env_steps_per_second > 0
     assert progress.snapshot().seconds == pytest.approx(0, abs=60)
+
+
+def test_counting_goes_on_from_a_checkpoint():
+    progress = TrainingProgress(n_return_episodes=3)
+    progress.record(experience([1, 3], [1.0, 2.0, 3.0, 4.0], waited_s=0.5))
+    state = json.loads(json.dumps(progress.state()))
+    resumed = TrainingProgress(n_return_episodes=3)
+    resumed.load_state(state)
+    assert resumed.recent_mean_return() == 3.0
+    resumed.record(experience([5], [8.0]))
+    now = resumed.snapshot()
+    assert (now.env_steps, now.updates, now.episodes) == (20, 2, 5)
+    assert (now.policy_lag_mean, now.policy_lag_max) == (3.0, 5)
+    assert now.seconds >= state["seconds"]

@@ -147,3 +147,27 @@ def test_failures_are_kept_for_the_list_of_actors():
     (info,) = intake.registry.infos()
     assert info.state is ActorState.FAILED
     assert "boom" in info.last_error
+
+
+def test_after_a_resume_nothing_is_taken_twice_and_nothing_that_is_left_is_refused():
+    before = Intake()
+    stream = before.join_and_open()
+    for sequence in (1, 2, 3):
+        stream.accept(make_rollout(sequence=sequence), is_active=always)
+    for sequence in (1, 2):
+        piece = before.queue.get(2, 0.0)
+        assert piece is not None
+        assert piece.rollout.sequence == sequence
+        before.registry.taken(piece.rollout)
+    after = Intake()
+    after.registry.load_state(before.registry.state())
+    # the answer to the second never arrived; the third was answered by nobody
+    stream = after.join_and_open(incarnation=1, acknowledged_sequence=1)
+    for sequence in (2, 3):
+        progress = stream.accept(make_rollout(sequence=sequence), is_active=always)
+    assert progress.acknowledged_sequence == 3
+    assert after.intake.duplicate_rollouts == 1
+    piece = after.queue.get(9, 0.0)
+    assert piece is not None
+    assert piece.rollout.sequence == 3, "the second is in the checkpoint"
+    assert after.queue.size == 0

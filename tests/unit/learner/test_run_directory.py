@@ -109,30 +109,23 @@ def test_what_is_not_a_run_directory(tmp_path, run):
     assert RunDirectory.open(run.path).read_policy("last").policy_version == 12
 
 
-def test_checkpoints_in_the_order_of_updates(run):
-    assert run.checkpoints() == ()
-    for n_updates in (900, 100_000_000, 7):
-        with run.new_checkpoint(n_updates) as directory:
-            (directory / "x").write_text(str(n_updates))
-    assert [path.name for path in run.checkpoints()] == ["00000007", "00000900", "100000000"]
-    assert (run.checkpoints()[0] / "x").read_text() == "7"
+def test_records_of_what_a_resumed_run_goes_on_without_are_dropped(run):
+    run.cut_metrics(5)
+    assert not run.metrics_path.exists(), "nothing to drop"
+    run.metrics_path.write_text('{"env_steps": 4}\n{"env_steps": 5}\n{"env_steps": 6}\n{"env_st')
+    run.cut_metrics(5)
+    assert run.metrics_path.read_text() == '{"env_steps": 4}\n{"env_steps": 5}\n'
 
 
-def test_a_checkpoint_is_whole_or_not_there(run):
-    def write_half() -> None:
-        with run.new_checkpoint(5) as directory:
-            (directory / "half").write_text("")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write_half()
-    assert run.checkpoints() == ()
-    assert files_of(run.path) == set()
-    with run.new_checkpoint(5) as directory:
-        (directory / "old").write_text("")
-    with run.new_checkpoint(5) as directory:
-        (directory / "new").write_text("")
-    assert files_of(run.checkpoints()[0]) == {"new"}
+def test_one_process_at_a_time_trains_in_it(run):
+    with run.locked():
+        with pytest.raises(
+            ConfigurationError, match=r"another process trains in .*one; expected one at a time; stop it"
+        ):
+            with RunDirectory(run.path).locked():
+                pass
+    with run.locked():
+        pass
 
 
 def test_equal_policies_give_equal_files(run):

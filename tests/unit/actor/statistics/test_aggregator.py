@@ -233,3 +233,31 @@ def test_a_training_loop_fires():
         aggregator.end_episode()
     assert aggregator.get_stats_value(Events.update, EPOCH, "mean") == 2.0
     assert aggregator.get_stats_value(Events.update, EPOCH, "updates") == 2
+
+
+def test_what_is_cumulative_goes_on_from_a_checkpoint():
+    reductions = ("mean", "std", "min", "max", "sum", "count", "median")
+    statistic = EventStatistic(
+        event="fired",
+        name="",
+        epoch=(
+            *(EpochStatistic(name=f"all_{name}", reduction=name, cumulative=True) for name in reductions),
+            EpochStatistic(name="of_epoch", reduction="sum"),
+        ),
+    )
+    values = [EventValue(statistic, group, value) for value in (4.0, 1.5, 7.0) for group in (("a",), ("b",))]
+    whole, begun, resumed = (EpochStatsAggregator() for _ in range(3))
+    whole.add_values(values)
+    whole.add(EpisodeStatistics(0, 3.0, 5))
+    begun.add_values(values[:3])
+    begun.add(EpisodeStatistics(0, 3.0, 5))
+    resumed.load_state(json.loads(json.dumps(begun.state())))
+    assert "fired/of_epoch[a]" not in resumed.epoch_stats(), "an epoch begins"
+    resumed.add_values(values[3:])
+    expected, found = whole.epoch_stats(), resumed.epoch_stats()
+    for name in reductions:
+        for group in "ab":
+            key = f"fired/all_{name}[{group}]"
+            assert found[key] == pytest.approx(expected[key]), key
+    assert found["episode_count/cumulative"] == 1
+    assert found["fired/of_epoch[b]"] == 8.5

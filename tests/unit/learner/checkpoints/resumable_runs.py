@@ -1,0 +1,72 @@
+"""Runs of sequential actors that are stopped and resumed, in this process."""
+
+from pathlib import Path
+
+from actor.environments.make import EnvironmentFactory
+from actor.policies.torch_policy import TorchPolicy
+from learner.actors.sequential import SequentialDistributedActors
+from learner.control import TrainingControl
+from learner.settings import TrainSettings
+from learner.training_run import TrainingRun, actors_batch_size, probe_spaces, training_run
+from services.policies import PolicyState
+
+OPTIONS = {
+    "impala": "--n-rollout-steps 8 --envs-per-actor 3 --batch-size 4 --total-steps 640 --checkpoint-interval-updates 5",
+    "sac": "--n-rollout-steps 4 --batch-size 16 --total-steps 70 --replay.min-size 40 --replay.samples-per-insert 32 "
+    "--updates-per-broadcast 2 --checkpoint-interval-updates 20",
+    "dqn": "--n-rollout-steps 4 --batch-size 16 --total-steps 140 --replay.min-size 40 --updates-per-broadcast 2 "
+    "--checkpoint-interval-updates 20",
+}
+
+
+def settings_for(run_dir: Path, algorithm: str, *options: str) -> TrainSettings:
+    common = ["--algorithm", algorithm, "--hidden-sizes", "8", "--device", "cpu", "--torch-threads", "1"]
+    common += ["--actor-kind", "sequential", "--run-dir", str(run_dir)]
+    return TrainSettings.from_command_line("rollcast train", [*common, *OPTIONS[algorithm].split(), *options])
+
+
+def resumed(run_dir: Path, *options: str) -> TrainSettings:
+    return TrainSettings.from_command_line("rollcast train", ["--resume", str(run_dir), *options])
+
+
+def train(settings: TrainSettings, *, n_casts: int | None = None) -> TrainingRun:
+    """Trains to the end, or until so many policies were cast: one at the start, one an update, one a checkpoint."""
+    env_factory = EnvironmentFactory(settings.env_id, settings.env_kwargs, agent_policies=settings.agent_policies)
+
+    def make_actors(policy: TorchPolicy, control: TrainingControl) -> StoppingActors:
+        return StoppingActors(env_factory, policy, settings, control, n_casts)
+
+    with training_run(settings, probe_spaces(env_factory), make_actors, n_local_actors=0) as run:
+        run.train()
+    return run
+
+
+class StoppingActors(SequentialDistributedActors):
+    """Sequential actors whose operator stops the run after some updates."""
+
+    def __init__(
+        self,
+        env_factory: EnvironmentFactory,
+        policy: TorchPolicy,
+        settings: TrainSettings,
+        control: TrainingControl,
+        n_casts: int | None,
+    ) -> None:
+        super().__init__(
+            env_factory,
+            policy,
+            settings.n_rollout_steps,
+            settings.n_actors,
+            actors_batch_size(settings),
+            envs_per_actor=settings.envs_per_actor,
+            seed=settings.seed,
+        )
+        self._stopping = control
+        self._left = n_casts
+
+    def broadcast_updated_policy(self, state_dict: PolicyState) -> None:
+        super().broadcast_updated_policy(state_dict)
+        if self._left is not None:
+            self._left -= 1
+            if self._left == 0:
+                self._stopping.request_stop()

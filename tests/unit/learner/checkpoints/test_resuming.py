@@ -1,0 +1,186 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from learner.checkpoints.store import CheckpointStore
+from learner.run_directory import RunDirectory
+from learner.settings import ServingSettings, TrainSettings
+from services.errors import ConfigurationError
+from tests.unit.learner.checkpoints.resumable_runs import resumed, settings_for, train
+
+TIC_TAC_TOE = '{"env_type": "aec", "id": "classic/tictactoe-v3"}'
+
+
+def policy_of(run_dir):
+    return RunDirectory(run_dir).read_policy("last")
+
+
+def records(run_dir):
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options", "stop_after"),
+    [
+        ("impala", (), 9),
+        ("impala", (), 16),
+        ("sac", ("--env-id", "Pendulum-v1"), 17),
+        ("sac", ("--replay.sampler", "prioritized", "--replay.capacity", "50"), 17),
+        ("dqn", (), 17),
+        ("dqn", ("--replay.removal", "lowest_priority", "--replay.capacity", "64"), 17),
+        ("dqn", ("--env-id", "pettingzoo:make", "--env-kwargs", TIC_TAC_TOE, "--agent-policies", "separate"), 17),
+    ],
+)
+def test_a_run_that_was_interrupted_has_the_bits_of_one_that_was_not(tmp_path, algorithm, options, stop_after):
+    whole = train(settings_for(tmp_path / "whole", algorithm, *options))
+    train(settings_for(tmp_path / "other", algorithm, *options), n_casts=stop_after)
+    expected = policy_of(tmp_path / "whole")
+    assert policy_of(tmp_path / "other").env_steps < expected.env_steps
+    part = train(resumed(tmp_path / "other"))
+    found = policy_of(tmp_path / "other")
+    assert (found.env_steps, found.policy_version) == (expected.env_steps, expected.policy_version)
+    assert found.mean_return == expected.mean_return
+    for name, array in expected.state.items():
+        np.testing.assert_array_equal(found.state[name], array, strict=True)
+    before, after = whole.control.status(), part.control.status()
+    for name in ("env_steps", "updates", "episodes", "mean_return", "policy_version", "policy_lag_mean"):
+        assert getattr(after, name) == getattr(before, name), name
+    if before.replay is not None and after.replay is not None:
+        for name in ("size", "inserted", "sampled", "difference"):
+            assert getattr(after.replay, name) == getattr(before.replay, name), name
+    counts = [actors.get_epoch_stats_aggregator().state()[0] for actors in (whole.actors, part.actors)]
+    assert counts[0] == counts[1], "cumulative statistics"
+
+
+def test_metrics_go_on_in_the_same_file(tmp_path):
+    train(settings_for(tmp_path / "run", "impala", "--log-interval-s", "1e-9"), n_casts=10)
+    checkpoint = CheckpointStore(tmp_path / "run" / "checkpoints", keep=1).newest()
+    assert checkpoint is not None
+    assert checkpoint[1].n_updates == 5
+    assert records(tmp_path / "run")[-1]["env_steps"] > checkpoint[1].env_steps
+    train(resumed(tmp_path / "run"))
+    steps = [record["env_steps"] for record in records(tmp_path / "run")]
+    assert steps == sorted(set(steps)), "what was made twice is written once"
+    assert steps[-1] >= 640
+    assert len(list((tmp_path / "run" / "tensorboard").glob("events*"))) == 2
+
+
+def test_a_run_that_has_ended_ends_at_once_unless_more_is_asked_for(tmp_path):
+    first = train(settings_for(tmp_path / "run", "impala"))
+    policy = (tmp_path / "run" / "policy_last.safetensors").read_bytes()
+    again = train(resumed(tmp_path / "run"))
+    before, after = first.control.status(), again.control.status()
+    assert (after.env_steps, after.policy_version) == (before.env_steps, before.policy_version)
+    assert again.actors.n_actors_alive == 0, "nobody was started"
+    assert (tmp_path / "run" / "policy_last.safetensors").read_bytes() == policy
+    more = train(resumed(tmp_path / "run", "--total-steps", "900"))
+    assert more.control.status().env_steps >= 900
+    assert yaml.safe_load((tmp_path / "run" / "settings.yaml").read_text())["total_steps"] == 900
+
+
+@pytest.mark.parametrize("keep", ["1", "3"])
+def test_a_damaged_checkpoint_is_passed_over_and_removed(tmp_path, keep):
+    train(settings_for(tmp_path / "run", "impala", "--keep-checkpoints", "3"), n_casts=15)
+    store = CheckpointStore(tmp_path / "run" / "checkpoints", keep=1)
+    assert [path.name for path in store.all()] == ["00000005", "00000010"]
+    (store.all()[-1] / "algorithm.safetensors").write_bytes(b"")
+    assert train(resumed(tmp_path / "run", "--keep-checkpoints", keep), n_casts=2).control.status().updates == 6
+    assert [path.name for path in store.all()] == ["00000005"]
+    train(resumed(tmp_path / "run"))
+    newest = store.newest()
+    assert newest is not None
+    assert newest[1].has_ended
+
+
+def test_before_the_first_checkpoint_a_run_begins_again(tmp_path):
+    train(settings_for(tmp_path / "run", "impala"), n_casts=3)
+    run = train(resumed(tmp_path / "run"))
+    assert run.control.status().env_steps >= 640
+
+
+def test_settings_are_those_of_the_run(tmp_path):
+    begun = settings_for(tmp_path / "run", "impala", "--seed", "7", "--impala.discount", "0.9")
+    RunDirectory.create(tmp_path, "run").write_settings(begun.model_dump(mode="json", exclude={"resume"}))
+    found = resumed(tmp_path / "run", "--total-steps", "5000", "--seed", "7")
+    assert (found.seed, found.impala.discount, found.total_steps) == (7, 0.9, 5000)
+    assert (found.run_dir, found.hidden_sizes) == (tmp_path / "run", (8,))
+    with pytest.raises(ConfigurationError) as raised:
+        resumed(tmp_path / "run", "--seed", "8", "--impala.discount", "0.99", "--n-actors", "3")
+    assert "--impala.discount is 0.99 and the run's is 0.9; --seed is 8 and the run's is 7" in str(raised.value)
+    assert "n-actors" not in str(raised.value)
+    with pytest.raises(
+        ConfigurationError, match=r"settings that this command has not: actor_kind, .*whichever began it"
+    ):
+        ServingSettings.from_command_line("rollcast learner", ["--resume", str(tmp_path / "run")])
+    with pytest.raises(ConfigurationError, match=r"settings.yaml cannot be read"):
+        resumed(tmp_path / "nowhere")
+
+
+def test_auto_finds_the_newest_run_of_these_settings_that_has_not_ended(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def auto(*options: str) -> TrainSettings:
+        arguments = ["--algorithm", "impala", "--hidden-sizes", "8", "--n-rollout-steps", "8", "--envs-per-actor", "3"]
+        arguments += ["--batch-size", "4", "--actor-kind", "sequential", "--checkpoint-interval-updates", "5"]
+        return TrainSettings.from_command_line("rollcast train", [*arguments, "--resume", "auto", *options])
+
+    assert auto().resume is None
+    assert auto().run_dir is None
+    train(settings_for(tmp_path / "runs" / "first", "impala"), n_casts=10)
+    assert auto().resume == "runs/first"
+    assert str(auto("--total-steps", "640").run_dir) == "runs/first"
+    assert auto("--seed", "1").resume is None, "another configuration"
+    train(settings_for(tmp_path / "runs" / "ended", "impala"))
+    train(settings_for(tmp_path / "runs" / "early", "impala"), n_casts=2)
+    assert auto().resume == "runs/first", "not one that has ended, nor one without a checkpoint"
+    with RunDirectory(tmp_path / "runs" / "first").locked():
+        assert auto().resume is None, "somebody trains in it"
+
+
+def test_auto_with_a_folder_resumes_what_is_there(tmp_path):
+    options = ("--resume", "auto")
+    assert settings_for(tmp_path / "run", "impala", *options).resume is None
+    train(settings_for(tmp_path / "run", "impala", *options), n_casts=10)
+    found = settings_for(tmp_path / "run", "impala", *options)
+    assert found.resume == str(tmp_path / "run")
+    assert train(found, n_casts=2).control.status().updates == 6
+
+
+def test_training_goes_on_when_a_checkpoint_cannot_be_written(tmp_path, monkeypatch, caplog):
+    commit, calls = CheckpointStore.commit, iter(range(100))
+
+    def fail_once(self, *arguments, **options):
+        if next(calls) == 1:
+            raise OSError("no space left on device")
+        return commit(self, *arguments, **options)
+
+    monkeypatch.setattr(CheckpointStore, "commit", fail_once)
+    train(settings_for(tmp_path / "run", "impala", "--keep-checkpoints", "9"))
+    names = [path.name for path in CheckpointStore(tmp_path / "run" / "checkpoints", keep=1).all()]
+    assert names[:2] == ["00000005", "00000015"]
+    assert (
+        "the checkpoint after 10 updates is not written: no space left on device; the one before is kept" in caplog.text
+    )
+
+
+def test_checkpoints_by_time_change_nothing(tmp_path):
+    for name, seconds in (("often", 1e-9), ("never", 1e9)):
+        settings = settings_for(tmp_path / name, "impala")
+        changes = {"checkpoint_interval_updates": None, "checkpoint_interval_s": seconds}
+        train(settings.model_copy(update=changes))
+    often, never = policy_of(tmp_path / "often"), policy_of(tmp_path / "never")
+    for key, array in never.state.items():
+        np.testing.assert_array_equal(often.state[key], array, strict=True)
+
+
+@pytest.mark.parametrize("how", ["folder", "auto"])
+def test_a_run_that_was_killed_between_two_renames_has_its_checkpoint(tmp_path, monkeypatch, how):
+    monkeypatch.chdir(tmp_path)
+    train(settings_for(Path("runs/run"), "impala"), n_casts=9)
+    (checkpoint,) = CheckpointStore(tmp_path / "runs" / "run" / "checkpoints", keep=1).all()
+    checkpoint.rename(checkpoint.with_name(f".{checkpoint.name}.replaced"))
+    found = resumed(Path("runs/run")) if how == "folder" else settings_for(Path("runs/run"), "impala", "--resume=auto")
+    assert train(found, n_casts=2).control.status().updates == 6
