@@ -182,7 +182,7 @@ def _check_deterministic(settings: LearnerSettings) -> None:
         )
     if settings.deterministic and settings.resume is not None and getattr(settings, "actor_kind", "") != "sequential":
         raise ConfigurationError(
-            "--deterministic with --resume, and actors in other processes: they begin to count anew, and would play out "
+            "--deterministic with --resume, and actors in other processes: these count anew, and would play out "
             "of step; expected --actor-kind sequential, or a new run"
         )
 
