@@ -1,6 +1,7 @@
 """An actor process that dials in to a learner: `python -m actor --learner-address HOST:PORT`."""
 
 import logging
+import os
 import secrets
 import signal
 import sys
@@ -17,6 +18,7 @@ from actor.settings import ActorSettings
 from actor.threads import limit_threads
 from services.allocator import reuse_large_buffers
 from services.errors import ConfigurationError, RollcastError
+from services.rollouts import ActorFailure
 from services.version import software_version
 
 logger = logging.getLogger("actor")
@@ -67,9 +69,14 @@ def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
     reuse_large_buffers()
     heartbeat = Heartbeat(Path(settings.heartbeat_file) if settings.heartbeat_file else None)
     env_factory = EnvironmentFactory(
-        settings.env_id, settings.env_kwargs, settings.vectorization, settings.agent_policies
+        settings.env_id,
+        settings.env_kwargs,
+        settings.vectorization,
+        settings.agent_policies,
+        settings.on_step_failure,
     )
-    with EnvironmentSupply(env_factory, settings.envs_per_actor) as environments:
+    step_timeout_s = settings.step_timeout_s
+    with EnvironmentSupply(env_factory, settings.envs_per_actor, step_timeout_s=step_timeout_s) as environments:
         offer = make_offer(
             environments,
             actor_id=settings.actor_id,
@@ -86,7 +93,21 @@ def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
             stop=stop,
         )
         with connection:
-            act_until_stopped(environments, connection, network=settings.network, stop=stop, heartbeat=heartbeat)
+            act_until_stopped(
+                environments,
+                connection,
+                network=settings.network,
+                stop=stop,
+                on_hang=_end_process,
+                step_timeout_s=step_timeout_s,
+                heartbeat=heartbeat,
+            )
+
+
+def _end_process(failure: ActorFailure) -> None:
+    """Ends this process, whose acting thread hangs."""
+    logger.error("%s: %s\n%s", failure.exception_type, failure.message, failure.traceback)
+    os._exit(1)
 
 
 if __name__ == "__main__":

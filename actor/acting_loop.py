@@ -4,12 +4,15 @@ import logging
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 from actor.connection import LearnerConnection
 from actor.environments.failures import EnvironmentFailedError
+from actor.environments.make import DEFAULT_STEP_TIMEOUT_S
 from actor.environments.supply import EnvironmentSupply
 from actor.policies.policy import Policy, make_policy
+from actor.step_watchdog import StepWatchdog
 from actor.workers import Worker, make_worker
 from services.errors import LearnerUnreachableError, RollcastError
 from services.joining import JoinOffer
@@ -19,6 +22,9 @@ logger = logging.getLogger(__name__)
 
 # How long a stopping actor waits for its last rollouts to be acknowledged.
 DRAIN_TIMEOUT_S = 2.0
+
+# What a step may take beyond its limit before the process is ended for it.
+_GRACE_S = 5.0
 
 # How often a waiting actor looks around, and says what it is waiting for.
 _WAIT_S = 1.0
@@ -50,6 +56,8 @@ def act_until_stopped(
     *,
     network: str,
     stop: threading.Event,
+    on_hang: Callable[[ActorFailure], None],
+    step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S,
     heartbeat: Heartbeat | None = None,
 ) -> None:
     """Plays until `stop` is set or the learner says that training has ended.
@@ -59,6 +67,9 @@ def act_until_stopped(
         connection: Where rollouts go and policies come from; not joined yet, closed by the caller.
         network: The policy network this process was started with; no other is imported.
         stop: Ends the loop after the step that is running.
+        on_hang: Called from another thread when a step takes too long, after the learner has been told. It ends the
+            process: the thread that acts cannot be made to.
+        step_timeout_s: How long a step, or a reset, may take, in seconds.
         heartbeat: Beats while the loop turns.
 
     Raises:
@@ -91,14 +102,30 @@ def act_until_stopped(
             env_seed=agreement.env_seed,
             first_sequence=agreement.acknowledged_sequence + 1,
         )
-        _collect_and_send(
-            worker,
-            policy,
-            connection,
-            first_sequence=agreement.acknowledged_sequence + 1,
-            stop=stop,
-            heartbeat=heartbeat,
-        )
+
+        def hangs(seconds: float, stack: str) -> None:
+            failure = ActorFailure(
+                exception_type="StepTimeout",
+                message=f"a step of the environments has taken {seconds:.0f} s; expected at most {step_timeout_s:g}; "
+                "the traceback shows where it hangs: mend that, or raise --step-timeout-s",
+                traceback=stack,
+                env_seed=agreement.env_seed,
+            )
+            connection.fail(failure)
+            connection.close()
+            on_hang(failure)
+
+        # Environments in processes have the same limit, and know which of them hangs: they are to say so first.
+        with StepWatchdog(step_timeout_s + min(step_timeout_s, _GRACE_S), hangs) as watchdog:
+            _collect_and_send(
+                worker,
+                policy,
+                connection,
+                first_sequence=agreement.acknowledged_sequence + 1,
+                stop=stop,
+                heartbeat=heartbeat,
+                watchdog=watchdog,
+            )
     except RollcastError as error:
         if not isinstance(error, LearnerUnreachableError):
             connection.fail(_describe(error, agreement.env_seed))
@@ -120,9 +147,11 @@ def _collect_and_send(
     first_sequence: int,
     stop: threading.Event,
     heartbeat: Heartbeat,
+    watchdog: StepWatchdog,
 ) -> None:
     def should_stop() -> bool:
         heartbeat.beat()
+        watchdog.beat()
         return stop.is_set() or connection.ended
 
     sequence = first_sequence
@@ -142,6 +171,7 @@ def _collect_and_send(
         if newest is not None and newest[0] != policy.version:
             policy.load(*newest)
         rollout = worker.collect(should_stop)
+        watchdog.rest()
         if rollout is None:
             break
         connection.send(rollout)

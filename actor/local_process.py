@@ -22,11 +22,12 @@ from pathlib import Path
 from actor.acting_loop import act_until_stopped, make_offer
 from actor.connection import LearnerConnection
 from actor.environments.failures import EnvironmentFailedError
-from actor.environments.make import EnvFactory
+from actor.environments.make import DEFAULT_STEP_TIMEOUT_S, EnvFactory
 from actor.environments.supply import EnvironmentSupply
 from actor.threads import limit_threads
 from services.allocator import reuse_large_buffers
 from services.errors import RollcastError
+from services.rollouts import ActorFailure
 from services.version import software_version
 
 # How long a child may take to end after its learner has died; then it ends without asking.
@@ -45,6 +46,7 @@ class LocalActorPlan:
         network: The policy network it may build.
         n_threads: Threads of its arithmetic.
         log_level: What it logs, to stderr.
+        step_timeout_s: How long a step may take, in seconds.
     """
 
     address: str
@@ -54,6 +56,7 @@ class LocalActorPlan:
     network: str
     n_threads: int = 1
     log_level: str = "WARNING"
+    step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S
 
 
 def run_local_actor(plan: LocalActorPlan, failures: Connection) -> None:
@@ -75,19 +78,19 @@ def run_local_actor(plan: LocalActorPlan, failures: Connection) -> None:
     limit_threads(plan.n_threads)
     reuse_large_buffers()
     try:
-        _act(plan, stop)
+        _act(plan, stop, failures)
     except BaseException as error:  # noqa: BLE001 - whatever ends the process is reported to its parent
-        report = {
-            "exception_type": type(error).__name__,
-            "message": str(error),
-            "traceback": _traceback_for_people(error),
-        }
-        with contextlib.suppress(OSError):  # the parent has gone, and with it whoever would read this
-            failures.send_bytes(json.dumps(report).encode())
+        _report(failures, type(error).__name__, str(error), _traceback_for_people(error))
         if not stop.is_set():
             sys.exit(1)
     finally:
         failures.close()
+
+
+def _report(failures: Connection, exception_type: str, message: str, traceback_text: str) -> None:
+    report = {"exception_type": exception_type, "message": message, "traceback": traceback_text}
+    with contextlib.suppress(OSError):  # the parent has gone, and with it whoever would read this
+        failures.send_bytes(json.dumps(report).encode())
 
 
 def _traceback_for_people(error: BaseException) -> str:
@@ -97,8 +100,12 @@ def _traceback_for_people(error: BaseException) -> str:
     return "" if isinstance(error, RollcastError) else "".join(traceback.format_exception(error))
 
 
-def _act(plan: LocalActorPlan, stop: threading.Event) -> None:
-    with EnvironmentSupply(plan.env_factory, plan.n_envs) as environments:
+def _act(plan: LocalActorPlan, stop: threading.Event, failures: Connection) -> None:
+    def end_process(failure: ActorFailure) -> None:
+        _report(failures, failure.exception_type, failure.message, failure.traceback)
+        os._exit(1)
+
+    with EnvironmentSupply(plan.env_factory, plan.n_envs, step_timeout_s=plan.step_timeout_s) as environments:
         offer = make_offer(
             environments,
             actor_id=plan.actor_id,
@@ -111,7 +118,14 @@ def _act(plan: LocalActorPlan, stop: threading.Event) -> None:
             plan.address, offer, connect_timeout_s=30.0, reconnect_timeout_s=30.0, stop=stop
         ) as connection:
             try:
-                act_until_stopped(environments, connection, network=plan.network, stop=stop)
+                act_until_stopped(
+                    environments,
+                    connection,
+                    network=plan.network,
+                    stop=stop,
+                    on_hang=end_process,
+                    step_timeout_s=plan.step_timeout_s,
+                )
             except RollcastError:
                 if not stop.is_set():
                     raise

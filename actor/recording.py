@@ -26,9 +26,14 @@ class RolloutColumns:
         reward: float32 `[T, B]`.
         terminated: bool `[T, B]`.
         truncated: bool `[T, B]`.
+        dropped: Rows (t, b) of steps that were none, because the environment raised.
+        cut: Rows before some of them, with which episodes were cut that are not to be counted.
     """
 
-    __slots__ = ("_final", "_final_index", "_leaves", "action", "observation", "reward", "terminated", "truncated")
+    __slots__ = (
+        *("_final", "_final_index", "_leaves"),
+        *("action", "cut", "dropped", "observation", "reward", "terminated", "truncated"),
+    )
 
     def __init__(
         self,
@@ -56,6 +61,8 @@ class RolloutColumns:
         self.reward = np.empty((n_steps, n_envs), dtype=np.float32)
         self.terminated = np.empty((n_steps, n_envs), dtype=np.bool_)
         self.truncated = np.empty((n_steps, n_envs), dtype=np.bool_)
+        self.dropped: list[tuple[int, int]] = []
+        self.cut: list[tuple[int, int]] = []
         self._final: dict[str, list[NDArray[Any]]] = {path: [] for path in leaves}
         self._final_index: list[tuple[int, int]] = []
 
@@ -80,6 +87,23 @@ class RolloutColumns:
                 # A copy: environments may return a buffer of theirs and write to it again.
                 kept.append(np.array(leaves[path], dtype=self._leaves[path].dtype))
             self._final_index.append((t, b))
+
+    def drop(self, t: int, b: int) -> None:
+        """Takes a step back that was none; the episode was cut before it, at its observation.
+
+        Args:
+            t: The step, already recorded, before its final observations are.
+            b: The environment.
+        """
+        self.reward[t, b] = 0.0
+        self.terminated[t, b] = self.truncated[t, b] = False
+        self.dropped.append((t, b))
+        if t and not (self.terminated[t - 1, b] or self.truncated[t - 1, b] or (t - 1, b) in self.dropped):
+            self.truncated[t - 1, b] = True
+            self.cut.append((t - 1, b))
+            for path, kept in self._final.items():
+                kept.append(self.observation[path][t, b].copy())
+            self._final_index.append((t - 1, b))
 
     def check_final_observations(self) -> None:
         """Checks that every episode that ended has its final observation.
@@ -143,6 +167,9 @@ class EpisodeTracker:
             return None, ()
         ended = columns.terminated[:n_played] | columns.truncated[:n_played]
         valid: NDArray[np.bool_] | None = None
+        for step, env_index in columns.dropped:
+            if step == 0:  # what the rollouts before have of that episode is dropped, too
+                self._return[env_index], self._n_steps[env_index] = 0.0, 0
         reward = columns.reward[:n_played]
         if self._has_reset_rows:
             is_reset_row = np.concatenate([self._ended[None], ended[:-1]])
@@ -159,12 +186,20 @@ class EpisodeTracker:
             n_steps[firsts] += ~self._ended
         returns[firsts] += self._return
         n_steps[firsts] += self._n_steps
+        if columns.dropped:
+            valid = np.ones(ended.shape, np.bool_) if valid is None else valid
+            valid[tuple(np.transpose(columns.dropped))] = False
+            rows = [env_index * n_played + step for step, env_index in columns.dropped]
+            np.subtract.at(n_steps, starts.searchsorted(rows, side="right") - 1, 1)
         self._ended = ended[-1].copy()
         self._return, self._n_steps = returns[lasts], n_steps[lasts]
         self._return[self._ended] = 0.0
         self._n_steps[self._ended] = 0
         stops -= 1
         complete = ends[stops].nonzero()[0]
+        if columns.cut:
+            rows = [env_index * n_played + step for step, env_index in columns.cut]
+            complete = complete[np.isin(stops[complete], rows, invert=True)]
         b, t = np.divmod(stops[complete], n_played)
         in_order = t.argsort(kind="stable")
         complete, b = complete[in_order], b[in_order]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from actor.environments.failures import environment_failure
 from actor.environments.make import environment_spaces
+from actor.environments.recovering import failures_in, log_dropped_episode
 from actor.policies.action_masks import action_mask_of
 from actor.policies.policy import Policy
 from actor.recording import EpisodeTracker, RolloutColumns
@@ -205,6 +206,9 @@ class RolloutWorker:
         return self._n_rollout_steps
 
     def _take_infos(self, t: int, infos: dict[str, Any], columns: RolloutColumns) -> None:
+        for b, report in failures_in(infos):
+            log_dropped_episode(report, env_index=b, env_seed=self._env_seeds[b])
+            columns.drop(t, b)
         if "final_obs" in infos and not self._has_reset_rows:
             columns.record_final_observations(t, infos["final_obs"], self._spaces.observation)
         for b, values in events_in(infos, are_final=not self._has_reset_rows):

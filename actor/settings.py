@@ -40,6 +40,16 @@ class ActingSettings(EnvironmentSettings):
         "(entry_point); in processes, one for each core (subprocess); or whichever of sync and subprocess is faster, "
         "found by trying (measure).",
     )
+    on_step_failure: Literal["fail", "drop_episode"] = Field(
+        "fail",
+        description="What happens when an environment raises in a step: its actor fails (fail); or its episode is "
+        "dropped, the traceback logged, and the environment reset (drop_episode).",
+    )
+    step_timeout_s: Annotated[float, Field(gt=0)] = Field(
+        300.0,
+        description="How long a step, or a reset, of an actor's environments may take before the actor is ended, in "
+        "seconds; the learner is told where it hangs.",
+    )
 
 
 class ActorSettings(ActingSettings):

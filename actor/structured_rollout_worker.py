@@ -128,7 +128,10 @@ class StructuredRolloutWorker:
                 self._policy_events.end_step()
             for index in ready:
                 turn = self._vector_env.step(index, actions[index])
-                self._record(index, turn)
+                if turn.is_dropped:
+                    self._drop(index)
+                else:
+                    self._record(index, turn)
                 if turn.observations:
                     self._turns[index] = turn
                     self._see(index, turn)
@@ -176,6 +179,11 @@ class StructuredRolloutWorker:
             recorder, trajectory = self._recorders[actor.substep_key], self._trajectory(index, actor)
             if recorder.end(trajectory, ended.observation, truncated=ended.truncated, events=events):
                 events = ()
+
+    def _drop(self, index: int) -> None:
+        for key, recorder in self._recorders.items():
+            for trajectory in range(index * self._n_agents[key], (index + 1) * self._n_agents[key]):
+                recorder.drop(trajectory)
 
     def _begin(self, index: int, turn: Turn) -> None:
         for key, recorder in self._recorders.items():

@@ -158,6 +158,19 @@ class SubstepRecorder:
         self._return[trajectory] = self._length[trajectory] = 0
         return has_acted
 
+    def drop(self, trajectory: int) -> None:
+        """Forgets the action whose consequences will never be known; the episode was cut before it, and counts not."""
+        if self._is_open[trajectory]:
+            self._is_open[trajectory] = False
+            self._earned[trajectory] = 0.0
+            self._used[trajectory] -= 1
+        row = int(self._used[trajectory]) - 1
+        if row >= 0 and self._length[trajectory] and not self._has_ended(row, trajectory):
+            self._truncated[row, trajectory] = True
+            seen = {path: column[row + 1, trajectory].copy() for path, column in self._observation.items()}
+            self._finals.append(_Final(row, trajectory, seen))
+        self._return[trajectory] = self._length[trajectory] = 0
+
     def begin(self, first: int, stop: int) -> None:
         """Begins an episode for the trajectories `first` to `stop - 1`."""
         self._return[first:stop] = 0.0
@@ -218,6 +231,9 @@ class SubstepRecorder:
         self._finals = [final._replace(row=0) for final in self._finals if final.row >= self._n_steps]
         self._episodes = []
         self._used = left
+
+    def _has_ended(self, row: int, trajectory: int) -> bool:
+        return bool(self._terminated[row, trajectory] or self._truncated[row, trajectory])
 
     def _store(self, trajectory: int, leaves: Observation) -> None:
         row = self._used[trajectory]

@@ -270,6 +270,11 @@ class ActorRegistry:
         )
         return env_seed, agent_seed
 
+    def slot_of(self, actor_id: str) -> int:
+        """The slot of an actor that has joined."""
+        with self._lock:
+            return self._records[actor_id].slot
+
     def infos(self) -> list[ActorInfo]:
         """Every actor that has ever joined, by slot."""
         with self._lock:

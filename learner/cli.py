@@ -18,6 +18,7 @@ commands:
   learner    learn from whichever actors dial in, and serve the gRPC API
   actor      step environments for a learner somewhere else
   status     show how a learner stands
+  doctor     say what is wrong with a run: who waits, for whom, since when, and what to do
   evaluate   play episodes with the policy of a run
   record     play rollouts into a file: demonstrations, to fill a replay buffer with
   replay     serve: a replay buffer alone, filled by actors, for a learner of one's own
@@ -109,6 +110,15 @@ def _status(arguments: list[str]) -> int:
     return status(StatusSettings.from_command_line("rollcast status", arguments), Console())
 
 
+def _doctor(arguments: list[str]) -> int:
+    from rich.console import Console
+
+    from learner.commands.doctor import doctor
+    from learner.settings import DoctorSettings
+
+    return doctor(DoctorSettings.from_command_line("rollcast doctor", arguments), Console())
+
+
 def _evaluate(arguments: list[str]) -> int:
     from learner.settings import EvaluateSettings
 
@@ -154,6 +164,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "learner": _learner,
     "actor": _actor,
     "status": _status,
+    "doctor": _doctor,
     "evaluate": _evaluate,
     "record": _record,
     "replay": _replay,

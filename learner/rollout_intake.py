@@ -66,6 +66,7 @@ class RolloutIntake:
         n_rollout_steps: T.
         envs_per_actor: What an actor steps that leaves it to the learner.
         credit_version: The policy version that a rollout started on a credit given now must have at least; 0: any.
+        in_step: Every actor has one credit at a time, and starts rollout s with policy version s: nobody plays ahead.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class RolloutIntake:
         n_rollout_steps: int,
         envs_per_actor: int,
         credit_version: Callable[[], int] = lambda: 0,
+        in_step: bool = False,
     ) -> None:
         self._registry = registry
         self._destination = destination
@@ -86,6 +88,7 @@ class RolloutIntake:
         self._n_rollout_steps = n_rollout_steps
         self._envs_per_actor = envs_per_actor
         self._credit_version = credit_version
+        self._in_step = in_step
         # Tells actors that come back whether it is this learner they come back to; 0 would say nothing.
         self._nonce = secrets.randbelow(2**64 - 1) + 1
         self._ended = threading.Event()
@@ -112,7 +115,8 @@ class RolloutIntake:
 
         Raises:
             NotReadyError: Training has ended.
-            ProtocolMismatchError: It was started with another policy network.
+            ProtocolMismatchError: It was started with another policy network, or another number of environments where
+                all play in step.
             SpacesMismatchError: Its spaces are not the learner's.
             LimitExceededError: There are `max_actors` already.
         """
@@ -127,6 +131,11 @@ class RolloutIntake:
         check_spaces_match(self._spaces, offer.spaces, expected_side="the learner", offered_side=f"actor {name!r}")
         if not offer.n_envs:
             offer = dataclasses.replace(offer, n_envs=self._envs_per_actor)
+        if self._in_step and offer.n_envs != self._envs_per_actor:
+            raise ProtocolMismatchError(
+                f"actor {name!r} steps {offer.n_envs} environments, and this learner collects deterministically from "
+                f"actors of {self._envs_per_actor}; expected as many: start it without --envs-per-actor"
+            )
         record = self._registry.join(offer)
         env_seed, agent_seed = self._registry.seeds(record)
         logger.info("actor %s joined: slot %d, incarnation %d", record.actor_id, record.slot, record.incarnation)
@@ -204,7 +213,7 @@ class IntakeStream:
             acknowledged_sequence=self._acknowledged,
             credit_sequence=self._credit,
             end_of_training=self._intake._ended.is_set(),
-            min_policy_version=self._intake._credit_version(),
+            min_policy_version=self._credit if self._intake._in_step else self._intake._credit_version(),
         )
 
     def accept(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> StreamProgress:
@@ -270,7 +279,7 @@ class IntakeStream:
         logger.info("actor %s %s", self.actor_id, "left" if clean else "was lost")
 
     def _extend_credit(self) -> None:
-        if self._has_reservation or self._credit != self._acknowledged + 1:
+        if self._intake._in_step or self._has_reservation or self._credit != self._acknowledged + 1:
             return
         if self._destination.reserve(self._n_trajectories):
             self._has_reservation = True

@@ -76,6 +76,12 @@ class LearnerSettings(EnvironmentSettings):
         description="Let actors wait for the newest policy before they start a rollout, so that none is more than "
         "queue_out_of_sync_factor + (environments of all actors) / batch_size versions old.",
     )
+    deterministic: bool = Field(
+        False,
+        description="IMPALA: actors play in step with the updates, a rollout each for every batch, in the order of "
+        "their slots, and all arithmetic has one thread: the same seeds give the same policy, whoever is faster, in "
+        "this process, in others, or elsewhere. batch_size must be a multiple of envs_per_actor (times agents).",
+    )
     max_actors: Annotated[int, Field(ge=1, le=4096)] = Field(64, description="Actors that may be connected at once.")
     total_steps: Annotated[int, Field(ge=1)] = Field(
         20_000_000,
@@ -174,6 +180,14 @@ class StatusSettings(ProcessSettings):
     watch: bool = Field(False, description="Show it again and again until training ends.")
     actors: bool = Field(False, description="List the actors, too.")
     json_output: bool = Field(False, description="Print JSON instead of a table.")
+    timeout_s: Annotated[float, Field(gt=0)] = Field(5.0, description="How long to wait for an answer, in seconds.")
+
+
+class DoctorSettings(ProcessSettings):
+    """Says what is wrong with a run: who waits, for whom, since when, and what to do."""
+
+    address: str = Field("localhost:50051", description="Where the learner listens: host:port or unix:/path.")
+    json_output: bool = Field(False, description="Print JSON instead of lines.")
     timeout_s: Annotated[float, Field(gt=0)] = Field(5.0, description="How long to wait for an answer, in seconds.")
 
 

@@ -15,6 +15,7 @@ import torch
 
 from actor.environments.make import EnvironmentFactory, environment_spaces, make_vector_env
 from actor.policies.torch_policy import TorchPolicy
+from actor.threads import limit_threads
 from learner.actors.base import DistributedActors
 from learner.actors.served import ServedDistributedActors
 from learner.algorithms.algorithm import Algorithm
@@ -33,11 +34,13 @@ from learner.replay.substep_buffers import SubstepBuffers, make_buffers
 from learner.replayed_experience import MAX_TRAJECTORIES, ReplayedExperience
 from learner.run_directory import RunDirectory
 from learner.settings import LearnerSettings
+from learner.stall_watchdog import StallWatchdog
 from learner.trainer import Schedule, Trainer, TrainingSummary
 from learner.writers import JsonLinesWriter, TensorBoardWriter
 from services.errors import AddressInUseError, ConfigurationError
 from services.policies import PolicySpec
 from services.spaces import EnvironmentSpaces
+from services.status import Phase
 
 logger = logging.getLogger(__name__)
 
@@ -66,8 +69,16 @@ class TrainingRun:
     stop_return: float | None
 
     def train(self) -> TrainingSummary:
-        """Trains to the end; see `Trainer.run`."""
-        return self.trainer.run()
+        """Trains to the end; see `Trainer.run`. A trainer that stalls is told to the log, with stacks."""
+        with StallWatchdog(self._n_done, self.actors.waiting.current, self._may_wait):
+            return self.trainer.run()
+
+    def _n_done(self) -> int:
+        return self.control.status().updates + sum(info.rollouts for info in self.control.actors())
+
+    def _may_wait(self) -> bool:
+        """Whether nobody is to wonder that nothing goes on: training is paused, or there is nobody to play."""
+        return self.control.status().phase is not Phase.TRAINING or not self.actors.n_actors_alive
 
 
 @contextlib.contextmanager
@@ -94,7 +105,11 @@ def training_run(
         RecordingError: The file of demonstrations is not whole; likewise.
         SpacesMismatchError: It was recorded with other spaces; likewise.
     """
-    set_torch_threads(settings.torch_threads, n_local_actors)
+    _check_deterministic(settings)
+    if settings.deterministic:
+        limit_threads(1)
+    else:
+        set_torch_threads(settings.torch_threads, n_local_actors)
     device = choose_device(settings.device)
     algorithm = make_algorithm(settings, spaces, device)
     buffers = None
@@ -128,6 +143,11 @@ def training_run(
         )
         for writer in writers:
             stack.callback(writer.close)
+        if checkpoint is not None and settings.deterministic and isinstance(actors, ServedDistributedActors):
+            raise ConfigurationError(
+                "--resume with --deterministic, and actors in other processes; expected --actor-kind sequential: the "
+                "others cannot begin in step in the middle of a run; begin another run"
+            )
         trainer = Trainer(
             make_experience(settings, actors, algorithm.policy, buffers),
             algorithm,
@@ -165,6 +185,15 @@ def describe_resume(run: RunDirectory, checkpoint: tuple[Path, CheckpointInfo] |
     info = checkpoint[1]
     ended = "; it has ended" if info.has_ended else ""
     return f"resuming {run.path}: {info.n_updates:,} updates, {info.env_steps:,} env steps{ended}"
+
+
+def _check_deterministic(settings: LearnerSettings) -> None:
+    if settings.deterministic and (settings.algorithm != "impala" or settings.updates_per_broadcast != 1):
+        raise ConfigurationError(
+            f"--deterministic with --algorithm {settings.algorithm} and --updates-per-broadcast "
+            f"{settings.updates_per_broadcast}; expected impala and 1: when others learn depends on who is faster: "
+            "do without --deterministic, or use --actor-kind sequential"
+        )
 
 
 def make_algorithm(settings: LearnerSettings, spaces: EnvironmentSpaces, device: torch.device) -> Algorithm:

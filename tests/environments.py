@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from typing import Any
 
 import gymnasium
@@ -132,3 +133,17 @@ class SpaceEnv(gymnasium.Env[Any, Any]):
         assert self.action_space.contains(action), f"{action!r} is not in {self.action_space}"
         self._step += 1
         return self.observation_space.sample(), 1.0, self._step == 3, self._step == 5, {}
+
+
+class HangingEnv(CountingEnv):
+    """Never comes back from step number `hang_at`."""
+
+    def __init__(self, hang_at: int = 3) -> None:
+        super().__init__(n_steps=1000)
+        self._hang_at = hang_at
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        if self._step + 1 == self._hang_at:
+            released = threading.Event()
+            released.wait()
+        return super().step(action)

@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from actor.environments.entry_points import load_entry_point
 from actor.environments.pettingzoo_env import AgentPolicies, adapt_pettingzoo
+from actor.environments.recovering import RecoveringEnv
 from actor.environments.structured import StructuredEnv
 from actor.statistics.environment import with_event_statistics
 from actor.vector.structured import StructuredVectorEnv
@@ -25,7 +26,11 @@ from services.spaces import (
     space_leaves,
 )
 
+OnStepFailure = Literal["fail", "drop_episode"]
 Vectorization = Literal["auto", "sync", "entry_point", "subprocess", "measure"]
+
+# How long a step may take before the environment is said to hang, in seconds.
+DEFAULT_STEP_TIMEOUT_S = 300.0
 
 Environment = gymnasium.Env[Any, Any] | StructuredEnv
 Environments = VectorEnv | StructuredVectorEnv
@@ -45,14 +50,22 @@ class EnvironmentFactory:
             processes, one for each core; `"measure"`, whichever of the two is faster, found by trying.
         agent_policies: For PettingZoo's: agents with equal spaces have one policy, `"shared"`, or each its own,
             `"separate"`.
+        on_step_failure: What happens when an environment raises in `step`: `"fail"`, its actor fails; `"drop_episode"`,
+            the episode is dropped, and the environment reset. A vector entry point always fails.
     """
 
     env_id: str
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     vectorization: Vectorization = "auto"
     agent_policies: AgentPolicies = "shared"
+    on_step_failure: OnStepFailure = "fail"
 
     def __post_init__(self) -> None:
+        if self.on_step_failure not in get_args(OnStepFailure):
+            raise ConfigurationError(
+                f"on_step_failure is {self.on_step_failure!r}; expected one of {', '.join(get_args(OnStepFailure))}; "
+                "'fail' shows what is wrong at once"
+            )
         if self.agent_policies not in get_args(AgentPolicies):
             raise ConfigurationError(
                 f"agent_policies is {self.agent_policies!r}; expected one of {', '.join(get_args(AgentPolicies))}; "
@@ -81,7 +94,9 @@ class EnvironmentFactory:
                 env = factory(**self.env_kwargs)
         except Exception as error:
             raise self._cannot_be_made(error) from error
-        if isinstance(env, gymnasium.Env | StructuredEnv):
+        if isinstance(env, gymnasium.Env):
+            return RecoveringEnv(env) if self.on_step_failure == "drop_episode" else env
+        if isinstance(env, StructuredEnv):
             return env
         structured = adapt_pettingzoo(env, self.agent_policies)
         if structured is None:
@@ -163,7 +178,9 @@ EnvFactory = Callable[[], Environment]
 _Kind = TypeVar("_Kind", bound=Environment)
 
 
-def make_vector_env(env_factory: EnvFactory, n_envs: int) -> Environments:
+def make_vector_env(
+    env_factory: EnvFactory, n_envs: int, *, step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S
+) -> Environments:
     """Makes a vector environment; of structured environments, a vector of these.
 
     One that was registered with the id resets in the step after the last of an episode (NEXT_STEP, usually); the
@@ -173,6 +190,7 @@ def make_vector_env(env_factory: EnvFactory, n_envs: int) -> Environments:
     Args:
         env_factory: An `EnvironmentFactory`, or any callable that returns a `gymnasium.Env` or a `StructuredEnv`.
         n_envs: How many environments, at least 1.
+        step_timeout_s: How long environments in processes may take to be made, reset or stepped, in seconds.
 
     Returns:
         The vector environment; the caller closes it.
@@ -190,7 +208,7 @@ def make_vector_env(env_factory: EnvFactory, n_envs: int) -> Environments:
     if vectorization in {"subprocess", "measure"}:
         # One that turns out to be structured is refused in its process.
         flat_factory = cast(Callable[[], gymnasium.Env[Any, Any]], env_factory)
-        return _with_supported_spaces(_make_with_processes(flat_factory, n_envs, measure=vectorization == "measure"))
+        return _with_supported_spaces(_make_with_processes(flat_factory, n_envs, vectorization, step_timeout_s))
     if isinstance(env_factory, EnvironmentFactory) and vectorization != "sync":
         if env_factory.vector_spec() is not None:
             vector_env = env_factory.make_registered_vector(n_envs)
@@ -202,7 +220,9 @@ def make_vector_env(env_factory: EnvFactory, n_envs: int) -> Environments:
             )
     first = env_factory()
     if isinstance(first, StructuredEnv):
-        return StructuredVectorEnv([functools.partial(_same, first), *[env_factory] * (n_envs - 1)])
+        drops = isinstance(env_factory, EnvironmentFactory) and env_factory.on_step_failure == "drop_episode"
+        factories: list[EnvFactory] = [functools.partial(_same, first), *[env_factory] * (n_envs - 1)]
+        return StructuredVectorEnv(factories, drops_episodes=drops)
     return _with_supported_spaces(_make_sync(first, env_factory, n_envs))
 
 
@@ -239,16 +259,17 @@ def _make_sync(first: gymnasium.Env[Any, Any], env_factory: EnvFactory, n_envs: 
 
 
 def _make_with_processes(
-    env_factory: Callable[[], gymnasium.Env[Any, Any]], n_envs: int, *, measure: bool
+    env_factory: Callable[[], gymnasium.Env[Any, Any]], n_envs: int, vectorization: str, timeout_s: float
 ) -> VectorEnv:
     # Imported here: an actor that needs no processes starts without their modules.
-    if measure:
+    factories, mode = [env_factory] * n_envs, AutoresetMode.SAME_STEP
+    if vectorization == "measure":
         from actor.vector.auto import make_fastest_vector_env
 
-        return make_fastest_vector_env([env_factory] * n_envs, autoreset_mode=AutoresetMode.SAME_STEP, copy=False)
+        return make_fastest_vector_env(factories, autoreset_mode=mode, copy=False, timeout_s=timeout_s)
     from actor.vector.subproc import SubprocVectorEnv
 
-    return SubprocVectorEnv([env_factory] * n_envs, autoreset_mode=AutoresetMode.SAME_STEP, copy=False)
+    return SubprocVectorEnv(factories, autoreset_mode=mode, copy=False, timeout_s=timeout_s)
 
 
 def _same(env: _Kind) -> _Kind:

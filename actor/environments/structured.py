@@ -49,6 +49,7 @@ class Turn:
         infos: What else the environment has to say of an agent.
         events: What came of the events that were fired in an episode that is over. Not the environment's to fill in:
             whoever steps it listens to them.
+        is_dropped: The environment has raised, and what came of the last actions will never be known; likewise.
     """
 
     observations: Mapping[ActorId, NestedObservation]
@@ -56,6 +57,7 @@ class Turn:
     ended: Mapping[ActorId, Ended] = field(default_factory=dict)
     infos: Mapping[ActorId, Mapping[str, Any]] = field(default_factory=dict)
     events: tuple[EventValue, ...] = ()
+    is_dropped: bool = False
 
 
 class StructuredEnv(ABC):

@@ -3,7 +3,13 @@
 from types import TracebackType
 from typing import Self
 
-from actor.environments.make import EnvFactory, Environments, environment_spaces, make_vector_env
+from actor.environments.make import (
+    DEFAULT_STEP_TIMEOUT_S,
+    EnvFactory,
+    Environments,
+    environment_spaces,
+    make_vector_env,
+)
 from services.spaces import EnvironmentSpaces
 
 
@@ -15,15 +21,19 @@ class EnvironmentSupply:
     Args:
         env_factory: Makes one environment.
         n_envs: How many to step at once; None: as many as the learner wants.
+        step_timeout_s: As of `make_vector_env`.
 
     Raises:
         ConfigurationError: They cannot be made; see `make_vector_env` for the other errors.
     """
 
-    def __init__(self, env_factory: EnvFactory, n_envs: int | None) -> None:
+    def __init__(
+        self, env_factory: EnvFactory, n_envs: int | None, *, step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S
+    ) -> None:
         self._env_factory = env_factory
         self._n_envs = n_envs
-        self._vector_env = make_vector_env(env_factory, 1 if n_envs is None else n_envs)
+        self._step_timeout_s = step_timeout_s
+        self._vector_env = self._make(1 if n_envs is None else n_envs)
 
     def __enter__(self) -> Self:
         return self
@@ -55,9 +65,12 @@ class EnvironmentSupply:
         if self._vector_env.num_envs != n_envs:
             # first: an environment may hold what there is only one of, such as a port
             self._vector_env.close()
-            self._vector_env = make_vector_env(self._env_factory, n_envs)
+            self._vector_env = self._make(n_envs)
         return self._vector_env
 
     def close(self) -> None:
         """Closes the environments. Idempotent."""
         self._vector_env.close()
+
+    def _make(self, n_envs: int) -> Environments:
+        return make_vector_env(self._env_factory, n_envs, step_timeout_s=self._step_timeout_s)

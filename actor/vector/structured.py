@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actor.environments.failures import EnvironmentFailedError, FailureReport
+from actor.environments.recovering import MAX_FAILURES_IN_A_ROW, log_dropped_episode
 from actor.environments.structured import ActorId, Ended, StructuredEnv, Turn
 from actor.policies.action_masks import ACTION_MASK, action_mask_of
 from actor.statistics.firing import FiresEvents, listen_to
@@ -34,6 +35,8 @@ class StructuredVectorEnv:
 
     Args:
         env_factories: Each makes one environment.
+        drops_episodes: Whether an environment that raises in `step` ends its episode instead: nobody acts then, and
+            the turn is `is_dropped`.
 
     Raises:
         ConfigurationError: There is no factory, or one makes another kind of environment.
@@ -41,9 +44,15 @@ class StructuredVectorEnv:
         SpacesMismatchError: Two environments have different spaces.
     """
 
-    def __init__(self, env_factories: Sequence[Callable[[], StructuredEnv | gymnasium.Env[Any, Any]]]) -> None:
+    def __init__(
+        self,
+        env_factories: Sequence[Callable[[], StructuredEnv | gymnasium.Env[Any, Any]]],
+        *,
+        drops_episodes: bool = False,
+    ) -> None:
         if not env_factories:
             raise ConfigurationError("there are no env_factories; expected at least one; give one for each environment")
+        self._drops_episodes = drops_episodes
         self._envs: list[StructuredEnv] = []
         try:
             for index, env_factory in enumerate(env_factories):
@@ -60,6 +69,7 @@ class StructuredVectorEnv:
         self._masks = {key: action_mask_of(substep) for key, substep in self.spaces.items()}
         self._leaves = {key: space_leaves(substep.observation) for key, substep in self.spaces.items()}
         self._seeds: list[int | None] = [None] * self.num_envs
+        self._n_failures = [0] * self.num_envs  # in a row
         # Who has acted in this episode, and has not ended; who has ended.
         self._alive: list[set[ActorId]] = [set() for _ in self._envs]
         self._ended: list[set[ActorId]] = [set() for _ in self._envs]
@@ -131,7 +141,13 @@ class StructuredVectorEnv:
         except Exception as error:
             seed = self._seeds[index]
             report = FailureReport.of(error, doing=doing, env_index=index, env_seed=seed)
-            raise EnvironmentFailedError(report) from error
+            self._n_failures[index] += 1
+            if doing == "reset" or not self._drops_episodes or self._n_failures[index] == MAX_FAILURES_IN_A_ROW:
+                raise EnvironmentFailedError(report) from error
+            log_dropped_episode(report, env_index=index, env_seed=seed)
+            return Turn(observations={}, is_dropped=True)
+        if doing == "step":
+            self._n_failures[index] = 0
         self._actor_rewards[:, index] = 0.0
         for actor, reward in turn.rewards.items():
             self._actor_rewards[self._numbers[actor], index] = reward

@@ -21,6 +21,7 @@ class RemoteDistributedActors(ServedDistributedActors):
         max_actors: Actors that may be alive at once.
         max_policy_lag: Rollouts that are more versions old are dropped and counted; None: none is.
         bounded_staleness: Actors wait for the newest policy before they start a rollout.
+        deterministic: See `ServedDistributedActors`.
         control: Who may steer over `LearnerService`; None: it tells the status only.
         collect_timeout_s: How long `collect_outputs` waits before it gives up.
     """
@@ -38,6 +39,7 @@ class RemoteDistributedActors(ServedDistributedActors):
         max_actors: int = 64,
         max_policy_lag: int | None = None,
         bounded_staleness: bool = False,
+        deterministic: bool = False,
         control: LearnerControl | None = None,
         collect_timeout_s: float = 600.0,
     ) -> None:
@@ -54,6 +56,7 @@ class RemoteDistributedActors(ServedDistributedActors):
             max_actors=max_actors,
             max_policy_lag=max_policy_lag,
             bounded_staleness=bounded_staleness,
+            deterministic=deterministic,
             control=control,
             collect_timeout_s=collect_timeout_s,
         )

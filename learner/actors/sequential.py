@@ -172,7 +172,8 @@ class SequentialDistributedActors(DistributedActors):
         if not self._queue:
             worker, _ = self._workers[self._turn]
             self._turn = (self._turn + 1) % self.n_actors
-            rollout = worker.collect(lambda: self.interrupted)
+            with self.waiting.waiting_for("a rollout that is played in this thread"):
+                rollout = worker.collect(lambda: self.interrupted)
             if rollout is None:
                 raise CollectInterruptedError("collecting was interrupted: training is to end")
             self._queue.append(RolloutSlice(rollout, 0, rollout.n_envs))

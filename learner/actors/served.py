@@ -1,6 +1,7 @@
 """Actors behind the learner's gRPC server: what local processes, containers and remote actors have in common."""
 
 import math
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from learner.actors.unsteered import UnsteeredControl
 from learner.publisher import PolicyPublisher
 from learner.rollout_intake import RolloutDestination, RolloutIntake
 from learner.rollout_queue import RolloutQueue, RolloutSlice
+from learner.slot_order import SlotOrder, actors_in_step
 from services.errors import CollectInterruptedError, CollectTimeoutError, ConfigurationError
 from services.joining import MAX_ENVS_PER_ACTOR
 from services.learner_service import LearnerControl
@@ -71,6 +73,9 @@ class ServedDistributedActors(DistributedActors):
         bounded_staleness: Actors wait for the newest policy before they start a rollout. False: they start with the one
             they have, which pays where policies take long to arrive.
         control: Who may steer over `LearnerService`; None: it tells the status only.
+        deterministic: Actors play in step with the updates, one rollout each for each of them, and batches have them in
+            the order of the actors' slots: the same seeds give the same policies, whoever is faster. `batch_size` is a
+            multiple of what an actor plays.
         collect_timeout_s: How long `collect_outputs` waits before it gives up.
         actor_names: The names of the actors that it starts, by slot.
     """
@@ -92,6 +97,7 @@ class ServedDistributedActors(DistributedActors):
         max_actors: int = 64,
         max_policy_lag: int | None = None,
         bounded_staleness: bool = True,
+        deterministic: bool = False,
         control: LearnerControl | None = None,
         collect_timeout_s: float = 600.0,
         actor_names: Sequence[str] = (),
@@ -106,8 +112,11 @@ class ServedDistributedActors(DistributedActors):
         self._addresses = tuple(addresses)
         self._seed = seed
         self._seeds = (tuple(actor_env_seeds), tuple(actor_agent_seeds))
-        self._max_actors = max(max_actors, n_actors)
         self._bounded_staleness = bounded_staleness
+        # How many actors make a batch, in step with one another; 0: as they come.
+        self._n_in_step = actors_in_step(policy.spaces, batch_size, envs_per_actor) if deterministic else 0
+        self._order: SlotOrder | None = None
+        self._max_actors = self._n_in_step or max(max_actors, n_actors)
         self._control = control
         self._actor_names = tuple(actor_names)
         # What `ReplayService` serves from `start` on, by substep key; None: there is none.
@@ -160,7 +169,9 @@ class ServedDistributedActors(DistributedActors):
             n_rollout_steps=self.n_rollout_steps,
             envs_per_actor=self._envs_per_actor,
             credit_version=(lambda: publisher.version) if self._bounded_staleness else lambda: 0,
+            in_step=bool(self._n_in_step),
         )
+        self._order = SlotOrder(self._n_in_step, self._registry.slot_of) if self._n_in_step else None
         control = self._control or UnsteeredControl(self)
         try:
             for address in self._addresses:
@@ -253,12 +264,22 @@ class ServedDistributedActors(DistributedActors):
         """Where rollouts come in; None before `start`."""
         return self._intake
 
+    def _get(self, max_trajectories: int, timeout_s: float, *, enough: int = 1) -> RolloutSlice | None:
+        if self._order is None:
+            return self._queue.get(max_trajectories, timeout_s, enough=enough)
+        while (piece := self._order.take()) is None:
+            arrived = self._queue.get(sys.maxsize, timeout_s)
+            if arrived is None:
+                return None
+            self._order.add(arrived)
+        return piece
+
     def poll_slice(self, max_trajectories: int) -> RolloutSlice | None:
         """Takes what is in the queue; now and then looks after the actors."""
         # not only while waiting: the others may be fast enough that a dead actor is never missed
         if time.monotonic() >= self._next_look:
             self._look_after()
-        return self._fresh(self._queue.get(max_trajectories, 0.0))
+        return self._fresh(self._get(max_trajectories, 0.0))
 
     def next_slice(self, max_trajectories: int, *, enough: int = 1) -> RolloutSlice:
         """Waits for rollouts, and says for whom."""
@@ -269,7 +290,7 @@ class ServedDistributedActors(DistributedActors):
         with self.waiting.waiting_for("rollouts"):
             while True:
                 self._look_after()
-                piece = self._fresh(self._queue.get(max_trajectories, _LOOK_S, enough=enough))
+                piece = self._fresh(self._get(max_trajectories, _LOOK_S, enough=enough))
                 if piece is not None:
                     return piece
                 reason = self.explain_wait()

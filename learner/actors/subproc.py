@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from actor.environments.make import EnvFactory
+from actor.environments.make import DEFAULT_STEP_TIMEOUT_S, EnvFactory
 from actor.local_process import LocalActorPlan
 from actor.policies.torch_policy import TorchPolicy
 from learner.actors.local_processes import LocalProcesses
@@ -40,8 +40,10 @@ class SubprocDistributedActors(ServedDistributedActors):
         on_actor_failure: Start it again, or fail.
         max_restarts: How often an actor may fail in a row before the run fails.
         bounded_staleness: Actors wait for the newest policy before they start a rollout.
+        deterministic: See `ServedDistributedActors`; `n_actors` have to make a batch.
         control: Who may steer over `LearnerService`; None: it tells the status only.
         collect_timeout_s: How long `collect_outputs` waits before it gives up.
+        step_timeout_s: How long a step of the environments may take before its actor has failed, in seconds.
         log_level: What the actors log to stderr.
 
     Raises:
@@ -66,10 +68,12 @@ class SubprocDistributedActors(ServedDistributedActors):
         max_actors: int = 64,
         max_policy_lag: int | None = None,
         bounded_staleness: bool = True,
+        deterministic: bool = False,
         on_actor_failure: Literal["restart", "fail"] = "restart",
         max_restarts: int = 10,
         control: LearnerControl | None = None,
         collect_timeout_s: float = 600.0,
+        step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S,
         log_level: str = "WARNING",
     ) -> None:
         super().__init__(
@@ -87,6 +91,7 @@ class SubprocDistributedActors(ServedDistributedActors):
             max_actors=max_actors,
             max_policy_lag=max_policy_lag,
             bounded_staleness=bounded_staleness,
+            deterministic=deterministic,
             control=control,
             collect_timeout_s=collect_timeout_s,
             actor_names=[f"local-{slot}" for slot in range(n_actors)],
@@ -95,6 +100,7 @@ class SubprocDistributedActors(ServedDistributedActors):
         self._start_method = start_method
         self._max_restarts = max_restarts if on_actor_failure == "restart" else 0
         self._log_level = log_level
+        self._step_timeout_s = step_timeout_s
         self._further_addresses = tuple(addresses)
         self._processes: LocalProcesses | None = None
         self._socket_dir: Path | None = None
@@ -119,6 +125,7 @@ class SubprocDistributedActors(ServedDistributedActors):
                 n_envs=self._envs_per_actor,
                 network=self.policy.spec.network,
                 log_level=self._log_level,
+                step_timeout_s=self._step_timeout_s,
             )
             for name in self._actor_names
         ]

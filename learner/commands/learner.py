@@ -42,6 +42,7 @@ def learner(settings: ServingSettings, console: Console) -> int:
             max_actors=settings.max_actors,
             max_policy_lag=settings.max_policy_lag,
             bounded_staleness=settings.bounded_staleness,
+            deterministic=settings.deterministic,
             control=control,
             collect_timeout_s=settings.collect_timeout_s,
         )

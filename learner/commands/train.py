@@ -22,7 +22,11 @@ def train(settings: TrainSettings, console: Console) -> int:
         RollcastError: Training cannot start, or cannot go on.
     """
     env_factory = EnvironmentFactory(
-        settings.env_id, settings.env_kwargs, settings.vectorization, settings.agent_policies
+        settings.env_id,
+        settings.env_kwargs,
+        settings.vectorization,
+        settings.agent_policies,
+        settings.on_step_failure,
     )
 
     def make_actors(policy: TorchPolicy, control: TrainingControl) -> DistributedActors:
@@ -50,10 +54,13 @@ def train(settings: TrainSettings, console: Console) -> int:
             max_actors=settings.max_actors,
             max_policy_lag=settings.max_policy_lag,
             bounded_staleness=settings.bounded_staleness,
-            on_actor_failure=settings.on_actor_failure,
+            deterministic=settings.deterministic,
+            # one that is started again has other seeds
+            on_actor_failure="fail" if settings.deterministic else settings.on_actor_failure,
             max_restarts=settings.max_restarts,
             control=control,
             collect_timeout_s=settings.collect_timeout_s,
+            step_timeout_s=settings.step_timeout_s,
             log_level=settings.log_level,
         )
 

@@ -32,7 +32,7 @@ def environments_image(engine, actor_image):
         member = tarfile.TarInfo("Dockerfile")
         member.size = len(recipe)
         archive.addfile(member, io.BytesIO(recipe))
-        for file in ("tests/__init__.py", "tests/environments.py"):
+        for file in ("tests/__init__.py", "tests/environments.py", "tests/event_environments.py"):
             archive.add(ROOT / file, file)
     context.seek(0)
     engine.images.build(fileobj=context, custom_context=True, tag=tag, rm=True)

@@ -132,8 +132,13 @@ def test_a_sick_environment_is_reported_and_the_others_go_on(tmp_path: Path):
     with running(*learner(port, tmp_path / "run", *options)), LearnerClient(f"127.0.0.1:{port}") as client:
         wait_until(lambda: status_of(client) is not None, "the learner", 40)
         with running(*actor(port, "--env-id", "tests.environments:CountingEnv", "--actor-id", "healthy")):
-            for env, what in (("NanEnv", "not finite|nan"), ("FailingEnv", "licence")):
-                done = rollcast(*actor(port, "--env-id", f"tests.environments:{env}", "--actor-id", env))
+            for env, what in (
+                ("NanEnv", "not finite|nan"),
+                ("FailingEnv", "licence"),
+                ("HangingEnv", "a step .* has taken"),
+            ):
+                options = ("--env-id", f"tests.environments:{env}", "--actor-id", env, "--step-timeout-s", 1.0)
+                done = rollcast(*actor(port, *options))
                 assert done.returncode == 1
                 error = next(info.last_error for info in client.actors() if info.actor_id == env)
                 assert re.search(what, error), error

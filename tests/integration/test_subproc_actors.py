@@ -117,6 +117,15 @@ def test_an_exception_in_an_actor_reaches_the_learner(env: str, message: str):
         assert actors.actor_infos[0].state in (ActorState.FAILED, ActorState.LOST)
 
 
+def test_an_environment_that_hangs_is_told_and_its_actor_ends():
+    options = {"n_actors": 1, "on_actor_failure": "fail", "step_timeout_s": 1.0}
+    with make_actors("subproc-forkserver", "tests.environments:HangingEnv", **options) as actors:
+        with pytest.raises(ActorFailedError, match=r"(?s)local-0.*StepTimeout.* at most 1;.*released.wait\(\)"):
+            for _ in range(50):
+                actors.collect_outputs("cpu")
+        wait_until(lambda: "a step of the environments has taken" in actors.actor_infos[0].last_error, "its error")
+
+
 def test_no_actor_is_said_and_ends_by_deadline():
     with (
         make_actors("remote", n_actors=0, collect_timeout_s=1.0) as actors,

@@ -15,7 +15,7 @@ from actor.settings import ActorSettings
 from learner.cli import COMMANDS
 from learner.record_settings import RecordSettings
 from learner.replay_serve_settings import ReplayServeSettings
-from learner.settings import EvaluateSettings, ServingSettings, StatusSettings, TrainSettings
+from learner.settings import DoctorSettings, EvaluateSettings, ServingSettings, StatusSettings, TrainSettings
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -26,6 +26,7 @@ SETTINGS: dict[str, type[BaseSettings]] = {
     "learner": ServingSettings,
     "actor": ActorSettings,
     "status": StatusSettings,
+    "doctor": DoctorSettings,
     "evaluate": EvaluateSettings,
     "record": RecordSettings,
     "replay": ReplayServeSettings,

@@ -1,4 +1,5 @@
-"""Structured environments for tests: one that follows a script, in whose observations everything is numbered."""
+"""Structured environments for tests: one that follows a script, in whose observations everything is numbered; and
+what a worker has recorded of it, as a learner reads it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,6 +8,9 @@ import numpy as np
 from gymnasium import spaces
 
 from actor.environments.structured import ActorId, Ended, StructuredEnv, Turn
+from actor.policies.random_policy import RandomPolicy
+from actor.structured_rollout_worker import StructuredRolloutWorker
+from actor.vector.structured import StructuredVectorEnv
 from services.spaces import SubstepSpaces
 
 # Two agents of one kind, one of another.
@@ -105,3 +109,39 @@ def alternating(n_turns, *, truncated=False, reward=1.0):
     ]
     acted = {walkers[turn % 2] for turn in range(n_turns)} | {guide}
     return [*turns, Scripted((), rewards=dict.fromkeys(acted, 10.0), ended=dict.fromkeys(sorted(acted), truncated))]
+
+
+def worker_of(*envs, n_steps=4, policy=None, **arguments):
+    vector_env = StructuredVectorEnv([lambda env=env: env for env in envs])
+    if policy is None:
+        policy = RandomPolicy(SPACES, seed=0)
+        policy.load(3, {})
+    return StructuredRolloutWorker(
+        vector_env, policy, n_steps, **{"actor_id": "a", "incarnation": 2, "env_seed": 0} | arguments
+    )
+
+
+def transitions_of(rollout, trajectory):
+    """(observation, next observation, reward, terminated, truncated) of every valid row, as a learner reads them."""
+    (columns,) = rollout.substeps.values()
+    (path,) = columns.observation
+    valid = np.ones(rollout.reward.shape, np.bool_) if rollout.valid is None else rollout.valid
+    finals = {tuple(index): row for row, index in enumerate(rollout.final_index.tolist())}
+    for t in range(rollout.n_steps):
+        if not valid[t, trajectory]:
+            continue
+        seen = columns.observation[path][t, trajectory]
+        if (t, trajectory) in finals:
+            following = columns.final_observation[path][finals[t, trajectory]]
+        elif t + 1 < rollout.n_steps:
+            assert valid[t + 1, trajectory], "rows that are none come first"
+            following = columns.observation[path][t + 1, trajectory]
+        else:
+            following = columns.last_observation[path][trajectory]
+        yield (
+            tuple(seen[:2].astype(int)),
+            tuple(following[:2].astype(int)),
+            float(rollout.reward[t, trajectory]),
+            bool(rollout.terminated[t, trajectory]),
+            bool(rollout.truncated[t, trajectory]),
+        )

@@ -42,7 +42,8 @@ def test_episodes_are_those_of_a_loop(lengths, n_envs, has_reset_rows, seed):
     tracker, start, found = EpisodeTracker(n_envs, has_reset_rows=has_reset_rows), 0, []
     for length in lengths:
         rows = slice(start, start + length)
-        columns = types.SimpleNamespace(reward=reward[rows], terminated=terminated[rows], truncated=truncated[rows])
+        flags = {"terminated": terminated[rows], "truncated": truncated[rows], "dropped": (), "cut": ()}
+        columns = types.SimpleNamespace(reward=reward[rows], **flags)
         ends = np.argwhere(columns.terminated | columns.truncated).tolist()
         valid, episodes = tracker.finish(columns, length, {(t, b): (start + t,) for t, b in ends})
         found += [(episode.events[0], episode._replace(events=())) for episode in episodes]

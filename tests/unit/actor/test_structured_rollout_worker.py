@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpe2 import simple_spread_v3
 
-from actor.environments.failures import EnvironmentFailedError
 from actor.environments.pettingzoo_env import adapt_pettingzoo
-from actor.environments.structured import ActorId, Ended, SingleAgentEnv, StructuredEnv, Turn
+from actor.environments.structured import ActorId, SingleAgentEnv
 from actor.policies.policy import make_policy
 from actor.policies.random_policy import RandomPolicy
 from actor.policies.torch_policy import TorchPolicy
@@ -34,45 +33,11 @@ from tests.unit.actor.structured_environments import (
     ScriptedEnv,
     alternating,
     expected_transitions,
+    transitions_of,
+    worker_of,
 )
 
 CARTPOLE = {"0": SubstepSpaces(observation=spaces.Box(-np.inf, np.inf, (4,), np.float32), action=spaces.Discrete(2))}
-
-
-def worker_of(*envs, n_steps=4, policy=None, **arguments):
-    vector_env = StructuredVectorEnv([lambda env=env: env for env in envs])
-    if policy is None:
-        policy = RandomPolicy(SPACES, seed=0)
-        policy.load(3, {})
-    return StructuredRolloutWorker(
-        vector_env, policy, n_steps, **{"actor_id": "a", "incarnation": 2, "env_seed": 0} | arguments
-    )
-
-
-def transitions_of(rollout, trajectory):
-    """(observation, next observation, reward, terminated, truncated) of every valid row, as a learner reads them."""
-    (columns,) = rollout.substeps.values()
-    (path,) = columns.observation
-    valid = np.ones(rollout.reward.shape, np.bool_) if rollout.valid is None else rollout.valid
-    finals = {tuple(index): row for row, index in enumerate(rollout.final_index.tolist())}
-    for t in range(rollout.n_steps):
-        if not valid[t, trajectory]:
-            continue
-        seen = columns.observation[path][t, trajectory]
-        if (t, trajectory) in finals:
-            following = columns.final_observation[path][finals[t, trajectory]]
-        elif t + 1 < rollout.n_steps:
-            assert valid[t + 1, trajectory], "rows that are none come first"
-            following = columns.observation[path][t + 1, trajectory]
-        else:
-            following = columns.last_observation[path][trajectory]
-        yield (
-            tuple(seen[:2].astype(int)),
-            tuple(following[:2].astype(int)),
-            float(rollout.reward[t, trajectory]),
-            bool(rollout.terminated[t, trajectory]),
-            bool(rollout.truncated[t, trajectory]),
-        )
 
 
 @st.composite
@@ -244,92 +209,6 @@ def test_what_cannot_be_right_is_refused():
         worker_of(ScriptedEnv([alternating(3)]), policy=only_walkers)
     with pytest.raises(NotReadyError):
         worker_of(ScriptedEnv([alternating(3)]), policy=make_policy(SPACES, PolicySpec(), seed=0)).collect()
-
-
-class SpoiltEnv(StructuredEnv):
-    """Does in its third turn what it is told to do."""
-
-    def __init__(self, spoil):
-        self.spaces = SPACES
-        self._spoil = spoil
-        self.is_closed = False
-
-    def reset(self, *, seed=None, options=None):
-        self._turn = 0
-        return Turn(observations={ACTORS[0]: np.zeros(3)})
-
-    def step(self, actions):
-        self._turn += 1
-        return self._spoil() if self._turn == 2 else Turn(observations={ACTORS[0]: np.zeros(3)})
-
-    def close(self):
-        self.is_closed = True
-
-
-MASKED = {
-    "0": SubstepSpaces(
-        observation=spaces.Dict(at=spaces.Discrete(9), action_mask=spaces.MultiBinary(2)), action=spaces.Discrete(2)
-    )
-}
-
-
-class MaskedEnv(StructuredEnv):
-    """Allows the action that the turn's number says, and in the fifth none."""
-
-    ACTOR = ActorId("0")
-
-    def __init__(self):
-        self.spaces = MASKED
-
-    def reset(self, *, seed=None, options=None):
-        return self._now(0)
-
-    def step(self, actions):
-        assert actions == {self.ACTOR: self._turn % 2}
-        return self._now(self._turn + 1)
-
-    def _now(self, turn):
-        self._turn = turn
-        mask = np.eye(2, dtype=np.int8)[turn % 2] * (turn != 4)
-        return Turn(observations={self.ACTOR: {"at": turn, "action_mask": mask}})
-
-
-def test_action_masks_are_kept_to_and_must_allow_something():
-    policy = RandomPolicy(MASKED, seed=0)
-    policy.load(0, {})
-    worker = worker_of(MaskedEnv(), n_steps=3, policy=policy)
-    assert worker.collect().substeps["0"].action.ravel().tolist() == [0, 1, 0]
-    with pytest.raises(EnvironmentFailedError, match=r"'action_mask' of ActorId.* allows no action: \[0, 0\]"):
-        worker.collect()
-
-
-def fail():
-    raise RuntimeError("the wheels came off")
-
-
-@pytest.mark.parametrize(
-    ("spoil", "match"),
-    [
-        (fail, "environment 1 .seed 5. raised RuntimeError in step.*the wheels came off"),
-        (lambda: Turn(observations={ActorId("pilot"): np.zeros(3)}), "ActorId.*pilot.*expected one of"),
-        (lambda: Turn(observations={ActorId("walker", 2): np.zeros(3)}), "agent_index=2.*expected one of"),
-        (lambda: Turn(observations={}), "nobody is to act any more.*walker.*has not ended"),
-        (
-            lambda: Turn(observations={ACTORS[0]: np.zeros(3)}, ended={ACTORS[0]: Ended(observation=np.zeros(3))}),
-            "is to act, but its episode has ended",
-        ),
-        (lambda: Turn(observations={ACTORS[0]: np.zeros(4)}), r"float64\[4\]; expected float64\[3\]"),
-        (lambda: Turn(observations={ACTORS[0]: np.zeros(3, complex)}), r"complex128\[3\]; expected float64\[3\]"),
-        (lambda: Turn(observations={ACTORS[2]: {"heard": np.zeros(3)}}), "lacks 'seen'"),
-    ],
-)
-def test_an_environment_that_misbehaves_is_named(spoil, match):
-    worker = worker_of(ScriptedEnv([alternating(50)]), SpoiltEnv(spoil), n_steps=4, env_seed=(4, 5))
-    with pytest.raises(EnvironmentFailedError, match=match) as caught:
-        worker.collect()
-    assert (caught.value.env_index, caught.value.env_seed) == (1, 5)
-    worker.close()
-    worker.close()
 
 
 def test_a_gymnasium_environment_is_one_with_one_agent():

@@ -1,0 +1,59 @@
+"""Rollouts in one order, whatever order they come in."""
+
+from collections.abc import Callable
+
+from learner.rollout_queue import RolloutSlice
+from services.errors import ConfigurationError
+from services.spaces import EnvironmentSpaces
+
+
+class SlotOrder:
+    """Hands out whole rollouts by their sequence, and within it by their actor's slot. For one thread.
+
+    With actors that start rollout s with policy version s, never before and never after, a batch of one rollout an
+    actor is then the same in every run: who was faster does not matter.
+
+    Args:
+        n_slots: How many actors there are, in the slots from 0.
+        slot_of: The slot of an actor.
+    """
+
+    def __init__(self, n_slots: int, slot_of: Callable[[str], int]) -> None:
+        self._n_slots = n_slots
+        self._slot_of = slot_of
+        self._arrived: dict[tuple[int, int], RolloutSlice] = {}
+        self._sequence, self._slot = 1, 0
+
+    def add(self, piece: RolloutSlice) -> None:
+        """Takes a whole rollout that has come."""
+        self._arrived[piece.rollout.sequence, self._slot_of(piece.rollout.actor_id)] = piece
+
+    def take(self) -> RolloutSlice | None:
+        """The next rollout; None while it has not come."""
+        piece = self._arrived.pop((self._sequence, self._slot), None)
+        if piece is not None:
+            self._slot += 1
+            if self._slot == self._n_slots:
+                self._sequence, self._slot = self._sequence + 1, 0
+        return piece
+
+
+def actors_in_step(spaces: EnvironmentSpaces, batch_size: int, envs_per_actor: int) -> int:
+    """How many actors make a batch together, a rollout each.
+
+    Raises:
+        ConfigurationError: No number of them does, or the environment has several substeps.
+    """
+    if len(spaces) > 1:
+        raise ConfigurationError(
+            f"deterministic collecting of the substeps {sorted(spaces)} is not supported; expected one: do without "
+            "--deterministic, or let the agents share a policy"
+        )
+    (substep,) = spaces.values()
+    n_trajectories = envs_per_actor * substep.n_agents
+    if batch_size % n_trajectories:
+        raise ConfigurationError(
+            f"batch_size is {batch_size}, and an actor plays {n_trajectories} trajectories at once; deterministic "
+            "collecting expects a multiple, so that every actor plays one rollout for each batch; change one of them"
+        )
+    return batch_size // n_trajectories

@@ -1,0 +1,88 @@
+"""Notices a trainer that does not go on, from a thread beside it, and shows where every thread is."""
+
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+logger = logging.getLogger(__name__)
+
+# When it says so, and when it shows the stacks.
+NOTICE_S = 10.0
+STACKS_S = 60.0
+_LOOK_S = 1.0
+
+
+class StallWatchdog:
+    """Logs a trainer that stalls without saying what it waits for: after 10 s that it does, after 60 s all stacks.
+
+    Waits that say what they are for are told by whoever waits (`WaitMonitor`); after 60 s their stacks are shown, too,
+    unless they are meant to last.
+
+    Args:
+        progress: A number that grows while training goes on; called from the watchdog's thread.
+        waiting: What the trainer waits for and for how many seconds; empty while it does not.
+        meant_to_last: Whether the present wait may go on for ever: training is paused, or has ended.
+        notice_s: When it says so, in seconds.
+        stacks_s: When it shows the stacks, in seconds.
+    """
+
+    def __init__(
+        self,
+        progress: Callable[[], int],
+        waiting: Callable[[], tuple[str, float]],
+        meant_to_last: Callable[[], bool],
+        *,
+        notice_s: float = NOTICE_S,
+        stacks_s: float = STACKS_S,
+    ) -> None:
+        self._progress = progress
+        self._waiting = waiting
+        self._meant_to_last = meant_to_last
+        self._notice_s, self._stacks_s = notice_s, stacks_s
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="rollcast-stall-watchdog", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self._closed.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        last, since = self._progress(), time.monotonic()
+        due_s = self._notice_s
+        while not self._closed.wait(min(_LOOK_S, self._notice_s / 4)):
+            now = self._progress()
+            if now != last or self._meant_to_last():
+                last, since, due_s = now, time.monotonic(), self._notice_s
+                continue
+            stalled_s = time.monotonic() - since
+            if stalled_s < due_s:
+                continue
+            reason, _ = self._waiting()
+            if due_s < self._stacks_s:
+                due_s = self._stacks_s
+                if not reason:
+                    logger.warning("training has not gone on for %.0f s, and waits for nobody", stalled_s)
+            else:
+                due_s = float("inf")
+                what = f"waits for {reason}" if reason else "waits for nobody"
+                logger.warning("training has not gone on for %.0f s, and %s:\n%s", stalled_s, what, all_stacks())
+
+
+def all_stacks() -> str:
+    """Where every thread of this process is, by name."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    return "\n".join(
+        f"thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}"
+        for ident, frame in sys._current_frames().items()
+    )

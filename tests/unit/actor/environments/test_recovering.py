@@ -1,0 +1,161 @@
+import functools
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actor.environments.failures import EnvironmentFailedError
+from actor.environments.make import EnvironmentFactory, environment_spaces, make_vector_env
+from actor.environments.recovering import MAX_FAILURES_IN_A_ROW, RecoveringEnv
+from actor.policies.random_policy import RandomPolicy
+from actor.rollout_worker import RolloutWorker
+from actor.workers import make_worker
+from services.errors import ConfigurationError
+from services.rollouts import Rollout
+
+
+class Flaky(gymnasium.Env):
+    """Observations are (episode, step); rewards the step's number. Raises instead of making some steps.
+
+    Args:
+        length: Steps in an episode.
+        failing: Which steps raise, counted over all episodes, those that raise included.
+    """
+
+    def __init__(self, length: int, failing: frozenset[int]) -> None:
+        self.observation_space = spaces.Box(-1, 1e6, (2,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self._length, self._failing = length, failing
+        self._episode = self._n_made = -1
+        self.transitions: list[tuple] = []
+        self.episodes: list[tuple[float, int]] = []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._episode += 1
+        self._step = 0
+        self._return = 0.0
+        return self._observe(), {}
+
+    def step(self, action):
+        self._n_made += 1
+        if self._n_made in self._failing:
+            if self.transitions and self.transitions[-1][1] == (self._episode, self._step):
+                self.transitions[-1] = (*self.transitions[-1][:3], False, True)  # cut after it
+            raise RuntimeError("the simulator has lost its licence")
+        before = (self._episode, self._step)
+        self._step += 1
+        self._return += self._step
+        ends = self._step == self._length
+        self.transitions.append((before, (self._episode, self._step), float(self._step), ends, False))
+        if ends:
+            self.episodes.append((self._return, self._step))
+        return self._observe(), float(self._step), ends, False, {}
+
+    def _observe(self):
+        return np.array([self._episode, self._step], np.float32)
+
+
+def vector_of(*envs):
+    recovering = [lambda env=env: RecoveringEnv(env) for env in envs]
+    return SyncVectorEnv(recovering, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+def transitions_of(rollout: Rollout, b: int):
+    columns = rollout.substeps["0"]
+    finals = {tuple(index): row for row, index in enumerate(rollout.final_index.tolist())}
+    for t in range(rollout.n_steps):
+        if rollout.valid is not None and not rollout.valid[t, b]:
+            assert (t, b) not in finals
+            assert not rollout.terminated[t, b]
+            assert not rollout.truncated[t, b]
+            continue
+        following = columns.last_observation[""][b]
+        if t + 1 < rollout.n_steps:
+            following = columns.observation[""][t + 1, b]
+        if (t, b) in finals:
+            following = columns.final_observation[""][finals[t, b]]
+        yield (
+            tuple(columns.observation[""][t, b].astype(int)),
+            tuple(following.astype(int)),
+            float(rollout.reward[t, b]),
+            bool(rollout.terminated[t, b]),
+            bool(rollout.truncated[t, b]),
+        )
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 5), st.frozensets(st.integers(0, 40), max_size=12)), min_size=1, max_size=3),
+    st.integers(1, 6),
+)
+@settings(max_examples=150, deadline=None)
+def test_only_the_steps_that_were_made_are_transitions(plans, n_steps):
+    envs = [Flaky(length, failing) for length, failing in plans]
+    vector_env = vector_of(*envs)
+    policy = RandomPolicy(environment_spaces(vector_env), seed=0)
+    policy.load(0, {})
+    worker = RolloutWorker(vector_env, policy, n_steps, actor_id="a", incarnation=1, env_seed=0)
+    rollouts = [worker.collect() for _ in range(5)]
+    for b, env in enumerate(envs):
+        found = [transition for rollout in rollouts for transition in transitions_of(rollout, b)]
+        # one that was cut in the rollout after its own cannot be marked in it any more
+        border = {transition[1] for rollout in rollouts for transition in list(transitions_of(rollout, b))[-1:]}
+        assert [transition[:3] for transition in found] == [transition[:3] for transition in env.transitions]
+        for mine, made in zip(found, env.transitions, strict=True):
+            assert mine == made or (mine[1] in border and mine[3:] == (False, False))
+        episodes = [episode for rollout in rollouts for episode in rollout.episodes if episode.env_index == b]
+        assert [(episode.episode_return, episode.n_steps) for episode in episodes] == env.episodes
+    assert sum(rollout.n_env_steps for rollout in rollouts) == sum(len(env.transitions) for env in envs)
+
+
+def test_the_log_names_environment_seed_and_traceback(caplog):
+    vector_env = vector_of(Flaky(5, frozenset()), Flaky(5, frozenset([2])))
+    policy = RandomPolicy(environment_spaces(vector_env), seed=0)
+    policy.load(0, {})
+    worker = RolloutWorker(vector_env, policy, 5, actor_id="a", incarnation=1, env_seed=(7, 8))
+    worker.collect()
+    (record,) = caplog.records
+    assert "environment 1 (seed 8) raised RuntimeError in step(): the simulator has lost its licence" in record.message
+    assert "in step" in record.message
+
+
+def test_one_that_is_broken_fails_all_the_same():
+    worker_env = vector_of(Flaky(5, frozenset(range(100))))
+    policy = RandomPolicy(environment_spaces(worker_env), seed=0)
+    policy.load(0, {})
+    worker = RolloutWorker(worker_env, policy, 50, actor_id="a", incarnation=1, env_seed=0)
+    with pytest.raises(EnvironmentFailedError, match="licence"):
+        worker.collect()
+    assert worker_env.envs[0].unwrapped._episode == MAX_FAILURES_IN_A_ROW - 1
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "subprocess"])
+def test_by_name(vectorization, caplog):
+    factory = EnvironmentFactory(
+        "tests.environments:FailingEnv", {"fail_at": 3}, vectorization, on_step_failure="drop_episode"
+    )
+    vector_env = make_vector_env(factory, 2)
+    policy = RandomPolicy(environment_spaces(vector_env), seed=0)
+    policy.load(0, {})
+    worker = make_worker(vector_env, policy, 9, actor_id="a", incarnation=1, env_seed=0)
+    rollout = worker.collect()
+    worker.close()
+    assert rollout.valid.tolist() == [[True, True], [True, True], [False, False]] * 3
+    assert len(caplog.records) == 6
+
+
+def test_the_setting_is_checked():
+    with pytest.raises(ConfigurationError, match="on_step_failure is 'ignore'; expected one of fail, drop_episode"):
+        EnvironmentFactory("CartPole-v1", on_step_failure="ignore")
+
+
+def test_without_it_the_error_comes_through():
+    vector_env = make_vector_env(functools.partial(Flaky, 5, frozenset([1])), 1)
+    policy = RandomPolicy(environment_spaces(vector_env), seed=0)
+    policy.load(0, {})
+    with pytest.raises(EnvironmentFailedError, match="licence"):
+        make_worker(vector_env, policy, 9, actor_id="a", incarnation=1, env_seed=0).collect()

@@ -1,0 +1,169 @@
+import itertools
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from actor.environments.failures import EnvironmentFailedError
+from actor.environments.structured import ActorId, Ended, StructuredEnv, Turn
+from actor.policies.random_policy import RandomPolicy
+from actor.structured_rollout_worker import StructuredRolloutWorker
+from actor.vector.structured import StructuredVectorEnv
+from services.spaces import SubstepSpaces
+from tests.unit.actor.structured_environments import (
+    ACTORS,
+    SPACES,
+    Scripted,
+    ScriptedEnv,
+    alternating,
+    expected_transitions,
+    transitions_of,
+    worker_of,
+)
+
+
+class SpoiltEnv(StructuredEnv):
+    """Does in its third turn what it is told to do."""
+
+    def __init__(self, spoil):
+        self.spaces = SPACES
+        self._spoil = spoil
+        self.is_closed = False
+
+    def reset(self, *, seed=None, options=None):
+        self._turn = 0
+        return Turn(observations={ACTORS[0]: np.zeros(3)})
+
+    def step(self, actions):
+        self._turn += 1
+        return self._spoil() if self._turn == 2 else Turn(observations={ACTORS[0]: np.zeros(3)})
+
+    def close(self):
+        self.is_closed = True
+
+
+MASKED = {
+    "0": SubstepSpaces(
+        observation=spaces.Dict(at=spaces.Discrete(9), action_mask=spaces.MultiBinary(2)), action=spaces.Discrete(2)
+    )
+}
+
+
+class MaskedEnv(StructuredEnv):
+    """Allows the action that the turn's number says, and in the fifth none."""
+
+    ACTOR = ActorId("0")
+
+    def __init__(self):
+        self.spaces = MASKED
+
+    def reset(self, *, seed=None, options=None):
+        return self._now(0)
+
+    def step(self, actions):
+        assert actions == {self.ACTOR: self._turn % 2}
+        return self._now(self._turn + 1)
+
+    def _now(self, turn):
+        self._turn = turn
+        mask = np.eye(2, dtype=np.int8)[turn % 2] * (turn != 4)
+        return Turn(observations={self.ACTOR: {"at": turn, "action_mask": mask}})
+
+
+def test_action_masks_are_kept_to_and_must_allow_something():
+    policy = RandomPolicy(MASKED, seed=0)
+    policy.load(0, {})
+    worker = worker_of(MaskedEnv(), n_steps=3, policy=policy)
+    assert worker.collect().substeps["0"].action.ravel().tolist() == [0, 1, 0]
+    with pytest.raises(EnvironmentFailedError, match=r"'action_mask' of ActorId.* allows no action: \[0, 0\]"):
+        worker.collect()
+
+
+def fail():
+    raise RuntimeError("the wheels came off")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "match"),
+    [
+        (fail, "environment 1 .seed 5. raised RuntimeError in step.*the wheels came off"),
+        (lambda: Turn(observations={ActorId("pilot"): np.zeros(3)}), "ActorId.*pilot.*expected one of"),
+        (lambda: Turn(observations={ActorId("walker", 2): np.zeros(3)}), "agent_index=2.*expected one of"),
+        (lambda: Turn(observations={}), "nobody is to act any more.*walker.*has not ended"),
+        (
+            lambda: Turn(observations={ACTORS[0]: np.zeros(3)}, ended={ACTORS[0]: Ended(observation=np.zeros(3))}),
+            "is to act, but its episode has ended",
+        ),
+        (lambda: Turn(observations={ACTORS[0]: np.zeros(4)}), r"float64\[4\]; expected float64\[3\]"),
+        (lambda: Turn(observations={ACTORS[0]: np.zeros(3, complex)}), r"complex128\[3\]; expected float64\[3\]"),
+        (lambda: Turn(observations={ACTORS[2]: {"heard": np.zeros(3)}}), "lacks 'seen'"),
+    ],
+)
+def test_an_environment_that_misbehaves_is_named(spoil, match):
+    worker = worker_of(ScriptedEnv([alternating(50)]), SpoiltEnv(spoil), n_steps=4, env_seed=(4, 5))
+    with pytest.raises(EnvironmentFailedError, match=match) as caught:
+        worker.collect()
+    assert (caught.value.env_index, caught.value.env_seed) == (1, 5)
+    worker.close()
+    worker.close()
+
+
+class FlakyGame(ScriptedEnv):
+    """Raises in every `nth` step."""
+
+    def __init__(self, episodes, nth):
+        super().__init__(episodes)
+        self._nth, self._n_asked = nth, 0
+
+    def step(self, actions):
+        self._n_asked += 1
+        if self._n_asked % self._nth == 0:
+            raise RuntimeError("the wheels came off")
+        return super().step(actions)
+
+
+@pytest.mark.parametrize(("nth", "n_steps"), [(3, 2), (4, 3), (4, 7), (5, 4), (7, 5)])
+def test_an_episode_can_be_dropped_where_the_environment_raises(nth, n_steps, caplog):
+    """What is known of it stays, cut before the actions whose consequences are not."""
+    episode = alternating(1000)
+    flaky, steady = FlakyGame([episode], nth), ScriptedEnv([alternating(5)])
+    vector_env = StructuredVectorEnv([lambda: flaky, lambda: steady], drops_episodes=True)
+    policy = RandomPolicy(SPACES, seed=0)
+    policy.load(3, {})
+    arguments = {"actor_id": "a", "incarnation": 2, "env_seed": (4, 5)}
+    worker = StructuredRolloutWorker(vector_env, policy, n_steps, **arguments)
+    found = {(index, actor): [] for index in range(2) for actor in ACTORS}
+    for rollout in (worker.collect() for _ in range(10)):
+        (key,) = rollout.substeps
+        n_agents = SPACES[key].n_agents
+        for trajectory in range(rollout.n_envs):
+            actor = ActorId(key, trajectory % n_agents)
+            transitions = list(transitions_of(rollout, trajectory))
+            found[trajectory // n_agents, actor] += transitions
+            for before, after in itertools.pairwise(transitions):
+                is_last = after[0][0] > before[0][0]
+                assert any(before[3:]) == is_last, "an episode that is followed by another has ended, or was cut"
+        assert all(told.env_index // n_agents == 1 for told in rollout.episodes), "dropped episodes do not count"
+    assert "environment 0 (seed 4) raised RuntimeError in step(): the wheels came off" in caplog.text
+    # Each episode of the flaky one has nth - 1 steps, and what the agents saw before the last of them.
+    whole = [*episode[:nth], Scripted((), {}, {})]
+    for actor in ACTORS:
+        known = expected_transitions([whole], 200)[actor]
+        mine = found[0, actor]
+        assert [transition[:3] for transition in mine] == [transition[:3] for transition in known[: len(mine)]]
+        assert not any(terminated for *_, terminated, _ in mine)
+        untouched = expected_transitions([alternating(5)], 200)[actor]
+        assert found[1, actor] == untouched[: len(found[1, actor])]
+
+
+def test_a_dropped_row_is_cut_before_it():
+    flaky = FlakyGame([alternating(1000)], 4)
+    vector_env = StructuredVectorEnv([lambda: flaky], drops_episodes=True)
+    policy = RandomPolicy(SPACES, seed=0)
+    policy.load(3, {})
+    worker = StructuredRolloutWorker(vector_env, policy, 6, actor_id="a", incarnation=2, env_seed=(4,))
+    rollout = worker.collect()
+    assert list(rollout.substeps) == ["walker"]
+    first = [transition for transition in transitions_of(rollout, 0) if transition[0][0] == 0]
+    # It acted in turns 0 and 2; the fourth step raised after the second walker had seen turn 3.
+    assert first == [((0, 0), (0, 2), 2.0, False, True)]
