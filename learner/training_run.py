@@ -143,6 +143,11 @@ def training_run(
         )
         for writer in writers:
             stack.callback(writer.close)
+        if checkpoint is not None and settings.deterministic and isinstance(actors, ServedDistributedActors):
+            raise ConfigurationError(
+                "--resume with --deterministic, and actors in other processes; expected --actor-kind sequential: the "
+                "others cannot begin in step in the middle of a run; begin another run"
+            )
         trainer = Trainer(
             make_experience(settings, actors, algorithm.policy, buffers),
             algorithm,
@@ -173,20 +178,6 @@ def training_run(
             raise
 
 
-def _check_deterministic(settings: LearnerSettings) -> None:
-    if settings.deterministic and (settings.algorithm != "impala" or settings.updates_per_broadcast != 1):
-        raise ConfigurationError(
-            f"--deterministic with --algorithm {settings.algorithm} and --updates-per-broadcast "
-            f"{settings.updates_per_broadcast}; expected impala and 1: when others learn depends on who is faster: "
-            "do without --deterministic, or use --actor-kind sequential"
-        )
-    if settings.deterministic and settings.resume is not None and getattr(settings, "actor_kind", "") != "sequential":
-        raise ConfigurationError(
-            "--deterministic with --resume, and actors in other processes: these count anew, and would play out "
-            "of step; expected --actor-kind sequential, or a new run"
-        )
-
-
 def describe_resume(run: RunDirectory, checkpoint: tuple[Path, CheckpointInfo] | None) -> str:
     """Where a run goes on, in a line for people."""
     if checkpoint is None:
@@ -194,6 +185,15 @@ def describe_resume(run: RunDirectory, checkpoint: tuple[Path, CheckpointInfo] |
     info = checkpoint[1]
     ended = "; it has ended" if info.has_ended else ""
     return f"resuming {run.path}: {info.n_updates:,} updates, {info.env_steps:,} env steps{ended}"
+
+
+def _check_deterministic(settings: LearnerSettings) -> None:
+    if settings.deterministic and (settings.algorithm != "impala" or settings.updates_per_broadcast != 1):
+        raise ConfigurationError(
+            f"--deterministic with --algorithm {settings.algorithm} and --updates-per-broadcast "
+            f"{settings.updates_per_broadcast}; expected impala and 1: when others learn depends on who is faster: "
+            "do without --deterministic, or use --actor-kind sequential"
+        )
 
 
 def make_algorithm(settings: LearnerSettings, spaces: EnvironmentSpaces, device: torch.device) -> Algorithm:

@@ -10,7 +10,7 @@ from learner.checkpoints.manifest import read_info
 from services.client import LearnerClient
 from services.errors import RollcastError
 from services.status import LearnerStatus
-from tests.processes import free_port, running, wait_until
+from tests.processes import free_port, rollcast, running, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -87,3 +87,14 @@ def test_a_learner_that_is_killed_goes_on_from_its_checkpoint_with_the_same_acto
     steps = [line["env_steps"] for line in lines]
     assert steps == sorted(steps), "the records of what was made twice are of the second time"
     assert any(count <= saved.env_steps for count in steps), "and those of before the checkpoint are kept"
+
+
+def test_actors_of_other_processes_cannot_begin_in_step_in_the_middle(tmp_path: Path):
+    steps = ("--total-steps", 8000, "--deterministic", "--envs-per-actor", 32)
+    done = rollcast("train", "--run-dir", tmp_path / "run", *steps)
+    assert done.returncode == 0, done.stderr
+    done = rollcast("train", "--resume", tmp_path / "run", "--total-steps", 16000)
+    assert done.returncode == 2
+    assert (
+        "--resume with --deterministic, and actors in other processes; expected --actor-kind sequential" in done.stderr
+    )
