@@ -74,8 +74,8 @@ def test_the_warehouse_shows_its_own_figures(tmp_path: Path):
 
 
 def test_the_library_example_trains(tmp_path: Path):
-    # 1 s of time, and at least the end of the first updates within it
-    printed = run_example("library.py", 3, cwd=tmp_path)
+    # in which a machine with other work, too, starts its actors and ends some episodes
+    printed = run_example("library.py", 10, cwd=tmp_path)
     assert re.fullmatch(r"mean return [\d.]+", printed.splitlines()[-1])
     assert float(printed.split()[-1]) > 0
 
