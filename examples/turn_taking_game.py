@@ -23,7 +23,10 @@ GAME = EnvironmentFactory("pettingzoo:make", {"env_type": "aec", "id": "classic/
 
 def train(n_steps: int, seed: int = 0) -> Policy:
     """Plays `n_steps` moves against itself and learns from them; returns what it has learnt."""
-    spaces, settings = probe_spaces(GAME), ImpalaSettings(learning_rate=5e-3, entropy_cost=0.05)
+    settings = ImpalaSettings(
+        learning_rate=5e-3, learning_rate_schedule="linear", entropy_cost=0.05, entropy_cost_end=0.01
+    )
+    spaces = probe_spaces(GAME)
     algorithm = Impala(spaces, PolicySpec(), settings, seed=seed)
     actors = SubprocDistributedActors(
         GAME, algorithm.policy, n_rollout_steps=16, n_actors=1, batch_size=64, envs_per_actor=32, seed=seed
@@ -59,7 +62,7 @@ def matches(policy: Policy, opponent: Policy, n_games: int) -> tuple[int, int, i
 
 
 if __name__ == "__main__":
-    learnt = train(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000)
+    learnt = train(int(sys.argv[1]) if len(sys.argv) > 1 else 120_000)
     anybody = RandomPolicy(learnt.spaces, seed=1)
     anybody.load(0, {})
     won, drawn, lost = matches(learnt, anybody, 200)

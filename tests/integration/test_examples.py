@@ -92,12 +92,15 @@ def test_a_cooperative_game_is_learnt(tmp_path: Path):
 
 
 def test_a_turn_taking_game_is_learnt(tmp_path: Path):
-    """Random play wins 44 % against random play, give or take 3.5 % over 200 games, and loses 42 %."""
-    printed = run_example("turn_taking_game.py", 60_000, cwd=tmp_path, timeout_s=240.0)
+    """Random play wins 44 % against random play, give or take 3.5 % over 200 games, and loses as many.
+
+    Four seeds won 69 to 80 %, and lost 20 to 30 %.
+    """
+    printed = run_example("turn_taking_game.py", 120_000, cwd=tmp_path, timeout_s=240.0)
     won, drawn, lost = map(int, re.findall(r"\d+", printed)[:3])
     assert won + drawn + lost == 200
-    assert won > 125
-    assert lost < 65
+    assert won > 115
+    assert won > 1.5 * lost
 
 
 def test_the_client_looks_in(tmp_path: Path):
