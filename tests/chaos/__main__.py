@@ -9,6 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.chaos.faults import KINDS
 from tests.chaos.run import run_chaos
 
 # Beyond every deadline of the run itself: what hangs then is the harness, and its stacks tell where.
@@ -26,6 +27,7 @@ def main() -> int:
         "--learner", choices=("both", "queue", "replay"), default="both", help="what rollouts arrive at"
     )
     parser.add_argument("--short", action="store_true", help="leave out what takes half a minute to recover from")
+    parser.add_argument("--only", nargs="+", choices=KINDS, default=(), help="these kinds of faults")
     parser.add_argument("--verbose", action="store_true", help="log every fault, and the learner's own log")
     parser.add_argument("--folder", type=Path, help="for the actors' logs; without it, a temporary one")
     options = parser.parse_args()
@@ -44,6 +46,7 @@ def main() -> int:
             n_actors=options.actors,
             seed=options.seed,
             short=options.short,
+            only=options.only,
         )
         sys.stdout.write(f"{report}\n({time.monotonic() - started:.0f} s)\n\n")
         sys.stdout.flush()

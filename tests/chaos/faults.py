@@ -3,6 +3,7 @@
 import random
 import signal
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
@@ -22,9 +23,11 @@ _WEIGHTS: Final[dict[Kind, int]] = {
     "cut": 9,
     "half_close": 6,
     "stall": 4,
-    "flip": 6,
+    "flip": 4,
+    "garble": 2,
     "black_hole": 1,
 }
+_LONG: Final[frozenset[Kind]] = frozenset({"garble", "black_hole"})
 # Faults that last, and for how long: a keepalive that fails takes 30 s, so some freezes are longer than it.
 _LASTING_S: Final[dict[Kind, tuple[float, ...]]] = {
     "freeze": (0.2, 1.0, 3.0, 35.0),
@@ -35,7 +38,9 @@ _DELAYS_S: Final = (0.01, 0.05, 0.2)
 _FLIP_TIMEOUT_S: Final = 5.0
 _SHORT_S: Final = 3.0
 
-assert set(_WEIGHTS) == {kind for literal in get_args(Kind) for kind in (get_args(literal) or (literal,))}
+KINDS: Final = tuple(_WEIGHTS)
+
+assert set(KINDS) == {kind for literal in get_args(Kind) for kind in (get_args(literal) or (literal,))}
 
 
 @dataclass(frozen=True)
@@ -72,18 +77,19 @@ class Fault:
                 proxy.heal()
 
 
-def draw_faults(n_faults: int, rng: random.Random, *, short: bool) -> list[Fault]:
+def draw_faults(n_faults: int, rng: random.Random, *, short: bool, only: Sequence[Kind] = ()) -> list[Fault]:
     """Draws faults, and pauses to them.
 
     Args:
         n_faults: How many.
         rng: From where.
         short: None that lasts longer than a few seconds, or takes keepalive to be found.
+        only: These kinds; none: all.
 
     Returns:
         The faults.
     """
-    kinds = [kind for kind in _WEIGHTS if not (short and kind == "black_hole")]
+    kinds = list(only) or [kind for kind in _WEIGHTS if not (short and kind in _LONG)]
     drawn = rng.choices(kinds, [_WEIGHTS[kind] for kind in kinds], k=n_faults)
     return [
         Fault(

@@ -7,13 +7,14 @@ import struct
 import threading
 from typing import Literal
 
-NetworkFault = Literal["delay", "cut", "half_close", "stall", "black_hole", "flip"]
+NetworkFault = Literal["delay", "cut", "half_close", "stall", "black_hole", "flip", "garble"]
 
 _CHUNK_BYTES = 1 << 16
 _LOOK_S = 0.1
 _CONNECT_TIMEOUT_S = 5.0
-# Longer than a preface, a ping or a window update: what is hit is most often a rollout.
-_FLIP_AT_LEAST_BYTES = 64
+# A chunk that is as long has a rollout at its end. One of nine bytes has the head of a frame of HTTP/2.
+_ROLLOUT_BYTES = 1024
+_FRAME_HEAD_BYTES = 9
 
 
 class Link:
@@ -33,7 +34,7 @@ class Link:
         self._flowing.set()
         self._swallow = False
         self.delay_s = 0.0
-        self._flip = False
+        self._flip: Literal["flip", "garble"] | None = None
         self.flipped = threading.Event()
         self._threads = [
             threading.Thread(target=self._pump, args=pair, name=f"chaos-link-{way}", daemon=True)
@@ -77,10 +78,14 @@ class Link:
         """Takes everything and forwards nothing any more, without ever ending the connection."""
         self._swallow = True
 
-    def flip(self) -> None:
-        """Flips one bit of the next message of some size that the actor sends; `flipped` tells when."""
+    def flip(self, fault: Literal["flip", "garble"]) -> None:
+        """Flips one bit of what the actor sends next; `flipped` tells when.
+
+        Args:
+            fault: `flip` hits a rollout, `garble` hits anything: what tells HTTP/2 where a frame ends, too.
+        """
         self.flipped.clear()
-        self._flip = True
+        self._flip = fault
 
     def _pump(self, source: socket.socket, target: socket.socket) -> None:
         source.settimeout(_LOOK_S)
@@ -99,14 +104,22 @@ class Link:
                 if not chunk:
                     target.shutdown(socket.SHUT_WR)
                     return
-                if self._flip and source is self._ends[0] and len(chunk) >= _FLIP_AT_LEAST_BYTES:
-                    self._flip = False
-                    chunk = _with_a_bit_flipped(chunk, self._rng)
-                    self.flipped.set()
+                if self._flip and source is self._ends[0]:
+                    chunk = self._flip_a_bit(chunk)
                 self._send(target, chunk)
         except OSError:
             # an end is gone: so is the other
             self._over.set()
+
+    def _flip_a_bit(self, chunk: bytes) -> bytes:
+        if len(chunk) < (_ROLLOUT_BYTES if self._flip == "flip" else _FRAME_HEAD_BYTES):
+            return chunk
+        start = len(chunk) // 2 if self._flip == "flip" else 0
+        changed = bytearray(chunk)
+        changed[self._rng.randrange(start, len(chunk))] ^= 1 << self._rng.randrange(8)
+        self._flip = None
+        self.flipped.set()
+        return bytes(changed)
 
     def _send(self, target: socket.socket, chunk: bytes) -> None:
         left = memoryview(chunk)
@@ -161,9 +174,9 @@ class Proxy:
                     link.stall(stalled=True)
                 case "black_hole":
                     link.swallow()
-                case "flip":
-                    link.flip()
-        if fault == "flip":
+                case "flip" | "garble":
+                    link.flip(fault)
+        if fault in {"flip", "garble"}:
             return bool(links) and links[-1].flipped.wait(timeout_s)
         return bool(links)
 
@@ -204,9 +217,3 @@ class Proxy:
                 self._links = [*(known for known in self._links if known.is_open), link]
             for known in dead:
                 known.cut()
-
-
-def _with_a_bit_flipped(chunk: bytes, rng: random.Random) -> bytes:
-    changed = bytearray(chunk)
-    changed[rng.randrange(len(chunk))] ^= 1 << rng.randrange(8)
-    return bytes(changed)

@@ -1,6 +1,6 @@
 import random
 
-from tests.chaos.faults import Fault, draw_faults
+from tests.chaos.faults import KINDS, Fault, draw_faults
 from tests.chaos.ledger import Entries
 from tests.chaos.report import Recovery, Report
 
@@ -8,14 +8,16 @@ from tests.chaos.report import Recovery, Report
 def test_the_same_seed_draws_the_same_faults():
     drawn = [draw_faults(200, random.Random(seed), short=False) for seed in (3, 3, 4)]
     assert drawn[0] == drawn[1] != drawn[2]
-    assert {fault.kind for fault in drawn[0]} == {
-        "kill", "terminate", "freeze", "delay", "cut", "half_close", "stall", "flip", "black_hole"
-    }  # fmt: skip
+    assert {fault.kind for fault in drawn[0]} == set(KINDS)
 
 
 def test_short_runs_have_nothing_that_takes_long():
     faults = draw_faults(500, random.Random(0), short=True)
-    assert all(fault.seconds <= 3 and fault.kind != "black_hole" for fault in faults)
+    assert all(fault.seconds <= 3 and fault.kind not in {"black_hole", "garble"} for fault in faults)
+
+
+def test_kinds_can_be_chosen():
+    assert {fault.kind for fault in draw_faults(20, random.Random(0), short=True, only=["garble"])} == {"garble"}
 
 
 def test_a_report_is_a_table_and_clean_only_without_entries():
