@@ -66,6 +66,8 @@ class SupervisedActor:
             "--env-id": "tests.chaos.bookkeeping:BookkeepingEnv",
             "--env-kwargs": f'{{"step_s": {_STEP_S}}}',
             "--envs-per-actor": str(ENVS_PER_ACTOR),
+            # for those whose run was killed: they end by themselves
+            "--reconnect-timeout-s": "120",
         }
         with self.log.open("ab") as log:
             return subprocess.Popen(

@@ -108,8 +108,11 @@ class Link:
                     chunk = self._flip_a_bit(chunk)
                 self._send(target, chunk)
         except OSError:
-            # an end is gone: so is the other
+            # an end is gone: the other is to learn of it, which a RST would tell it
             self._over.set()
+            for end in self._ends:
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
 
     def _flip_a_bit(self, chunk: bytes) -> bytes:
         if len(chunk) < (_ROLLOUT_BYTES if self._flip == "flip" else _FRAME_HEAD_BYTES):
