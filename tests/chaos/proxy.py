@@ -46,7 +46,7 @@ class Link:
     @property
     def is_open(self) -> bool:
         """Whether it still carries anything."""
-        return not self._over.is_set()
+        return not self._over.is_set() and any(thread.is_alive() for thread in self._threads)
 
     def cut(self) -> None:
         """Ends it with RST in both directions, as a machine that was switched off and on again does."""
@@ -99,6 +99,8 @@ class Link:
                     self._over.wait(self.delay_s)
                 while not self._flowing.wait(_LOOK_S) and not self._over.is_set():
                     pass
+                if self._over.is_set():
+                    return
                 if self._swallow:
                     continue
                 if not chunk:

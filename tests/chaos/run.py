@@ -19,7 +19,7 @@ from tests.chaos.report import Recovery, Report
 
 logger = logging.getLogger(__name__)
 
-# When a fault comes, credit may have two rollouts under way, and the queue may hold four that are not in the ledger yet:
+# When a fault comes, credit may have two rollouts under way, and four may be in the queue and not in the ledger yet:
 # the seventh was sent after it.
 _NEW_ROLLOUTS = 7
 # A process starts within seconds and keepalive finds a dead connection after 30 s; twice what that amounts to.
