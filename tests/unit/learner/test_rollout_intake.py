@@ -149,6 +149,17 @@ def test_a_stream_that_was_replaced_passes_nothing_on():
     assert intake.queue.size == 2
 
 
+def test_a_stream_that_does_not_give_up_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("learner.rollout_intake._TAKE_OVER_S", 0.05)
+    intake = Intake()
+    old = intake.join_and_open()
+    with old._record.accepting:
+        with pytest.raises(NotReadyError, match="still passes a rollout on"):
+            intake.join_and_open()
+    assert intake.registry.infos()[0].state is ActorState.LOST
+    assert intake.join_and_open().accept(make_rollout(sequence=1), is_active=always).acknowledged_sequence == 1
+
+
 def test_gaps_and_uncredited_rollouts_are_refused():
     stream = Intake().join_and_open()
     with pytest.raises(InvalidRolloutError, match="missing"):
