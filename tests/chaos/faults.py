@@ -28,9 +28,9 @@ _WEIGHTS: Final[dict[Kind, int]] = {
     "black_hole": 1,
 }
 _LONG: Final[frozenset[Kind]] = frozenset({"garble", "black_hole"})
-# Faults that last, and for how long: a keepalive that fails takes 30 s, so some freezes are longer than it.
+# Faults that last, and for how long: a dead connection is found after 60 s, so some freezes are longer than that.
 _LASTING_S: Final[dict[Kind, tuple[float, ...]]] = {
-    "freeze": (0.2, 1.0, 3.0, 35.0),
+    "freeze": (0.2, 1.0, 3.0, 65.0),
     "delay": (0.5, 1.0, 2.0),
     "stall": (0.2, 1.0, 3.0, 8.0),
 }

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 # When a fault comes, credit may have two rollouts under way, and four may be in the queue and not in the ledger yet:
 # the seventh was sent after it.
 _NEW_ROLLOUTS = 7
-# A process starts within seconds and keepalive finds a dead connection after 30 s; twice what that amounts to.
+# A process starts within seconds, and keepalive has been seen to find a dead connection after 65 s.
 _RECOVERY_TIMEOUT_S = 90.0
 _START_TIMEOUT_S = 90.0
 
