@@ -5,7 +5,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-# Passed on to `rollcast train`: make train ARGS="--seed 3 --n-actors 4"
+# Passed on to what the target runs: make train ARGS="--seed 3 --n-actors 4"
 ARGS   ?=
 # Passed on to pytest: make unit PYTEST_ARGS="-k vtrace -x"
 PYTEST_ARGS ?=
@@ -129,6 +129,10 @@ e2e: env ## real containers; skipped in one line where no Docker engine answers,
 	fi
 
 # -- the rest --
+
+.PHONY: chaos
+chaos: env ## actors killed, connections cut and garbled, and the books kept; ARGS="--seed 3 --faults 1000"
+	$(BIN)/python -m tests.chaos $(ARGS)
 
 .PHONY: images
 images: ## build rollcast-actor and rollcast-learner

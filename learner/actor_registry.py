@@ -17,7 +17,11 @@ from services.status import ActorInfo, ActorState
 
 @dataclass(slots=True, kw_only=True)
 class ActorRecord:
-    """What the learner knows of one actor. Guarded by the registry's lock."""
+    """What the learner knows of one actor. Guarded by the registry's lock.
+
+    `accepting` is held by the stream that passes a rollout on, from where it looks what has been accepted to where it
+    notes that this has: a stream that takes over begins after that.
+    """
 
     actor_id: str
     slot: int
@@ -36,6 +40,7 @@ class ActorRecord:
     cancel_stream: Callable[[], None] | None = None
     # processes that had this name before
     replaced_nonces: frozenset[int] = frozenset()
+    accepting: threading.Lock = field(default_factory=threading.Lock)
 
     def info(self) -> ActorInfo:
         """The record as a value."""
@@ -193,6 +198,11 @@ class ActorRegistry:
         if before is not None:
             before()
         return record
+
+    def is_current(self, record: ActorRecord, cancel: Callable[[], None]) -> bool:
+        """Whether no newer stream has taken over."""
+        with self._lock:
+            return record.cancel_stream is cancel
 
     def close_stream(self, record: ActorRecord, cancel: Callable[[], None], *, clean: bool) -> None:
         """Marks an actor as gone, unless a newer stream has taken over."""

@@ -24,6 +24,9 @@ from services.spaces import EnvironmentSpaces, check_spaces_match
 
 logger = logging.getLogger(__name__)
 
+# How long a new stream of an actor waits for the last, which looks every second at least whether it is still wanted.
+_TAKE_OVER_S = 10.0
+
 
 class RolloutDestination(Protocol):
     """Where accepted rollouts go: a `RolloutQueue`, or straight into a replay buffer. Called from many threads."""
@@ -159,10 +162,20 @@ class RolloutIntake:
         Raises:
             UnknownActorError: It has not.
             ActorReplacedError: Another process has, under its name.
+            NotReadyError: The stream that it had does not end.
         """
         del peer  # the join has told it
         record = self._registry.open_stream(actor_id, incarnation, cancel)
-        return IntakeStream(self, record, cancel)
+        if not record.accepting.acquire(timeout=_TAKE_OVER_S):
+            self._registry.close_stream(record, cancel, clean=False)
+            raise NotReadyError(
+                f"actor {actor_id!r} has a stream that still passes a rollout on, {_TAKE_OVER_S:.0f} s after another "
+                "took over; expected it to give up; join again with backoff"
+            )
+        try:
+            return IntakeStream(self, record, cancel)
+        finally:
+            record.accepting.release()
 
     def _count_duplicate(self) -> None:
         with self._lock:
@@ -181,6 +194,9 @@ class RolloutIntake:
 
 class IntakeStream:
     """One open stream: a `services.rollout_service.RolloutStream`. Used by the stream's own thread only.
+
+    Invariant: of an actor's streams only the newest passes rollouts on. What the one before was passing on when it was
+    replaced has either arrived, and is acknowledged by the new one from the start, or never does.
 
     Args:
         intake: Whose stream this is.
@@ -247,9 +263,7 @@ class IntakeStream:
             )
         if self._intake._ended.is_set():
             return self.progress()
-        n_reserved = self._n_trajectories if self._has_reservation else 0
-        self._has_reservation = False
-        if not self._destination.put(rollout, is_active=is_active, n_reserved=n_reserved):
+        if not self._pass_on(rollout, is_active):
             if self._intake._ended.is_set():
                 return self.progress()
             raise NotReadyError(
@@ -257,7 +271,6 @@ class IntakeStream:
                 "broke while it waited for room; join again with backoff and send it again"
             )
         self._last_on_stream = self._acknowledged = sequence
-        self._intake._registry.accepted(self._record, rollout)
         self._credit = max(self._credit, sequence + 1)
         self._extend_credit()
         return self.progress()
@@ -277,6 +290,18 @@ class IntakeStream:
             self._has_reservation = False
         self._intake._registry.close_stream(self._record, self._cancel, clean=clean)
         logger.info("actor %s %s", self.actor_id, "left" if clean else "was lost")
+
+    def _pass_on(self, rollout: Rollout, is_active: Callable[[], bool]) -> bool:
+        registry = self._intake._registry
+        with self._record.accepting:
+            if not registry.is_current(self._record, self._cancel):
+                return False
+            n_reserved = self._n_trajectories if self._has_reservation else 0
+            self._has_reservation = False
+            if not self._destination.put(rollout, is_active=is_active, n_reserved=n_reserved):
+                return False
+            registry.accepted(self._record, rollout)
+            return True
 
     def _extend_credit(self) -> None:
         if self._intake._in_step or self._has_reservation or self._credit != self._acknowledged + 1:

@@ -8,12 +8,16 @@ data_body: https://arrow.apache.org/docs/format/Flight.html.
 from collections.abc import Iterable
 from typing import Any, Final
 
+import xxhash
 from numpy.typing import NDArray
 from rollcast.v1 import replay_pb2, rollout_pb2
 
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 _BODY_NUMBER: Final = 15
+_DIGEST_NUMBER: Final = 14
 # Below field 16 a tag is one byte.
+_DIGEST_TAG: Final = _DIGEST_NUMBER << 3 | _FIXED64
+_N_DIGEST_BYTES: Final = 9
 _BODY_TAG: Final = _BODY_NUMBER << 3 | _LENGTH_DELIMITED
 # Messages of ours have fewer; somebody else's with more are parsed whole.
 _MAX_FIELDS: Final = 64
@@ -22,6 +26,7 @@ _NO_BODY: Final = memoryview(b"")
 for _message in (rollout_pb2.StreamRolloutsRequest, replay_pb2.SampleResponse):
     assert max(_message.DESCRIPTOR.fields_by_number) == _BODY_NUMBER
     assert _message.DESCRIPTOR.fields_by_number[_BODY_NUMBER].name == "body"
+assert rollout_pb2.StreamRolloutsRequest.DESCRIPTOR.fields_by_number[_DIGEST_NUMBER].name == "digest"
 
 
 def append_body(head: bytes, pieces: Iterable[memoryview | NDArray[Any]], n_bytes: int) -> bytes:
@@ -49,6 +54,55 @@ def open_body(head: bytes, n_bytes: int) -> bytes:
         What, followed by the body, is the serialised message.
     """
     return b"".join((head, bytes((_BODY_TAG,)), _varint(n_bytes)))
+
+
+def seal(head: bytes, pieces: Iterable[memoryview | NDArray[Any]] = ()) -> bytes:
+    """Appends its digest to a serialised message.
+
+    Args:
+        head: The serialised message, without digest and body.
+        pieces: C-contiguous buffers that together are the body.
+
+    Returns:
+        What, followed by the body's field, is the serialised message.
+    """
+    digest = xxhash.xxh3_64(head)
+    for piece in pieces:
+        digest.update(piece)  # type: ignore[arg-type]  # arrays are buffers
+    return b"".join((head, bytes((_DIGEST_TAG,)), digest.intdigest().to_bytes(8, "little")))
+
+
+def find_seal(head: bytes) -> int | None:
+    """Where the digest begins with which a message ends, its body apart.
+
+    Args:
+        head: The message without its body, as `split_body` finds it.
+
+    Returns:
+        How many bytes before it are sealed; None where there is no digest at the end.
+    """
+    end = len(head) - _N_DIGEST_BYTES
+    if end < 0 or head[end] != _DIGEST_TAG:
+        return None
+    position = 0
+    for _ in range(_MAX_FIELDS):
+        if position >= end:
+            break
+        position = _skip_field(head, head[position], position + 1)
+    return end if position == end else None
+
+
+def matches_seal(head: bytes, body: memoryview, n_sealed: int) -> bool:
+    """Whether a message is what its writer sealed.
+
+    Args:
+        head: The message without its body.
+        body: Its body.
+        n_sealed: From `find_seal`.
+    """
+    digest = xxhash.xxh3_64(memoryview(head)[:n_sealed])
+    digest.update(body)
+    return digest.intdigest() == int.from_bytes(head[n_sealed + 1 :], "little")
 
 
 def split_body(serialized: bytes) -> tuple[bytes, memoryview]:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rollcast.v1 import rollout_pb2, tensor_pb2
 
-from services.message_body import append_body
+from services.message_body import append_body, seal
 from services.rollout_assembler import MAX_FRAME_BYTES, RolloutAssembler
 from services.rollouts import Rollout, SubstepColumns
 from services.statistics_codec import fill_statistics
@@ -70,7 +70,7 @@ class RolloutEncoder:
         arrays = [wire_array(array, what=what + name) for name, array in columns]
         request, offset = self._request, 0
         for pieces, n_bytes in _cut(arrays):
-            yield append_body(request.SerializeToString(), pieces, n_bytes)
+            yield append_body(seal(request.SerializeToString(), pieces), pieces, n_bytes)
             offset += n_bytes
             frame = rollout_pb2.TensorFrame(sequence=rollout.sequence, offset=offset)
             request = rollout_pb2.StreamRolloutsRequest(frame=frame)

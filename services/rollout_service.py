@@ -7,10 +7,10 @@ from typing import Any, Final, NamedTuple, Protocol
 import grpc
 from rollcast.v1 import rollout_pb2
 
-from services.errors import InvalidRolloutError, RollcastError
+from services.errors import InvalidRolloutError, NotReadyError, RollcastError
 from services.join_codec import join_agreement_to_proto, join_offer_from_proto
 from services.joining import JoinAgreement, JoinOffer
-from services.message_body import split_body
+from services.message_body import find_seal, matches_seal, split_body
 from services.rollout_assembler import RolloutAssembler
 from services.rollouts import ActorFailure, Rollout, StreamProgress
 from services.spaces import EnvironmentSpaces
@@ -43,10 +43,23 @@ def parse_request(serialized: bytes) -> RequestWithBody:
 
     Raises:
         google.protobuf.message.DecodeError: The bytes are no such message.
+        NotReadyError: They are not those that their writer sealed.
     """
     head, body = split_body(serialized)
+    n_sealed = find_seal(head)
+    if n_sealed is not None and not matches_seal(head, body, n_sealed):
+        raise _damaged(f"the digest of its {len(serialized)} bytes is another's")
     request = rollout_pb2.StreamRolloutsRequest.FromString(head)
+    if n_sealed is None and request.digest:
+        raise _damaged(f"the digest of its {len(serialized)} bytes is not where it was put, before the body")
     return RequestWithBody(request, body or memoryview(request.body))
+
+
+def _damaged(how: str) -> NotReadyError:
+    return NotReadyError(
+        f"a message was damaged on its way: {how}; expected what the actor sent; join again with backoff and send it "
+        "again"
+    )
 
 
 class RolloutStream(Protocol):
@@ -193,7 +206,7 @@ class RolloutServicer:
             clean = False
             try:
                 yield _response(stream.progress())
-                clean = yield from self._serve(stream, requests, context)
+                clean = yield from self._serve(stream, requests, context, sealed=bool(first.digest))
             finally:
                 stream.close(clean=clean)
 
@@ -202,6 +215,8 @@ class RolloutServicer:
         stream: RolloutStream,
         requests: Iterator[RequestWithBody],
         context: grpc.ServicerContext,
+        *,
+        sealed: bool,
     ) -> Generator[rollout_pb2.StreamRolloutsResponse, None, bool]:
         """Returns whether the stream ended as agreed."""
         ended = threading.Event()
@@ -220,6 +235,8 @@ class RolloutServicer:
                 message = next(requests, None)
                 if message is None:
                     return not ended.wait(_CANCELLATION_S)
+                if sealed and not message.request.digest:
+                    raise _damaged("it has no digest, and the first of its stream had one")
                 if message.request.HasField("failure"):
                     stream.fail(_failure(message.request.failure))
                     continue

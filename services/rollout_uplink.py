@@ -10,6 +10,7 @@ from rollcast.v1 import rollout_pb2
 
 from services.error_status import error_from_rpc
 from services.errors import LimitExceededError, NotReadyError
+from services.message_body import seal
 from services.rollout_codec import RolloutEncoder
 from services.rollouts import ActorFailure, Rollout, StreamProgress
 
@@ -139,7 +140,7 @@ class RolloutUplink:
     def _requests(self, opening: rollout_pb2.OpenStream) -> Iterator[bytes]:
         """Consumed by gRPC in a thread of its own, where rollouts are encoded as well."""
         encoder = RolloutEncoder()
-        yield rollout_pb2.StreamRolloutsRequest(open=opening).SerializeToString()
+        yield seal(rollout_pb2.StreamRolloutsRequest(open=opening).SerializeToString())
         while (item := self._next()) is not None:
             if isinstance(item, Rollout):
                 yield from encoder.encode(item)
@@ -150,7 +151,7 @@ class RolloutUplink:
                     traceback=item.traceback,
                     env_seed=item.env_seed,
                 )
-                yield rollout_pb2.StreamRolloutsRequest(failure=failure).SerializeToString()
+                yield seal(rollout_pb2.StreamRolloutsRequest(failure=failure).SerializeToString())
 
     def _next(self) -> Rollout | ActorFailure | None:
         with self._changed:

@@ -25,6 +25,8 @@ from services.errors import (
     SpacesMismatchError,
     UnknownActorError,
 )
+from services.message_body import seal
+from services.rollout_codec import RolloutEncoder
 from services.rollout_uplink import MAX_WAITING_ROLLOUTS
 from services.rollouts import ActorFailure
 from services.spaces import SubstepSpaces
@@ -292,6 +294,22 @@ def test_messages_that_are_none(learner, client):
     assert raw_stream(learner.address) is None
     assert type(raw_stream(learner.address, opening(), opening())) is InvalidRolloutError
     learner.sink.wait_for(lambda: all(stream.closes == [False] for stream in learner.sink.streams))
+
+
+def test_damaged_messages_are_refused_in_a_way_that_brings_them_again(learner, client):
+    client.join(offer())
+    (sent,) = RolloutEncoder().encode(make_rollout())
+    damaged = bytearray(sent)
+    damaged[-1] ^= 1
+    error = raw_stream(learner.address, seal(opening()), bytes(damaged))
+    assert type(error) is NotReadyError
+    assert "damaged on its way" in str(error)
+    error = raw_stream(learner.address, seal(opening()), opening())
+    assert type(error) is NotReadyError
+    assert "it has no digest" in str(error)
+    assert not learner.sink.rollouts
+    assert raw_stream(learner.address, opening(), sent) is None
+    assert len(learner.sink.rollouts) == 1
 
 
 def test_an_oversized_message_is_refused_by_limit(learner, client):

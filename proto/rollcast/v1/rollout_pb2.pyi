@@ -89,18 +89,20 @@ class PolicySpec(_message.Message):
     def __init__(self, network: _Optional[str] = ..., hidden_sizes: _Optional[_Iterable[int]] = ..., activation: _Optional[str] = ..., head: _Optional[str] = ...) -> None: ...
 
 class StreamRolloutsRequest(_message.Message):
-    __slots__ = ("open", "rollout", "frame", "failure", "body")
+    __slots__ = ("open", "rollout", "frame", "failure", "digest", "body")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     ROLLOUT_FIELD_NUMBER: _ClassVar[int]
     FRAME_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     BODY_FIELD_NUMBER: _ClassVar[int]
     open: OpenStream
     rollout: Rollout
     frame: TensorFrame
     failure: ActorFailure
+    digest: int
     body: bytes
-    def __init__(self, open: _Optional[_Union[OpenStream, _Mapping]] = ..., rollout: _Optional[_Union[Rollout, _Mapping]] = ..., frame: _Optional[_Union[TensorFrame, _Mapping]] = ..., failure: _Optional[_Union[ActorFailure, _Mapping]] = ..., body: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, open: _Optional[_Union[OpenStream, _Mapping]] = ..., rollout: _Optional[_Union[Rollout, _Mapping]] = ..., frame: _Optional[_Union[TensorFrame, _Mapping]] = ..., failure: _Optional[_Union[ActorFailure, _Mapping]] = ..., digest: _Optional[int] = ..., body: _Optional[bytes] = ...) -> None: ...
 
 class OpenStream(_message.Message):
     __slots__ = ("actor_id", "incarnation")

@@ -1,3 +1,5 @@
+import threading
+
 import gymnasium
 import numpy as np
 import pytest
@@ -15,10 +17,12 @@ from services.errors import (
 )
 from services.joining import JoinOffer
 from services.policies import PolicySpec
-from services.rollouts import ActorFailure
+from services.rollouts import ActorFailure, Rollout
 from services.spaces import FLAT_SUBSTEP, SubstepSpaces
 from services.status import ActorState
 from tests.rollout_samples import CARTPOLE_LIKE, make_rollout
+
+DEADLINE_S = 10.0
 
 
 def offer(**changes: object) -> JoinOffer:
@@ -111,6 +115,49 @@ def test_what_was_accepted_is_dropped_on_a_new_stream_and_refused_on_the_same():
     again.accept(make_rollout(sequence=2), is_active=always)
     assert intake.queue.size == 4
     assert intake.intake.duplicate_rollouts == 1
+
+
+def test_what_a_stream_passes_on_while_another_takes_over_is_accepted_once():
+    intake = Intake()
+    entered, replaced = threading.Event(), threading.Event()
+
+    def put_late(rollout: Rollout, **options: object) -> bool:
+        entered.set()
+        assert replaced.wait(DEADLINE_S)
+        return RolloutQueue.put(intake.queue, rollout, **options)
+
+    intake.queue.put = put_late
+    agreement = intake.intake.join(offer())
+    old = intake.intake.open_stream(agreement.actor_id, agreement.incarnation, peer="", cancel=replaced.set)
+    sending = threading.Thread(target=old.accept, args=(make_rollout(sequence=1),), kwargs={"is_active": always})
+    sending.start()
+    assert entered.wait(DEADLINE_S)
+    new = intake.join_and_open()
+    assert new.progress().acknowledged_sequence == 1, "the one before has passed it on in the last moment"
+    new.accept(make_rollout(sequence=1), is_active=always)
+    sending.join(DEADLINE_S)
+    assert (intake.queue.size, intake.intake.duplicate_rollouts) == (2, 1)
+
+
+def test_a_stream_that_was_replaced_passes_nothing_on():
+    intake = Intake()
+    old = intake.join_and_open()
+    new = intake.join_and_open()
+    with pytest.raises(NotReadyError, match="was not taken"):
+        old.accept(make_rollout(sequence=1), is_active=always)
+    assert new.accept(make_rollout(sequence=1), is_active=always).acknowledged_sequence == 1
+    assert intake.queue.size == 2
+
+
+def test_a_stream_that_does_not_give_up_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("learner.rollout_intake._TAKE_OVER_S", 0.05)
+    intake = Intake()
+    old = intake.join_and_open()
+    with old._record.accepting:
+        with pytest.raises(NotReadyError, match="still passes a rollout on"):
+            intake.join_and_open()
+    assert intake.registry.infos()[0].state is ActorState.LOST
+    assert intake.join_and_open().accept(make_rollout(sequence=1), is_active=always).acknowledged_sequence == 1
 
 
 def test_gaps_and_uncredited_rollouts_are_refused():

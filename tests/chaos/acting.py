@@ -1,0 +1,47 @@
+"""An actor as `python -m actor` runs it, which also writes down every acknowledgement that it is given.
+
+    python -m tests.chaos.acting FILE [options of `python -m actor`]
+
+The file is written to before the actor acts on the acknowledgement, and by the kernel: SIGKILL loses no line of it.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from actor.__main__ import main
+from services.rollout_uplink import RolloutUplink
+from services.rollouts import StreamProgress
+
+
+def write_acknowledgements(path: Path) -> None:
+    """From now on, lines of `incarnation acknowledged_sequence` are appended to the file."""
+    opened = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    make, responses = RolloutUplink.__init__, RolloutUplink.responses
+    incarnations: dict[RolloutUplink, int] = {}
+
+    def __init__(uplink: RolloutUplink, channel: object, target: str, actor_id: str, incarnation: int) -> None:  # noqa: N807
+        incarnations[uplink] = incarnation
+        make(uplink, channel, target, actor_id, incarnation)
+
+    def written(uplink: RolloutUplink) -> Iterator[StreamProgress]:
+        for progress in responses(uplink):
+            os.write(opened, f"{incarnations[uplink]} {progress.acknowledged_sequence}\n".encode())
+            yield progress
+
+    RolloutUplink.__init__, RolloutUplink.responses = __init__, written
+
+
+def read_acknowledgements(path: Path) -> dict[int, int]:
+    """The last sequence that was acknowledged, by incarnation."""
+    acknowledged: dict[int, int] = {}
+    for line in path.read_text().splitlines() if path.exists() else ():
+        incarnation, sequence = map(int, line.split())
+        acknowledged[incarnation] = max(acknowledged.get(incarnation, 0), sequence)
+    return acknowledged
+
+
+if __name__ == "__main__":
+    write_acknowledgements(Path(sys.argv[1]))
+    sys.exit(main(sys.argv[2:]))

@@ -1,0 +1,101 @@
+"""What is done to an actor and its connection, drawn from a seed."""
+
+import random
+import signal
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from tests.chaos.processes import SupervisedActor
+from tests.chaos.proxy import NetworkFault, Proxy
+
+ProcessFault = Literal["kill", "terminate", "freeze"]
+Kind = Literal[ProcessFault, NetworkFault]
+
+# How often each is drawn, of 40. A process takes seconds of both cores to start, and a connection that has gone silent
+# is found by keepalive only: these are drawn less often than what is over in a second.
+_WEIGHTS: Final[dict[Kind, int]] = {
+    "kill": 3,
+    "terminate": 2,
+    "freeze": 4,
+    "delay": 5,
+    "cut": 9,
+    "half_close": 6,
+    "stall": 4,
+    "flip": 4,
+    "garble": 2,
+    "black_hole": 1,
+}
+_LONG: Final[frozenset[Kind]] = frozenset({"garble", "black_hole"})
+# Faults that last, and for how long: a dead connection is found after 60 s, so some freezes are longer than that.
+_LASTING_S: Final[dict[Kind, tuple[float, ...]]] = {
+    "freeze": (0.2, 1.0, 3.0, 65.0),
+    "delay": (0.5, 1.0, 2.0),
+    "stall": (0.2, 1.0, 3.0, 8.0),
+}
+_DELAYS_S: Final = (0.01, 0.05, 0.2)
+_FLIP_TIMEOUT_S: Final = 5.0
+_SHORT_S: Final = 3.0
+
+KINDS: Final = tuple(_WEIGHTS)
+
+assert set(KINDS) == {kind for literal in get_args(Kind) for kind in (get_args(literal) or (literal,))}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+        kind: Which.
+        seconds: How long it lasts, where it does.
+        delay_s: By how much a delay delays.
+    """
+
+    kind: Kind
+    seconds: float
+    delay_s: float
+
+    def __str__(self) -> str:
+        return f"{self.kind} for {self.seconds:g} s" if self.seconds else self.kind
+
+    def inject(self, actor: SupervisedActor, proxy: Proxy, stop: threading.Event) -> None:
+        """Does it, and ends it again where it lasts; `stop` ends it early."""
+        match self.kind:
+            case "kill":
+                actor.signal(signal.SIGKILL)
+            case "terminate":
+                actor.signal(signal.SIGTERM)
+            case "freeze":
+                actor.signal(signal.SIGSTOP)
+                stop.wait(self.seconds)
+                actor.signal(signal.SIGCONT)
+            case _:
+                proxy.inject(self.kind, self.delay_s, _FLIP_TIMEOUT_S)
+                stop.wait(self.seconds)
+                proxy.heal()
+
+
+def draw_faults(n_faults: int, rng: random.Random, *, short: bool, only: Sequence[Kind] = ()) -> list[Fault]:
+    """Draws faults, and pauses to them.
+
+    Args:
+        n_faults: How many.
+        rng: From where.
+        short: None that lasts longer than a few seconds, or takes keepalive to be found.
+        only: These kinds; none: all.
+
+    Returns:
+        The faults.
+    """
+    kinds = list(only) or [kind for kind in _WEIGHTS if not (short and kind in _LONG)]
+    drawn = rng.choices(kinds, [_WEIGHTS[kind] for kind in kinds], k=n_faults)
+    return [
+        Fault(
+            kind=kind,
+            seconds=rng.choice([s for s in _LASTING_S.get(kind, (0.0,)) if not short or s <= _SHORT_S]),
+            delay_s=rng.choice(_DELAYS_S),
+        )
+        for kind in drawn
+    ]

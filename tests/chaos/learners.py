@@ -1,0 +1,169 @@
+"""What rollouts arrive at: a learner with a queue, and a replay buffer that is served."""
+
+import random
+import threading
+from collections.abc import Callable
+from typing import Protocol, Self
+
+import gymnasium
+import numpy as np
+
+from actor.policies.torch_policy import TorchPolicy
+from learner.actors.remote import RemoteDistributedActors
+from learner.replay.replay_settings import ReplaySettings
+from learner.replay.substep_buffers import make_buffers
+from learner.replay_inserter import ReplayInserter
+from services.errors import NotReadyError
+from services.policies import PolicySpec
+from services.rollouts import Rollout
+from services.spaces import FLAT_SUBSTEP, SubstepSpaces
+from tests.chaos.bookkeeping import BookkeepingEnv
+from tests.chaos.ledger import Ledger, StepLedger
+
+N_ROLLOUT_STEPS = 8
+ENVS_PER_ACTOR = 2
+# Flipped bits make names of their own, which stay joined: room for those, too.
+_MAX_ACTORS = 256
+_LOOK_S = 0.02
+# A trainer is busy with an update now and then, and for longer now and then: the queue fills, and streams wait.
+_BUSY_S = (0.0, 0.0, 0.02, 0.1, 0.8)
+_BROADCAST_EVERY = 20
+_BUFFER_ENTRIES = 20_000
+
+
+class ChaosLearner(Protocol):
+    """A learner that keeps a ledger; entered, it serves, and left, it has stopped."""
+
+    ledger: Ledger
+
+    def __enter__(self) -> Self:
+        """Begins to serve."""
+
+    def __exit__(self, *exc: object) -> None:
+        """Stops; everything that was accepted is in the ledger afterwards."""
+
+    @property
+    def port(self) -> int:
+        """Where it listens, on 127.0.0.1."""
+
+
+class _Served:
+    """What both have in common: actors that dial in, and a thread that does what a trainer does."""
+
+    def __init__(self, seed: int) -> None:
+        self.ledger = Ledger()
+        self._rng = random.Random(seed)
+        env = BookkeepingEnv()
+        self.spaces = {
+            FLAT_SUBSTEP: SubstepSpaces(observation=env.observation_space, action=gymnasium.spaces.Discrete(4))
+        }
+        self._policy = TorchPolicy(self.spaces, PolicySpec(hidden_sizes=(64,)))
+        self._policy.set_uniform_exploration(True)
+        self.actors = RemoteDistributedActors(
+            self._policy,
+            N_ROLLOUT_STEPS,
+            # room for four rollouts, or three actors' promises: less than they play
+            4 * ENVS_PER_ACTOR,
+            addresses=("127.0.0.1:0",),
+            envs_per_actor=ENVS_PER_ACTOR,
+            seed=seed,
+            max_actors=_MAX_ACTORS,
+        )
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._train, name="chaos-trainer", daemon=True)
+        self.failure: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        self.actors.start()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        self._thread.join(30.0)
+        self.actors.stop()
+        self._take_all()
+
+    @property
+    def port(self) -> int:
+        """Where it listens, on 127.0.0.1."""
+        return int(self.actors.addresses[0].rpartition(":")[2])
+
+    def _train(self) -> None:
+        broadcast_at = _BROADCAST_EVERY
+        try:
+            while not self._stop.wait(self._rng.choice(_BUSY_S)):
+                self._take_all()
+                if self.ledger.n_rollouts >= broadcast_at:
+                    broadcast_at = self.ledger.n_rollouts + _BROADCAST_EVERY
+                    self.actors.broadcast_updated_policy(self._policy.state_arrays())
+        except BaseException as error:
+            self.failure = error
+            raise
+
+    def _take_all(self) -> None:
+        raise NotImplementedError
+
+
+class QueueLearner(_Served):
+    """Collects rollouts from the queue, as on-policy algorithms do.
+
+    Args:
+        seed: Of the environments, and of how busy it is.
+    """
+
+    def _take_all(self) -> None:
+        while (piece := self.actors.poll_slice(ENVS_PER_ACTOR)) is not None:
+            self.ledger.enter(piece.rollout)
+
+
+class _Entering:
+    """A `RolloutDestination` in front of another that enters what that has taken."""
+
+    def __init__(self, destination: ReplayInserter, enter: Callable[[Rollout], None]) -> None:
+        self._destination, self._enter = destination, enter
+        self.reserve, self.release, self.close = destination.reserve, destination.release, destination.close
+
+    def put(self, rollout: Rollout, *, is_active: Callable[[], bool], n_reserved: int = 0) -> bool:
+        taken = self._destination.put(rollout, is_active=is_active, n_reserved=n_reserved)
+        if taken:
+            self._enter(rollout)
+        return taken
+
+
+class ReplayLearner(_Served):
+    """A replay buffer as `rollcast replay serve` has it, which is read out in the order in which it was filled.
+
+    Args:
+        seed: Of the environments, and of how busy it is.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        buffers = make_buffers(
+            ReplaySettings(capacity=_BUFFER_ENTRIES, sampler="fifo", max_times_sampled=1),
+            self.spaces,
+            n_rollout_steps=N_ROLLOUT_STEPS,
+            batch_size=1,
+        )
+        self._buffer = buffers[FLAT_SUBSTEP]
+        self.steps = StepLedger(self.ledger.entries)
+        self.actors.destination = _Entering(ReplayInserter(buffers, lambda _: False), self.ledger.enter)
+
+    def __exit__(self, *exc: object) -> None:
+        super().__exit__(*exc)
+        self.steps.check_complete(self.ledger.expected_steps(N_ROLLOUT_STEPS))
+
+    def _take_all(self) -> None:
+        while size := self._buffer.size:
+            try:
+                sample = self._buffer.sample(size)
+            except NotReadyError:
+                return
+            columns = sample.substeps[FLAT_SUBSTEP]
+            self.steps.enter(
+                np.asarray(columns.observation[""])[0], np.asarray(columns.action)[0], np.asarray(sample.reward)[0]
+            )
+
+
+LEARNERS = {"queue": QueueLearner, "replay": ReplayLearner}

@@ -1,0 +1,224 @@
+"""A TCP proxy between one actor and its learner, which can be told to do what networks do."""
+
+import contextlib
+import random
+import socket
+import struct
+import threading
+from typing import Literal
+
+NetworkFault = Literal["delay", "cut", "half_close", "stall", "black_hole", "flip", "garble"]
+
+_CHUNK_BYTES = 1 << 16
+_LOOK_S = 0.1
+_CONNECT_TIMEOUT_S = 5.0
+# A chunk that is as long has a rollout at its end. One of nine bytes has the head of a frame of HTTP/2.
+_ROLLOUT_BYTES = 1024
+_FRAME_HEAD_BYTES = 9
+
+
+class Link:
+    """One proxied connection, with a thread for each direction.
+
+    Args:
+        client: The actor's end.
+        server: The learner's end.
+        rng: Where a flip hits.
+    """
+
+    def __init__(self, client: socket.socket, server: socket.socket, rng: random.Random) -> None:
+        self._ends = (client, server)
+        self._rng = rng
+        self._over = threading.Event()
+        self._flowing = threading.Event()
+        self._flowing.set()
+        self._swallow = False
+        self.delay_s = 0.0
+        self._flip: Literal["flip", "garble"] | None = None
+        self.flipped = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._pump, args=pair, name=f"chaos-link-{way}", daemon=True)
+            for way, pair in (("up", (client, server)), ("down", (server, client)))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it still carries anything."""
+        return not self._over.is_set() and any(thread.is_alive() for thread in self._threads)
+
+    def cut(self) -> None:
+        """Ends it with RST in both directions, as a machine that was switched off and on again does."""
+        self._over.set()
+        self._flowing.set()
+        for end in self._ends:
+            with contextlib.suppress(OSError):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                end.shutdown(socket.SHUT_RD)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(_CONNECT_TIMEOUT_S)
+        for end in self._ends:
+            end.close()
+
+    def half_close(self) -> None:
+        """Tells the learner that nothing more comes from the actor; the other direction stays open."""
+        with contextlib.suppress(OSError):
+            self._ends[1].shutdown(socket.SHUT_WR)
+
+    def stall(self, *, stalled: bool) -> None:
+        """Forwards nothing until told otherwise; nothing is lost."""
+        if stalled:
+            self._flowing.clear()
+        else:
+            self._flowing.set()
+
+    def swallow(self) -> None:
+        """Takes everything and forwards nothing any more, without ever ending the connection."""
+        self._swallow = True
+
+    def flip(self, fault: Literal["flip", "garble"]) -> None:
+        """Flips one bit of what the actor sends next; `flipped` tells when.
+
+        Args:
+            fault: `flip` hits a rollout, `garble` hits anything: what tells HTTP/2 where a frame ends, too.
+        """
+        self.flipped.clear()
+        self._flip = fault
+
+    def _pump(self, source: socket.socket, target: socket.socket) -> None:
+        source.settimeout(_LOOK_S)
+        try:
+            while not self._over.is_set():
+                try:
+                    chunk = source.recv(_CHUNK_BYTES)
+                except TimeoutError:
+                    continue
+                if self.delay_s:
+                    self._over.wait(self.delay_s)
+                while not self._flowing.wait(_LOOK_S) and not self._over.is_set():
+                    pass
+                if self._over.is_set():
+                    return
+                if self._swallow:
+                    continue
+                if not chunk:
+                    target.shutdown(socket.SHUT_WR)
+                    return
+                if self._flip and source is self._ends[0]:
+                    chunk = self._flip_a_bit(chunk)
+                self._send(target, chunk)
+        except OSError:
+            # an end is gone: the other is to learn of it, which a RST would tell it
+            self._over.set()
+            for end in self._ends:
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+
+    def _flip_a_bit(self, chunk: bytes) -> bytes:
+        if len(chunk) < (_ROLLOUT_BYTES if self._flip == "flip" else _FRAME_HEAD_BYTES):
+            return chunk
+        start = len(chunk) // 2 if self._flip == "flip" else 0
+        changed = bytearray(chunk)
+        changed[self._rng.randrange(start, len(chunk))] ^= 1 << self._rng.randrange(8)
+        self._flip = None
+        self.flipped.set()
+        return bytes(changed)
+
+    def _send(self, target: socket.socket, chunk: bytes) -> None:
+        left = memoryview(chunk)
+        while left and not self._over.is_set():
+            try:
+                left = left[target.send(left) :]
+            except TimeoutError:
+                continue
+
+
+class Proxy:
+    """Listens for one actor and forwards to the learner. `inject` and `heal` may be called from any one thread.
+
+    Args:
+        learner_port: Where the learner listens, on this machine.
+        seed: Of where flips hit.
+    """
+
+    def __init__(self, learner_port: int, seed: int) -> None:
+        self._learner_port = learner_port
+        self._rng = random.Random(seed)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(_LOOK_S)
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._lock = threading.Lock()  # guards the links
+        self._links: list[Link] = []
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._accept, name="chaos-proxy", daemon=True)
+        self._thread.start()
+
+    def inject(self, fault: NetworkFault, delay_s: float, timeout_s: float) -> bool:
+        """Does it to every connection that is open.
+
+        Args:
+            fault: What to do.
+            delay_s: By how much `delay` delays each piece, in seconds.
+            timeout_s: How long `flip` waits for something to hit, in seconds.
+
+        Returns:
+            Whether there was a connection to do it to.
+        """
+        links = self._open_links()
+        for link in links:
+            match fault:
+                case "delay":
+                    link.delay_s = delay_s
+                case "cut":
+                    link.cut()
+                case "half_close":
+                    link.half_close()
+                case "stall":
+                    link.stall(stalled=True)
+                case "black_hole":
+                    link.swallow()
+                case "flip" | "garble":
+                    link.flip(fault)
+        if fault in {"flip", "garble"}:
+            return bool(links) and links[-1].flipped.wait(timeout_s)
+        return bool(links)
+
+    def heal(self) -> None:
+        """Ends delays and stalls; what else was done to a connection stays done."""
+        for link in self._open_links():
+            link.delay_s = 0.0
+            link.stall(stalled=False)
+
+    def close(self) -> None:
+        """Ends every connection, and the proxy. Idempotent."""
+        self._closing.set()
+        self._thread.join(_CONNECT_TIMEOUT_S)
+        self._listener.close()
+        for link in self._links:
+            link.cut()
+
+    def _open_links(self) -> list[Link]:
+        with self._lock:
+            return [link for link in self._links if link.is_open]
+
+    def _accept(self) -> None:
+        while not self._closing.is_set():
+            try:
+                client, _ = self._listener.accept()
+            except TimeoutError:
+                continue
+            try:
+                server = socket.create_connection(("127.0.0.1", self._learner_port), _CONNECT_TIMEOUT_S)
+            except OSError:
+                client.close()
+                continue
+            for end in (client, server):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            link = Link(client, server, random.Random(self._rng.random()))
+            with self._lock:
+                dead = [known for known in self._links if not known.is_open]
+                self._links = [*(known for known in self._links if known.is_open), link]
+            for known in dead:
+                known.cut()

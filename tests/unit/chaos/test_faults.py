@@ -1,0 +1,33 @@
+import random
+
+from tests.chaos.faults import KINDS, Fault, draw_faults
+from tests.chaos.ledger import Entries
+from tests.chaos.report import Recovery, Report
+
+
+def test_the_same_seed_draws_the_same_faults():
+    drawn = [draw_faults(200, random.Random(seed), short=False) for seed in (3, 3, 4)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert {fault.kind for fault in drawn[0]} == set(KINDS)
+
+
+def test_short_runs_have_nothing_that_takes_long():
+    faults = draw_faults(500, random.Random(0), short=True)
+    assert all(fault.seconds <= 3 and fault.kind not in {"black_hole", "garble"} for fault in faults)
+
+
+def test_kinds_can_be_chosen():
+    assert {fault.kind for fault in draw_faults(20, random.Random(0), short=True, only=["garble"])} == {"garble"}
+
+
+def test_a_report_is_a_table_and_clean_only_without_entries():
+    cut, kill = Fault("cut", 0.0, 0.1), Fault("kill", 0.0, 0.1)
+    recoveries = [Recovery("a", cut, 0.5), Recovery("a", cut, 2.5), Recovery("b", kill, None)]
+    report = Report("queue", 3, recoveries, n_rollouts=9, hangs=["b: kill, and no rollout for 90 s"])
+    text = str(report)
+    assert not report.is_clean
+    assert "cut                2          2      2.50       2.50" in text
+    assert "kill               1          0         -          -" in text
+    assert "hang: b: kill" in text
+    assert Report("queue", 3, recoveries[:2]).is_clean
+    assert not Report("queue", 3, entries=Entries(lost=["rollout 1 of a"])).is_clean

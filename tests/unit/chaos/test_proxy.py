@@ -1,0 +1,117 @@
+"""The proxy of `make chaos` does to a connection what it says."""
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.chaos.proxy import Proxy
+from tests.processes import wait_until
+
+DEADLINE_S = 10.0
+MESSAGE = bytes(range(256)) * 8
+
+
+@dataclass
+class Line:
+    """Both ends of one connection through a proxy."""
+
+    proxy: Proxy
+    client: socket.socket
+    server: socket.socket
+
+    def up(self, message: bytes) -> bytes:
+        """Sends upwards, and returns what arrives."""
+        self.client.sendall(message)
+        return read(self.server, len(message))
+
+    def down(self, message: bytes) -> bytes:
+        self.server.sendall(message)
+        return read(self.client, len(message))
+
+
+def read(end: socket.socket, n_bytes: int) -> bytes:
+    arrived = b""
+    while len(arrived) < n_bytes and (piece := end.recv(n_bytes - len(arrived))):
+        arrived += piece
+    return arrived
+
+
+@pytest.fixture
+def line() -> Iterator[Line]:
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        listener.settimeout(DEADLINE_S)
+        proxy = Proxy(listener.getsockname()[1], seed=0)
+        stack.callback(proxy.close)
+        host, _, port = proxy.address.rpartition(":")
+        client = stack.enter_context(socket.create_connection((host, int(port)), DEADLINE_S))
+        server = stack.enter_context(listener.accept()[0])
+        server.settimeout(DEADLINE_S)
+        line = Line(proxy, client, server)
+        assert line.up(b"hello") == b"hello"
+        assert line.down(b"welcome") == b"welcome"
+        yield line
+
+
+def test_a_cut_resets_both_ends(line: Line):
+    assert line.proxy.inject("cut", 0.0, 0.0)
+    for end in (line.client, line.server):
+        with pytest.raises(ConnectionResetError):
+            end.recv(1)
+    assert not line.proxy.inject("cut", 0.0, 0.0), "there is nothing left to cut"
+
+
+def test_a_half_close_ends_one_direction(line: Line):
+    line.proxy.inject("half_close", 0.0, 0.0)
+    assert line.server.recv(1) == b""
+    assert line.down(b"still there") == b"still there"
+
+
+def test_a_stall_loses_nothing(line: Line):
+    line.proxy.inject("stall", 0.0, 0.0)
+    line.client.sendall(MESSAGE)
+    line.server.settimeout(0.3)
+    with pytest.raises(TimeoutError):
+        line.server.recv(1)
+    line.proxy.heal()
+    line.server.settimeout(DEADLINE_S)
+    assert read(line.server, len(MESSAGE)) == MESSAGE
+
+
+def test_a_delay_loses_nothing(line: Line):
+    line.proxy.inject("delay", 0.05, 0.0)
+    assert line.up(MESSAGE) == MESSAGE
+    line.proxy.heal()
+    assert line.down(MESSAGE) == MESSAGE
+
+
+def test_a_black_hole_tells_nobody(line: Line):
+    line.proxy.inject("black_hole", 0.0, 0.0)
+    line.client.sendall(b"lost")
+    line.server.settimeout(0.3)
+    with pytest.raises(TimeoutError):
+        line.server.recv(1)
+
+
+@pytest.mark.parametrize("fault", ["flip", "garble"])
+def test_a_flip_changes_one_bit_once(line: Line, fault: str):
+    assert not line.proxy.inject(fault, 0.0, 0.0), "nothing has been sent that it could hit"
+    arrived = line.up(MESSAGE)
+    changed = int.from_bytes(arrived, "big") ^ int.from_bytes(MESSAGE, "big")
+    assert changed.bit_count() == 1
+    if fault == "flip":
+        assert arrived[: len(MESSAGE) // 2] == MESSAGE[: len(MESSAGE) // 2]
+    assert line.up(MESSAGE) == MESSAGE
+    assert line.down(MESSAGE) == MESSAGE
+
+
+@pytest.mark.parametrize("which", ["client", "server"])
+def test_the_end_of_one_side_reaches_the_other(line: Line, which: str):
+    ending, other = (line.client, line.server) if which == "client" else (line.server, line.client)
+    ending.close()
+    assert other.recv(1) == b""
+    other.close()
+    wait_until(lambda: not line.proxy.inject("delay", 0.0, 0.0), "the proxy to notice")
