@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
@@ -18,6 +17,7 @@ from actor.recording import EpisodeTracker, RolloutColumns
 from actor.statistics.environment import events_in
 from actor.statistics.firing import listen_to
 from actor.vector.base import LockstepVectorEnv
+from actor.worker_arguments import action_bounds, checked_seeds
 from services.errors import ActorFailedError, ConfigurationError
 from services.rollouts import Rollout, SubstepColumns
 from services.spaces import FLAT_SUBSTEP, flatten_observation, space_leaves
@@ -82,7 +82,7 @@ class RolloutWorker:
         self._mask = action_mask_of(self._spaces)
         self._has_reset_rows = _autoreset_mode(vector_env) is AutoresetMode.NEXT_STEP
         self._env_seeds, self._reset_seed = _seeds(env_seed, vector_env)
-        self._bounds = _bounds(self._spaces.action)
+        self._bounds = action_bounds(self._spaces.action)
         self._episodes = EpisodeTracker(vector_env.num_envs, has_reset_rows=self._has_reset_rows)
         # The observation the next rollout starts from, [B, ...] for every leaf; None before the first.
         self._observation: dict[str, NDArray[Any]] | None = None
@@ -226,13 +226,6 @@ def _autoreset_mode(vector_env: VectorEnv) -> AutoresetMode:
     return mode
 
 
-def _bounds(action_space: object) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """What actions are clipped to on their way into the environment, and only there."""
-    if isinstance(action_space, Box) and (action_space.bounded_below.any() or action_space.bounded_above.any()):
-        return action_space.low, action_space.high
-    return None
-
-
 def _seeds(env_seed: int | Sequence[int], vector_env: VectorEnv) -> tuple[tuple[int, ...], int | list[int]]:
     """The seed of each environment, and what `reset` is called with.
 
@@ -241,16 +234,9 @@ def _seeds(env_seed: int | Sequence[int], vector_env: VectorEnv) -> tuple[tuple[
     """
     n_envs = vector_env.num_envs
     one_for_each = isinstance(vector_env.unwrapped, SyncVectorEnv | AsyncVectorEnv | LockstepVectorEnv)
-    given = [env_seed] if isinstance(env_seed, int | np.integer) else list(env_seed)
-    if not isinstance(env_seed, int | np.integer) and len(given) != n_envs:
-        raise ConfigurationError(
-            f"env_seed has {len(given)} seeds; expected {n_envs}, one for each environment; give as many, or one number"
-        )
-    if any(seed < 0 for seed in given):
-        raise ConfigurationError(f"env_seed is {env_seed}; expected seeds of at least 0; give another")
+    given = checked_seeds(env_seed, n_envs)
     if one_for_each and not isinstance(env_seed, int | np.integer):
-        seeds = [int(seed) for seed in given]
-        return tuple(seeds), seeds
-    derived = np.random.SeedSequence([int(seed) for seed in given]).generate_state(n_envs if one_for_each else 1)
+        return tuple(given), given
+    derived = np.random.SeedSequence(given).generate_state(n_envs if one_for_each else 1)
     seeds = [int(seed) for seed in derived]
     return (tuple(seeds), seeds) if one_for_each else (tuple(seeds * n_envs), seeds[0])

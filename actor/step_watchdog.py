@@ -12,6 +12,8 @@ from services.errors import ConfigurationError
 
 # How often it looks, and, for short limits, in which part of them.
 _LOOK_S = 1.0
+# How long its thread may take to end.
+_JOIN_S = 10.0
 _LOOKS_A_LIMIT = 4
 
 
@@ -53,7 +55,7 @@ class StepWatchdog:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         self._closed.set()
-        self._thread.join()
+        self._thread.join(_JOIN_S)
 
     def beat(self) -> None:
         """Says that a step begins."""

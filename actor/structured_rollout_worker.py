@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from actor.environments.structured import ActorId, Turn
@@ -13,6 +12,7 @@ from actor.policies.policy import Policy
 from actor.statistics.firing import listen_to
 from actor.substep_recorder import Rows, SubstepRecorder, index_array
 from actor.vector.structured import StructuredVectorEnv
+from actor.worker_arguments import action_bounds, checked_seeds
 from services.errors import ConfigurationError
 from services.rollouts import Rollout
 
@@ -74,7 +74,7 @@ class StructuredRolloutWorker:
         self._n_steps = n_rollout_steps
         spaces = vector_env.spaces
         self._n_agents = {key: substep.n_agents for key, substep in spaces.items()}
-        self._bounds = {key: _bounds(substep.action) for key, substep in spaces.items()}
+        self._bounds = {key: action_bounds(substep.action) for key, substep in spaces.items()}
         self._recorders = {
             key: SubstepRecorder(substep, n_rollout_steps, vector_env.num_envs * substep.n_agents)
             for key, substep in spaces.items()
@@ -224,21 +224,8 @@ class StructuredRolloutWorker:
             self._sequence += 1
 
 
-def _bounds(action_space: object) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """What actions are clipped to on their way into the environment, and only there."""
-    if isinstance(action_space, Box) and (action_space.bounded_below.any() or action_space.bounded_above.any()):
-        return action_space.low, action_space.high
-    return None
-
-
 def _seeds(env_seed: int | Sequence[int], n_envs: int) -> tuple[int, ...]:
-    given = [env_seed] if isinstance(env_seed, int | np.integer) else list(env_seed)
-    if not isinstance(env_seed, int | np.integer) and len(given) != n_envs:
-        raise ConfigurationError(
-            f"env_seed has {len(given)} seeds; expected {n_envs}, one for each environment; give as many, or one number"
-        )
-    if any(seed < 0 for seed in given):
-        raise ConfigurationError(f"env_seed is {env_seed}; expected seeds of at least 0; give another")
+    given = checked_seeds(env_seed, n_envs)
     if not isinstance(env_seed, int | np.integer):
-        return tuple(int(seed) for seed in given)
-    return tuple(int(seed) for seed in np.random.SeedSequence(int(given[0])).generate_state(n_envs))
+        return tuple(given)
+    return tuple(int(seed) for seed in np.random.SeedSequence(given[0]).generate_state(n_envs))

@@ -15,6 +15,8 @@ logger = logging.getLogger(__name__)
 NOTICE_S = 10.0
 STACKS_S = 60.0
 _LOOK_S = 1.0
+# How long its thread may take to end.
+_JOIN_S = 10.0
 
 
 class StallWatchdog:
@@ -55,7 +57,7 @@ class StallWatchdog:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         self._closed.set()
-        self._thread.join()
+        self._thread.join(_JOIN_S)
 
     def _watch(self) -> None:
         last, since = self._progress(), time.monotonic()

@@ -165,4 +165,4 @@ def _is_binary(leaf: Space[Any]) -> bool:
     if isinstance(leaf, MultiBinary):
         return True
     is_integer = isinstance(leaf, Box) and leaf.dtype is not None and leaf.dtype.kind in "biu"
-    return is_integer and bool((leaf.low >= 0).all() and (leaf.high <= 1).all())  # type: ignore[attr-defined]
+    return is_integer and bool((leaf.low >= 0).all() and (leaf.high <= 1).all())  # type: ignore[attr-defined]  # a Box

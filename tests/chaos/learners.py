@@ -2,6 +2,7 @@
 
 import random
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol, Self
 
@@ -47,7 +48,7 @@ class ChaosLearner(Protocol):
         """Where it listens, on 127.0.0.1."""
 
 
-class _Served:
+class _Served(ABC):
     """What both have in common: actors that dial in, and a thread that does what a trainer does."""
 
     def __init__(self, seed: int) -> None:
@@ -101,8 +102,9 @@ class _Served:
             self.failure = error
             raise
 
+    @abstractmethod
     def _take_all(self) -> None:
-        raise NotImplementedError
+        """Takes what has come."""
 
 
 class QueueLearner(_Served):

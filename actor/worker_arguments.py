@@ -1,0 +1,34 @@
+"""What both kinds of rollout workers make of their arguments."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box
+from numpy.typing import NDArray
+
+from services.errors import ConfigurationError
+
+
+def action_bounds(action_space: object) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    """What actions are clipped to on their way into the environment, and only there."""
+    if isinstance(action_space, Box) and (action_space.bounded_below.any() or action_space.bounded_above.any()):
+        return action_space.low, action_space.high
+    return None
+
+
+def checked_seeds(env_seed: int | Sequence[int], n_envs: int) -> list[int]:
+    """The seeds that were given: one, from which those of the environments derive, or one for each.
+
+    Raises:
+        ConfigurationError: Another number of them, or one below 0.
+    """
+    is_one = isinstance(env_seed, int | np.integer)
+    given = [env_seed] if isinstance(env_seed, int | np.integer) else list(env_seed)
+    if not is_one and len(given) != n_envs:
+        raise ConfigurationError(
+            f"env_seed has {len(given)} seeds; expected {n_envs}, one for each environment; give as many, or one number"
+        )
+    if any(seed < 0 for seed in given):
+        raise ConfigurationError(f"env_seed is {env_seed}; expected seeds of at least 0; give another")
+    return [int(seed) for seed in given]
