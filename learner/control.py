@@ -2,8 +2,9 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 from learner.actors.base import DistributedActors
 from learner.actors.served import ServedDistributedActors
@@ -18,6 +19,9 @@ _UPDATE_TIMEOUT_S = 55.0
 
 # How often a paused trainer looks whether it is to stop.
 _PAUSE_LOOK_S = 0.25
+
+# Given the operator's turn, it writes a checkpoint and returns its folder and policy version.
+SaveCheckpoint: TypeAlias = Callable[[Callable[[], AbstractContextManager[None]]], tuple[Path, int]]
 
 
 class TrainingControl:
@@ -41,19 +45,18 @@ class TrainingControl:
         self._experience: ExperienceSource | None = None
         self._actors: DistributedActors | None = None
         self._progress: TrainingProgress | None = None
-        self._save: Callable[[], tuple[Path, int]] | None = None
+        self._save: SaveCheckpoint | None = None
         # a plain flag, so that a signal handler may set it
         self._stop_requested = False
 
-    def attach(
-        self, experience: ExperienceSource, progress: TrainingProgress, save: Callable[[], tuple[Path, int]] | None
-    ) -> None:
+    def attach(self, experience: ExperienceSource, progress: TrainingProgress, save: SaveCheckpoint | None) -> None:
         """Says what is steered. Called once, before training starts.
 
         Args:
             experience: Where batches come from, and who acts for it.
             progress: How far training is.
-            save: Writes a checkpoint and returns its folder and policy version; None: there is nowhere to.
+            save: Begins a checkpoint inside what it is given, inside which no update runs, and writes it after that;
+                returns its folder and policy version. None: there is nowhere to.
         """
         self._experience, self._progress, self._save = experience, progress, save
         self._actors = experience.actors
@@ -118,18 +121,17 @@ class TrainingControl:
             self._changed.notify_all()
 
     def save_checkpoint(self) -> tuple[str, int]:
-        """Writes a checkpoint between two updates; returns its folder and policy version.
+        """Writes a checkpoint of a moment between two updates, beside training; returns its folder and policy version.
 
         Raises:
             RefusedError: The run keeps no directory.
-            NotReadyError: The running update takes too long, or training has not started.
+            NotReadyError: The running update or the checkpoint takes too long, or training has not started.
         """
         if self._save is None:
             if self._actors is None:
                 raise NotReadyError("training has not started; try again with backoff")
             raise RefusedError("this run keeps no directory: start it with --run-dir to have checkpoints")
-        with self._between_updates():
-            path, version = self._save()
+        path, version = self._save(self._between_updates)
         return str(path), version
 
     def request_stop(self) -> None:

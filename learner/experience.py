@@ -1,6 +1,7 @@
 """Where a trainer's batches come from: the seam between on-policy and off-policy learning."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -38,17 +39,22 @@ class Experience:
 class SaveExperience(Protocol):
     """Writes what a batch depends on."""
 
-    def __call__(self, directory: Path, previous: Path | None) -> None:
+    def __call__(self, directory: Path, previous: Path | None, rest: Callable[[], None]) -> Mapping[Path, str]:
         """Writes it.
 
         Args:
             directory: Of a checkpoint.
             previous: An earlier checkpoint of this very run, whose files may be linked; None: there is none.
+            rest: Called after each piece; may take its time.
+
+        Returns:
+            xxh3-128 of files whose digest came about while they were written.
         """
 
 
-def _save_nothing(directory: Path, previous: Path | None) -> None:
-    del directory, previous
+def _save_nothing(directory: Path, previous: Path | None, rest: Callable[[], None]) -> Mapping[Path, str]:
+    del directory, previous, rest
+    return {}
 
 
 class ExperienceSource(ABC):

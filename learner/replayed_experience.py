@@ -3,6 +3,7 @@
 import math
 import time
 from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -101,9 +102,12 @@ class ReplayedExperience(ExperienceSource):
         """Takes note of the buffers, each with its limiter, its priorities and its generators."""
         snapshots = [buffer.saved.begin() for buffer in self.buffers.values()]
 
-        def save(directory: Path, previous: Path | None) -> None:
+        def save(directory: Path, previous: Path | None, rest: Callable[[], None]) -> Mapping[Path, str]:
+            digests: dict[Path, str] = {}
             for i, snapshot in enumerate(snapshots):
-                snapshot.write(_path(directory, i), None if previous is None else _path(previous, i))
+                before = None if previous is None else _path(previous, i)
+                digests |= snapshot.write(_path(directory, i), before, rest=rest)
+            return digests
 
         return save
 

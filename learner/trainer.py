@@ -5,7 +5,9 @@ import functools
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +22,19 @@ from learner.experience import ExperienceSource
 from learner.progress import TrainingProgress
 from learner.run_directory import PolicyName, RunDirectory, SavedPolicy
 from learner.training_events import TrainingEvents
+from learner.wait_log import WaitLog
 from learner.writers import MetricsWriter, write_all
-from services.errors import CollectInterruptedError
+from services.errors import CollectInterruptedError, NotReadyError
 from services.status import Phase
 
 logger = logging.getLogger(__name__)
 
 # The best policy is written at most this often: early in training every episode is a record.
 _BEST_POLICY_INTERVAL_S = 2.0
+# How long the trainer waits for the checkpoint before, when the number of updates asks for the next; and an operator.
+_DUE_TIMEOUT_S = 60.0
+# How long the end of training waits for a checkpoint: a replay buffer of 60 GB at 100 MB/s.
+_WRITE_TIMEOUT_S = 600.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +123,7 @@ class Trainer:
             store.tidy()
             self._checkpoints = TrainingCheckpoints(store, algorithm, experience, self._progress)
         self._events = self._actors.get_epoch_stats_aggregator().events(TrainingEvents)
+        self._left_out = WaitLog()
         self._next_log = self._next_best = 0.0
         self._next_checkpoint = time.monotonic() + schedule.checkpoint_interval_s
         control.attach(experience, self._progress, self._save_for_operator if run is not None else None)
@@ -166,13 +174,12 @@ class Trainer:
         finally:
             control.enter(Phase.STOPPING)
             if self._checkpoints is not None:
-                self._checkpoints.finish()
+                self._checkpoints.finish(_WRITE_TIMEOUT_S, self._actors.waiting)
             self._save_policy("last")
             self._save_policy_if_best()
         # Between two checkpoints that the number of updates asks for, another one would change what follows.
         if self._checkpoints is not None and (schedule.checkpoint_interval_updates is None or self._has_ended):
-            self._save_checkpoint()
-            self._checkpoints.wait()
+            self._save_last_checkpoint()
         control.enter(Phase.FINISHED)
         return self._summary()
 
@@ -196,7 +203,7 @@ class Trainer:
         if now >= self._next_best:
             self._next_best = now + _BEST_POLICY_INTERVAL_S
             self._save_policy_if_best()
-        if self._checkpoints is not None and self._checkpoint_is_due(now):
+        if self._run is not None and self._checkpoint_is_due(now):
             self._next_checkpoint = now + self._schedule.checkpoint_interval_s
             self._save_checkpoint()
             if self._schedule.checkpoint_interval_updates is not None:
@@ -207,8 +214,7 @@ class Trainer:
         every = self._schedule.checkpoint_interval_updates
         if every is not None:
             return self._algorithm.n_updates % every == 0
-        # one that is due while the one before is still being written waits for it
-        return now >= self._next_checkpoint and self._checkpoints is not None and not self._checkpoints.is_writing
+        return now >= self._next_checkpoint
 
     def _write_metrics(self, metrics: Metrics) -> None:
         now = self._progress.snapshot()
@@ -263,18 +269,42 @@ class Trainer:
             self._save_policy("best")
 
     def _save_checkpoint(self) -> None:
-        self._recorded_statistics = self._actors.get_epoch_stats_aggregator().state()
-        self._begin_checkpoint()
-
-    def _save_for_operator(self) -> tuple[Path, int]:
-        self._begin_checkpoint()
-        assert self._checkpoints is not None, "it has begun one"
-        return self._checkpoints.wait(), self._actors.policy_version
-
-    def _begin_checkpoint(self) -> None:
+        """Begins the one that is due; left out while the one before is still being written."""
         assert self._checkpoints is not None, "a run without a directory has no checkpoints"
+        if self._schedule.checkpoint_interval_updates is not None:
+            self._checkpoints.finish(_DUE_TIMEOUT_S, self._actors.waiting)
+        self._recorded_statistics = self._actors.get_epoch_stats_aggregator().state()
+        if self._begin_checkpoint() is None:
+            what, seconds = self._checkpoints.describe()
+            self._left_out.note(f"{what}; the one that is due is left out", seconds)
+
+    def _save_last_checkpoint(self) -> None:
+        assert self._checkpoints is not None, "likewise"
+        self._recorded_statistics = self._actors.get_epoch_stats_aggregator().state()
+        self._checkpoints.wait(self._begin_or_refuse(), _WRITE_TIMEOUT_S)
+
+    def _save_for_operator(self, between_updates: Callable[[], AbstractContextManager[None]]) -> tuple[Path, int]:
+        assert self._checkpoints is not None, "likewise"
+        self._checkpoints.finish(_DUE_TIMEOUT_S)
+        with between_updates():
+            written, version = self._begin_or_refuse(), self._actors.policy_version
+        return self._checkpoints.wait(written, _WRITE_TIMEOUT_S), version
+
+    def _begin_or_refuse(self) -> "Future[Path]":
+        assert self._checkpoints is not None, "likewise"
+        written = self._begin_checkpoint()
+        if written is None:
+            what, seconds = self._checkpoints.describe()
+            raise NotReadyError(
+                f"no checkpoint can be begun: waiting {seconds:.0f} s for {what}; expected that to be there by now; "
+                "look whether the disk hangs, and ask again"
+            )
+        return written
+
+    def _begin_checkpoint(self) -> "Future[Path] | None":
+        assert self._checkpoints is not None, "likewise"
         assert self._run is not None, "likewise"
-        self._checkpoints.begin(
+        return self._checkpoints.begin(
             best_return=self._best_return,
             statistics=self._recorded_statistics,
             has_ended=self._has_ended,

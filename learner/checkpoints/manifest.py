@@ -1,8 +1,10 @@
 """The manifest of a checkpoint: what it is, and the digest of every file in it."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import xxhash
@@ -12,7 +14,7 @@ from services.errors import ConfigurationError
 MANIFEST_FILE: Final = "manifest"
 
 # What this program writes and reads. Another number: another layout of files.
-FORMAT: Final = 1
+FORMAT: Final = 2
 
 _MAGIC: Final = "rollcast-checkpoint"
 _READ_BYTES: Final = 1 << 20
@@ -39,7 +41,13 @@ class CheckpointInfo:
     software_version: str
 
 
-def write_manifest(directory: Path, info: CheckpointInfo, *, previous: Path | None = None) -> None:
+def write_manifest(
+    directory: Path,
+    info: CheckpointInfo,
+    *,
+    previous: Path | None = None,
+    digests: Mapping[Path, str] = MappingProxyType({}),
+) -> None:
     """Writes the manifest of a directory whose other files are complete.
 
     The file is a line `rollcast-checkpoint FORMAT DIGEST`, and JSON, whose xxh3-128 the digest is.
@@ -48,13 +56,14 @@ def write_manifest(directory: Path, info: CheckpointInfo, *, previous: Path | No
         directory: The checkpoint.
         info: What it is of.
         previous: A checkpoint some of whose files are linked here, and have its digests; None: there is none.
+        digests: xxh3-128 of files in it that need not be read again.
     """
     known = {} if previous is None else _read(previous)[1]
     files = {}
     for path in sorted(path for path in directory.rglob("*") if path.is_file()):
         name = str(path.relative_to(directory))
         linked = previous is not None and name in known and (previous / name).samefile(path)
-        n_bytes, digest = known[name] if linked else (path.stat().st_size, _digest(path))
+        n_bytes, digest = known[name] if linked else (path.stat().st_size, digests.get(path) or _digest(path))
         files[name] = {"bytes": n_bytes, "xxh3_128": digest}
     content = json.dumps({**asdict(info), "files": files}, indent=2) + "\n"
     head = f"{_MAGIC} {FORMAT} {xxhash.xxh3_128_hexdigest(content.encode())}\n"

@@ -3,7 +3,9 @@
 import logging
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from learner.checkpoints.manifest import CheckpointInfo, read_info, verify, write_manifest
 from services.errors import ConfigurationError
@@ -70,13 +72,21 @@ class CheckpointStore:
         staged.mkdir()
         return staged
 
-    def commit(self, staged: Path, info: CheckpointInfo, *, previous: Path | None = None) -> Path:
+    def commit(
+        self,
+        staged: Path,
+        info: CheckpointInfo,
+        *,
+        previous: Path | None = None,
+        digests: Mapping[Path, str] = MappingProxyType({}),
+    ) -> Path:
         """Makes a checkpoint of staged files, in place of one of as many updates; removes those not to be kept.
 
         Args:
             staged: What `stage` made; gone afterwards, whatever happens.
             info: What it is of.
             previous: A checkpoint some of whose files are linked there; None: there is none.
+            digests: xxh3-128 of staged files that need not be read again.
 
         Returns:
             Where it is.
@@ -87,7 +97,7 @@ class CheckpointStore:
         final = self._path / f"{info.n_updates:08d}"
         replaced = self._path / f".{final.name}.replaced"
         try:
-            write_manifest(staged, info, previous=previous)
+            write_manifest(staged, info, previous=previous, digests=digests)
             for path in (*staged.rglob("*"), staged):
                 _fsync(path)
             if final.exists():

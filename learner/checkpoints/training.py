@@ -5,21 +5,31 @@ import logging
 import math
 import shutil
 import threading
+import time
 from collections.abc import Callable, Mapping
+from concurrent import futures
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final
 
 from learner.algorithms.algorithm import Algorithm
 from learner.checkpoints.manifest import CheckpointInfo
+from learner.checkpoints.pace import Pace
 from learner.checkpoints.store import CheckpointStore
 from learner.experience import ExperienceSource, SaveExperience
 from learner.progress import TrainingProgress
-from services.errors import RollcastError
+from learner.waiting import WaitMonitor
+from services.errors import NotReadyError, RollcastError
 from services.version import software_version
 
 logger = logging.getLogger(__name__)
 
 _STATE_FILE: Final = "training.json"
+_THREAD: Final = "rollcast-checkpoint"
+# Of the time in which one is being written, unless somebody waits for it: what the trainer loses is a part of that.
+SHARE: Final = 0.1
+# How often whoever waits says so.
+_LOOK_S: Final = 1.0
 
 
 class TrainingCheckpoints:
@@ -48,17 +58,23 @@ class TrainingCheckpoints:
         self._algorithm = algorithm
         self._experience = experience
         self._progress = progress
-        self._lock = threading.Lock()  # guards the three below: the trainer begins, and operators do
-        self._thread: threading.Thread | None = None
-        self._error: Exception | None = None
+        self._lock = threading.Lock()  # guards the four below: the trainer begins, and operators do
+        self._written: Future[Path] | None = None
+        self._pace = Pace(SHARE)
+        self._what = ""
+        self._began_at = 0.0
         # The last one that this process wrote or read: its files serve the next.
         self._previous: Path | None = None
 
     @property
     def is_writing(self) -> bool:
         """Whether the last one that was begun is not there yet."""
-        thread = self._thread
-        return thread is not None and thread.is_alive()
+        written = self._written
+        return written is not None and not written.done()
+
+    def describe(self) -> tuple[str, float]:
+        """Says which one is being written, and for how many seconds, for people; any thread may ask."""
+        return f"{self._what} to be written by the thread {_THREAD}", time.monotonic() - self._began_at
 
     def begin(
         self,
@@ -67,10 +83,8 @@ class TrainingCheckpoints:
         statistics: list[dict[str, Any]],
         has_ended: bool,
         then: Callable[[], None] = lambda: None,
-    ) -> None:
+    ) -> "Future[Path] | None":
         """Takes note of everything, while no update runs; a thread writes it beside training.
-
-        Waits until the checkpoint before is written. One that cannot be written is logged, and raised by `wait`.
 
         Args:
             best_return: The highest mean return so far; -inf: there was none.
@@ -78,14 +92,17 @@ class TrainingCheckpoints:
             has_ended: Whether training has reached its end.
             then: Called in that thread when it is written.
 
+        Returns:
+            For `wait`; one that cannot be written is logged besides. None: the one before is still being written, and
+            nothing has been done.
+
         Raises:
             RollcastError: If training diverged.
             OSError: If nothing can be written; the one before is there.
         """
         with self._lock:
-            if self._thread is not None:
-                self._thread.join()
-            self._error = None
+            if self.is_writing:
+                return None
             state = {
                 "progress": self._progress.state(),
                 "actors": self._experience.actors.state(),
@@ -110,45 +127,81 @@ class TrainingCheckpoints:
             except BaseException:
                 shutil.rmtree(staged)
                 raise
-            self._thread = threading.Thread(
-                target=self._write, args=(staged, info, save_experience, then), name="rollcast-checkpoint"
-            )
-            self._thread.start()
+            written: Future[Path] = Future()
+            self._pace = Pace(SHARE)
+            arguments = (staged, info, save_experience, then, written, self._pace)
+            # a daemon: on a disk that hangs, the process ends all the same, and the one before is there
+            thread = threading.Thread(target=self._write, args=arguments, name=_THREAD, daemon=True)
+            self._written, self._began_at = written, time.monotonic()
+            self._what = f"the checkpoint after {info.n_updates} updates"
+            thread.start()
+            return written
 
-    def finish(self) -> None:
-        """Waits until nothing is being written, whether it could be written or not."""
-        with self._lock:
-            if self._thread is not None:
-                self._thread.join()
+    def finish(self, timeout_s: float, waiting: WaitMonitor | None = None) -> bool:
+        """Waits until nothing is being written, whether it could be written or not; until then it does not rest.
 
-    def wait(self) -> Path:
-        """Waits until the last one that was begun is written; returns where it is.
+        Args:
+            timeout_s: How long, in seconds, at most.
+            waiting: Of the thread that waits; told for what.
+
+        Returns:
+            Whether that is so now.
+        """
+        written, deadline = self._written, time.monotonic() + timeout_s
+        if written is None or written.done():
+            return True
+        self._pace.hurry()
+        if waiting is None:
+            return not futures.wait([written], timeout_s).not_done
+        with waiting.waiting_for(self.describe()[0]):
+            while (left := deadline - time.monotonic()) > 0 and not written.done():
+                futures.wait([written], min(left, _LOOK_S))
+                waiting.explain(self.describe()[0])
+        return written.done()
+
+    def wait(self, written: "Future[Path]", timeout_s: float) -> Path:
+        """Waits until one is written, which does not rest until then; returns where it is.
+
+        Args:
+            written: From `begin`.
+            timeout_s: How long, in seconds, at most.
 
         Raises:
             OSError: If it cannot be written; the one before is there.
-            NotReadyError: If a replay buffer changed faster than it could be read; likewise.
+            NotReadyError: If it is not written by then.
         """
-        with self._lock:
-            assert self._thread is not None, "begin() comes first"
-            self._thread.join()
-            if self._error is not None:
-                raise self._error
-            assert self._previous is not None, "it has been written"
-            return self._previous
+        self._pace.hurry()
+        if futures.wait([written], timeout_s).not_done:
+            what, seconds = self.describe()
+            raise NotReadyError(
+                f"waited {seconds:.0f} s for {what}; expected an end within {timeout_s:g} s; look whether the disk "
+                "hangs, or is too slow for the replay buffer; the checkpoint before is there"
+            )
+        return written.result()
 
     def _write(
-        self, staged: Path, info: CheckpointInfo, save_experience: SaveExperience, then: Callable[[], None]
+        self,
+        staged: Path,
+        info: CheckpointInfo,
+        save_experience: SaveExperience,
+        then: Callable[[], None],
+        written: "Future[Path]",
+        pace: Pace,
     ) -> None:
         """Thread: writes what takes long, and makes it a checkpoint."""
         try:
-            save_experience(staged, self._previous)
-            self._previous = self._store.commit(staged, info, previous=self._previous)
+            digests = save_experience(staged, self._previous, pace.rest)
+            self._previous = self._store.commit(staged, info, previous=self._previous, digests=digests)
             then()
+            written.set_result(self._previous)
         except (OSError, RollcastError) as error:
             what = "the checkpoint after %d updates is not written: %s; the one before is kept"
             logger.error(what, info.n_updates, error)  # noqa: TRY400  # the message says it all
             shutil.rmtree(staged, ignore_errors=True)
-            self._error = error
+            written.set_exception(error)
+        except BaseException as error:
+            written.set_exception(error)
+            raise
 
     def restore(self, directory: Path) -> float:
         """Brings everything back to where it was, before training starts; later checkpoints are removed.

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -94,6 +93,9 @@ class ColumnMemory(Protocol):
     def write(self, writes: Sequence[Write]) -> None:
         """Copies values into rows, one write after the other."""
 
+    def read(self, columns: Sequence[ColumnArray], rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+        """Copies of rows, int64 `[N]`, in main memory, one a column."""
+
     def gather(
         self,
         next_columns: Sequence[ColumnArray],
@@ -121,6 +123,10 @@ class MainMemory:
         """See `ColumnMemory.write`."""
         for columns, rows, values in writes:
             write_rows(cast("Sequence[NDArray[Any]]", columns), rows, values)  # no other memory has made them
+
+    def read(self, columns: Sequence[ColumnArray], rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+        """See `ColumnMemory.read`."""
+        return [column.take(rows, 0) for column in cast("Sequence[NDArray[Any]]", columns)]
 
     def gather(
         self,
@@ -178,14 +184,6 @@ def _runs(source: NDArray[np.int64]) -> list[tuple[int, int]]:
     np.greater_equal(source, 0, out=takes[1:-1])
     edges = (takes[1:] != takes[:-1]).nonzero()[0].tolist()
     return list(zip(edges[::2], edges[1::2], strict=True))
-
-
-def write_span(column: ColumnArray, span: slice, values: NDArray[Any]) -> None:
-    """Copies values `[N, ...]` into rows of a column that follow each other, wherever the column is."""
-    if isinstance(column, Tensor):
-        column[span] = torch.from_numpy(values)
-    else:
-        column[span] = values
 
 
 def host_array(array: ColumnArray) -> NDArray[Any]:

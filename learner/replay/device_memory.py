@@ -62,6 +62,15 @@ class DeviceMemory:
                 for column in columns:
                     _indexable(column).index_copy_(0, index_sent, _indexable(next(sent)))
 
+    def read(self, columns: Sequence[ColumnArray], rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+        """See `ColumnMemory.read`. Waits for the device."""
+        with self._ordered():
+            index = torch.from_numpy(rows).to(self._device)
+            tensors = [
+                _indexable(column).index_select(0, index).view(_tensor(column).dtype).cpu() for column in columns
+            ]
+        return [tensor.numpy() for tensor in tensors]
+
     def gather(
         self,
         next_columns: Sequence[ColumnArray],

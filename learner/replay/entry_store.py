@@ -1,11 +1,11 @@
 """Where entries lie: the seam between the buffer and its column stores."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from learner.replay.lasting_rows import LastingRows
 from learner.replay.part_state import PartState
 from learner.replay.samplers import Slots
 from learner.replay.samples import ReplaySample, Room
@@ -26,7 +26,7 @@ class StoreChange(NamedTuple):
     removed: Slots
 
 
-class EntryStore(Protocol):
+class EntryStore(LastingRows, Protocol):
     """Arrays that are allocated once, and entries in them by slot. Not thread-safe; the buffer's lock guards it.
 
     Invariant: `size <= capacity`. A key names one entry for ever; its slot is used again.
@@ -35,10 +35,6 @@ class EntryStore(Protocol):
     @property
     def capacity(self) -> int:
         """Entries it holds at most."""
-
-    @property
-    def n_slots(self) -> int:
-        """Slots are in [0, n_slots)."""
 
     @property
     def n_bytes(self) -> int:
@@ -78,20 +74,8 @@ class EntryStore(Protocol):
     def clear(self) -> None:
         """Removes every entry."""
 
-    def lasting_rows(self) -> range:
-        """Rows of a ring, counted from the first that was ever written, that nobody changes until they are overwritten.
-
-        Row i is overwritten by row i + n_slots. A store in slots has none.
-        """
-
-    def read_rows(self, rows: range) -> Mapping[str, NDArray[Any]]:
-        """Copies of lasting rows."""
-
-    def write_rows(self, rows: range, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Writes back what `read_rows` has copied, as far as it is of `lasting_rows`."""
-
     def state(self) -> PartState:
-        """What a checkpoint keeps besides `lasting_rows`: every entry, its key, and who goes next."""
+        """What a checkpoint keeps besides the rows: which entries there are, their keys, and who goes next."""
 
     def load_state(self, state: PartState) -> None:
-        """Takes up what `state` of an equal store has said, in place of whatever is in."""
+        """Takes up what `state` of an equal store has said, in place of whatever is in; its rows are then written."""

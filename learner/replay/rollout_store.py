@@ -1,6 +1,8 @@
 """Whole rollouts: an entry is T steps of one environment."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +15,6 @@ from learner.replay.column_memory import (
     Write,
     host_array,
     write_rows,
-    write_span,
 )
 from learner.replay.layout import EntryLayout, StoredBytes
 from learner.replay.part_state import PartState
@@ -66,6 +67,7 @@ class RolloutStore(SlotStore):
         super().__init__(capacity, remover)
         self._layout = layout
         self.n_bytes = rollout_bytes(layout).times(capacity).total
+        self.row_bytes = rollout_bytes(layout).total
         self._burn_in = burn_in
         self._n_sampled_steps = layout.n_rollout_steps if sequence_length is None else burn_in + sequence_length
         self._discount = discount
@@ -74,6 +76,7 @@ class RolloutStore(SlotStore):
         self._columns = StepColumns(layout, memory or MainMemory(), self._n_step_rows, n_more_observations=capacity)
         self._policy_version = np.zeros(capacity, np.int64)
         # Slot to t of the episodes that ended in it, ascending, and their final observations in the columns' order.
+        # Those of an entry that was removed stay until another takes its slot, as its columns do.
         self._finals: dict[int, tuple[NDArray[np.int64], list[ColumnArray]]] = {}
 
     def n_entries(self, rollout: Rollout) -> int:
@@ -104,54 +107,63 @@ class RolloutStore(SlotStore):
         sample.keys[:] = self._keys(slots)
         return self._with_finals(sample, slots, starts)
 
-    def clear(self) -> None:
-        """Removes every entry; keys go on."""
-        super().clear()
+    def load_state(self, state: PartState) -> None:
+        """See `EntryStore.load_state`."""
+        super().load_state(state)
         self._finals.clear()
 
-    def remove(self, slots: Slots) -> None:
-        """See `EntryStore.remove`."""
-        super().remove(slots)
-        for slot in slots.tolist():
-            self._finals.pop(slot, None)
+    def read_rows(self, slots: Slots) -> Mapping[str, NDArray[Any]]:
+        """See `LastingRows.read_rows`: steps `[N, T, ...]`, last observations `[N, ...]`, final ones one by one."""
+        rows, columns = self._step_rows(slots), self._columns
+        steps = columns.read(rows) | {"flags": columns.flags.take(rows)}
+        arrays = {name: array.reshape(len(slots), -1, *array.shape[1:]) for name, array in steps.items()}
+        last = columns.memory.read(columns.observations, np.add(slots, self._first_last))
+        arrays |= {f"last{i}": array for i, array in enumerate(last)}
+        arrays["policy_version"] = self._policy_version.take(slots)
+        finals = [self._finals.get(slot) for slot in slots.tolist()]
+        arrays["n_finals"] = np.array([0 if found is None else len(found[0]) for found in finals], np.int64)
+        kept = [found for found in finals if found is not None]
+        if kept:
+            arrays["final_t"] = np.concatenate([t for t, _ in kept])
+            for i in range(len(columns.observations)):
+                arrays[f"final{i}"] = np.concatenate([host_array(observations[i]) for _, observations in kept])
+        return arrays
 
-    def _read(self, n_slots: int) -> PartState:
-        first = self._n_step_rows
-        arrays = self._columns.read([slice(0, n_slots * self._layout.n_rollout_steps)])
-        for i, column in enumerate(self._columns.observations):
-            arrays[f"last{i}"] = np.array(host_array(column[first : first + n_slots]))
-        arrays["policy_version"] = self._policy_version[:n_slots].copy()
-        arrays["flags"] = self._columns.flags[: n_slots * self._layout.n_rollout_steps].copy()
-        slots = sorted(self._finals)
-        arrays["final_slots"] = np.repeat(np.array(slots, np.int64), [len(self._finals[slot][0]) for slot in slots])
-        if slots:
-            arrays["final_t"] = np.concatenate([self._finals[slot][0] for slot in slots])
-            for i in range(len(self._columns.observations)):
-                pieces = [host_array(self._finals[slot][1][i]) for slot in slots]
-                arrays[f"final{i}"] = np.concatenate(pieces)
-        return PartState(arrays)
+    def write_rows(self, slots: Slots, arrays: Mapping[str, NDArray[Any]], wanted: NDArray[np.bool_]) -> None:
+        """See `LastingRows.write_rows`."""
+        slots, columns = slots[wanted], self._columns
+        rows = self._step_rows(slots)
+        names = ("reward", "flags", *(f"step{i}" for i in range(len(columns.steps))))
+        steps = {name: arrays[name][wanted].reshape(-1, *arrays[name].shape[2:]) for name in names}
+        columns.write(rows, steps)
+        columns.flags[rows] = steps["flags"]
+        last = [arrays[f"last{i}"][wanted] for i in range(len(columns.observations))]
+        columns.memory.write([Write(columns.observations, np.add(slots, self._first_last), last)])
+        self._policy_version[slots] = arrays["policy_version"][wanted]
+        self._write_finals(slots, arrays, wanted)
 
-    def _restore(self, n_slots: int, state: PartState) -> None:
-        first, arrays = self._n_step_rows, state.arrays
-        self._columns.write([slice(0, n_slots * self._layout.n_rollout_steps)], arrays)
-        for i, column in enumerate(self._columns.observations):
-            write_span(column, slice(first, first + n_slots), arrays[f"last{i}"])
-        self._policy_version[:n_slots] = arrays["policy_version"]
-        self._columns.flags[: n_slots * self._layout.n_rollout_steps] = arrays["flags"]
-        self._finals.clear()
-        slots, sizes = np.unique(arrays["final_slots"], return_counts=True)
-        if not len(slots):
+    def _write_finals(self, slots: Slots, arrays: Mapping[str, NDArray[Any]], wanted: NDArray[np.bool_]) -> None:
+        sizes = arrays["n_finals"][wanted]
+        if not sizes.any():
             return
-        finals = [arrays[f"final{i}"] for i in range(len(self._columns.observations))]
-        kept = self._columns.memory.keep(finals, sizes.tolist())
-        pieces = np.split(arrays["final_t"], np.cumsum(sizes)[:-1])
-        for slot, t, observations in zip(slots.tolist(), pieces, kept, strict=True):
-            self._finals[slot] = (t, observations)
+        is_wanted = np.repeat(wanted, arrays["n_finals"])
+        finals = [arrays[f"final{i}"][is_wanted] for i in range(len(self._columns.observations))]
+        has_some = sizes > 0
+        self._put_finals(slots[has_some], sizes[has_some], arrays["final_t"][is_wanted], finals)
+
+    def _step_rows(self, slots: Slots) -> NDArray[np.int64]:
+        """Rows of all steps of entries, int64 `[N * T]`."""
+        n_steps = self._layout.n_rollout_steps
+        rows: NDArray[np.int64] = (slots[:, None] * n_steps + np.arange(n_steps)).reshape(-1)
+        return rows
 
     def _prepare(self, rollout: Rollout) -> None:
         plan_rows(rollout)  # for its check that no final observation is missing
 
-    def _write(self, slots: Slots, rollout: Rollout) -> None:
+    def _overwrite(self, slots: Slots, rollout: Rollout) -> None:
+        self.guard.before_overwriting(slots, self)
+        for slot in slots.tolist():
+            self._finals.pop(slot, None)
         columns, layout = self._columns, self._layout
         rows = Blocks(self._n_step_rows, layout.n_rollout_steps, slots)
         columns.memory.write(
@@ -170,11 +182,16 @@ class RolloutStore(SlotStore):
         order = np.lexsort((t, b))
         envs, sizes = np.unique(b, return_counts=True)
         finals = [final[order] for final in final_sources(rollout, self._layout)]
+        self._put_finals(slots[envs], sizes, t[order], finals)
+
+    def _put_finals(
+        self, slots: Slots, sizes: NDArray[np.int64], t: NDArray[np.int64], finals: list[NDArray[Any]]
+    ) -> None:
+        """Keeps as many of `t` and of final observations for each slot as its size says."""
         kept = self._columns.memory.keep(finals, sizes.tolist())
-        for slot, its_t, arrays in zip(
-            slots[envs].tolist(), np.split(t[order], np.cumsum(sizes)[:-1]), kept, strict=True
-        ):
-            self._finals[slot] = (its_t, arrays)
+        pieces = np.split(t, np.cumsum(sizes)[:-1])
+        for slot, its_t, observations in zip(slots.tolist(), pieces, kept, strict=True):
+            self._finals[slot] = (its_t, observations)
 
     def _with_finals(self, sample: ReplaySample, slots: Slots, starts: NDArray[np.int64]) -> ReplaySample:
         """The sample with the final observations that lie inside it."""

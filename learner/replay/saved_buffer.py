@@ -1,38 +1,47 @@
-"""A replay buffer on disk: written beside training, and of a ring only what is new."""
+"""A replay buffer on disk: written beside training, and of its rows only what is new."""
 
 import json
+import logging
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from learner.replay.array_file import ArrayFileWriter, read_pieces
 from learner.replay.entry_store import EntryStore
 from learner.replay.part_state import Part, PartState, join
-from services.errors import NotReadyError
+from learner.replay.samplers import Slots
+from services.errors import ConfigurationError
 
-# Rows of a ring that are copied at once, under the lock, and written into one file: 64k of 50 bytes take 1 ms.
-SEGMENT_ROWS: Final = 1 << 16
+logger = logging.getLogger(__name__)
 
-_STATE: Final = "state.npz"
+# Rows that are copied at once, under the lock: 0.2 to 1 ms.
+PIECE_BYTES: Final = 1 << 20
+# A file of rows is closed when it has as many, so that what is overwritten together is removed together.
+FILE_BYTES: Final = 64 << 20
+
+_STATE: Final = "state.arrays"
 _VALUES: Final = "values.json"
+_ROWS: Final = "rows-*.arrays"
+_KEYS: Final = "keys"
 
 
 class SavedBuffer:
     """Writes the state of a replay buffer, and reads it.
 
-        state.npz, values.json    flags, priorities, draws, counters, generators; of a store in slots, its entries
-        rows-FIRST-STOP.npz       of a ring: these rows, counted from the first that was ever written
+        state.arrays, values.json    flags, priorities, draws, counters, generators, which entries there are
+        rows-NUMBER.arrays           rows of the store, each with its key; some may be there no longer
 
-    Rows of a ring do not change until they are overwritten: a file of them serves every later checkpoint that has them.
+    Rows do not change until they are overwritten: a file of them serves every later checkpoint that has them.
 
     Args:
         lock: The buffer's.
         store: Where its entries are.
-        parts: By name, what has a state, the store among them.
+        parts: By name, what has a state; the store is `store`.
     """
 
     def __init__(self, lock: threading.Condition, store: EntryStore, parts: Mapping[str, Part]) -> None:
@@ -41,25 +50,39 @@ class SavedBuffer:
         self._parts = parts
 
     def begin(self) -> "BufferSnapshot":
-        """Takes note of everything as it is now; `BufferSnapshot.write` may then take its time, in another thread."""
+        """Takes note of everything as it is now; `BufferSnapshot.write` may then take its time, in another thread.
+
+        One snapshot at a time: one that has not been written by now is given up.
+        """
         with self._lock:
             state = join({name: part.state() for name, part in self._parts.items()})
-            rows = self._store.lasting_rows()
-            snapshot = BufferSnapshot(self._lock, self._store, state, rows)
-            # the oldest are the next to be overwritten
-            snapshot.read_oldest()
-        return snapshot
+            self._store.guard.begin(self._store.has_rows())
+        return BufferSnapshot(self._lock, self._store, state)
 
     def load(self, directory: Path) -> None:
-        """Reads what an equal buffer has written, in place of whatever is in; keys go on."""
-        with np.load(directory / _STATE, allow_pickle=False) as arrays:
-            state = PartState(dict(arrays), json.loads((directory / _VALUES).read_text(encoding="utf-8")))
+        """Reads what an equal buffer has written, in place of whatever is in; keys go on.
+
+        Raises:
+            ConfigurationError: If rows are missing, or a file is none.
+        """
+        (arrays,) = read_pieces(directory / _STATE)
+        state = PartState(arrays, json.loads((directory / _VALUES).read_text(encoding="utf-8")))
         with self._lock:
             for name, part in self._parts.items():
                 part.load_state(state.part(name))
-            for path in directory.glob("rows-*.npz"):
-                with np.load(path, allow_pickle=False) as arrays:
-                    self._store.write_rows(_range_of(path), dict(arrays))
+            key_of = _key_of_slot(self._store, state)
+            for path in sorted(directory.glob(_ROWS)):
+                for piece in read_pieces(path):
+                    slots = piece[_KEYS] % len(key_of)
+                    wanted = key_of[slots] == piece[_KEYS]
+                    self._store.write_rows(slots, piece, wanted)
+                    key_of[slots[wanted]] = -1
+        n_missing = int(np.count_nonzero(key_of >= 0))
+        if n_missing:
+            raise ConfigurationError(
+                f"{directory} has {n_missing} rows of the replay buffer too few; expected all that its state names; "
+                "resume from another checkpoint"
+            )
 
 
 class BufferSnapshot:
@@ -69,57 +92,114 @@ class BufferSnapshot:
         lock: The buffer's.
         store: Where its rows are.
         state: All but those.
-        rows: Which rows there were.
     """
 
-    def __init__(self, lock: threading.Condition, store: EntryStore, state: PartState, rows: range) -> None:
+    def __init__(self, lock: threading.Condition, store: EntryStore, state: PartState) -> None:
         self._lock = lock
         self._store = store
         self._state = state
-        first = rows.start // SEGMENT_ROWS * SEGMENT_ROWS
-        self._segments = [
-            range(max(start, rows.start), min(start + SEGMENT_ROWS, rows.stop))
-            for start in range(first, rows.stop, SEGMENT_ROWS)
-        ]
-        self._oldest: dict[range, Mapping[str, NDArray[Any]]] = {}
 
-    def read_oldest(self) -> None:
-        """Copies the first rows; the buffer's lock is held since they were the first."""
-        for segment in self._segments[:2]:
-            self._oldest[segment] = self._store.read_rows(segment)
-
-    def write(self, directory: Path, previous: Path | None) -> None:
-        """Writes everything; rows that another checkpoint has are linked.
+    def write(
+        self, directory: Path, previous: Path | None, *, rest: Callable[[], None] = lambda: None
+    ) -> Mapping[Path, str]:
+        """Writes everything; files of rows that another checkpoint has are linked.
 
         Args:
             directory: A new one.
             previous: Where the buffer of an earlier checkpoint of this very run is; None: there is none.
+            rest: Called after each piece that was written; may take its time.
+
+        Returns:
+            xxh3-128 of the files that are not links, `values.json` apart.
 
         Raises:
-            NotReadyError: If rows were overwritten before it came to them: the disk stands still.
+            OSError: It cannot be written.
         """
         directory.mkdir(parents=True)
-        there = {} if previous is None else {_range_of(path): path for path in previous.glob("rows-*.npz")}
-        for segment in self._segments:
-            known = next((rows for rows in there if rows.start <= segment.start and rows.stop == segment.stop), None)
-            if known is not None:
-                os.link(there[known], directory / there[known].name)
-                continue
-            arrays = self._oldest.pop(segment, None)
-            if arrays is None:
+        try:
+            files = sorted(previous.glob(_ROWS)) if previous is not None else []
+            key_of = _key_of_slot(self._store, self._state)
+            to_write = key_of >= 0
+            for path, slots in _files_to_link(files, key_of, self._store.row_bytes):
+                os.link(path, directory / path.name)
+                to_write[slots] = False
                 with self._lock:
-                    if self._store.lasting_rows().stop - segment.start > self._store.n_slots:
-                        raise NotReadyError(
-                            f"rows {segment.start} to {segment.stop} of the replay buffer were overwritten before they "
-                            "were saved; expected a slower buffer or a faster disk; save again"
-                        )
-                    arrays = self._store.read_rows(segment)
-            np.savez(directory / f"rows-{segment.start}-{segment.stop}.npz", allow_pickle=False, **arrays)
-        np.savez(directory / _STATE, allow_pickle=False, **self._state.arrays)
+                    self._store.guard.forget(slots)
+            first_number = 1 + max((int(path.stem.removeprefix("rows-")) for path in files), default=0)
+            digests = self._write_rows(directory, key_of, to_write.nonzero()[0], first_number, rest)
+        finally:
+            with self._lock:
+                self._store.guard.end()
+        with ArrayFileWriter(directory / _STATE) as writer:
+            writer.append(self._state.arrays)
         (directory / _VALUES).write_text(json.dumps(dict(self._state.values), indent=1) + "\n", encoding="utf-8")
+        return {**digests, writer.path: writer.digest}
+
+    def _write_rows(
+        self, directory: Path, key_of: NDArray[np.int64], slots: Slots, first_number: int, rest: Callable[[], None]
+    ) -> dict[Path, str]:
+        """Writes rows in the order of their keys, into as many files as they need."""
+        digests: dict[Path, str] = {}
+        pieces = self._read_pieces(slots[key_of[slots].argsort()])
+        piece = next(pieces, None)
+        while piece is not None:
+            number = first_number + len(digests)
+            with ArrayFileWriter(directory / _ROWS.replace("*", f"{number:08d}")) as writer:
+                n_rows = 0
+                while piece is not None and n_rows * self._store.row_bytes < FILE_BYTES:
+                    its_slots, arrays = piece
+                    n_rows += len(its_slots)
+                    writer.append({_KEYS: key_of[its_slots], **arrays})
+                    rest()
+                    piece = next(pieces, None)
+            digests[writer.path] = writer.digest
+        return digests
+
+    def _read_pieces(self, slots: Slots) -> Iterator[tuple[Slots, Mapping[str, NDArray[Any]]]]:
+        """Copies rows, a few at a time; those that were overwritten meanwhile as they were."""
+        n_rows = max(1, PIECE_BYTES // self._store.row_bytes)
+        for start in range(0, len(slots), n_rows):
+            with self._lock:
+                pieces = self._store.guard.take(slots[start : start + n_rows], self._store)
+            yield from pieces
 
 
-def _range_of(path: Path) -> range:
-    """Which rows a file has."""
-    _, first, stop = path.stem.split("-")
-    return range(int(first), int(stop))
+def _key_of_slot(store: EntryStore, state: PartState) -> NDArray[np.int64]:
+    """int64 `[n_slots]`: the key of the row in each slot, by a state of the buffer; -1: there is none."""
+    key_of = np.full(store.n_slots, -1)
+    keys = store.row_keys(state.part("store"))
+    key_of[keys % store.n_slots] = keys
+    return key_of
+
+
+def _files_to_link(files: list[Path], key_of: NDArray[np.int64], row_bytes: int) -> Iterator[tuple[Path, Slots]]:
+    """Which files of rows go on serving, and the slots of their rows that are still there.
+
+    Not one most of whose rows are gone; nor a small one when there is as much to write, which it then becomes part of.
+    So a checkpoint has a number of files that grows with the logarithm of that of the checkpoints, no more than twice
+    the bytes of its rows, and a row is written again with that logarithm.
+    """
+    found: list[tuple[Path, Slots, int]] = []
+    is_there = np.zeros(len(key_of), np.bool_)
+    for path in reversed(files):
+        keys = _read_keys(path)
+        slots = keys % len(key_of)
+        slots = slots[(key_of[slots] == keys) & ~is_there[slots]]
+        is_there[slots] = True
+        found.append((path, slots, len(keys)))
+    n_to_write = int(np.count_nonzero(key_of >= 0)) - int(np.count_nonzero(is_there))
+    for path, slots, n_rows in found:
+        is_small = n_rows * row_bytes < FILE_BYTES // 2
+        if 2 * len(slots) < n_rows or (is_small and len(slots) <= n_to_write):
+            n_to_write += len(slots)
+        else:
+            yield path, slots
+
+
+def _read_keys(path: Path) -> NDArray[np.int64]:
+    """Keys of the rows in a file; none where it cannot be read, so that its rows are written again."""
+    try:
+        return np.concatenate([piece[_KEYS] for piece in read_pieces(path, frozenset({_KEYS}))])
+    except (OSError, ConfigurationError) as error:
+        logger.warning("the rows of an earlier checkpoint are written again: %s", error)
+        return np.zeros(0, np.int64)

@@ -1,13 +1,12 @@
 """Entries in slots, in any order: what the stores of whole rollouts and of lone transitions share."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from learner.replay.entry_store import NO_SLOTS, StoreChange
+from learner.replay.lasting_rows import RowGuard
 from learner.replay.part_state import PartState, join
 from learner.replay.samplers import Sampler, Slots
 from services.rollouts import Rollout
@@ -38,6 +37,7 @@ class SlotStore(ABC):
         self._free = np.arange(capacity, dtype=np.int64)[::-1].copy()
         self._n_free = capacity
         self._is_taken = np.zeros(capacity, np.bool_)
+        self.guard = RowGuard()
 
     @property
     def size(self) -> int:
@@ -64,7 +64,7 @@ class SlotStore(ABC):
         self._n_free -= n
         self._generation[slots] += 1
         self._is_taken[slots] = True
-        self._write(slots, rollout)
+        self._overwrite(slots, rollout)
         self._remover.insert(slots)
         return StoreChange(slots, removed)
 
@@ -91,17 +91,20 @@ class SlotStore(ABC):
         self._free[:] = np.arange(self.capacity)[::-1]
         self._n_free = self.capacity
 
-    def lasting_rows(self) -> range:
-        """See `EntryStore.lasting_rows`."""
-        return range(0)
+    def has_rows(self) -> NDArray[np.bool_]:
+        """See `LastingRows.has_rows`."""
+        return self._is_taken.copy()
 
-    def read_rows(self, rows: range) -> Mapping[str, NDArray[Any]]:
-        """See `EntryStore.read_rows`."""
-        raise NotImplementedError("a store in slots has no lasting rows")
-
-    def write_rows(self, rows: range, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """See `EntryStore.write_rows`."""
-        raise NotImplementedError("a store in slots has no lasting rows")
+    def row_keys(self, state: PartState) -> NDArray[np.int64]:
+        """See `LastingRows.row_keys`."""
+        slots = state.part("slots").arrays
+        is_taken = np.ones(self.capacity, np.bool_)
+        is_taken[slots["free"]] = False
+        keys = slots["generation"] * self.capacity
+        keys += np.arange(self.capacity)
+        keys = keys[is_taken]
+        keys.sort()
+        return keys
 
     def state(self) -> PartState:
         """See `EntryStore.state`."""
@@ -111,8 +114,7 @@ class SlotStore(ABC):
                 "free": self._free[: self._n_free].copy(),
             }
         )
-        parts = {"slots": bookkeeping, "remover": self._remover.state(), "columns": self._read(self._n_used())}
-        return join(parts)
+        return join({"slots": bookkeeping, "remover": self._remover.state()})
 
     def load_state(self, state: PartState) -> None:
         """See `EntryStore.load_state`."""
@@ -123,27 +125,14 @@ class SlotStore(ABC):
         self._is_taken.fill(True)
         self._is_taken[slots["free"]] = False
         self._remover.load_state(state.part("remover"))
-        self._restore(self._n_used(), state.part("columns"))
-
-    def _n_used(self) -> int:
-        """Slots that have ever had an entry: the lowest are taken first."""
-        return int(np.count_nonzero(self._generation))
 
     def _keys(self, slots: Slots) -> NDArray[np.int64]:
         return self._generation.take(slots) * self.capacity + slots
-
-    @abstractmethod
-    def _read(self, n_slots: int) -> PartState:
-        """Copies of what the first slots hold."""
-
-    @abstractmethod
-    def _restore(self, n_slots: int, state: PartState) -> None:
-        """Writes back what `_read` has copied."""
 
     @abstractmethod
     def _prepare(self, rollout: Rollout) -> None:
         """Whatever can fail, before anything has changed."""
 
     @abstractmethod
-    def _write(self, slots: Slots, rollout: Rollout) -> None:
-        """Copies the rollout's entries into their slots."""
+    def _overwrite(self, slots: Slots, rollout: Rollout) -> None:
+        """Tells the guard, and copies the rollout's entries into their slots."""

@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from learner.replay.column_memory import ColumnArray, ColumnMemory, host_array, write_span
+from learner.replay.column_memory import ColumnArray, ColumnMemory, Write
 from learner.replay.layout import EntryLayout
 from learner.replay.samples import Room
 from services.rollouts import Rollout
@@ -63,26 +63,15 @@ class StepColumns:
         self.reward = np.zeros(n_rows, np.float32)
         self.flags = np.zeros(n_rows, np.uint8)
 
-    def read(self, spans: Sequence[slice]) -> dict[str, NDArray[Any]]:
-        """Copies of rows of all columns but the flags into main memory, one span after the other.
+    def read(self, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Copies of rows, int64 `[N]`, of all columns but the flags, into main memory."""
+        arrays = {f"step{i}": array for i, array in enumerate(self.memory.read(self.steps, rows))}
+        return arrays | {"reward": self.reward.take(rows)}
 
-        Args:
-            spans: Rows, none of them among the observations behind those of the steps.
-        """
-        arrays = {f"step{i}": column for i, column in enumerate(self.steps)}
-        arrays["reward"] = self.reward
-        return {name: np.concatenate([host_array(column[span]) for span in spans]) for name, column in arrays.items()}
-
-    def write(self, spans: Sequence[slice], arrays: Mapping[str, NDArray[Any]]) -> None:
+    def write(self, rows: NDArray[np.int64], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Writes back what `read` has copied."""
-        columns: dict[str, ColumnArray] = {f"step{i}": column for i, column in enumerate(self.steps)}
-        columns["reward"] = self.reward
-        for name, column in columns.items():
-            first = 0
-            for span in spans:
-                n = span.stop - span.start
-                write_span(column, span, arrays[name][first : first + n])
-                first += n
+        self.memory.write([Write(self.steps, rows, [arrays[f"step{i}"] for i in range(len(self.steps))])])
+        self.reward[rows] = arrays["reward"]
 
     def make_room(
         self,

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from learner.replay.column_memory import ColumnMemory, MainMemory, Span, Write, write_rows
 from learner.replay.entry_store import NO_SLOTS, StoreChange
+from learner.replay.lasting_rows import RowGuard
 from learner.replay.layout import EntryLayout
 from learner.replay.n_step import fold_n_step
 from learner.replay.part_state import PartState
@@ -79,6 +80,8 @@ class TrajectoryRing:
         self.capacity = capacity
         self.n_slots = ring_rows(capacity, layout.n_rollout_steps)
         self.n_bytes = layout.step_bytes.times(self.n_slots).total
+        self.row_bytes = layout.step_bytes.total
+        self.guard = RowGuard()
         self._n_step = n_step
         self._discount = discount
         self._columns = StepColumns(layout, memory or MainMemory(), self.n_slots)
@@ -120,6 +123,8 @@ class TrajectoryRing:
         removed = self._make_way(n_rows, n_entries)
         columns = self._columns
         first = self._head % self.n_slots
+        if self.guard.is_active:
+            self.guard.before_overwriting(np.arange(first, first + n_rows) % self.n_slots, self)
         spans = self._spans(first, plan.source)
         sources = step_sources(rollout, self._layout)
         ends = (plan.ends + first) % self.n_slots
@@ -181,23 +186,28 @@ class TrajectoryRing:
             np.add(sample.keys, np.array(self._tail), sample.keys)
         return sample
 
-    def lasting_rows(self) -> range:
-        """See `EntryStore.lasting_rows`: all rows there are, but for their flags."""
-        return range(self._tail, self._head)
+    def has_rows(self) -> NDArray[np.bool_]:
+        """See `LastingRows.has_rows`."""
+        has_rows = np.zeros(self.n_slots, np.bool_)
+        for span in self._slices():
+            has_rows[span] = True
+        return has_rows
 
-    def read_rows(self, rows: range) -> Mapping[str, NDArray[Any]]:
-        """See `EntryStore.read_rows`."""
-        return self._columns.read(self._slices(rows))
+    def row_keys(self, state: PartState) -> NDArray[np.int64]:
+        """See `LastingRows.row_keys`: all rows there are."""
+        return np.arange(state.values["tail"], state.values["head"])
 
-    def write_rows(self, rows: range, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """See `EntryStore.write_rows`."""
-        n_gone = max(self._tail - rows.start, 0)
-        spans = self._slices(rows[n_gone:])
-        self._columns.write(spans, {name: array[n_gone:] for name, array in arrays.items()})
+    def read_rows(self, slots: Slots) -> Mapping[str, NDArray[Any]]:
+        """See `LastingRows.read_rows`; their flags change, and are in the state."""
+        return self._columns.read(slots)
+
+    def write_rows(self, slots: Slots, arrays: Mapping[str, NDArray[Any]], wanted: NDArray[np.bool_]) -> None:
+        """See `LastingRows.write_rows`."""
+        self._columns.write(slots[wanted], {name: array[wanted] for name, array in arrays.items()})
 
     def state(self) -> PartState:
         """See `EntryStore.state`."""
-        flags = np.concatenate([self._columns.flags[span] for span in self._slices(self.lasting_rows())])
+        flags = np.concatenate([self._columns.flags[span] for span in self._slices()])
         return PartState({"flags": flags}, {"tail": self._tail, "head": self._head, "size": self.size})
 
     def load_state(self, state: PartState) -> None:
@@ -205,16 +215,16 @@ class TrajectoryRing:
         self._tail, self._head, self.size = (state.values[name] for name in ("tail", "head", "size"))
         self._columns.flags.fill(0)
         first = 0
-        for span in self._slices(self.lasting_rows()):
+        for span in self._slices():
             n = span.stop - span.start
             self._columns.flags[span] = state.arrays["flags"][first : first + n]
             first += n
 
-    def _slices(self, rows: range) -> list[slice]:
-        """Their slots, in their order: up to the end of the ring, and from its beginning on."""
-        first = rows.start % self.n_slots
-        n_left = min(len(rows), self.n_slots - first)
-        return [slice(first, first + n_left), slice(0, len(rows) - n_left)]
+    def _slices(self) -> list[slice]:
+        """The slots of all rows, the oldest first: up to the end of the ring, and from its beginning on."""
+        first, n_rows = self.span
+        n_left = min(n_rows, self.n_slots - first)
+        return [slice(first, first + n_left), slice(0, n_rows - n_left)]
 
     def clear(self) -> None:
         """Removes every entry; keys go on."""

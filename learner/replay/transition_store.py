@@ -1,10 +1,13 @@
 """Transitions in any order, each with its own next observation."""
 
-import numpy as np
+from collections.abc import Mapping
+from typing import Any
 
-from learner.replay.column_memory import ColumnMemory, MainMemory, Write, host_array, write_span
+import numpy as np
+from numpy.typing import NDArray
+
+from learner.replay.column_memory import ColumnMemory, MainMemory, Write, host_array
 from learner.replay.layout import EntryLayout, StoredBytes
-from learner.replay.part_state import PartState
 from learner.replay.samplers import Sampler, Slots
 from learner.replay.samples import ReplaySample, Room
 from learner.replay.slot_store import SlotStore
@@ -43,6 +46,7 @@ class TransitionStore(SlotStore):
         super().__init__(capacity, remover)
         self._layout = layout
         self.n_bytes = transition_bytes(layout).times(capacity).total
+        self.row_bytes = transition_bytes(layout).total
         self._n_step = n_step
         self._discount = discount
         memory = memory or MainMemory()
@@ -75,17 +79,19 @@ class TransitionStore(SlotStore):
         sample.keys[:] = self._keys(slots)
         return sample
 
-    def _read(self, n_slots: int) -> PartState:
-        arrays = self._columns.read([slice(0, n_slots)])
-        arrays |= {f"next{i}": np.array(host_array(column[:n_slots])) for i, column in enumerate(self._next)}
-        arrays |= {"n_steps": self._n_steps[:n_slots].copy(), "flags": self._columns.flags[:n_slots].copy()}
-        return PartState(arrays)
+    def read_rows(self, slots: Slots) -> Mapping[str, NDArray[Any]]:
+        """See `LastingRows.read_rows`."""
+        arrays = self._columns.read(slots)
+        arrays |= {f"next{i}": array for i, array in enumerate(self._columns.memory.read(self._next, slots))}
+        return arrays | {"n_steps": self._n_steps.take(slots), "flags": self._columns.flags.take(slots)}
 
-    def _restore(self, n_slots: int, state: PartState) -> None:
-        self._columns.write([slice(0, n_slots)], state.arrays)
-        for i, column in enumerate(self._next):
-            write_span(column, slice(0, n_slots), state.arrays[f"next{i}"])
-        self._n_steps[:n_slots], self._columns.flags[:n_slots] = state.arrays["n_steps"], state.arrays["flags"]
+    def write_rows(self, slots: Slots, arrays: Mapping[str, NDArray[Any]], wanted: NDArray[np.bool_]) -> None:
+        """See `LastingRows.write_rows`."""
+        slots, arrays = slots[wanted], {name: array[wanted] for name, array in arrays.items()}
+        self._columns.write(slots, arrays)
+        following = [arrays[f"next{i}"] for i in range(len(self._next))]
+        self._columns.memory.write([Write(self._next, slots, following)])
+        self._n_steps[slots], self._columns.flags[slots] = arrays["n_steps"], arrays["flags"]
 
     def _make_scratch(self, n_envs: int) -> TrajectoryRing:
         capacity = 2 * n_envs * self._layout.n_rollout_steps  # room for any number of ends of episodes
@@ -97,9 +103,10 @@ class TransitionStore(SlotStore):
         self._scratch.clear()
         self._scratch.insert(rollout)
 
-    def _write(self, slots: Slots, rollout: Rollout) -> None:
+    def _overwrite(self, slots: Slots, rollout: Rollout) -> None:
         if not len(slots):
             return
+        self.guard.before_overwriting(slots, self)
         room = self._scratch.make_room(len(slots))
         sample = self._scratch.gather(self._scratch.entries(), room, self._rng)
         self._columns.memory.write(

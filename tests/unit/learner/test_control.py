@@ -76,8 +76,25 @@ def test_pausing_what_has_ended_is_refused():
 
 
 def test_checkpoints_are_written_between_updates():
-    control = attached(save=lambda: (Path("runs/x/checkpoints/00000003"), 4))
+    updated = threading.Event()
+
+    def save(between_updates):
+        with between_updates():
+            # cannot begin
+            trainer.start()
+            assert not updated.wait(0.1)
+        assert updated.wait(5), "training goes on while it is being written"
+        return Path("runs/x/checkpoints/00000003"), 4
+
+    control = attached(save)
+
+    def train() -> None:
+        with control.update_turn():
+            updated.set()
+
+    trainer = threading.Thread(target=train)
     assert control.save_checkpoint() == ("runs/x/checkpoints/00000003", 4)
+    trainer.join(5)
 
 
 def test_checkpoints_need_a_directory_and_a_start():

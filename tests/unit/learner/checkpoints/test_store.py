@@ -168,8 +168,8 @@ def test_a_damaged_one_is_warned_of(tmp_path, caplog):
 def test_another_format_is_told_from_damage(tmp_path):
     path = write(make_store(tmp_path), info(1))
     manifest = path / "manifest"
-    manifest.write_text(manifest.read_text().replace("rollcast-checkpoint 1 ", "rollcast-checkpoint 2 "))
-    with pytest.raises(ConfigurationError, match=r"has the format '2'; expected 1; resume it with the version"):
+    manifest.write_text(manifest.read_text().replace("rollcast-checkpoint 2 ", "rollcast-checkpoint 3 "))
+    with pytest.raises(ConfigurationError, match=r"has the format '3'; expected 2; resume it with the version"):
         verify(path)
 
 

@@ -1,16 +1,22 @@
 """A buffer that is made of another's state goes on as that one would have."""
 
 import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from learner.replay import saved_buffer
 from learner.replay.buffer import ReplayBuffer
 from learner.replay.column_memory import host_array
 from learner.replay.replay_settings import ReplaySettings
 from learner.replay.samples import ReplaySample
-from services.errors import NotReadyError
+from services.errors import ConfigurationError, NotReadyError
 from tests.unit.learner.replay.played_rollouts import SPACES, World, random_ends
 
 T = 4
@@ -118,51 +124,172 @@ def contents(buffer: ReplayBuffer) -> list[object]:
     return [array.take(order, axis=array.shape.index(len(order))).tolist() for array in map(host_array, arrays)]
 
 
-def test_only_what_is_new_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(saved_buffer, "SEGMENT_ROWS", 8)
-    buffer, rng = make_buffer(None, capacity=60), np.random.default_rng(3)
+STORES = [
+    {"capacity": 60},
+    {"capacity": 60, "sampler": "prioritized", "removal": "lowest_priority"},
+    {"capacity": 16, "entry": "rollouts"},
+    {"capacity": 16, "entry": "rollouts", "removal": "lowest_priority", "sampler": "prioritized"},
+    {"capacity": 16, "entry": "rollouts", "sampler": "fifo", "max_times_sampled": 2},
+]
+
+
+@pytest.fixture
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few rows in a piece, a few pieces in a file."""
+    monkeypatch.setattr(saved_buffer, "PIECE_BYTES", 128)
+    monkeypatch.setattr(saved_buffer, "FILE_BYTES", 512)
+
+
+def loaded(directory: Path, settings: dict[str, object], place: str | None = None) -> ReplayBuffer:
+    buffer = make_buffer(place, **settings)
+    buffer.saved.load(directory)
+    return buffer
+
+
+@pytest.mark.usefixtures("small_files")
+@pytest.mark.parametrize("settings", STORES)
+def test_only_what_is_new_is_written(tmp_path, settings):
+    buffer, rng = make_buffer(None, **settings), np.random.default_rng(3)
+    world = World(n_steps=T, has_reset_rows=False)
+    previous, n_linked, n_files = None, [], []
+    for i in range(24):
+        play_into(buffer, world, rng, 1)
+        directory = tmp_path / str(i)
+        digests = buffer.saved.begin().write(directory, previous)
+        files = set(directory.glob("rows-*"))
+        linked = {path for path in files if path.stat().st_nlink > 1}
+        assert digests.keys() == files - linked | {directory / "state.arrays"}
+        for path, digest in digests.items():
+            assert xxhash.xxh3_128_hexdigest(path.read_bytes()) == digest
+        n_linked.append(len(linked))
+        n_files.append(len(files))
+        previous = directory
+    assert max(n_linked) >= 2
+    assert max(n_files) <= 12, "a checkpoint each would have made more"
+    for path in tmp_path.glob("*"):
+        if path.name != "23":
+            shutil.rmtree(path)
+    assert contents(loaded(tmp_path / "23", settings)) == contents(buffer), "what was linked stays"
+
+
+class Interrupted:
+    """A lock in front of which somebody else gets in each time."""
+
+    def __init__(self, lock: threading.Condition, meanwhile: Callable[[], None]) -> None:
+        self._lock = lock
+        self._meanwhile = meanwhile
+
+    def __enter__(self) -> None:
+        self._meanwhile()
+        self._lock.__enter__()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._lock.__exit__(*exc_info)
+
+
+@pytest.mark.usefixtures("small_files")
+@pytest.mark.parametrize("settings", STORES)
+@pytest.mark.parametrize("n_before", [2, 40])
+def test_a_snapshot_is_of_its_moment_whatever_happens_meanwhile(tmp_path, settings, n_before, place):
+    buffer, rng = make_buffer(place, **settings), np.random.default_rng(3)
+    world = World(n_steps=T, has_reset_rows=False)
+    play_into(buffer, world, rng, 1)
+    buffer.saved.begin().write(tmp_path / "first", None)
+    play_into(buffer, world, rng, n_before)
+    expected = make_buffer(place, **settings)
+    buffer.saved.begin().write(tmp_path / "expected", None)
+    expected.saved.load(tmp_path / "expected")
+    snapshot = buffer.saved.begin()
+
+    def meanwhile() -> None:
+        play_into(buffer, world, rng, 1)
+        sample = buffer.sample(2)
+        buffer.update_priorities(sample.keys, rng.random(sample.keys.shape))
+
+    meanwhile()
+    snapshot._lock = Interrupted(snapshot._lock, meanwhile)
+    snapshot.write(tmp_path / "state", tmp_path / "first")
+    other = loaded(tmp_path / "state", settings, place)
+    assert contents(other) == contents(expected)
+    assert contents(buffer) != contents(expected)
+    assert not buffer._store.guard.is_active, "nothing is copied any more"
+
+
+@pytest.mark.usefixtures("small_files")
+@pytest.mark.parametrize("settings", STORES)
+def test_after_a_reset_nothing_of_before_is_there(tmp_path, settings):
+    buffer, rng = make_buffer(None, **settings), np.random.default_rng(3)
+    world = World(n_steps=T, has_reset_rows=False)
+    play_into(buffer, world, rng, 9)
+    snapshot = buffer.saved.begin()
+    before = contents(loaded_copy(buffer, tmp_path / "copy", settings))
+    snapshot = buffer.saved.begin()
+    buffer.reset()
+    snapshot.write(tmp_path / "before", None)
+    assert contents(loaded(tmp_path / "before", settings)) == before
+    buffer.saved.begin().write(tmp_path / "empty", tmp_path / "before")
+    assert loaded(tmp_path / "empty", settings).size == 0
+    assert not list((tmp_path / "empty").glob("rows-*"))
+    play_into(buffer, world, rng, 2)
+    buffer.saved.begin().write(tmp_path / "after", tmp_path / "empty")
+    assert contents(loaded(tmp_path / "after", settings)) == contents(buffer)
+
+
+def loaded_copy(buffer: ReplayBuffer, directory: Path, settings: dict[str, object]) -> ReplayBuffer:
+    buffer.saved.begin().write(directory, None)
+    return loaded(directory, settings)
+
+
+@pytest.mark.usefixtures("small_files")
+def test_rows_of_a_file_that_cannot_be_read_are_written_again(tmp_path, caplog):
+    buffer, rng = make_buffer(None), np.random.default_rng(3)
+    play_into(buffer, World(n_steps=T, has_reset_rows=False), rng, 5)
+    buffer.saved.begin().write(tmp_path / "first", None)
+    (damaged, *_) = sorted((tmp_path / "first").glob("rows-*"))
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    buffer.saved.begin().write(tmp_path / "second", tmp_path / "first")
+    assert "are written again" in caplog.text
+    assert contents(loaded(tmp_path / "second", {})) == contents(buffer)
+
+
+@pytest.mark.usefixtures("small_files")
+def test_rows_that_are_missing_are_an_error(tmp_path):
+    buffer, rng = make_buffer(None), np.random.default_rng(3)
+    play_into(buffer, World(n_steps=T, has_reset_rows=False), rng, 5)
+    buffer.saved.begin().write(tmp_path / "state", None)
+    min((tmp_path / "state").glob("rows-*")).unlink()
+    with pytest.raises(ConfigurationError, match=r"has \d+ rows of the replay buffer too few; .* another checkpoint"):
+        loaded(tmp_path / "state", {})
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    kind=st.sampled_from(STORES),
+    rounds=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2), st.booleans()), min_size=1, max_size=6),
+    seed=st.integers(0, 99),
+)
+def test_whatever_was_written_before_what_is_loaded_is_equal(tmp_path_factory, kind, rounds, seed):
+    folder = tmp_path_factory.mktemp("buffers")
+    buffer, rng = make_buffer(None, **kind), np.random.default_rng(seed)
     world = World(n_steps=T, has_reset_rows=False)
     previous = None
-    n_linked = []
-    for i in range(12):
-        play_into(buffer, world, rng, 3)
-        directory = tmp_path / str(i)
-        buffer.saved.begin().write(directory, previous)
-        files = sorted(directory.glob("rows-*"))
-        n_linked.append(sum(path.stat().st_nlink > 1 for path in files))
-        assert len(files) - n_linked[-1] <= 6, "three rollouts of two environments, 10 rows each with two ends"
-        previous = directory
-    assert max(n_linked) >= 4
-    other = make_buffer(None, capacity=60)
-    other.saved.load(tmp_path / "11")
-    assert contents(other) == contents(buffer)
-    for path in tmp_path.glob("?"):
-        shutil.rmtree(path)
-    other.saved.load(tmp_path / "11")
-    assert contents(other) == contents(buffer), "what was linked stays when the others are removed"
-
-
-def test_a_snapshot_is_of_its_moment_whatever_is_inserted_meanwhile(tmp_path, monkeypatch):
-    monkeypatch.setattr(saved_buffer, "SEGMENT_ROWS", 8)
-    buffer, rng = make_buffer(None, capacity=60), np.random.default_rng(3)
-    world = World(n_steps=T, has_reset_rows=False)
-    play_into(buffer, world, rng, 40)
-    before = contents(buffer)
-    snapshot = buffer.saved.begin()
-    play_into(buffer, world, rng, 1)
-    snapshot.write(tmp_path / "state", None)
-    other = make_buffer(None, capacity=60)
-    other.saved.load(tmp_path / "state")
-    assert contents(other) == before
-    assert contents(buffer) != before
-
-
-def test_rows_that_are_overwritten_too_early_are_no_snapshot(tmp_path, monkeypatch):
-    monkeypatch.setattr(saved_buffer, "SEGMENT_ROWS", 8)
-    buffer, rng = make_buffer(None, capacity=60), np.random.default_rng(3)
-    world = World(n_steps=T, has_reset_rows=False)
-    play_into(buffer, world, rng, 40)
-    snapshot = buffer.saved.begin()
-    play_into(buffer, world, rng, 40)
-    with pytest.raises(NotReadyError, match=r"were overwritten before they were saved; .*; save again"):
-        snapshot.write(tmp_path / "state", None)
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(saved_buffer, "PIECE_BYTES", 128)
+        patches.setattr(saved_buffer, "FILE_BYTES", 512)
+        for i, (n_before, n_meanwhile, resets) in enumerate(rounds):
+            if resets:
+                buffer.reset()
+            play_into(buffer, world, rng, n_before)
+            snapshot = buffer.saved.begin()
+            before = contents(buffer) if buffer.size else []
+            play_into(buffer, world, rng, n_meanwhile)
+            directory = folder / str(i)
+            snapshot.write(directory, previous)
+            other = make_buffer(None, **kind)
+            other.saved.load(directory)
+            assert (contents(other) if other.size else []) == before
+            if kind.get("max_times_sampled"):
+                # whoever looks has counted
+                buffer.saved.load(directory)
+            previous = directory
+    shutil.rmtree(folder)
