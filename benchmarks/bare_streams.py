@@ -14,13 +14,17 @@ import grpc
 
 from services.allocator import reuse_large_buffers
 from services.channel import MAX_MESSAGE_BYTES, make_channel
+from services.credentials import server_credentials
+from services.security import PLAIN_CLIENT, ClientSecurity, ServerTls
 
 _SERVICE = "rollcast.benchmarks.Bare"
 # As many as rollout streams have under way: one credit always, one more that the queue has reserved room for.
 WINDOW = 2
 
 
-def serve_uploads(address: Connection, received: "Synchronized[int]", n_clients: int) -> None:
+def serve_uploads(
+    address: Connection, received: "Synchronized[int]", n_clients: int, tls: ServerTls | None = None
+) -> None:
     """Process: counts the bytes of every message and acknowledges it, for ever; tells its address first."""
     reuse_large_buffers()
 
@@ -30,12 +34,12 @@ def serve_uploads(address: Connection, received: "Synchronized[int]", n_clients:
                 received.value += len(message)
             yield b"acknowledged"
 
-    server, where = _serve("Upload", grpc.stream_stream_rpc_method_handler(upload), n_clients)
+    server, where = _serve("Upload", grpc.stream_stream_rpc_method_handler(upload), n_clients, tls)
     address.send_bytes(where.encode())
     server.wait_for_termination()
 
 
-def upload(address: str, message: bytes, sending: "Synchronized[int]") -> None:
+def upload(address: str, message: bytes, sending: "Synchronized[int]", security: ClientSecurity = PLAIN_CLIENT) -> None:
     """Process: sends the same message while `sending` is set, at most `WINDOW` unacknowledged, for ever."""
     reuse_large_buffers()
     room = threading.Semaphore(WINDOW)
@@ -47,7 +51,7 @@ def upload(address: str, message: bytes, sending: "Synchronized[int]") -> None:
             elif room.acquire(timeout=0.1):
                 yield message
 
-    with make_channel(address) as channel:
+    with make_channel(address, security) as channel:
         for _ in channel.stream_stream(f"/{_SERVICE}/Upload")(messages(), wait_for_ready=True):
             room.release()
 
@@ -117,7 +121,9 @@ def download(address: str, receiving: "Synchronized[bool]", received: "Synchroni
                 time.sleep(0.001)
 
 
-def _serve(method: str, handler: "grpc.RpcMethodHandler", n_clients: int) -> tuple[grpc.Server, str]:
+def _serve(
+    method: str, handler: "grpc.RpcMethodHandler", n_clients: int, tls: ServerTls | None = None
+) -> tuple[grpc.Server, str]:
     server = grpc.server(
         ThreadPoolExecutor(n_clients + 1),
         options=(
@@ -127,6 +133,7 @@ def _serve(method: str, handler: "grpc.RpcMethodHandler", n_clients: int) -> tup
         ),
     )
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, {method: handler}),))
-    port = server.add_insecure_port("127.0.0.1:0")
+    where = "127.0.0.1:0"
+    port = server.add_insecure_port(where) if tls is None else server.add_secure_port(where, server_credentials(tls))
     server.start()
     return server, f"127.0.0.1:{port}"

@@ -1,0 +1,217 @@
+"""What checkpoints cost beside training: updates a second while they are written, pauses, bytes.
+
+    python -m benchmarks.checkpoints [--seconds 4] [--rounds 5] [--only "1M transitions"]
+
+A small network learns from a full replay buffer, one rollout inserted for each update, in one thread of torch, with
+checkpoints written one after the other, and without, in turns in one run. So the share of new rows is that of a run
+that writes as often as it can. The ratio is the median of the rounds'. `benchmarks.resume` measures the way back.
+"""
+
+import argparse
+import dataclasses
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box
+
+from benchmarks.ingest import Load, synthetic_rollout
+from benchmarks.table import print_table
+from learner.checkpoints.manifest import CheckpointInfo
+from learner.checkpoints.pace import Pace
+from learner.checkpoints.store import CheckpointStore
+from learner.checkpoints.training import SHARE
+from learner.replay.buffer import ReplayBuffer
+from learner.replay.replay_settings import ReplaySettings
+from learner.replay.saved_buffer import BufferSnapshot
+from services.spaces import FLAT_SUBSTEP
+
+N_ENVS = 4
+BATCH_SIZE = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A replay buffer."""
+
+    name: str
+    observation: Box
+    settings: ReplaySettings
+    n_steps: int = 64
+
+    @property
+    def load(self) -> Load:
+        """What is inserted."""
+        return Load(self.name, self.observation, n_steps=self.n_steps, n_envs=N_ENVS, target="")
+
+
+FOUR_FLOATS, IMAGE = Box(-10, 10, (4,), np.float32), Box(0, 255, (84, 84, 4), np.uint8)
+CASES = (
+    Case("1M transitions", FOUR_FLOATS, ReplaySettings(capacity=1_000_000)),
+    Case("1M transitions, prioritised", FOUR_FLOATS, ReplaySettings(capacity=1_000_000, sampler="prioritized")),
+    Case(
+        "1M transitions, removal by priority",
+        FOUR_FLOATS,
+        ReplaySettings(capacity=1_000_000, sampler="prioritized", removal="lowest_priority"),
+    ),
+    Case("16k rollouts of 64 steps", FOUR_FLOATS, ReplaySettings(capacity=16_000, entry="rollouts")),
+    Case("1 GB of images", IMAGE, ReplaySettings(capacity=34_000), n_steps=8),
+)
+
+
+class Training:
+    """Updates of a small network from a full buffer, and insertions, in one thread."""
+
+    def __init__(self, case: Case) -> None:
+        torch.set_num_threads(1)
+        space = {FLAT_SUBSTEP: case.load.spaces[FLAT_SUBSTEP]}
+        self.buffer = ReplayBuffer(
+            case.settings, space, n_rollout_steps=case.n_steps, batch_size=BATCH_SIZE, announce=lambda _: None
+        )
+        self._rollout = synthetic_rollout(case.load, "actor")
+        self._n_drawn = BATCH_SIZE if case.settings.entry == "transitions" else BATCH_SIZE // 8
+        while self.buffer.size < self.buffer.info().capacity * 0.9:
+            self.buffer.insert(self._rollout)
+        width = int(np.prod(case.observation.shape))
+        self._network = torch.nn.Sequential(torch.nn.Linear(width, 64), torch.nn.ReLU(), torch.nn.Linear(64, 2))
+        self._optimiser = torch.optim.Adam(self._network.parameters())
+
+    def update(self) -> tuple[float, float]:
+        """One insertion and one update; the seconds that each took."""
+        began = time.perf_counter()
+        self.buffer.insert(self._rollout)
+        inserted = time.perf_counter()
+        sample = self.buffer.sample(self._n_drawn)
+        (columns,) = sample.substeps.values()
+        observation = torch.as_tensor(columns.observation[""]).reshape(self._n_drawn, -1)[:256].float()
+        loss = self._network(observation).square().mean()
+        self._optimiser.zero_grad()
+        loss.backward()
+        self._optimiser.step()
+        return inserted - began, time.perf_counter() - inserted
+
+
+class Writer:
+    """Writes checkpoints of a buffer one after the other: taken by the trainer's thread, written by another."""
+
+    def __init__(self, buffer: ReplayBuffer, folder: Path) -> None:
+        self._buffer = buffer
+        self._store = CheckpointStore(folder, keep=2)
+        self._store.tidy()
+        self._previous: Path | None = None
+        self._thread: threading.Thread | None = None
+        self._pace = Pace(SHARE)
+        # Bytes that were written, and seconds that it took, of each.
+        self.written: list[tuple[int, float]] = []
+
+    def begin_if_idle(self) -> float:
+        """Takes note of the buffer as it is, if nothing is being written; the seconds that took."""
+        if self._thread is not None and self._thread.is_alive():
+            return 0.0
+        began = time.perf_counter()
+        snapshot = self._buffer.saved.begin()
+        pause = time.perf_counter() - began
+        self._pace = Pace(SHARE)
+        self._thread = threading.Thread(target=self._write, args=(snapshot, began), daemon=True)
+        self._thread.start()
+        return pause
+
+    def finish(self) -> None:
+        """Waits for the last one."""
+        if self._thread is not None:
+            self._pace.hurry()
+            self._thread.join(600)
+
+    def _write(self, snapshot: BufferSnapshot, began: float) -> None:
+        number = len(self.written)
+        staged = self._store.stage(number)
+        previous = None if self._previous is None else self._previous / "replay"
+        digests = snapshot.write(staged / "replay", previous, rest=self._pace.rest)
+        n_bytes = sum(path.stat().st_size for path in staged.rglob("*") if path.stat().st_nlink == 1)
+        info = CheckpointInfo(
+            n_updates=number, env_steps=0, policy_version=0, mean_return=None, has_ended=False, software_version=""
+        )
+        self._previous = self._store.commit(staged, info, previous=self._previous, digests=digests)
+        self.written.append((n_bytes, time.perf_counter() - began))
+
+
+@dataclasses.dataclass
+class Round:
+    """What updates came to: how many a second, and the longest of each kind, in seconds."""
+
+    rate: float
+    insertion: float
+    update: float
+    begin: float
+
+
+def train(training: Training, seconds: float, writer: Writer | None) -> Round:
+    """Updates for so long, with checkpoints or without."""
+    n, began = 0, time.perf_counter()
+    worst = Round(0.0, 0.0, 0.0, 0.0)
+    while (elapsed := time.perf_counter() - began) < seconds:
+        if writer is not None:
+            worst.begin = max(worst.begin, writer.begin_if_idle())
+        insertion, update = training.update()
+        worst.insertion, worst.update = max(worst.insertion, insertion), max(worst.update, update)
+        n += 1
+    return dataclasses.replace(worst, rate=n / elapsed)
+
+
+def measure(case: Case, rounds: int, seconds: float) -> Sequence[str]:
+    """A row of the table."""
+    training = Training(case)
+    with tempfile.TemporaryDirectory(prefix="rollcast-checkpoints-", dir=".") as folder:
+        writer = Writer(training.buffer, Path(folder))
+        train(training, seconds / 2, None)
+        writer.begin_if_idle()
+        writer.finish()
+        without, with_ = [], []
+        for _ in range(rounds):
+            without.append(train(training, seconds, None))
+            with_.append(train(training, seconds, writer))
+            writer.finish()
+    first, later = writer.written[0], writer.written[1:]
+    n_bytes, took = (statistics.median(column) for column in zip(*later, strict=True))
+    ratios = sorted(ours.rate / other.rate for ours, other in zip(with_, without, strict=True))
+
+    def worst(found: list[Round], name: str) -> str:
+        return f"{1e3 * statistics.median(getattr(one, name) for one in found):.1f}"
+
+    return (
+        case.name,
+        f"{statistics.median(one.rate for one in without):,.0f}",
+        f"{statistics.median(one.rate for one in with_):,.0f}",
+        f"{statistics.median(ratios):.0%} ({ratios[0]:.0%} to {ratios[-1]:.0%})",
+        worst(with_, "begin"),
+        f"{worst(without, 'update')}, {worst(with_, 'update')}",
+        f"{worst(without, 'insertion')}, {worst(with_, 'insertion')}",
+        f"{first[0] / 1e6:,.0f} MB, {first[1]:.2f} s",
+        f"{n_bytes / 1e6:,.1f} MB, {took:.2f} s ({len(later)})",
+    )
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=4.0, help="seconds a measurement")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds, of which medians are printed")
+    parser.add_argument("--only", help="measure only buffers whose name contains this")
+    options = parser.parse_args()
+    rows = [
+        measure(case, options.rounds, options.seconds)
+        for case in CASES
+        if not options.only or options.only in case.name
+    ]
+    print(f"\n{options.rounds} rounds of {options.seconds} s; the longest of a round in ms, medians; without, with")
+    header = ("buffer", "updates/s without", "with", "ratio", "begin ms", "update ms", "insertion ms")
+    print_table((*header, "first checkpoint", "later ones"), rows)
+
+
+if __name__ == "__main__":
+    main()

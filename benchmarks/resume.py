@@ -1,0 +1,174 @@
+"""How soon a learner that was killed learns again: `rollcast learner --resume` with a replay buffer of 1 GB.
+
+    python -m benchmarks.resume [--rounds 3] [--gigabytes 1]
+
+A run of DQN on images is written as its checkpoints are, once. Then the command is started as a user does, again and
+again, with the checkpoint's files dropped from the machine's cache before, and without. Seconds are counted from the
+start of the process to the end of its first update, imports included, and where they went. No actor has to come for
+it: the replay buffer has what to learn from.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+from benchmarks.table import print_table
+
+T = 64
+IMAGE = Box(0, 255, (84, 84, 4), np.uint8)
+STAGES = ("imports and settings", "digests", "networks, buffer, files", "load", "serve", "first update")
+
+
+class Images(gymnasium.Env[Any, Any]):
+    """Has the spaces of Atari, and is never stepped."""
+
+    observation_space = IMAGE
+    action_space = Discrete(6)
+
+
+def options(run_dir: Path, gigabytes: float) -> list[str]:
+    """Of the run."""
+    capacity = max(int(gigabytes * 1e9 / 28_300), 2 * T)
+    text = "--algorithm dqn --env-id benchmarks.resume:Images --address 127.0.0.1:0 --device cpu --torch-threads 1"
+    text += f" --n-rollout-steps {T} --batch-size 32 --replay.capacity {capacity} --replay.min-size 64"
+    return [*text.split(), "--run-dir", str(run_dir)]
+
+
+def write_run(run_dir: Path, gigabytes: float) -> None:
+    """Makes the run, fills its buffer, and writes a checkpoint."""
+    import torch
+
+    from actor.environments.make import EnvironmentFactory
+    from benchmarks.ingest import Load, synthetic_rollout
+    from learner.actors.remote import RemoteDistributedActors
+    from learner.settings import ServingSettings
+    from learner.training_run import actors_batch_size, probe_spaces, training_run
+
+    settings = ServingSettings.from_command_line("rollcast learner", options(run_dir, gigabytes))
+
+    def make_actors(policy: Any, _control: Any) -> Any:
+        return RemoteDistributedActors(
+            policy,
+            T,
+            actors_batch_size(settings),
+            settings.queue_out_of_sync_factor,
+            addresses=(settings.address,),
+            envs_per_actor=4,
+        )
+
+    with training_run(
+        settings, probe_spaces(EnvironmentFactory(settings.env_id)), make_actors, n_local_actors=0
+    ) as run:
+        trainer: Any = run.trainer  # its checkpoints are nobody's business but a benchmark's
+        (buffer,) = trainer._experience.buffers.values()
+        rollout = synthetic_rollout(Load("images", IMAGE, n_steps=T, n_envs=4, target=""), "actor")
+        buffer.load([rollout] * (buffer.info().capacity // rollout.reward.size))
+        trainer._algorithm.update(buffer_batch(trainer), progress=0.0)
+        trainer._save_last_checkpoint()
+    del torch
+
+
+def buffer_batch(trainer: Any) -> Any:
+    """A batch, for an optimiser that has a state."""
+    trainer._experience._begin()
+    return trainer._experience.next("cpu").batch
+
+
+def forget_files(run_dir: Path) -> int:
+    """Drops a run's files from the machine's cache; returns their bytes."""
+    n_bytes = 0
+    for path in (run_dir / "checkpoints").rglob("*"):
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDONLY)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+            n_bytes += path.stat().st_size
+    return n_bytes
+
+
+def resume_once(began: float, run_dir: Path) -> None:
+    """Process: resumes the run as the command does, up to its first update, and prints when it was where."""
+    from learner import training_run
+    from learner.algorithms.dqn import Dqn
+    from learner.cli import main
+    from learner.experience import ExperienceSource
+    from learner.trainer import Trainer
+
+    marks: list[float] = []
+
+    def mark(owner: Any, name: str, *, before: bool = False) -> None:
+        function: Callable[..., Any] = getattr(owner, name)
+
+        def marked(*arguments: Any, **named: Any) -> Any:
+            if before:
+                marks.append(time.monotonic())
+            result = function(*arguments, **named)
+            marks.append(time.monotonic())
+            return result
+
+        setattr(owner, name, marked)
+
+    def update(*arguments: Any, **named: Any) -> None:
+        learn(*arguments, **named)
+        marks.append(time.monotonic())
+        print(json.dumps([later - before for before, later in zip([began, *marks], marks, strict=False)]), flush=True)
+        os._exit(0)
+
+    mark(training_run, "newest_checkpoint", before=True)
+    mark(Trainer, "resume", before=True)
+    mark(ExperienceSource, "__enter__")
+    learn = Dqn.update
+    Dqn.update = update  # type: ignore[method-assign]
+    sys.exit(main(["learner", "--resume", str(run_dir)]))
+
+
+def measure(run_dir: Path, *, is_cold: bool) -> list[float]:
+    """Seconds of each stage."""
+    if is_cold:
+        forget_files(run_dir)
+    command = "import sys; from pathlib import Path; from benchmarks.resume import resume_once; "
+    command += "resume_once(float(sys.argv[1]), Path(sys.argv[2]))"
+    ended = subprocess.run(
+        [sys.executable, "-c", command, str(time.monotonic()), str(run_dir)], stdout=subprocess.PIPE, check=True
+    )
+    seconds: list[float] = json.loads(ended.stdout.splitlines()[-1])
+    return seconds
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3, help="rounds, of which medians are printed")
+    parser.add_argument("--gigabytes", type=float, default=1.0, help="of the replay buffer")
+    parsed = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="rollcast-resume-", dir=".") as folder:
+        run_dir = Path(folder) / "run"
+        write_run(run_dir, parsed.gigabytes)
+        n_bytes = forget_files(run_dir)
+        found = {
+            name: [measure(run_dir, is_cold=is_cold) for _ in range(parsed.rounds)]
+            for name, is_cold in (("dropped from the cache", True), ("in the cache", False))
+        }
+    print(f"\n{n_bytes / 1e9:.2f} GB in the checkpoint; {parsed.rounds} rounds; seconds, medians")
+    rows = []
+    for name, rounds in found.items():
+        totals = sorted(map(sum, rounds))
+        stages = [f"{statistics.median(seconds):.2f}" for seconds in zip(*rounds, strict=True)]
+        rows.append((name, *stages, f"{statistics.median(totals):.2f} ({totals[0]:.2f} to {totals[-1]:.2f})", "10"))
+    print_table(("files", *STAGES, "all", "target"), rows)
+
+
+if __name__ == "__main__":
+    main()
