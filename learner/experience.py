@@ -1,5 +1,6 @@
 """Where a trainer's batches come from: the seam between on-policy and off-policy learning."""
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -66,6 +67,8 @@ class ExperienceSource(ABC):
 
     def __init__(self, actors: DistributedActors) -> None:
         self.actors = actors
+        # Held while trajectories go from the actors' account into what `begin_save` saves, and by whoever saves both.
+        self.moving = threading.Lock()
 
     def __enter__(self) -> Self:
         self.start()
@@ -133,6 +136,10 @@ class FreshExperience(ExperienceSource):
             batch=batch,
             env_steps=batch.n_env_steps,
             episodes=batch.episodes,
-            policy_lag=self.actors.policy_version - batch.policy_version,
+            policy_lag=np.maximum(0, self.actors.policy_version - batch.policy_version),
             waited_s=waited_s,
         )
+
+    def learnt(self, batch: Batch, priorities: Tensor | None) -> None:
+        """See `ExperienceSource.learnt`; the batch is in the weights."""
+        self.actors.covered(self.actors.batch_names)

@@ -20,10 +20,11 @@ from learner.replay.batches import to_batch
 from learner.replay.buffer_info import ReplayInfo
 from learner.replay.served import replay_status
 from learner.replay.substep_buffers import SubstepBuffers
+from learner.rollout_queue import RolloutSlice
 from learner.wait_log import WaitLog
 from services.errors import CollectInterruptedError, InvalidInputError, NotReadyError
 from services.replay import ReplayStatus, joint_replay_status
-from services.rollouts import EpisodeStatistics, Rollout
+from services.rollouts import EpisodeStatistics
 
 # Larger rollouts enter a limited buffer in pieces of so many trajectories: the limiter's band is as wide as a piece.
 MAX_TRAJECTORIES = 16
@@ -86,7 +87,7 @@ class ReplayedExperience(ExperienceSource):
         self._batch_size = batch_size
         self._beta = beta
         self._beta_now = math.nan
-        self._refused: Rollout | None = None
+        self._refused: RolloutSlice | None = None
         self._refused_at = 0.0
         self._refusals = WaitLog()
         self._insert_wait_s = self._sample_wait_s = 0.0
@@ -133,7 +134,7 @@ class ReplayedExperience(ExperienceSource):
             piece = self.actors.poll_slice(self._max_trajectories)
             if piece is None:
                 break
-            self._insert(piece.to_rollout())
+            self._insert(piece)
         batch = self._draw(learner_device)
         if batch is None:
             batch = self._await_batch(learner_device)
@@ -196,8 +197,8 @@ class ReplayedExperience(ExperienceSource):
                 if self.actors.interrupted:
                     raise CollectInterruptedError("collecting was interrupted: training is to end")
                 # The limiter never refuses both sides; but others who draw from the buffer may have taken our turn.
-                rollout = self._refused or self.actors.next_slice(self._max_trajectories).to_rollout()
-                self._insert(rollout, timeout_s=_LOOK_S)
+                piece = self._refused or self.actors.next_slice(self._max_trajectories)
+                self._insert(piece, timeout_s=_LOOK_S)
         self._sample_wait_s += time.monotonic() - began
         return batch
 
@@ -220,15 +221,18 @@ class ReplayedExperience(ExperienceSource):
         self.actors.waiting.explain(f"the replay buffer: {what}")
         return None
 
-    def _insert(self, rollout: Rollout, *, timeout_s: float = 0.0) -> bool:
+    def _insert(self, piece: RolloutSlice, *, timeout_s: float = 0.0) -> bool:
         """Puts a rollout into the buffer, or aside where the limiter refuses it; says whether it is in."""
+        rollout = piece.to_rollout()
         key = rollout.substep_key
         buffer = self.buffers[key]
         try:
-            buffer.insert(rollout, timeout_s=timeout_s, who=ACTORS)
+            with self.moving:
+                buffer.insert(rollout, timeout_s=timeout_s, who=ACTORS)
+                self.actors.covered([piece.name])
         except NotReadyError:
             if self._refused is None:
-                self._refused, self._refused_at = rollout, time.monotonic()
+                self._refused, self._refused_at = piece, time.monotonic()
             wait = buffer.wait_of(ACTORS)
             if wait is not None:
                 reason = self._named(key, wait.reason)

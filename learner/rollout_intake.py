@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from learner.actor_registry import ActorRecord, ActorRegistry
+from learner.durable.rollouts import DurableRollouts
 from services.channel import MAX_MESSAGE_BYTES
 from services.errors import (
     DuplicateSequenceError,
@@ -19,6 +20,7 @@ from services.errors import (
 )
 from services.joining import JoinAgreement, JoinOffer
 from services.policies import PolicySpec
+from services.rollout_codec import RolloutEncoder
 from services.rollouts import ActorFailure, Rollout, StreamProgress
 from services.spaces import EnvironmentSpaces, check_spaces_match
 
@@ -70,6 +72,7 @@ class RolloutIntake:
         envs_per_actor: What an actor steps that leaves it to the learner.
         credit_version: The policy version that a rollout started on a credit given now must have at least; 0: any.
         in_step: Every actor has one credit at a time, and starts rollout s with policy version s: nobody plays ahead.
+        durable: Where rollouts are written before they are acknowledged; None: nowhere.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class RolloutIntake:
         envs_per_actor: int,
         credit_version: Callable[[], int] = lambda: 0,
         in_step: bool = False,
+        durable: DurableRollouts | None = None,
     ) -> None:
         self._registry = registry
         self._destination = destination
@@ -92,6 +96,7 @@ class RolloutIntake:
         self._envs_per_actor = envs_per_actor
         self._credit_version = credit_version
         self._in_step = in_step
+        self._durable = durable
         # Tells actors that come back whether it is this learner they come back to; 0 would say nothing.
         self._nonce = secrets.randbelow(2**64 - 1) + 1
         self._ended = threading.Event()
@@ -207,6 +212,8 @@ class IntakeStream:
     def __init__(self, intake: RolloutIntake, record: ActorRecord, cancel: Callable[[], None]) -> None:
         self._intake = intake
         self._destination = intake._destination
+        self._durable = intake._durable
+        self._encoder = RolloutEncoder()  # for what is written to the log
         self._record = record
         self._cancel = cancel
         self.actor_id = record.actor_id
@@ -239,7 +246,7 @@ class IntakeStream:
             DuplicateSequenceError: It was sent on this very stream before.
             InvalidRolloutError: Rollouts before it are missing.
             LimitExceededError: It was not credited.
-            NotReadyError: The learner is stopping.
+            NotReadyError: The learner is stopping, or the disk takes no more of its log.
         """
         sequence = rollout.sequence
         if sequence <= self._last_on_stream:
@@ -296,9 +303,14 @@ class IntakeStream:
         with self._record.accepting:
             if not registry.is_current(self._record, self._cancel):
                 return False
+            durable = self._durable
+            if durable is not None and not durable.write(rollout, self._record, self._encoder, is_active=is_active):
+                return False
             n_reserved = self._n_trajectories if self._has_reservation else 0
             self._has_reservation = False
             if not self._destination.put(rollout, is_active=is_active, n_reserved=n_reserved):
+                if durable is not None:
+                    durable.discard(rollout)
                 return False
             registry.accepted(self._record, rollout)
             return True

@@ -1,18 +1,46 @@
 """The bounded queue between the threads that receive rollouts and the one that batches them."""
 
 import dataclasses
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
+from services.errors import ConfigurationError
 from services.rollouts import Rollout, SubstepColumns
 from services.statistics import EventValue
 
 # How often a blocked producer checks that its stream is still there.
 _CHECK_S = 0.5
+
+
+def queue_capacity(batch_size: int, queue_out_of_sync_factor: float) -> int:
+    """`ceil(batch_size * queue_out_of_sync_factor)` trajectories.
+
+    Raises:
+        ConfigurationError: That is less than one.
+    """
+    capacity = math.ceil(batch_size * queue_out_of_sync_factor)
+    if capacity < 1:
+        raise ConfigurationError(
+            f"queue_out_of_sync_factor is {queue_out_of_sync_factor}: with batch_size {batch_size} the queue would "
+            f"hold {capacity} rollouts; expected a factor above 0, 1.0 for one batch"
+        )
+    return capacity
+
+
+class SliceName(NamedTuple):
+    """Which trajectories of which rollout: a `RolloutSlice` without its arrays."""
+
+    actor_id: str
+    incarnation: int
+    sequence: int
+    start: int
+    stop: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +55,12 @@ class RolloutSlice:
     def n_trajectories(self) -> int:
         """How many."""
         return self.stop - self.start
+
+    @property
+    def name(self) -> SliceName:
+        """Which these are."""
+        rollout = self.rollout
+        return SliceName(rollout.actor_id, rollout.incarnation, rollout.sequence, self.start, self.stop)
 
     @property
     def events(self) -> tuple[EventValue, ...]:

@@ -52,6 +52,7 @@ class RunDirectory:
         policy_last.safetensors    the newest policy; its architecture, version and return are in the file's metadata
         policy_best.safetensors    the one with the highest mean return
         checkpoints/NNNNNNNN/      what training goes on from, by number of updates: see `CheckpointStore`
+        log/                       with --durable, rollouts that no checkpoint has: see `DurableRollouts`
 
     Invariant: a file is there whole or not at all, whenever the process or the machine stops. One
     thread writes, any may read.
@@ -143,6 +144,15 @@ class RunDirectory:
     def settings_path(self) -> Path:
         """Where the settings are."""
         return self.path / _SETTINGS_FILE
+
+    @property
+    def log_path(self) -> Path:
+        """Where rollouts are that no checkpoint has."""
+        return self.path / "log"
+
+    def has_log(self) -> bool:
+        """Whether there may be such rollouts."""
+        return any(self.log_path.glob("*.log"))
 
     @property
     def metrics_path(self) -> Path:

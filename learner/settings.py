@@ -116,6 +116,16 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings):
     keep_checkpoints: Annotated[int, Field(ge=1)] = Field(
         3, description="How many of the last checkpoints are kept, besides the one with the highest mean return."
     )
+    durable: bool = Field(
+        False,
+        description="Write every rollout to a log in the run's folder before it is acknowledged, so that a learner "
+        "that is killed and resumed loses none that was; actors of other processes only.",
+    )
+    durable_max_bytes: Annotated[int, Field(ge=1 << 20)] = Field(
+        8 << 30,
+        description="What that log may take on the disk, in bytes: at half of it a checkpoint is made early, at all of "
+        "it actors wait.",
+    )
     resume: str | None = Field(
         None,
         description="Go on with the run in this folder, with its settings; auto: with the newest run of these very "

@@ -240,7 +240,11 @@ class Trainer:
         if "episode_count/epoch" in statistics:
             self._statistics = aggregator.epoch_stats(without=(EpisodeEvents, TrainingEvents))
         losses = {f"{self._control.algorithm}/{name}": float(value) for name, value in metrics.items()}
-        write_all(self._writers, now.env_steps, statistics | values | self._experience.metrics() | losses)
+        write_all(
+            self._writers,
+            now.env_steps,
+            statistics | values | self._actors.metrics() | self._experience.metrics() | losses,
+        )
         # A record ends an epoch: the next one tells of its own episodes.
         aggregator.reset_epoch()
         self._recorded_statistics = aggregator.state()

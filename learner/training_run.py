@@ -28,12 +28,13 @@ from learner.checkpoints.manifest import CheckpointInfo
 from learner.checkpoints.resuming import RUNS, newest_checkpoint
 from learner.control import TrainingControl
 from learner.demonstrations import load_recording
+from learner.durable.rollouts import DurableRollouts, refuse_leftovers
 from learner.experience import ExperienceSource, FreshExperience
 from learner.replay.served import serve_buffers
 from learner.replay.substep_buffers import SubstepBuffers, make_buffers
 from learner.replayed_experience import MAX_TRAJECTORIES, ReplayedExperience
 from learner.run_directory import RunDirectory
-from learner.settings import LearnerSettings
+from learner.settings import LearnerSettings, TrainSettings
 from learner.stall_watchdog import StallWatchdog
 from learner.trainer import Schedule, Trainer, TrainingSummary
 from learner.writers import JsonLinesWriter, TensorBoardWriter
@@ -106,6 +107,7 @@ def training_run(
         SpacesMismatchError: It was recorded with other spaces; likewise.
     """
     _check_deterministic(settings)
+    _check_durable(settings)
     if settings.deterministic:
         limit_threads(1)
     else:
@@ -167,6 +169,7 @@ def training_run(
         )
         if checkpoint is not None:
             trainer.resume(checkpoint[0])
+        _keep_durable(settings, actors, run_directory, control)
         try:
             yield TrainingRun(
                 trainer=trainer, control=control, actors=actors, run_directory=run_directory, stop_return=stop_return
@@ -194,6 +197,35 @@ def _check_deterministic(settings: LearnerSettings) -> None:
             f"{settings.updates_per_broadcast}; expected impala and 1: when others learn depends on who is faster: "
             "do without --deterministic, or use --actor-kind sequential"
         )
+
+
+def _check_durable(settings: LearnerSettings) -> None:
+    if not settings.durable:
+        return
+    if isinstance(settings, TrainSettings) and settings.actor_kind == "sequential":
+        raise ConfigurationError(
+            "--durable with --actor-kind sequential; expected subprocess: sequential actors die with the learner, and "
+            "nothing is acknowledged to them; leave one of the two out"
+        )
+    if settings.deterministic:
+        raise ConfigurationError(
+            "--durable with --deterministic; expected one of the two: actors in step cannot begin in the middle of a "
+            "run, so nobody could go on with what was acknowledged; leave one out"
+        )
+
+
+def _keep_durable(
+    settings: LearnerSettings, actors: DistributedActors, run: RunDirectory, control: TrainingControl
+) -> None:
+    """Has rollouts written to the run's log, or sees that there is none that would be forgotten."""
+    if not isinstance(actors, ServedDistributedActors):
+        return
+    if not settings.durable:
+        refuse_leftovers(run.log_path, actors.rollouts_header(), actors.log_before)
+        return
+    actors.durable = DurableRollouts(
+        run.log_path, max_bytes=settings.durable_max_bytes, ask_for_checkpoint=control.save_checkpoint
+    )
 
 
 def make_algorithm(settings: LearnerSettings, spaces: EnvironmentSpaces, device: torch.device) -> Algorithm:

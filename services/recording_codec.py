@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from google.protobuf.message import DecodeError
 from rollcast.v1 import recording_pb2
 
 from services.columns import FLOAT32, leaf_schema
@@ -116,3 +117,26 @@ def recording_header_from_proto(proto: recording_pb2.RecordingHeader) -> Recordi
         played_by=proto.played_by[:512],
         software_version=proto.software_version[:128],
     )
+
+
+def encode_recording_header(header: RecordingHeader) -> bytes:
+    """Serialises a header.
+
+    Raises:
+        InvalidSpaceError: A space is not supported.
+    """
+    return recording_header_to_proto(header).SerializeToString(deterministic=True)
+
+
+def decode_recording_header(serialized: bytes) -> RecordingHeader:
+    """Reads what `encode_recording_header` wrote, or anything else.
+
+    Raises:
+        RecordingError: It is no header.
+        ProtocolMismatchError: It is of another version of the protocol.
+        InvalidInputError: A number or a space is malformed, or not supported.
+    """
+    try:
+        return recording_header_from_proto(recording_pb2.RecordingHeader.FromString(serialized))
+    except DecodeError as error:
+        raise RecordingError(f"it is not a RecordingHeader: {error}; expected one; it is damaged") from error

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 from rollcast.v1 import rollout_pb2
 
@@ -92,6 +93,34 @@ class RolloutAssembler:
             f"the message {kind or 'without content'} came in the middle of a stream; expected a rollout or a frame; "
             "see RolloutService.StreamRollouts for their order"
         )
+
+    def assemble(self, head: bytes, body: memoryview) -> Rollout:
+        """Decodes a rollout that `RolloutEncoder.pieces` has taken apart; it is checked as one from a stream.
+
+        Args:
+            head: Its serialised header.
+            body: The bytes of its deferred tensors, all of them; not to be changed afterwards.
+
+        Returns:
+            The rollout; its arrays are views of `body`.
+
+        Raises:
+            InvalidRolloutError: The header is none, or it does not fit the agreement.
+            InvalidTensorError: A tensor does not fit the agreement, or holds a value that is not allowed.
+            LimitExceededError: The rollout is above `max_rollout_bytes`.
+        """
+        try:
+            header = rollout_pb2.Rollout.FromString(head)
+        except DecodeError as error:
+            raise InvalidRolloutError(
+                f"the header of a rollout cannot be read: {error}; expected {len(head)} bytes that "
+                "RolloutEncoder.pieces returned"
+            ) from error
+        agreed = self._agreement.of(header)
+        layout = agreed.check(header)
+        if len(body) != layout.n_deferred_bytes:
+            refuse(header, f"{len(body)} bytes of tensors", f"{layout.n_deferred_bytes}, as its header says")
+        return _finish(header, agreed, layout, body)
 
     def _add_header(self, header: rollout_pb2.Rollout, body: memoryview) -> Rollout | None:
         if (pending := self._pending) is not None:

@@ -58,6 +58,31 @@ class RolloutEncoder:
         Raises:
             InvalidTensorError: A column has a dtype that is not on the whitelist.
         """
+        arrays = self._fill(rollout)
+        request, offset = self._request, 0
+        for pieces, n_bytes in _cut(arrays):
+            yield append_body(seal(request.SerializeToString(), pieces), pieces, n_bytes)
+            offset += n_bytes
+            frame = rollout_pb2.TensorFrame(sequence=rollout.sequence, offset=offset)
+            request = rollout_pb2.StreamRolloutsRequest(frame=frame)
+
+    def pieces(self, rollout: Rollout) -> tuple[bytes, Sequence[NDArray[Any]]]:
+        """Encodes a rollout without copying its tensors, for `RolloutAssembler.assemble`.
+
+        Args:
+            rollout: The rollout.
+
+        Returns:
+            The serialised header, tensors deferred; and the tensors, C-contiguous, whose bytes follow one another.
+
+        Raises:
+            InvalidTensorError: A column has a dtype that is not on the whitelist.
+        """
+        arrays = self._fill(rollout)
+        return self._request.rollout.SerializeToString(), arrays
+
+    def _fill(self, rollout: Rollout) -> list[NDArray[Any]]:
+        """Fills the header in; returns what it defers."""
         columns = list(_columns(rollout))
         form = tuple((name, array.shape, array.dtype) for name, array in columns)
         header = self._request.rollout
@@ -67,13 +92,7 @@ class RolloutEncoder:
             self._form = form
         _fill_numbers(header, rollout)
         what = _describe(rollout)
-        arrays = [wire_array(array, what=what + name) for name, array in columns]
-        request, offset = self._request, 0
-        for pieces, n_bytes in _cut(arrays):
-            yield append_body(seal(request.SerializeToString(), pieces), pieces, n_bytes)
-            offset += n_bytes
-            frame = rollout_pb2.TensorFrame(sequence=rollout.sequence, offset=offset)
-            request = rollout_pb2.StreamRolloutsRequest(frame=frame)
+        return [wire_array(array, what=what + name) for name, array in columns]
 
 
 def _describe(rollout: Rollout) -> str:

@@ -2,7 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,7 +15,7 @@ from actor.statistics.events import LogStatsLevel
 from actor.statistics.reductions import Statistic
 from learner.batch import Batch
 from learner.batcher import Batcher
-from learner.rollout_queue import RolloutSlice
+from learner.rollout_queue import RolloutSlice, SliceName
 from learner.waiting import WaitMonitor
 from services.errors import ConfigurationError
 from services.policies import PolicyState
@@ -76,6 +76,9 @@ class DistributedActors(ABC):
         self._versions_before = 0
         # By substep key: batches that are being filled.
         self._batchers: dict[str, Batcher] = {}
+        # Whose trajectories are in these; and in the last batch of `collect_outputs`.
+        self._names: dict[str, list[SliceName]] = {}
+        self.batch_names: list[SliceName] = []
 
     def __enter__(self) -> Self:
         self.start()
@@ -101,6 +104,16 @@ class DistributedActors(ABC):
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Goes on from what `state` has said; called before `start`."""
         self._versions_before = state["policy_version"]
+
+    def covered(self, pieces: Iterable[SliceName]) -> None:  # noqa: B027  # nothing where nobody asks what is missing
+        """Notes that what is learnt depends on these trajectories by now: a checkpoint from now on has them."""
+
+    def saved(self, state: Mapping[str, Any]) -> None:  # noqa: B027  # likewise
+        """Notes that a checkpoint in which `state` had said this is on the disk. Any thread may call."""
+
+    def metrics(self) -> dict[str, float]:
+        """What there is to write about the actors besides the properties below, by name."""
+        return {}
 
     def renew(self) -> None:  # noqa: B027  # nothing where actors do not make the same bits every time
         """Brings the actors into the state in which a run that is resumed finds them; called after a checkpoint."""
@@ -211,8 +224,11 @@ class DistributedActors(ABC):
         while fullest.n_missing:
             piece = self.next_slice(fullest.n_missing, enough=fullest.n_missing)
             self._batchers[piece.rollout.substep_key].add(piece)
+            self._names.setdefault(piece.rollout.substep_key, []).append(piece.name)
             fullest = min(self._batchers.values(), key=_missing)
         batch = fullest.finish()
+        (key,) = batch.substeps
+        self.batch_names = self._names.pop(key)
         self._statistics.add_all(batch.episodes, batch.events)
         return batch, before, self.queue_size, time.perf_counter() - started
 

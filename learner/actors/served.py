@@ -1,9 +1,8 @@
 """Actors behind the learner's gRPC server: what local processes, containers and remote actors have in common."""
 
-import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from actor.environments.make import EnvFactory
@@ -12,40 +11,28 @@ from learner.actor_registry import ActorRegistry
 from learner.actors.base import DistributedActors
 from learner.actors.stale_trajectories import StaleTrajectories
 from learner.actors.unsteered import UnsteeredControl
+from learner.actors.waits import explain_wait
+from learner.durable.rollouts import DurableRollouts
 from learner.publisher import PolicyPublisher
 from learner.rollout_intake import RolloutDestination, RolloutIntake
-from learner.rollout_queue import RolloutQueue, RolloutSlice
+from learner.rollout_queue import RolloutQueue, RolloutSlice, SliceName, queue_capacity
 from learner.slot_order import SlotOrder, actors_in_step
 from services.errors import CollectInterruptedError, CollectTimeoutError, ConfigurationError
 from services.joining import MAX_ENVS_PER_ACTOR
 from services.learner_service import LearnerControl
 from services.policies import PolicyState
+from services.recording_codec import RecordingHeader
 from services.replay_service import ReplaySource
 from services.rollouts import Rollout
 from services.security import PLAIN_SERVER, ServerSecurity
 from services.server import LearnerServer, make_server
-from services.status import ActorInfo, ActorState
+from services.status import ActorInfo
 
 # How often the trainer's thread looks up while it waits for rollouts.
 _LOOK_S = 0.25
 
 # How long streams may take to end by themselves when the server stops.
 _GRACE_S = 1.0
-
-
-def queue_capacity(batch_size: int, queue_out_of_sync_factor: float) -> int:
-    """`ceil(batch_size * queue_out_of_sync_factor)` trajectories.
-
-    Raises:
-        ConfigurationError: That is less than one.
-    """
-    capacity = math.ceil(batch_size * queue_out_of_sync_factor)
-    if capacity < 1:
-        raise ConfigurationError(
-            f"queue_out_of_sync_factor is {queue_out_of_sync_factor}: with batch_size {batch_size} the queue would "
-            f"hold {capacity} rollouts; expected a factor above 0, 1.0 for one batch"
-        )
-    return capacity
 
 
 class ServedDistributedActors(DistributedActors):
@@ -127,6 +114,8 @@ class ServedDistributedActors(DistributedActors):
         self.replay: Mapping[str, ReplaySource] | None = None
         # Where rollouts go from `start` to `stop`; None: into the queue, to be collected.
         self.destination: RolloutDestination | None = None
+        # Where rollouts are written before they are acknowledged, from `start` to `stop`; None: nowhere.
+        self.durable: DurableRollouts | None = None
         self._queue = RolloutQueue(self._capacity)
         self._publisher: PolicyPublisher | None = None
         self._registry: ActorRegistry | None = None
@@ -135,6 +124,10 @@ class ServedDistributedActors(DistributedActors):
         self._next_look = 0.0
         # Those of the run that is resumed, as the registry's `state` said.
         self._actors_before: Mapping[str, Mapping[str, Any]] = {}
+        # What the checkpoint that is resumed has of the log; None: nothing.
+        self.log_before: Mapping[str, Any] | None = None
+        # Whether rollouts by versions above the newest are of this run, from before its learner was killed.
+        self._keeps_newer = False
         # A plain flag, so that a signal handler may set it: what `stop` tells the actors.
         self._training_goes_on = False
         self._stale = StaleTrajectories(max_policy_lag)
@@ -150,11 +143,13 @@ class ServedDistributedActors(DistributedActors):
         Raises:
             AddressInUseError: Somebody else serves one of the addresses.
             ConfigurationError: One of them cannot be had, or is open to other machines without TLS and that was not
-                asked for.
+                asked for; or the write-ahead log cannot be read.
         """
         if self._intake is not None:
             return
         self._queue = RolloutQueue(self._capacity)
+        if self.durable is not None:
+            self._recover(self.durable)
         self._registry = ActorRegistry(
             max_actors=self._max_actors,
             seed=self._seed,
@@ -176,6 +171,7 @@ class ServedDistributedActors(DistributedActors):
             envs_per_actor=self._envs_per_actor,
             credit_version=(lambda: publisher.version) if self._bounded_staleness else lambda: 0,
             in_step=bool(self._n_in_step),
+            durable=self.durable,
         )
         self._order = SlotOrder(self._n_in_step, self._registry.slot_of) if self._n_in_step else None
         control = self._control or UnsteeredControl(self)
@@ -214,17 +210,50 @@ class ServedDistributedActors(DistributedActors):
         for server in self._servers:
             server.stop(_GRACE_S)
         self._servers.clear()
+        if self.durable is not None:
+            self.durable.close()
         self._intake = None
         self._batchers.clear()
 
     def state(self) -> dict[str, Any]:
         """See `DistributedActors.state`: of every actor, which process it is, and how far its rollouts were taken."""
-        return super().state() | {"actors": self._registry.state() if self._registry is not None else {}}
+        state = super().state() | {"actors": self._registry.state() if self._registry is not None else {}}
+        log = self.durable.state() if self.durable is not None else None
+        return state if log is None else state | {"log": log}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """See `DistributedActors.load_state`."""
         super().load_state(state)
         self._actors_before = state["actors"]
+        self.log_before = state.get("log")
+
+    def _recover(self, durable: DurableRollouts) -> None:
+        """Finds what a learner that was killed had acknowledged; it is handed out first."""
+        inventory = durable.open(self.rollouts_header(), self.log_before)
+        self._actors_before = inventory.actors(self._actors_before)
+        # so that what was played by versions that no checkpoint knows is not from the future
+        self._versions_before = max(self._versions_before, inventory.policy_version)
+        self._keeps_newer = self._versions_before > 0
+
+    def rollouts_header(self) -> RecordingHeader:
+        """What the rollouts look like, for those who keep them in files."""
+        return RecordingHeader(
+            spaces=self.policy.spaces, n_rollout_steps=self.n_rollout_steps, n_envs=self._envs_per_actor
+        )
+
+    def covered(self, pieces: Iterable[SliceName]) -> None:
+        """See `DistributedActors.covered`."""
+        if self.durable is not None:
+            self.durable.covered(pieces)
+
+    def saved(self, state: Mapping[str, Any]) -> None:
+        """See `DistributedActors.saved`: what the checkpoint has is removed from the log."""
+        if self.durable is not None and "log" in state:
+            self.durable.saved(state["log"])
+
+    def metrics(self) -> dict[str, float]:
+        """See `DistributedActors.metrics`: those of the log."""
+        return self.durable.metrics() if self.durable is not None else {}
 
     def broadcast_updated_policy(self, state_dict: PolicyState) -> None:
         """Encodes the next version once and wakes every subscriber."""
@@ -277,6 +306,8 @@ class ServedDistributedActors(DistributedActors):
         return self._intake
 
     def _get(self, max_trajectories: int, timeout_s: float, *, enough: int = 1) -> RolloutSlice | None:
+        if self.durable is not None and (recovered := self.durable.take(max_trajectories)) is not None:
+            return recovered
         if self._order is None:
             return self._queue.get(max_trajectories, timeout_s, enough=enough)
         while (piece := self._order.take()) is None:
@@ -321,24 +352,14 @@ class ServedDistributedActors(DistributedActors):
             rollout: The rollout.
             n_trajectories: How many of its trajectories are at stake.
         """
-        return self._stale.drops(n_trajectories, policy_lag=self.policy_version - rollout.policy_version)
+        policy_lag = self.policy_version - rollout.policy_version
+        return self._stale.drops(n_trajectories, policy_lag=max(0, policy_lag) if self._keeps_newer else policy_lag)
 
     def explain_wait(self) -> str:
         """Which actors are waited for, and what to do about it."""
-        infos = self.actor_infos
-        streaming = [info for info in infos if info.state is ActorState.STREAMING]
-        if streaming:
-            quietest = max(streaming, key=lambda info: info.idle_s)
-            return (
-                f"rollouts from {len(streaming)} connected actors ({quietest.actor_id} has been quiet for "
-                f"{quietest.idle_s:.0f} s): their environments are slow or hang"
-            )
-        where = ", ".join(self.addresses)
-        gone = "".join(
-            f"; {info.actor_id} is {info.state.name.lower()}" + (f": {info.last_error}" if info.last_error else "")
-            for info in infos[:3]
-        )
-        return f"an actor to join at {where}: start one with `rollcast actor --learner-address HOST:PORT`{gone}"
+        if self.durable is not None and (problem := self.durable.problem()):
+            return problem
+        return explain_wait(self.actor_infos, self.addresses)
 
     def _fresh(self, piece: RolloutSlice | None) -> RolloutSlice | None:
         """None for what `drops` says is stale; whatever it says, the rollout has been taken."""
@@ -346,7 +367,10 @@ class ServedDistributedActors(DistributedActors):
             return None
         if self._registry is not None:
             self._registry.taken(piece.rollout)
-        return None if self.drops(piece.rollout, piece.n_trajectories) else piece
+        if self.drops(piece.rollout, piece.n_trajectories):
+            self.covered([piece.name])
+            return None
+        return piece
 
     def _look_after(self) -> None:
         self._next_look = time.monotonic() + _LOOK_S

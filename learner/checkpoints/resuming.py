@@ -23,6 +23,8 @@ MAY_CHANGE: Final = frozenset(
         "checkpoint_interval_s",
         "collect_timeout_s",
         "device",
+        "durable",
+        "durable_max_bytes",
         "insecure",
         "keep_checkpoints",
         "log_interval_s",
@@ -100,7 +102,7 @@ def _found(values: Mapping[str, Any], runs: Path) -> Path | None:
                 newest = newest_checkpoint(run)
         except (ConfigurationError, OSError):  # somebody else's, perhaps
             continue
-        if newest is not None and not newest[1].has_ended:
+        if (newest is None and run.has_log()) or (newest is not None and not newest[1].has_ended):
             return path
     return None
 

@@ -103,12 +103,6 @@ class TrainingCheckpoints:
         with self._lock:
             if self.is_writing:
                 return None
-            state = {
-                "progress": self._progress.state(),
-                "actors": self._experience.actors.state(),
-                "best_return": best_return if math.isfinite(best_return) else None,
-                "statistics": statistics,
-            }
             info = CheckpointInfo(
                 n_updates=self._algorithm.n_updates,
                 env_steps=self._progress.env_steps,
@@ -120,16 +114,25 @@ class TrainingCheckpoints:
             staged = self._store.stage(info.n_updates)
             try:
                 self._algorithm.save(staged)
+                # after what is likeliest to fail, for the buffers keep copies from here on
+                with self._experience.moving:
+                    actors = self._experience.actors.state()
+                    save_experience = self._experience.begin_save()
+                state = {
+                    "progress": self._progress.state(),
+                    "actors": actors,
+                    "best_return": best_return if math.isfinite(best_return) else None,
+                    "statistics": statistics,
+                }
                 # values of actors may be numpy's
                 text = json.dumps(state, indent=1, default=lambda value: value.item())
                 (staged / _STATE_FILE).write_text(text + "\n", encoding="utf-8")
-                save_experience = self._experience.begin_save()
             except BaseException:
                 shutil.rmtree(staged)
                 raise
             written: Future[Path] = Future()
             self._pace = Pace(SHARE)
-            arguments = (staged, info, save_experience, then, written, self._pace)
+            arguments = (staged, info, save_experience, actors, then, written, self._pace)
             # a daemon: on a disk that hangs, the process ends all the same, and the one before is there
             thread = threading.Thread(target=self._write, args=arguments, name=_THREAD, daemon=True)
             self._written, self._began_at = written, time.monotonic()
@@ -184,6 +187,7 @@ class TrainingCheckpoints:
         staged: Path,
         info: CheckpointInfo,
         save_experience: SaveExperience,
+        actors: Mapping[str, Any],
         then: Callable[[], None],
         written: "Future[Path]",
         pace: Pace,
@@ -192,6 +196,7 @@ class TrainingCheckpoints:
         try:
             digests = save_experience(staged, self._previous, pace.rest)
             self._previous = self._store.commit(staged, info, previous=self._previous, digests=digests)
+            self._experience.actors.saved(actors)
             then()
             written.set_result(self._previous)
         except (OSError, RollcastError) as error:

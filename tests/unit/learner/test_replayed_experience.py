@@ -18,7 +18,6 @@ from learner.training_run import probe_spaces
 from services.errors import CollectInterruptedError
 from services.policies import PolicySpec
 from services.replay import ReplayWaiting
-from services.rollouts import Rollout
 from services.spaces import FLAT_SUBSTEP
 
 T, BATCH = 4, 16
@@ -118,11 +117,10 @@ def test_the_trainers_wait_for_the_buffer_is_told_with_the_numbers(monkeypatch: 
         assert source.metrics()["replay/sample_wait_s"] > 0
 
 
-def ahead(source: ReplayedExperience) -> Rollout:
-    """Puts rollouts in until the limiter refuses one; says which."""
-    while source._insert(rollout := source.actors.next_slice(MAX_TRAJECTORIES).to_rollout()):
+def ahead(source: ReplayedExperience) -> None:
+    """Puts rollouts in until the limiter refuses one."""
+    while source._insert(source.actors.next_slice(MAX_TRAJECTORIES)):
         pass
-    return rollout
 
 
 def test_rollouts_that_are_held_back_are_told_while_the_trainer_trains(

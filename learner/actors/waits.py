@@ -1,0 +1,27 @@
+"""Which actors a learner waits for, in words."""
+
+from collections.abc import Sequence
+
+from services.status import ActorInfo, ActorState
+
+
+def explain_wait(infos: Sequence[ActorInfo], addresses: Sequence[str]) -> str:
+    """Which actors are waited for, and what to do about it.
+
+    Args:
+        infos: Every actor that has joined.
+        addresses: Where the learner listens.
+    """
+    streaming = [info for info in infos if info.state is ActorState.STREAMING]
+    if streaming:
+        quietest = max(streaming, key=lambda info: info.idle_s)
+        return (
+            f"rollouts from {len(streaming)} connected actors ({quietest.actor_id} has been quiet for "
+            f"{quietest.idle_s:.0f} s): their environments are slow or hang"
+        )
+    where = ", ".join(addresses)
+    gone = "".join(
+        f"; {info.actor_id} is {info.state.name.lower()}" + (f": {info.last_error}" if info.last_error else "")
+        for info in infos[:3]
+    )
+    return f"an actor to join at {where}: start one with `rollcast actor --learner-address HOST:PORT`{gone}"

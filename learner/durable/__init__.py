@@ -1,0 +1,1 @@
+"""The write-ahead log of rollouts: what is acknowledged is on the disk. See docs/durability.md."""

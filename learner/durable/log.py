@@ -1,0 +1,374 @@
+"""The write-ahead log: an accepted rollout is on the disk before it is acknowledged."""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from learner.durable.coverage import Coverage, OpenRollouts
+from learner.durable.records import LogEntry, Payload, encode_record, record_bytes
+from learner.durable.segments import SegmentName, SegmentWriter, encode_segment_head, spare_paths, sync_folder
+from learner.rollout_queue import SliceName
+from learner.wait_log import WaitLog
+from services.errors import NotReadyError, RollcastError
+from services.recording_codec import RecordingHeader
+
+logger = logging.getLogger(__name__)
+
+SEGMENT_BYTES: Final = 64 << 20
+# Files that are kept to be used again: writing where blocks are is several times cheaper than where they must be found.
+_MAX_SPARES: Final = 8
+# How often those that wait look whether they are still wanted.
+_LOOK_S: Final = 0.5
+# From one attempt at an early checkpoint to the next.
+_CROWDED_INTERVAL_S: Final = 5.0
+_CLOSE_S: Final = 10.0
+# A disk that takes longer is told of.
+_HANGS_S: Final = 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class KnownSegment:
+    """A segment that is there, and which rollouts it has.
+
+    Attributes:
+        name: Which.
+        n_bytes: How large the file is.
+        first: The lowest number of a rollout in it; above `last`: it has none.
+        last: The highest.
+    """
+
+    name: SegmentName
+    n_bytes: int
+    first: int = 1
+    last: int = 0
+
+    def add(self, number: int) -> None:
+        """It has this rollout, too."""
+        self.first = min(self.first, number) if self.first <= self.last else number
+        self.last = max(self.last, number)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A rollout that is to be written, and whoever waits for it."""
+
+    rollout: SliceName
+    number: int
+    entry: bytes
+    payload: Payload
+    done: threading.Event = field(default_factory=threading.Event)
+    error: str = ""
+
+
+class RolloutLog:
+    """Appends rollouts to segments, and removes the segments that checkpoints cover.
+
+    Invariants: `append` returns True only when the rollout, and every one before it, is on the disk. Only one thread
+    (`rollcast-log`) writes; it writes all that has come while it waited for the disk, and waits for the disk once
+    (group commit). A segment that could not be written is closed, and what was not committed in it is cut off. Together
+    the files have `max_bytes`, and a segment more.
+
+    Args:
+        folder: Where; it exists.
+        header: What the rollouts look like.
+        max_bytes: Above half of it a checkpoint is asked for, so that segments can go; at all of it, streams wait.
+        next_number: Of the rollout that comes next.
+        segments: Those that are there, oldest first.
+        ask_for_checkpoint: Makes one, and returns when it is written; called in a thread of its own.
+        make_writer: Makes segments.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        header: RecordingHeader,
+        *,
+        max_bytes: int,
+        next_number: int = 0,
+        segments: Sequence[KnownSegment] = (),
+        ask_for_checkpoint: Callable[[], object] = lambda: None,
+        make_writer: Callable[..., SegmentWriter] = SegmentWriter,
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
+        self._folder = folder
+        self._head = encode_segment_head(header)
+        self._max_bytes = max_bytes
+        self._segment_bytes = segment_bytes
+        self._ask_for_checkpoint = ask_for_checkpoint
+        self._make_writer = make_writer
+        self.open = OpenRollouts(next_number)
+        self._changed = threading.Condition()  # guards all below but the two of the thread
+        self._waiting: deque[_Waiting] = deque()
+        self._segments = list(segments)
+        self._spares = spare_paths(folder)
+        self._last_segment = max((segment.name.number for segment in segments), default=0)
+        self._next_number = next_number
+        self._closing = False
+        self._busy_since: float | None = None
+        self._problem = ""
+        self._asking = threading.Event()
+        self._asked_at = float("-inf")
+        self._wait_log = WaitLog()
+        self._n_commits = self._n_rollouts = 0
+        self._commit_s = 0.0
+        # The coverage of the last checkpoint and of the one before.
+        self._covered: deque[Coverage] = deque(maxlen=2)
+        self._writer: SegmentWriter | None = None  # the thread's
+        self._current: KnownSegment | None = None  # likewise
+        self._thread = threading.Thread(target=self._run, name="rollcast-log", daemon=True)
+        self._thread.start()
+
+    @property
+    def n_bytes(self) -> int:
+        """What the segments take on the disk, those that are spare not counted."""
+        with self._changed:
+            return sum(segment.n_bytes for segment in self._segments)
+
+    def append(
+        self,
+        entry: Callable[[int], LogEntry],
+        payload: Payload,
+        *,
+        is_active: Callable[[], bool],
+    ) -> bool:
+        """Returns True when a rollout is on the disk; waits for its turn, for room, and for the disk.
+
+        Args:
+            entry: Makes what the log says of it, from its number.
+            payload: The rollout, whose arrays must not change before this returns.
+            is_active: Looked at now and then; False gives up.
+
+        Returns:
+            False if `is_active` became False, or the log was closed: it is not to be acknowledged.
+
+        Raises:
+            NotReadyError: The disk is full, or has failed.
+        """
+        began = time.monotonic()
+        with self._changed:
+            while self._is_full() and not self._closing:
+                self._note_wait(
+                    f"a checkpoint, so that the write-ahead log, at its limit, can go on: {self._use()}", began
+                )
+                self._ask_if_crowded()
+                self._changed.wait(_LOOK_S)
+                if not is_active():
+                    return False
+            if self._closing:
+                return False
+            noted = entry(self._next_number)
+            self._next_number += 1
+            name = SliceName(noted.actor_id, noted.incarnation, noted.sequence, 0, noted.n_trajectories)
+            waiting = _Waiting(name, noted.number, noted.encode(), payload)
+            self.open.add(noted.number, name, noted.n_trajectories)
+            self._waiting.append(waiting)
+            self._changed.notify_all()
+        while not waiting.done.wait(_LOOK_S):
+            with self._changed:
+                self._note_wait(f"the write-ahead log's disk, {self._folder}", began)
+            if not self._thread.is_alive():
+                waiting.error = f"the thread that writes the log {self._folder} has ended; see the log; restart it"
+                break
+            if not is_active():
+                self.open.discard(name)
+                return False
+        if waiting.error:
+            self.open.discard(name)
+            raise NotReadyError(waiting.error)
+        return True
+
+    def covered(self, coverage: Coverage) -> None:
+        """A checkpoint has been written: what it, and the one before it, have is removed.
+
+        The one before counts so that nothing is lost where the last one is damaged; unless the log is above half of
+        what it may take: then what the last one has goes, too.
+        """
+        with self._changed:
+            self._covered.append(coverage)
+            crowded = self._is_crowded()
+            keep = coverage if crowded else self._covered[0] if len(self._covered) == 2 else Coverage.nothing()
+            removed = [
+                segment
+                for segment in self._segments
+                if segment is not self._current
+                and (segment.last < segment.first or keep.has(segment.first, segment.last))
+            ]
+            self._segments = [segment for segment in self._segments if segment not in removed]
+            for segment in removed:
+                self._put_away(segment)
+            self._changed.notify_all()
+
+    def problem(self) -> str:
+        """What keeps the log from taking rollouts; empty: nothing does. Any thread may ask."""
+        with self._changed:
+            if self._is_full():
+                return f"the write-ahead log is at its limit and waits for a checkpoint: {self._use()}"
+            busy_s = time.monotonic() - self._busy_since if self._busy_since is not None else 0.0
+            if busy_s > _HANGS_S:
+                return f"the write-ahead log's disk, {self._folder}, has not answered for {busy_s:.0f} s"
+            return self._problem
+
+    def metrics(self) -> dict[str, float]:
+        """What there is to write about it, by name; times since the last call."""
+        with self._changed:
+            n_commits, n_rollouts, commit_s = max(self._n_commits, 1), self._n_rollouts, self._commit_s
+            self._n_commits, self._n_rollouts, self._commit_s = 0, 0, 0.0
+            return {
+                "durable/bytes": sum(segment.n_bytes for segment in self._segments),
+                "durable/segments": len(self._segments),
+                "durable/commit_ms": 1000 * commit_s / n_commits,
+                "durable/rollouts_per_commit": n_rollouts / n_commits,
+            }
+
+    def close(self) -> None:
+        """Commits what has come, and takes no more; does nothing when closed already."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join(_CLOSE_S)
+        if self._thread.is_alive():
+            logger.error(
+                "the write-ahead log's disk, %s, has not answered for %.0f s; expected it to take what was written; "
+                "what is not acknowledged comes again",
+                self._folder,
+                _CLOSE_S,
+            )
+
+    def _run(self) -> None:
+        """Thread: writes and commits what has come, again and again."""
+        while True:
+            with self._changed:
+                while not self._waiting and not self._closing:
+                    self._changed.wait(_LOOK_S)
+                if not self._waiting:
+                    break
+                group = list(self._waiting)
+                self._waiting.clear()
+                self._busy_since = time.monotonic()
+            error = ""
+            try:
+                self._write(group)
+            except OSError as failure:
+                error = self._give_up(failure, group)
+            except RollcastError as failure:
+                error = str(failure)
+            seconds = time.monotonic() - self._busy_since
+            with self._changed:
+                self._busy_since, self._problem = None, error
+                self._n_commits += 1
+                self._n_rollouts += len(group)
+                self._commit_s += seconds
+                self._ask_if_crowded()
+            for waiting in group:
+                if error and not waiting.done.is_set():
+                    waiting.error = error
+                waiting.done.set()
+        if self._writer is not None:
+            self._writer.close()
+
+    def _write(self, group: Sequence[_Waiting]) -> None:
+        """Writes rollouts, and returns when they are on the disk."""
+        written: list[_Waiting] = []
+        for waiting in group:
+            n_bytes = record_bytes(waiting.entry, waiting.payload)
+            if self._writer is None or self._writer.n_written + n_bytes > self._writer.n_bytes:
+                self._commit(written)
+                self._rotate(n_bytes)
+            assert self._writer is not None, "it has just been made"
+            assert self._current is not None, "likewise"
+            self._current.add(waiting.number)
+            self._writer.write(encode_record(self._writer.name.marker, waiting.entry, waiting.payload))
+            written.append(waiting)
+        self._commit(written)
+
+    def _commit(self, written: list[_Waiting]) -> None:
+        if self._writer is None or not written:
+            return
+        self._writer.commit()
+        for waiting in written:
+            waiting.done.set()
+        written.clear()
+
+    def _rotate(self, n_bytes: int) -> None:
+        """Begins a segment with room for a record of so many bytes."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+        n_bytes = max(self._segment_bytes, len(self._head) + n_bytes)
+        name = SegmentName.new(self._last_segment + 1)
+        with self._changed:
+            spare = next((path for path in self._spares if path.stat().st_size >= n_bytes), None)
+            if spare is not None:
+                self._spares.remove(spare)
+        self._writer = self._make_writer(self._folder, name, self._head, n_bytes, spare)
+        with self._changed:
+            self._last_segment = name.number
+            self._current = KnownSegment(name=name, n_bytes=self._writer.n_bytes)
+            self._segments.append(self._current)
+
+    def _give_up(self, failure: OSError, group: Sequence[_Waiting]) -> str:
+        """Ends the segment that could not be written; says what is wrong."""
+        if self._writer is not None:
+            self._writer.abandon()
+            self._writer = None
+        with self._changed:
+            self._current = None
+        n_bytes = sum(waiting.payload.n_bytes for waiting in group)
+        message = (
+            f"the write-ahead log {self._folder} cannot take {n_bytes} bytes: {failure.strerror}; expected room and a "
+            "disk that works; free some space: the rollouts are not acknowledged, and come again"
+        )
+        if not self._problem:
+            logger.error("%s", message)
+        return message
+
+    def _put_away(self, segment: KnownSegment) -> None:
+        """Removes a segment's file, or keeps it to be used again. Called with the lock held."""
+        path = segment.name.path(self._folder)
+        try:
+            if len(self._spares) < _MAX_SPARES and segment.n_bytes == self._segment_bytes == path.stat().st_size:
+                spare = segment.name.spare_path(self._folder)
+                path.rename(spare)
+                self._spares.append(spare)
+            else:
+                path.unlink()
+            sync_folder(self._folder)
+        except OSError as error:
+            logger.warning("a segment of the write-ahead log cannot be removed: %s: %s", path, error.strerror)
+
+    def _is_full(self) -> bool:
+        return sum(segment.n_bytes for segment in self._segments) > self._max_bytes
+
+    def _is_crowded(self) -> bool:
+        return sum(segment.n_bytes for segment in self._segments) > self._max_bytes // 2
+
+    def _use(self) -> str:
+        n_bytes = sum(segment.n_bytes for segment in self._segments)
+        return f"{n_bytes:,} bytes in {self._folder}, of --durable-max-bytes {self._max_bytes:,}"
+
+    def _ask_if_crowded(self) -> None:
+        """Has a checkpoint made. Called with the lock held."""
+        now = time.monotonic()
+        if self._closing or self._asking.is_set() or now < self._asked_at + _CROWDED_INTERVAL_S:
+            return
+        if self._is_crowded():
+            self._asked_at = now
+            self._asking.set()
+            threading.Thread(target=self._ask, name="rollcast-log-checkpoint", daemon=True).start()
+
+    def _ask(self) -> None:
+        """Thread: has a checkpoint made."""
+        try:
+            self._ask_for_checkpoint()
+        except (OSError, RollcastError) as error:
+            logger.warning("the write-ahead log is large, and an early checkpoint cannot be made: %s", error)
+        finally:
+            self._asking.clear()
+
+    def _note_wait(self, reason: str, began: float) -> None:
+        self._wait_log.note(reason, time.monotonic() - began)

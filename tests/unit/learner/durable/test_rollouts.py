@@ -1,0 +1,206 @@
+"""A learner that dies, and the one that goes on: what was acknowledged is learnt from once."""
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from actor.policies.torch_policy import TorchPolicy
+from learner.actors.remote import RemoteDistributedActors
+from learner.durable.rollouts import DurableRollouts, refuse_leftovers
+from learner.experience import FreshExperience
+from learner.rollout_intake import IntakeStream
+from learner.rollout_queue import RolloutSlice
+from services.errors import ConfigurationError, NotReadyError
+from services.joining import JoinOffer
+from services.policies import PolicySpec
+from tests.rollout_samples import CARTPOLE_LIKE, make_rollout
+from tests.unit.learner.durable.logs import HEADER, always
+
+BATCH = 3
+
+
+class Learner:
+    """A learner whose actors are called by hand.
+
+    Args:
+        folder: Of its log.
+        state: Of the checkpoint that it goes on from.
+    """
+
+    entered: ClassVar[list["Learner"]] = []
+
+    def __init__(self, folder: Path, state: Any = None, **options: Any) -> None:
+        policy = TorchPolicy(CARTPOLE_LIKE, PolicySpec(hidden_sizes=(4,)))
+        self.actors = RemoteDistributedActors(policy, 3, BATCH, 4.0, addresses=(), envs_per_actor=2, **options)
+        self.durable = self.actors.durable = DurableRollouts(folder, max_bytes=1 << 30, ask_for_checkpoint=lambda: None)
+        if state is not None:
+            self.actors.load_state(json.loads(json.dumps(state)))
+        self.actors.start()
+        self.source = FreshExperience(self.actors)
+        Learner.entered.append(self)
+
+    def stream(self, actor_id: str = "a", **changes: Any) -> IntakeStream:
+        intake = self.actors.intake
+        assert intake is not None
+        given = {"actor_id": actor_id, "process_nonce": 1, "spaces": CARTPOLE_LIKE, "n_envs": 2} | changes
+        agreement = intake.join(JoinOffer(network="auto", software_version="1", **given))
+        return intake.open_stream(actor_id, agreement.incarnation, peer="", cancel=lambda: None)
+
+    def learn(self, *, to_its_end: bool = True) -> list[tuple[str, int]]:
+        """Collects a batch, and learns from it; whose trajectories it has."""
+        batch = self.source.next("cpu").batch
+        if to_its_end:
+            self.source.learnt(batch, None)
+        return [
+            (name.actor_id, name.sequence) for name in self.actors.batch_names for _ in range(name.start, name.stop)
+        ]
+
+    def take_all(self) -> list[tuple[int, int, int]]:
+        pieces = []
+        while (piece := self.actors.poll_slice(9)) is not None:
+            self.actors.covered([piece.name])
+            pieces.append((piece.rollout.sequence, piece.start, piece.stop))
+        return pieces
+
+
+@pytest.fixture(autouse=True)
+def ended() -> Iterator[None]:
+    """Those that die do so without a word: their threads end here."""
+    yield
+    while Learner.entered:
+        Learner.entered.pop().durable.close()
+
+
+def send(stream: IntakeStream, *sequences: int, **changes: Any) -> None:
+    for sequence in sequences:
+        progress = stream.accept(make_rollout(sequence=sequence, **changes), is_active=always)
+        assert progress.acknowledged_sequence == sequence
+
+
+def test_what_was_acknowledged_and_not_learnt_is_learnt_once(tmp_path: Path):
+    killed = Learner(tmp_path)
+    send(killed.stream(), 1, 2, 3, 4)
+    # of the second, one trajectory is in the batch
+    assert killed.learn() == [("a", 1), ("a", 1), ("a", 2)]
+    state = killed.actors.state()
+    assert killed.learn() == [("a", 2), ("a", 3), ("a", 3)], "in vain"
+    resumed = Learner(tmp_path, state)
+    stream = resumed.stream(incarnation=1, acknowledged_sequence=3)
+    assert stream.progress().acknowledged_sequence == 4, "though the answer never arrived"
+    send(stream, 5)
+    assert resumed.take_all() == [(2, 1, 2), (3, 0, 2), (4, 0, 2), (5, 0, 2)]
+    assert resumed.actors.stale_trajectories == 0
+
+
+def test_a_batch_that_was_collected_and_not_learnt_from_is_collected_again(tmp_path: Path):
+    killed = Learner(tmp_path)
+    send(killed.stream(), 1, 2)
+    killed.learn(to_its_end=False)
+    resumed = Learner(tmp_path, killed.actors.state())
+    assert resumed.take_all() == [(1, 0, 2), (2, 0, 2)]
+
+
+def test_before_the_first_checkpoint_everything_is_handed_out_and_actors_are_known(tmp_path: Path):
+    killed = Learner(tmp_path)
+    send(killed.stream("b", process_nonce=2, incarnation=3), 1, actor_id="b", incarnation=3, policy_version=7)
+    send(killed.stream(), 1, 2)
+    resumed = Learner(tmp_path)
+    assert resumed.actors.policy_version == 8, "lags are above 0"
+    again = resumed.stream()
+    assert (again.progress().acknowledged_sequence, again._record.slot) == (2, 1)
+    assert resumed.stream("b", process_nonce=2, incarnation=3).progress().acknowledged_sequence == 1
+    other = resumed.stream("b", process_nonce=9)
+    assert (other.incarnation, other._record.slot, other.progress().acknowledged_sequence) == (4, 0, 0)
+    assert [piece[0] for piece in resumed.take_all()] == [1, 1, 2]
+
+
+def test_a_learner_that_is_killed_again_while_it_hands_out_goes_on_there(tmp_path: Path):
+    killed = Learner(tmp_path)
+    send(killed.stream(), 1, 2, 3)
+    again = Learner(tmp_path, killed.actors.state())
+    assert again.learn() == [("a", 1), ("a", 1), ("a", 2)]
+    state = again.actors.state()
+    send(again.stream(), 4)
+    for _ in range(2):
+        resumed = Learner(tmp_path, state)
+        assert resumed.take_all() == [(2, 1, 2), (3, 0, 2), (4, 0, 2)]
+
+
+def test_a_rollout_by_a_policy_that_was_lost_with_the_learner_is_kept(tmp_path: Path):
+    killed = Learner(tmp_path)
+    send(killed.stream(), 1, policy_version=3)
+    resumed = Learner(tmp_path, killed.actors.state())
+    send(resumed.stream(), 2, policy_version=6)
+    assert resumed.take_all() == [(1, 0, 2), (2, 0, 2)]
+
+
+def test_the_limit_of_the_lag_holds_for_what_is_recovered(tmp_path: Path):
+    killed = Learner(tmp_path)
+    send(killed.stream(), 1, policy_version=1)
+    send(killed.stream("b", process_nonce=2), 1, actor_id="b", policy_version=9)
+    resumed = Learner(tmp_path, killed.actors.state(), max_policy_lag=5)
+    assert resumed.take_all() == []
+    piece = resumed.actors.poll_slice(9)
+    assert piece is not None
+    assert piece.rollout.actor_id == "b"
+    assert resumed.actors.stale_trajectories == 2
+
+
+def test_what_no_room_was_found_for_comes_again_and_is_learnt_once(tmp_path: Path):
+    learner = Learner(tmp_path)
+    stream = learner.stream()
+    send(stream, 1)
+    learner.actors._queue.close()
+    with pytest.raises(NotReadyError, match="was not taken"):
+        stream.accept(make_rollout(sequence=2), is_active=always)
+    state = learner.actors.state()
+    resumed = Learner(tmp_path, state)
+    stream = resumed.stream(incarnation=1, acknowledged_sequence=1)
+    assert stream.progress().acknowledged_sequence == 1, "it was not acknowledged"
+    send(stream, 2)
+    assert resumed.take_all() == [(1, 0, 2), (2, 0, 2)]
+
+
+def test_after_a_clean_end_the_log_has_what_was_not_learnt(tmp_path: Path):
+    stopped = Learner(tmp_path)
+    send(stopped.stream(), 1, 2)
+    stopped.actors.stop()
+    resumed = Learner(tmp_path, stopped.actors.state())
+    assert resumed.take_all() == [(1, 0, 2), (2, 0, 2)]
+
+
+def test_what_a_damaged_checkpoint_had_alone_is_said_to_be_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    learner = Learner(tmp_path)
+    send(learner.stream(), 1, 2)
+    learner.actors.stop()
+    for path in tmp_path.glob("*.log"):
+        path.unlink()
+    state = {"policy_version": 1, "actors": {}, "log": {"position": 0, "open_runs": [], "open_spans": {}}}
+    Learner(tmp_path, state)
+    assert not caplog.records, "a log that is empty says nothing of what was in it"
+    state["log"]["position"] = 5
+    resumed = Learner(tmp_path, state)
+    send(resumed.stream(), 1)
+    resumed.actors.stop()
+    with caplog.at_level(logging.ERROR):
+        Learner(tmp_path)
+    assert "the 5 acknowledged rollouts between them cannot be recovered" in caplog.text
+
+
+def test_a_run_does_not_forget_its_log(tmp_path: Path):
+    refuse_leftovers(tmp_path / "none", HEADER, None)
+    learner = Learner(tmp_path / "log")
+    send(learner.stream(), 1)
+    with pytest.raises(ConfigurationError, match="has 1 acknowledged rollouts that no checkpoint has"):
+        refuse_leftovers(tmp_path / "log", HEADER, None)
+    assert learner.take_all() == [(1, 0, 2)]
+    refuse_leftovers(tmp_path / "log", HEADER, learner.durable.state())
+    assert not (tmp_path / "log").exists()
+
+
+def test_slices_are_named():
+    assert RolloutSlice(make_rollout(sequence=4), 1, 2).name == ("a", 1, 4, 1, 2)
