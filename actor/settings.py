@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from services.limits import MAX_ENVS_PER_ACTOR
 from services.security_settings import ClientSecuritySettings
 from services.settings import EntryPointKwargs, ProcessSettings
 
-# As services.joining.MAX_ENVS_PER_ACTOR, whose module would load gymnasium for every --help.
-EnvsPerActor = Annotated[int, Field(ge=1, le=65536)]
+EnvsPerActor = Annotated[int, Field(ge=1, le=MAX_ENVS_PER_ACTOR)]
 
 
 def _expand_name(name: str) -> str:

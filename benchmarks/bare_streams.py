@@ -13,8 +13,9 @@ from multiprocessing.sharedctypes import Synchronized
 import grpc
 
 from services.allocator import reuse_large_buffers
-from services.channel import MAX_MESSAGE_BYTES, make_channel
+from services.channel import make_channel
 from services.credentials import server_credentials
+from services.limits import MAX_MESSAGE_BYTES
 from services.security import PLAIN_CLIENT, ClientSecurity, ServerTls
 
 _SERVICE = "rollcast.benchmarks.Bare"

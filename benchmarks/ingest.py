@@ -25,8 +25,9 @@ from gymnasium.spaces import Box, Discrete
 from benchmarks.bare_streams import serve_uploads, upload
 from benchmarks.table import print_table
 from services.joining import JoinOffer
+from services.limits import MAX_FRAME_BYTES
 from services.policies import PolicySpec
-from services.rollout_codec import MAX_FRAME_BYTES, RolloutEncoder
+from services.rollout_codec import RolloutEncoder
 from services.rollouts import EpisodeStatistics, Rollout, SubstepColumns
 from services.security import PLAIN_CLIENT, PLAIN_SERVER, ClientSecurity, ServerSecurity
 from services.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces

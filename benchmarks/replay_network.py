@@ -32,8 +32,8 @@ from benchmarks.table import print_table
 from services.allocator import reuse_large_buffers
 from services.channel import make_channel
 from services.errors import LearnerUnreachableError, ProtocolMismatchError
+from services.limits import MAX_FRAME_BYTES
 from services.replay_client import ReplayClient
-from services.rollout_codec import MAX_FRAME_BYTES
 
 BATCH_SIZE = 256
 _SETTLE_S = 0.3

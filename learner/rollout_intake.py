@@ -9,7 +9,6 @@ from typing import Protocol
 
 from learner.actor_registry import ActorRecord, ActorRegistry
 from learner.durable.rollouts import DurableRollouts
-from services.channel import MAX_MESSAGE_BYTES
 from services.errors import (
     DuplicateSequenceError,
     InvalidRolloutError,
@@ -19,6 +18,7 @@ from services.errors import (
     RollcastError,
 )
 from services.joining import JoinAgreement, JoinOffer
+from services.limits import MAX_MESSAGE_BYTES
 from services.policies import PolicySpec
 from services.rollout_codec import RolloutEncoder
 from services.rollouts import ActorFailure, Rollout, StreamProgress

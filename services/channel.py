@@ -7,10 +7,9 @@ import grpc
 from services.address import parse_address
 from services.bearer import BearerInterceptor
 from services.credentials import channel_credentials
+from services.limits import MAX_MESSAGE_BYTES
 from services.security import PLAIN_CLIENT, ClientSecurity
 
-# The default of gRPC, made explicit: whole rollouts and policy chunks stay well below it.
-MAX_MESSAGE_BYTES: Final = 4 << 20
 # A dead peer is noticed after KEEPALIVE_TIME + KEEPALIVE_TIMEOUT. The server must allow pings this often:
 # `server.MIN_PING_INTERVAL_MS` is below it, else connections die with too_many_pings.
 KEEPALIVE_TIME_MS: Final = 20_000

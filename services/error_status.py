@@ -12,6 +12,8 @@ from services import errors
 from services.errors import RollcastError
 
 ERROR_DOMAIN: Final = "rollcast.v1"
+# In the metadata of an ErrorInfo: which limit, as `services.limits` calls it.
+_LIMIT_KEY: Final = "limit"
 
 # The status travels twice in the trailing metadata (text and detail), whose hard limit is 16 KiB in every language.
 _MAX_MESSAGE_BYTES: Final = 2048
@@ -32,6 +34,7 @@ STATUS_CODES: Final[dict[type[RollcastError], grpc.StatusCode]] = {
     errors.UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
     errors.PermissionDeniedError: grpc.StatusCode.PERMISSION_DENIED,
     errors.LimitExceededError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.ThrottledError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.NotReadyError: grpc.StatusCode.UNAVAILABLE,
     errors.RefusedError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.AddressInUseError: grpc.StatusCode.UNAVAILABLE,
@@ -50,6 +53,8 @@ _HANDSHAKE: Final = re.compile(
     r"handshake failed|SSL_ERROR|Verification Check failed|failed to connect.*(Socket closed|reset by peer)", re.DOTALL
 )
 
+_TOO_LARGE: Final = re.compile(r"message larger than max \(\d+ vs\. \d+\)")
+
 _CLASS_BY_NAME: Final = {error_class.__name__: error_class for error_class in STATUS_CODES}
 
 # What a status without our detail means: it comes from gRPC itself, a proxy, or a server that is not rollcast.
@@ -62,7 +67,8 @@ _CLASS_BY_BARE_CODE: Final[dict[grpc.StatusCode, type[RollcastError]]] = {
     grpc.StatusCode.ABORTED: errors.ActorReplacedError,
     grpc.StatusCode.UNAUTHENTICATED: errors.UnauthenticatedError,
     grpc.StatusCode.PERMISSION_DENIED: errors.PermissionDeniedError,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: errors.LimitExceededError,
+    # gRPC itself, where a server has more calls than threads; it has another text for a message that is too large
+    grpc.StatusCode.RESOURCE_EXHAUSTED: errors.ThrottledError,
     grpc.StatusCode.UNIMPLEMENTED: errors.ProtocolMismatchError,
 }
 
@@ -80,7 +86,7 @@ def status_code(error: RollcastError) -> grpc.StatusCode:
 
 
 def error_to_status(error: RollcastError) -> status_pb2.Status:
-    """Makes the rich status of an error: code, message, and its class as `ErrorInfo.reason`.
+    """Makes the rich status of an error: code, message, and as `ErrorInfo` its class and the limit that it names.
 
     Args:
         error: The error; of a message above 2 KiB the rest is cut.
@@ -90,7 +96,8 @@ def error_to_status(error: RollcastError) -> status_pb2.Status:
     """
     reason = next(base.__name__ for base in type(error).__mro__ if base in STATUS_CODES)
     detail = any_pb2.Any()
-    detail.Pack(error_details_pb2.ErrorInfo(reason=reason, domain=ERROR_DOMAIN))
+    metadata = {_LIMIT_KEY: error.limit} if error.limit else {}
+    detail.Pack(error_details_pb2.ErrorInfo(reason=reason, domain=ERROR_DOMAIN, metadata=metadata))
     encoded = str(error).encode("utf-8", "replace")
     if len(encoded) > _MAX_MESSAGE_BYTES:
         encoded = encoded[:_MAX_MESSAGE_BYTES] + b" [...]"
@@ -114,9 +121,10 @@ def error_from_rpc(rpc_error: grpc.RpcError, target: str) -> RollcastError:
             f"the call to the learner at {target} broke off: {rpc_error!r}; expected an answer; reconnect with backoff"
         )
     code, details = rpc_error.code(), rpc_error.details() or ""
-    error_class = _class_from_trailer(rpc_error)
-    if error_class is not None:
-        return error_class(details)
+    info = _info_from_trailer(rpc_error)
+    error_class = _CLASS_BY_NAME.get(info.reason) if info is not None else None
+    if info is not None and error_class is not None:
+        return error_class(details, limit=info.metadata.get(_LIMIT_KEY, ""))
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return errors.LearnerUnreachableError(
             f"the learner at {target} did not answer in time ({details}); expected an answer by the deadline; check "
@@ -129,6 +137,16 @@ def error_from_rpc(rpc_error: grpc.RpcError, target: str) -> RollcastError:
         )
     if code is grpc.StatusCode.UNAVAILABLE:
         return _unreachable(details, target)
+    return _bare(code, details, target)
+
+
+def _bare(code: grpc.StatusCode, details: str, target: str) -> RollcastError:
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE.search(details):
+        return errors.LimitExceededError(
+            f"a message between this client and the learner at {target} is too large ({details}); expected at most the "
+            "number in brackets; send less at once",
+            limit="max_message_bytes",
+        )
     bare_class = _CLASS_BY_BARE_CODE.get(code, RollcastError)
     return bare_class(f"the learner at {target} answered {code.name}: {details}")
 
@@ -146,8 +164,8 @@ def _unreachable(details: str, target: str) -> errors.LearnerUnreachableError:
     )
 
 
-def _class_from_trailer(call: grpc.Call) -> type[RollcastError] | None:
-    """Reads the error's class from the call's google.rpc detail; None where there is none of ours."""
+def _info_from_trailer(call: grpc.Call) -> error_details_pb2.ErrorInfo | None:
+    """Reads the google.rpc detail of the call that is ours; None where there is none."""
     for key, value in call.trailing_metadata() or ():
         if key != "grpc-status-details-bin":
             continue
@@ -156,7 +174,7 @@ def _class_from_trailer(call: grpc.Call) -> type[RollcastError] | None:
             for detail in status.details:
                 info = error_details_pb2.ErrorInfo()
                 if detail.Unpack(info) and info.domain == ERROR_DOMAIN:
-                    return _CLASS_BY_NAME.get(info.reason)
+                    return info
         except DecodeError:  # a detail that does not parse tells us nothing
             return None
     return None

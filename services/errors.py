@@ -15,6 +15,7 @@
     ├── UnauthenticatedError         a call without a token, or with one that is nobody's
     ├── PermissionDeniedError        a call that the token's role may not make
     ├── LimitExceededError           a declared limit: message, rollout, actors, credits
+    │   └── ThrottledError           ... of what all clients share, and which gets free again: streams, calls a second
     ├── NotReadyError                not now: starting, stopping, no policy yet
     ├── RefusedError                 not in this state of the run: pause after the end, checkpoint without run directory
     ├── AddressInUseError            somebody else serves this address
@@ -33,7 +34,15 @@ A message says what is wrong, with the value; what was expected; what to do.
 
 
 class RollcastError(Exception):
-    """Base of every error that rollcast raises on purpose."""
+    """Base of every error that rollcast raises on purpose.
+
+    Attributes:
+        limit: The limit of `services.limits` that is the reason, as it is called there; empty: none is.
+    """
+
+    def __init__(self, *args: object, limit: str = "") -> None:
+        super().__init__(*args)
+        self.limit = limit
 
 
 class InvalidInputError(RollcastError, ValueError):
@@ -90,6 +99,10 @@ class PermissionDeniedError(RollcastError):
 
 class LimitExceededError(RollcastError):
     """A declared limit was exceeded."""
+
+
+class ThrottledError(LimitExceededError):
+    """A limit on what all clients share was exceeded: try again with backoff."""
 
 
 class NotReadyError(RollcastError):

@@ -6,13 +6,13 @@ from typing import Final, get_args
 from rollcast.v1 import rollout_pb2
 
 from services.errors import InvalidInputError, ProtocolMismatchError
-from services.joining import MAX_ENVS_PER_ACTOR, PROTOCOL_VERSION, JoinAgreement, JoinOffer
+from services.joining import PROTOCOL_VERSION, JoinAgreement, JoinOffer
+from services.limits import MAX_ACTOR_ID_LENGTH, MAX_ENVS_PER_ACTOR, MAX_NETWORK_LENGTH
 from services.policies import Activation, PolicyHead, PolicySpec
 from services.space_codec import environment_spaces_from_proto, environment_spaces_to_proto
 from services.spaces import check_action_space_supported
 
-_ACTOR_ID: Final = re.compile(r"[A-Za-z0-9._-]{0,128}", re.ASCII)
-_MAX_NETWORK_LENGTH: Final = 512
+_ACTOR_ID: Final = re.compile(r"[A-Za-z0-9._-]*", re.ASCII)
 _ACTIVATIONS: Final[tuple[Activation, ...]] = get_args(Activation)
 _HEADS: Final[tuple[PolicyHead, ...]] = get_args(PolicyHead)
 
@@ -54,7 +54,7 @@ def join_offer_from_proto(proto: rollout_pb2.JoinRequest, *, peer: str = "") -> 
 
     Raises:
         ProtocolMismatchError: The actor speaks another version of the protocol.
-        InvalidInputError: The name or the network is malformed.
+        InvalidInputError: The name or the network is malformed, or there are too many environments.
         InvalidSpaceError: A space is malformed or not supported.
         InvalidTensorError: A bound of a space is malformed.
     """
@@ -63,13 +63,24 @@ def join_offer_from_proto(proto: rollout_pb2.JoinRequest, *, peer: str = "") -> 
             f"actor {proto.actor_id[:128]!r} speaks protocol version {proto.protocol_version}; expected "
             f"{PROTOCOL_VERSION}; install the same rollcast on both sides"
         )
-    if not _ACTOR_ID.fullmatch(proto.actor_id):
+    n_characters = len(proto.actor_id)
+    if n_characters > MAX_ACTOR_ID_LENGTH or not _ACTOR_ID.fullmatch(proto.actor_id):
         raise InvalidInputError(
-            f"actor_id is {proto.actor_id[:160]!r}; expected at most 128 characters of [A-Za-z0-9._-]; rename the actor"
+            f"actor_id is {proto.actor_id[:160]!r}; expected at most {MAX_ACTOR_ID_LENGTH} characters of "
+            "[A-Za-z0-9._-]; rename the actor",
+            limit="max_actor_id_length" if n_characters > MAX_ACTOR_ID_LENGTH else "",
         )
-    if not 0 < len(proto.network) <= _MAX_NETWORK_LENGTH:
+    if not 0 < len(proto.network) <= MAX_NETWORK_LENGTH:
         raise InvalidInputError(
-            f"network has {len(proto.network)} characters; expected 'auto' or 'package.module:factory'; set it"
+            f"network has {len(proto.network)} characters; expected 1 to {MAX_NETWORK_LENGTH}: 'auto' or "
+            "'package.module:factory'; set it",
+            limit="max_network_length" if proto.network else "",
+        )
+    if proto.n_envs > MAX_ENVS_PER_ACTOR:
+        raise InvalidInputError(
+            f"actor {proto.actor_id!r} steps {proto.n_envs} environments; expected at most {MAX_ENVS_PER_ACTOR}, or 0 "
+            "for as many as the learner wants; start more actors",
+            limit="max_envs_per_actor",
         )
     spaces = environment_spaces_from_proto(proto.substeps)
     for key, substep in spaces.items():

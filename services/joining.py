@@ -7,9 +7,6 @@ from services.spaces import EnvironmentSpaces
 
 PROTOCOL_VERSION = 1
 
-# Environments of one actor. A learner that asks for more is not believed.
-MAX_ENVS_PER_ACTOR = 65536
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinOffer:

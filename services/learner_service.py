@@ -9,12 +9,11 @@ import grpc
 from rollcast.v1 import learner_pb2, learner_pb2_grpc
 
 from services.errors import InvalidInputError
+from services.limits import MAX_INTERVAL_S, MIN_INTERVAL_S
 from services.status import ActorInfo, LearnerStatus, Phase
 from services.status_codec import actor_to_proto, status_to_proto
 from services.stream_gate import StreamGate
 
-MIN_INTERVAL_S: Final = 0.1
-MAX_INTERVAL_S: Final = 3600.0
 # How often a watch looks whether training or the server has ended.
 _LOOK_S: Final = 0.5
 
@@ -78,7 +77,9 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         interval_s = request.interval_s or 1.0
         if not MIN_INTERVAL_S <= interval_s <= MAX_INTERVAL_S:  # NaN too
             raise InvalidInputError(
-                f"interval_s is {interval_s}; expected {MIN_INTERVAL_S} to {MAX_INTERVAL_S} s, or 0 for 1 s; correct it"
+                f"interval_s is {interval_s}; expected {MIN_INTERVAL_S} to {MAX_INTERVAL_S} s, or 0 for 1 s; correct "
+                "it",
+                limit="max_interval_s" if interval_s > MAX_INTERVAL_S else "min_interval_s",
             )
         caller_gone = threading.Event()
         with self._gate.stream():

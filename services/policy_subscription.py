@@ -6,8 +6,9 @@ import grpc
 from rollcast.v1 import policy_pb2, policy_pb2_grpc
 
 from services.error_status import error_from_rpc
+from services.limits import MAX_POLICY_BYTES
 from services.policies import PolicyState
-from services.weights import MAX_POLICY_BYTES, PolicyAssembler
+from services.weights import PolicyAssembler
 
 
 class PolicySubscription:

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from rollcast.v1 import replay_pb2
 
 from services.errors import InvalidTensorError
+from services.limits import MAX_BATCH_BYTES
 from services.message_body import split_body
-from services.replay import MAX_BATCH_BYTES, ReplayBatch
+from services.replay import ReplayBatch
 from services.replay_batch_codec import MAX_KNOWN
 from services.replay_part_layout import PartLayout, with_entries
 
@@ -121,7 +122,8 @@ class _JoinedParts:
         if n_bytes > MAX_BATCH_BYTES:
             raise InvalidTensorError(
                 f"a batch of {batch_size} entries has {n_bytes} bytes; expected at most {MAX_BATCH_BYTES}; ask for a "
-                "smaller batch"
+                "smaller batch",
+                limit="max_batch_bytes",
             )
         self._columns = [np.empty(shape, slot.dtype) for slot, shape in zip(first.slots, shapes, strict=True)]
         # Of the columns without entries: what each part has.

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rollcast.v1 import replay_pb2
 
-from services.channel import MAX_MESSAGE_BYTES
 from services.errors import LimitExceededError
+from services.limits import MAX_MESSAGE_BYTES
 from services.message_body import open_body
 from services.replay import ReplayBatch
 from services.tensors import fill_tensor, wire_array

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from rollcast.v1 import replay_pb2
 
 from services.errors import InvalidInputError, NotReadyError
+from services.limits import MAX_TIMEOUT_S
 from services.replay import ReplayBatch, ReplayInfo
 from services.replay_batch_codec import BatchEncoder
 from services.replay_codec import priorities_from_proto, replay_info_to_proto
 from services.stream_gate import StreamGate
 
-MAX_TIMEOUT_S: Final = 3600.0
 _SERVICE: Final = "rollcast.v1.ReplayService"
 
 
@@ -101,7 +101,10 @@ class ReplayServicer:
     def sample(self, request: replay_pb2.SampleRequest, context: grpc.ServicerContext) -> Iterator[bytes]:
         """Serves rollcast.v1.ReplayService.Sample with serialised messages."""
         if not 0.0 <= request.timeout_s <= MAX_TIMEOUT_S:  # NaN too
-            raise InvalidInputError(f"timeout_s is {request.timeout_s}; expected 0 to {MAX_TIMEOUT_S:g} s; correct it")
+            raise InvalidInputError(
+                f"timeout_s is {request.timeout_s}; expected 0 to {MAX_TIMEOUT_S:g} s; correct it",
+                limit="max_timeout_s" if request.timeout_s > MAX_TIMEOUT_S else "",
+            )
 
         def is_active() -> bool:
             return context.is_active() and not self._gate.stopping

@@ -12,13 +12,13 @@ from rollcast.v1 import rollout_pb2
 
 from services.columns import INT32
 from services.errors import InvalidRolloutError, InvalidTensorError, LimitExceededError
+from services.limits import MAX_FRAME_BYTES
 from services.rollout_header import AgreedColumns, RolloutAgreement, SubstepAgreement, describe, refuse
 from services.rollout_layout import RolloutLayout
 from services.rollouts import EpisodeStatistics, Rollout, SubstepColumns
 from services.spaces import EnvironmentSpaces
 from services.statistics_codec import event_statistics_from_proto, event_values_from_proto
 
-MAX_FRAME_BYTES: Final = 1 << 20
 _NO_BODY: Final = memoryview(b"")
 _NO_FINAL_INDEX: Final = np.empty((0, 2), INT32)
 
@@ -223,7 +223,8 @@ def _check_body(header: rollout_pb2.Rollout, body: memoryview, n_before: int, n_
     if len(body) > MAX_FRAME_BYTES:
         raise LimitExceededError(
             f"actor {header.actor_id!r}, rollout {header.sequence} has a body of {len(body)} bytes at offset "
-            f"{n_before}; expected at most {MAX_FRAME_BYTES}; cut it smaller"
+            f"{n_before}; expected at most {MAX_FRAME_BYTES}; cut it smaller",
+            limit="max_frame_bytes",
         )
     if len(body) > n_deferred - n_before:
         refuse(header, f"a body of {len(body)} bytes at offset {n_before}", f"at most {n_deferred - n_before} more")

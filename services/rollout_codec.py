@@ -7,13 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 from rollcast.v1 import rollout_pb2, tensor_pb2
 
+from services.limits import MAX_FRAME_BYTES
 from services.message_body import append_body, seal
-from services.rollout_assembler import MAX_FRAME_BYTES, RolloutAssembler
+from services.rollout_assembler import RolloutAssembler
 from services.rollouts import Rollout, SubstepColumns
 from services.statistics_codec import fill_statistics
 from services.tensors import fill_tensor, wire_array
 
-__all__ = ["MAX_FRAME_BYTES", "RolloutAssembler", "RolloutEncoder", "rollout_to_proto"]
+__all__ = ["RolloutAssembler", "RolloutEncoder", "rollout_to_proto"]
 
 # What tells apart headers that differ in more than their numbers.
 _Form = tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]

@@ -243,7 +243,9 @@ class SubstepAgreement:
         raise LimitExceededError(
             f"actor {header.actor_id!r}, rollout {header.sequence} has {total} bytes, {largest.n_bytes} of them "
             "in column "
-            f"{largest.agreed.name}; expected at most {limit}; lower n_rollout_steps or n_envs"
+            f"{largest.agreed.name}; expected at most {limit}; lower n_rollout_steps or n_envs, or "
+            "raise --limits.max-rollout-bytes of the learner",
+            limit="max_rollout_bytes",
         )
 
 
@@ -274,20 +276,22 @@ def describe(header: rollout_pb2.Rollout, column: str) -> str:
     return f"actor {header.actor_id!r}, rollout {header.sequence}: column {column}"
 
 
-def refuse(header: rollout_pb2.Rollout, found: str, expected: str) -> NoReturn:
+def refuse(header: rollout_pb2.Rollout, found: str, expected: str, limit: str = "") -> NoReturn:
     """Refuses a rollout.
 
     Args:
         header: The rollout.
         found: What is wrong, with its value.
         expected: What should be there.
+        limit: The declared limit that is exceeded; empty: none is.
 
     Raises:
         InvalidRolloutError: Always.
     """
     raise InvalidRolloutError(
         f"actor {header.actor_id!r}, rollout {header.sequence} has {found}; expected {expected}; sending it again will "
-        "not help: correct the actor"
+        "not help: correct the actor",
+        limit=limit,
     )
 
 

@@ -10,11 +10,11 @@ from rollcast.v1 import rollout_pb2
 
 from services.error_status import error_from_rpc
 from services.errors import LimitExceededError, NotReadyError
+from services.limits import MAX_WAITING_ROLLOUTS
 from services.message_body import seal
 from services.rollout_codec import RolloutEncoder
 from services.rollouts import ActorFailure, Rollout, StreamProgress
 
-MAX_WAITING_ROLLOUTS: Final = 256
 _METHOD: Final = "/rollcast.v1.RolloutService/StreamRollouts"
 # gRPC's sending thread looks this often whether its call has ended while it waits for credit.
 _LOOK_S: Final = 1.0
@@ -68,7 +68,8 @@ class RolloutUplink:
             if len(self._waiting) >= MAX_WAITING_ROLLOUTS:
                 raise LimitExceededError(
                     f"{len(self._waiting)} rollouts wait for credit of {self._target}; expected fewer than "
-                    f"{MAX_WAITING_ROLLOUTS}; send none above the last credit_sequence"
+                    f"{MAX_WAITING_ROLLOUTS}; send none above the last credit_sequence",
+                    limit="max_waiting_rollouts",
                 )
             self._waiting.append(rollout)
             self._changed.notify_all()

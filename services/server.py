@@ -22,11 +22,12 @@ from rollcast.v1 import (
 from services.address import Address, parse_address
 from services.authorization import AuthorizationInterceptor
 from services.binding import check_bindable
-from services.channel import KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOUT_MS, MAX_MESSAGE_BYTES
+from services.channel import KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOUT_MS
 from services.credentials import server_credentials
 from services.errors import AddressInUseError, ConfigurationError, NotReadyError
 from services.interceptors import ErrorInterceptor
 from services.learner_service import LearnerControl, LearnerServicer
+from services.limits import MAX_MESSAGE_BYTES
 from services.policy_service import PolicyServicer, PolicySource, add_policy_service
 from services.replay_service import ReplayServicer, ReplaySource, add_replay_service
 from services.rollout_service import RolloutServicer, RolloutSink, add_rollout_service

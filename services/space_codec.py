@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -11,14 +11,9 @@ from numpy.typing import NDArray
 from rollcast.v1 import space_pb2, tensor_pb2
 
 from services.errors import InvalidInputError, InvalidSpaceError
+from services.limits import MAX_AGENTS, MAX_RANK, MAX_SPACE_DEPTH, MAX_SPACE_ELEMENTS, MAX_SPACE_LEAVES
 from services.spaces import EnvironmentSpaces, SubstepSpaces, describe_space, space_leaves
-from services.tensors import MAX_RANK, tensor_from_proto, tensor_header, tensor_to_proto
-
-MAX_SPACE_DEPTH: Final = 16
-# Bounds are materialised, some 18 bytes an element; a 1080p RGB frame has 6.2 million elements.
-MAX_SPACE_ELEMENTS: Final = 1 << 23
-MAX_SPACE_LEAVES: Final = 1024
-MAX_AGENTS: Final = 4096
+from services.tensors import tensor_from_proto, tensor_header, tensor_to_proto
 
 
 def space_to_proto(space: gymnasium.Space[Any]) -> space_pb2.Space:
@@ -109,7 +104,8 @@ def environment_spaces_from_proto(protos: Iterable[space_pb2.SubstepSpaces]) -> 
         if proto.n_agents > MAX_AGENTS:
             raise InvalidSpaceError(
                 f"the substep {proto.key!r} has {proto.n_agents} agents; expected at most {MAX_AGENTS}; divide them "
-                "among several substeps"
+                "among several substeps",
+                limit="max_agents",
             )
     if not environment:
         raise InvalidSpaceError("there is no substep; expected at least one; a flat environment has one, with key '0'")
@@ -155,7 +151,10 @@ class _Decoder:
 
     def decode(self, proto: space_pb2.Space, what: str, depth: int) -> gymnasium.Space[Any]:
         if depth > MAX_SPACE_DEPTH:
-            raise InvalidSpaceError(f"{what} is nested deeper than {MAX_SPACE_DEPTH}; expected less; flatten the space")
+            raise InvalidSpaceError(
+                f"{what} is nested deeper than {MAX_SPACE_DEPTH}; expected less; flatten the space",
+                limit="max_space_depth",
+            )
         kind = proto.WhichOneof("kind")
         if kind == "dict":
             keys = [member.key for member in proto.dict.members]
@@ -213,12 +212,14 @@ class _Decoder:
         self._n_elements += math.prod(dimensions)
         if len(dimensions) > MAX_RANK or any(dimension < 0 for dimension in dimensions):
             raise InvalidSpaceError(
-                f"{what} has shape {list(dimensions[:40])}; expected at most {MAX_RANK} dimensions, none negative"
+                f"{what} has shape {list(dimensions[:40])}; expected at most {MAX_RANK} dimensions, none negative",
+                limit="max_rank" if len(dimensions) > MAX_RANK else "",
             )
         if self._n_elements > MAX_SPACE_ELEMENTS or self._n_leaves > MAX_SPACE_LEAVES:
             raise InvalidSpaceError(
                 f"with {what} the spaces have {self._n_elements} elements in {self._n_leaves} leaves; expected at most "
-                f"{MAX_SPACE_ELEMENTS} in {MAX_SPACE_LEAVES}; make the observations smaller"
+                f"{MAX_SPACE_ELEMENTS} in {MAX_SPACE_LEAVES}; make the observations smaller",
+                limit="max_space_leaves" if self._n_leaves > MAX_SPACE_LEAVES else "max_space_elements",
             )
         return dimensions
 

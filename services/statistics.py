@@ -1,16 +1,12 @@
 """What events come to in an episode, as values that travel: declarations of names and reductions, and numbers."""
 
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
+
+from services.limits import MAX_NAME_LENGTH
 
 # "own": a function that only those know who have its interface class.
 Reduction: TypeAlias = Literal["mean", "std", "min", "max", "sum", "count", "median", "own"]
-
-# What a rollout may hold, at most.
-MAX_EVENT_STATISTICS: Final = 256
-MAX_VALUES_PER_EPISODE: Final = 1024
-MAX_GROUPING: Final = 8
-MAX_NAME_LENGTH: Final = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,9 @@ from typing import Final
 
 from rollcast.v1 import rollout_pb2
 
+from services.limits import MAX_EVENT_STATISTICS, MAX_GROUPING, MAX_NAME_LENGTH, MAX_VALUES_PER_EPISODE
 from services.rollouts import Rollout
 from services.statistics import (
-    MAX_EVENT_STATISTICS,
-    MAX_GROUPING,
-    MAX_VALUES_PER_EPISODE,
     EpochStatistic,
     EventStatistic,
     EventValue,
@@ -97,29 +95,30 @@ def event_values_from_proto(
     return tuple(EventValue(statistics[event.statistic], tuple(event.group), event.value) for event in events)
 
 
-def statistics_problem(header: rollout_pb2.Rollout) -> tuple[str, str] | None:
+def statistics_problem(header: rollout_pb2.Rollout) -> tuple[str, str, str] | None:
     """Looks for what is wrong with the events of a rollout.
 
     Args:
         header: The rollout.
 
     Returns:
-        What was found and what was expected; None if nothing is wrong.
+        What was found, what was expected, and the limit that is exceeded, if one is; None if nothing is wrong.
     """
     n_statistics = len(header.event_statistics)
     if n_statistics > MAX_EVENT_STATISTICS:
-        return f"{n_statistics} event_statistics", f"at most {MAX_EVENT_STATISTICS}"
+        return f"{n_statistics} event_statistics", f"at most {MAX_EVENT_STATISTICS}", "max_event_statistics"
     for statistic in header.event_statistics:
         if not 0 < len(statistic.epoch) <= MAX_EVENT_STATISTICS:
             return (
                 f"the event {statistic.event[:32]!r} with {len(statistic.epoch)} statistics of epochs",
                 f"1 to {MAX_EVENT_STATISTICS}",
+                "max_event_statistics" if statistic.epoch else "",
             )
         problem = _names_problem(
             (statistic.event, statistic.name, *(epoch.name for epoch in statistic.epoch)), "statistics"
         )
         if problem or not statistic.event:
-            return problem or ("an event without a name", "one")
+            return problem or ("an event without a name", "one", "")
     problem = _values_problem(header.events, n_statistics)
     for episode in header.episodes:
         if episode.events:
@@ -127,23 +126,32 @@ def statistics_problem(header: rollout_pb2.Rollout) -> tuple[str, str] | None:
     return problem
 
 
-def _values_problem(events: Sequence[rollout_pb2.EventValue], n_statistics: int) -> tuple[str, str] | None:
+def _values_problem(events: Sequence[rollout_pb2.EventValue], n_statistics: int) -> tuple[str, str, str] | None:
     if len(events) > MAX_VALUES_PER_EPISODE:
-        return f"{len(events)} values of events in one episode", f"at most {MAX_VALUES_PER_EPISODE}"
+        return (
+            f"{len(events)} values of events in one episode",
+            f"at most {MAX_VALUES_PER_EPISODE}",
+            "max_values_per_episode",
+        )
     for event in events:
         if event.statistic >= n_statistics:
-            return f"a value of the event statistic {event.statistic}", f"one below {n_statistics}, which it declares"
+            return (
+                f"a value of the event statistic {event.statistic}",
+                f"one below {n_statistics}, which it declares",
+                "",
+            )
         if not math.isfinite(event.value):
-            return f"an event whose value is {event.value}", "a finite value"
+            return f"an event whose value is {event.value}", "a finite value", ""
         if len(event.group) > MAX_GROUPING:
-            return f"an event grouped by {len(event.group)} attributes", f"at most {MAX_GROUPING}"
+            return f"an event grouped by {len(event.group)} attributes", f"at most {MAX_GROUPING}", "max_grouping"
         if event.group and (problem := _names_problem(event.group, "groups")):
             return problem
     return None
 
 
-def _names_problem(names: Iterable[str], of_what: str) -> tuple[str, str] | None:
+def _names_problem(names: Iterable[str], of_what: str) -> tuple[str, str, str] | None:
     for name in names:
         if problem := name_problem(name):
-            return f"events with {of_what} named {problem}", "at most 128 printable characters"
+            limit = "max_name_length" if len(name) > MAX_NAME_LENGTH else ""
+            return f"events with {of_what} named {problem}", f"at most {MAX_NAME_LENGTH} printable characters", limit
     return None

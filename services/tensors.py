@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from rollcast.v1 import tensor_pb2
 
 from services.errors import InvalidTensorError
-
-MAX_RANK: Final = 32
+from services.limits import MAX_RANK
 
 # Little-endian, as the contract says; on the machines we know these are numpy's native types.
 DTYPES: Final[dict[int, np.dtype[Any]]] = {
@@ -58,8 +57,14 @@ def wire_array(array: NDArray[Any] | np.generic, *, what: str) -> NDArray[Any]:
             f"{what} has dtype {values.dtype}; expected one of {_dtype_names()}; convert it before sending"
         )
     if values.ndim > MAX_RANK:
-        raise InvalidTensorError(f"{what} has {values.ndim} dimensions; expected at most {MAX_RANK}; reshape it")
+        raise _rank_error(what, values.ndim)
     return values if values.dtype == dtype else values.astype(dtype)
+
+
+def _rank_error(what: str, rank: int) -> InvalidTensorError:
+    return InvalidTensorError(
+        f"{what} has {rank} dimensions; expected at most {MAX_RANK}; reshape it", limit="max_rank"
+    )
 
 
 def tensor_to_proto(
@@ -134,7 +139,7 @@ def tensor_header(
     if dtype is not None and actual_dtype != dtype:
         raise InvalidTensorError(f"{what} has dtype {actual_dtype}; expected {dtype}; convert it before sending")
     if len(proto.shape) > MAX_RANK:
-        raise InvalidTensorError(f"{what} has {len(proto.shape)} dimensions; expected at most {MAX_RANK}; reshape it")
+        raise _rank_error(what, len(proto.shape))
     actual_shape = tuple(proto.shape)
     if any(dimension < 0 for dimension in actual_shape):
         raise InvalidTensorError(f"{what} has shape {list(actual_shape)}; expected no negative dimension; correct it")

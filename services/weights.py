@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import safetensors
@@ -11,11 +10,9 @@ import xxhash
 from rollcast.v1 import policy_pb2
 
 from services.errors import InvalidTensorError, LimitExceededError
+from services.limits import MAX_CHUNK_BYTES, MAX_POLICY_BYTES
 from services.policies import PolicyState
 from services.tensors import wire_array
-
-MAX_CHUNK_BYTES: Final = 1 << 20
-MAX_POLICY_BYTES: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,12 +129,14 @@ class PolicyAssembler:
             raise LimitExceededError(
                 f"policy {chunk.version} has {chunk.total_bytes} bytes; expected at most "
                 f"{self._max_policy_bytes}; raise "
-                "max_policy_bytes or use a smaller network"
+                "max_policy_bytes or use a smaller network",
+                limit="max_policy_bytes",
             )
         if n_bytes > MAX_CHUNK_BYTES or self._n_bytes + n_bytes > chunk.total_bytes:
             raise LimitExceededError(
                 f"{what} has {n_bytes} bytes after {self._n_bytes}; expected at most {MAX_CHUNK_BYTES} a chunk and "
-                f"{chunk.total_bytes} in all; get the policy again"
+                f"{chunk.total_bytes} in all; get the policy again",
+                limit="max_chunk_bytes" if n_bytes > MAX_CHUNK_BYTES else "",
             )
         # An empty chunk would let a sender keep us waiting for ever, one header at a time.
         if not n_bytes or chunk.index != len(self._payloads) or not chunk.index < chunk.count <= chunk.total_bytes:

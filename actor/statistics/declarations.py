@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 from actor.statistics.events import LogStatsLevel, StatsDefinition, StatsGrouping, definitions_of
 from actor.statistics.reductions import Accumulator, Reduce, ReduceFunction, make_accumulator, named_reduction
 from services.errors import StatisticsError
-from services.statistics import MAX_GROUPING, EpochStatistic, EventStatistic, Reduction, name_problem
+from services.limits import MAX_GROUPING
+from services.statistics import EpochStatistic, EventStatistic, Reduction, name_problem
 
 _KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 

@@ -11,7 +11,8 @@ from actor.statistics.declarations import EpisodeChain, EventDeclaration, events
 from actor.statistics.events import EpisodeEvents
 from actor.statistics.reductions import Accumulator, Statistic
 from services.errors import StatisticsError
-from services.statistics import MAX_EVENT_STATISTICS, MAX_VALUES_PER_EPISODE, EventValue, name_problem
+from services.limits import MAX_EVENT_STATISTICS, MAX_VALUES_PER_EPISODE
+from services.statistics import EventValue, name_problem
 
 # The number of the step it was fired in, then its attributes.
 Firing: TypeAlias = tuple[Any, ...]

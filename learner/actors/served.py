@@ -18,8 +18,8 @@ from learner.rollout_intake import RolloutDestination, RolloutIntake
 from learner.rollout_queue import RolloutQueue, RolloutSlice, SliceName, queue_capacity
 from learner.slot_order import SlotOrder, actors_in_step
 from services.errors import CollectInterruptedError, CollectTimeoutError, ConfigurationError
-from services.joining import MAX_ENVS_PER_ACTOR
 from services.learner_service import LearnerControl
+from services.limits import MAX_ENVS_PER_ACTOR
 from services.policies import PolicyState
 from services.recording_codec import RecordingHeader
 from services.replay_service import ReplaySource

@@ -12,7 +12,8 @@ from learner.replay.limiter_state import LimiterState
 from learner.replay.samples import ReplaySample, SampleRing
 from learner.replay.substep_buffers import SubstepBuffers
 from services.errors import InvalidInputError, LimitExceededError
-from services.replay import MAX_BATCH_BYTES, ReplayBatch, ReplayColumns, ReplayInfo, ReplayStatus, ReplayWaiting
+from services.limits import MAX_BATCH_BYTES
+from services.replay import ReplayBatch, ReplayColumns, ReplayInfo, ReplayStatus, ReplayWaiting
 from services.rollouts import Observation
 from services.spaces import EnvironmentSpaces
 
@@ -85,7 +86,8 @@ class ServedReplay:
         if batch_size * self._entry_bytes > MAX_BATCH_BYTES:
             raise LimitExceededError(
                 f"a batch of {batch_size} entries has {batch_size * self._entry_bytes} bytes; expected at most "
-                f"{MAX_BATCH_BYTES}, which are {MAX_BATCH_BYTES // self._entry_bytes} entries; ask for a smaller batch"
+                f"{MAX_BATCH_BYTES}, which are {MAX_BATCH_BYTES // self._entry_bytes} entries; ask for a smaller batch",
+                limit="max_batch_bytes",
             )
         return ServedBatches(self._buffer, self._buffer.make_ring(batch_size, n_rooms=1))
 

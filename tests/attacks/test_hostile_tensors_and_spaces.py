@@ -11,9 +11,10 @@ import xxhash
 from rollcast.v1 import policy_pb2, space_pb2, tensor_pb2
 
 from services.errors import InvalidInputError, InvalidSpaceError, InvalidTensorError, LimitExceededError
+from services.limits import MAX_CHUNK_BYTES
 from services.space_codec import environment_spaces_from_proto, space_from_proto
 from services.tensors import tensor_from_proto, tensor_to_proto
-from services.weights import MAX_CHUNK_BYTES, PolicyAssembler
+from services.weights import PolicyAssembler
 
 F32 = tensor_pb2.DATA_TYPE_FLOAT32
 

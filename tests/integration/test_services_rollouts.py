@@ -25,9 +25,9 @@ from services.errors import (
     SpacesMismatchError,
     UnknownActorError,
 )
+from services.limits import MAX_WAITING_ROLLOUTS
 from services.message_body import seal
 from services.rollout_codec import RolloutEncoder
-from services.rollout_uplink import MAX_WAITING_ROLLOUTS
 from services.rollouts import ActorFailure
 from services.spaces import SubstepSpaces
 from tests.integration.learner_fakes import DEADLINE_S, SPACES, make_rollout, offer, serve

@@ -3,7 +3,7 @@ import pytest
 from actor.settings import ActorSettings
 from learner.settings import LearnerSettings, TrainSettings
 from services.errors import ConfigurationError
-from services.joining import MAX_ENVS_PER_ACTOR
+from services.limits import MAX_ENVS_PER_ACTOR
 
 
 @pytest.mark.parametrize("settings", [LearnerSettings, TrainSettings])

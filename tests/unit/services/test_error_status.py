@@ -69,7 +69,7 @@ def test_a_long_message_is_cut_to_fit_the_trailer():
         (grpc.StatusCode.UNAVAILABLE, LearnerUnreachableError),
         (grpc.StatusCode.DEADLINE_EXCEEDED, LearnerUnreachableError),
         (grpc.StatusCode.CANCELLED, LearnerUnreachableError),
-        (grpc.StatusCode.RESOURCE_EXHAUSTED, LimitExceededError),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, errors.ThrottledError),
         (grpc.StatusCode.UNIMPLEMENTED, errors.ProtocolMismatchError),
         (grpc.StatusCode.INTERNAL, RollcastError),
     ],
@@ -79,6 +79,18 @@ def test_bare_codes_name_the_target(code, error_class):
     assert type(error) is error_class
     assert "there:1" in str(error)
     assert "no such luck" in str(error)
+
+
+def test_a_message_that_grpc_refuses_for_its_size():
+    error = error_from_rpc(
+        FakeCall(grpc.StatusCode.RESOURCE_EXHAUSTED, "SERVER: Received message larger than max (9 vs. 4)"), "there:1"
+    )
+    assert (type(error), error.limit) == (LimitExceededError, "max_message_bytes")
+
+
+def test_the_limit_travels():
+    error = received(errors.InvalidTensorError("33 dimensions", limit="max_rank"))
+    assert (type(error), str(error), error.limit) == (errors.InvalidTensorError, "33 dimensions", "max_rank")
 
 
 def test_a_trailer_that_does_not_parse_is_ignored():

@@ -9,7 +9,8 @@ from rollcast.v1 import rollout_pb2
 
 from services import rollout_codec
 from services.errors import InvalidTensorError, LimitExceededError
-from services.rollout_codec import MAX_FRAME_BYTES, RolloutAssembler, RolloutEncoder, rollout_to_proto
+from services.limits import MAX_FRAME_BYTES
+from services.rollout_codec import RolloutAssembler, RolloutEncoder, rollout_to_proto
 from services.rollout_service import parse_request
 from services.spaces import SubstepSpaces
 from tests.unit.services.rollout_examples import NESTED, assert_same_rollout, example_rollout

@@ -8,7 +8,8 @@ from hypothesis.extra import numpy as hnp
 from rollcast.v1 import tensor_pb2
 
 from services.errors import InvalidTensorError
-from services.tensors import DTYPES, MAX_RANK, tensor_from_proto, tensor_to_proto
+from services.limits import MAX_RANK
+from services.tensors import DTYPES, tensor_from_proto, tensor_to_proto
 
 ARRAYS = st.sampled_from(list(DTYPES.values())).flatmap(
     lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=4))

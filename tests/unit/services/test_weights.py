@@ -6,7 +6,8 @@ from hypothesis.extra import numpy as hnp
 from rollcast.v1 import policy_pb2
 
 from services.errors import InvalidTensorError, LimitExceededError
-from services.weights import MAX_CHUNK_BYTES, PolicyAssembler, encode_policy
+from services.limits import MAX_CHUNK_BYTES
+from services.weights import PolicyAssembler, encode_policy
 
 STATES = st.dictionaries(
     st.text("abc.0", min_size=1, max_size=8),
