@@ -23,6 +23,7 @@ import numpy as np
 
 from benchmarks.bare_streams import collect, serve_fan_out
 from benchmarks.table import print_table
+from services.limits import Limits
 from services.policies import PolicySpec, PolicyState
 from services.weights import encode_policy
 
@@ -122,7 +123,9 @@ def measure(state: PolicyState, rounds: int) -> tuple[list[list[float]], list[li
     n_bytes -= n_bytes % len(encoded.chunks)
     publisher = PolicyPublisher({}, PolicySpec(), seed=0)
     nobody: Any = None  # no rollouts, no control
-    server = make_server("127.0.0.1:0", sink=nobody, source=publisher, control=nobody, max_actors=N_SUBSCRIBERS)
+    server = make_server(
+        "127.0.0.1:0", sink=nobody, source=publisher, control=nobody, limits=Limits(max_actors=N_SUBSCRIBERS)
+    )
     server.start()
     processes = Processes()
     orders: Connection

@@ -1,5 +1,6 @@
 """Who acts: slots, incarnations, seeds, and how every actor stands."""
 
+import itertools
 import secrets
 import threading
 import time
@@ -11,6 +12,7 @@ import numpy as np
 
 from services.errors import ActorReplacedError, LimitExceededError, UnknownActorError
 from services.joining import JoinOffer
+from services.limits import DEFAULT_LIMITS, MAX_REMEMBERED_ACTORS
 from services.rollouts import ActorFailure, Rollout
 from services.status import ActorInfo, ActorState
 
@@ -41,6 +43,13 @@ class ActorRecord:
     # processes that had this name before
     replaced_nonces: frozenset[int] = frozenset()
     accepting: threading.Lock = field(default_factory=threading.Lock)
+    # nobody had the name before, and no stream was ever opened: it may be nobody's
+    is_provisional: bool = False
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it streams, or is about to."""
+        return self.state in (ActorState.JOINED, ActorState.STREAMING)
 
     def info(self) -> ActorInfo:
         """The record as a value."""
@@ -87,14 +96,16 @@ def derive_seed(*keys: int) -> int:
 class ActorRegistry:
     """Gives every actor its slot and its seeds. All methods may be called from any thread.
 
-    A name keeps its slot for ever. A process that joins under a name with another nonce is a new incarnation of it, and
-    replaces the one before.
+    A name keeps its slot, once it has opened a stream. Who joins and opens none within the lease is forgotten where the
+    name is new, else lost; either way it counts among `max_actors` no more. A process that joins under a name with
+    another nonce is a new incarnation of it, and replaces the one before.
 
     Args:
         max_actors: Actors that may be alive at once; slots may be more, since the names of the dead are remembered.
         seed: From which the seeds of every (slot, incarnation) derive.
         env_seeds: Seeds of the environments of the first incarnation, by slot; derived where not given.
         agent_seeds: Seeds of the sampling of actions, likewise.
+        join_lease_s: How long an actor may take to open its stream after it has joined, in seconds.
         reserved_names: Names whose slots are their places here, in whatever order they join. Everybody else gets the
             slots after these, in the order of joining.
     """
@@ -106,9 +117,11 @@ class ActorRegistry:
         seed: int,
         env_seeds: Sequence[int] = (),
         agent_seeds: Sequence[int] = (),
+        join_lease_s: float = DEFAULT_LIMITS.join_lease_s,
         reserved_names: Sequence[str] = (),
     ) -> None:
         self._max_actors = max_actors
+        self._join_lease_s = join_lease_s
         self._seed = seed
         self._reserved_slots = {name: slot for slot, name in enumerate(reserved_names)}
         self._seeds = (tuple(env_seeds), tuple(agent_seeds))
@@ -125,6 +138,7 @@ class ActorRegistry:
             ActorReplacedError: Another process has taken the name over from this one.
         """
         with self._lock:
+            self._end_leases()
             actor_id = offer.actor_id or self._free_name()
             known = self._records.get(actor_id)
             if known is not None and known.process_nonce == offer.process_nonce:
@@ -137,12 +151,11 @@ class ActorRegistry:
                     f"another process has joined as {actor_id!r} since this one did: give each actor its own "
                     "--actor-id, or end one of the two"
                 )
-            alive = sum(record.state in (ActorState.JOINED, ActorState.STREAMING) for record in self._records.values())
-            if (known is None or known.state not in (ActorState.JOINED, ActorState.STREAMING)) and (
-                alive >= self._max_actors
-            ):
+            alive = sum(record.is_alive for record in self._records.values())
+            if (known is None or not known.is_alive) and alive >= self._max_actors:
                 raise LimitExceededError(
-                    f"{alive} actors are alive and max_actors is {self._max_actors}: stop one, or raise --max-actors"
+                    f"{alive} actors are alive and max_actors is {self._max_actors}: stop one, or raise --max-actors",
+                    limit="max_actors",
                 )
             came_back = earlier is not None and earlier.process_nonce == offer.process_nonce
             # a learner that was started anew goes on counting where the actor left off
@@ -167,6 +180,7 @@ class ActorRegistry:
                 offer=offer,
                 last_error="" if known is None else known.last_error,
                 replaced_nonces=replaced_nonces,
+                is_provisional=before is None and not offer.incarnation,
             )
             self._records[actor_id] = record
             self._earlier.pop(actor_id, None)
@@ -195,6 +209,7 @@ class ActorRegistry:
                 )
             before, record.cancel_stream = record.cancel_stream, cancel
             record.state, record.last_seen = ActorState.STREAMING, time.monotonic()
+            record.is_provisional = False
         if before is not None:
             before()
         return record
@@ -267,7 +282,7 @@ class ActorRegistry:
         """Notes that an actor's process has ended, whatever its stream says."""
         with self._lock:
             record = self._records.get(actor_id)
-            if record is not None and record.state in (ActorState.JOINED, ActorState.STREAMING):
+            if record is not None and record.is_alive:
                 record.state, record.last_error = ActorState.LOST, record.last_error or reason
 
     def seeds(self, record: ActorRecord) -> tuple[int, int]:
@@ -295,11 +310,29 @@ class ActorRegistry:
         with self._lock:
             return sum(record.state is ActorState.STREAMING for record in self._records.values())
 
+    def _end_leases(self) -> None:
+        """Frees what is held by those that never opened a stream. Called with the lock held."""
+        before = time.monotonic() - self._join_lease_s
+        for name, record in list(self._records.items()):
+            if record.state is not ActorState.JOINED or record.last_seen > before:
+                continue
+            if record.is_provisional:
+                del self._records[name]
+            else:
+                record.state = ActorState.LOST
+                record.last_error = f"joined and opened no stream within {self._join_lease_s:g} s"
+        if len(self._records) >= MAX_REMEMBERED_ACTORS:
+            gone = [record for record in self._records.values() if not record.is_alive]
+            if gone:
+                del self._records[min(gone, key=lambda record: record.last_seen).actor_id]
+
     def _new_slot(self, actor_id: str) -> int:
+        """The first that is nobody's."""
         reserved = self._reserved_slots
         if actor_id in reserved:
             return reserved[actor_id]
-        return len(reserved) + sum(name not in reserved for name in self._records.keys() | self._earlier.keys())
+        taken = {actor.slot for actors in (self._records, self._earlier) for actor in actors.values()}
+        return next(slot for slot in itertools.count(len(reserved)) if slot not in taken)
 
     def _free_name(self) -> str:
         while (name := f"actor-{secrets.token_hex(3)}") in self._records.keys() | self._earlier.keys():

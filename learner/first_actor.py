@@ -6,6 +6,7 @@ from typing import NoReturn
 
 from services.errors import CollectTimeoutError, NotReadyError, RefusedError
 from services.joining import JoinOffer
+from services.limits import Limits
 from services.rollouts import Observation
 from services.security import PLAIN_SERVER, ServerSecurity
 from services.server import make_server
@@ -19,7 +20,7 @@ _GRACE_S = 0.2
 
 
 def spaces_of_first_actor(
-    address: str, *, max_actors: int, timeout_s: float, security: ServerSecurity = PLAIN_SERVER
+    address: str, *, limits: Limits, timeout_s: float, security: ServerSecurity = PLAIN_SERVER
 ) -> EnvironmentSpaces:
     """Serves at the address until an actor has joined, and returns the spaces it offered.
 
@@ -27,7 +28,7 @@ def spaces_of_first_actor(
 
     Args:
         address: Where the learner will listen.
-        max_actors: As for the learner.
+        limits: As for the learner.
         timeout_s: How long to wait, in seconds.
         security: As for the learner.
 
@@ -36,9 +37,7 @@ def spaces_of_first_actor(
         CollectTimeoutError: No actor came.
     """
     reception = _Reception()
-    server = make_server(
-        address, sink=reception, source=reception, control=reception, max_actors=max_actors, security=security
-    )
+    server = make_server(address, sink=reception, source=reception, control=reception, limits=limits, security=security)
     server.start()
     try:
         offer = reception.wait_for_offer(timeout_s)

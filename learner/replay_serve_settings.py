@@ -8,10 +8,11 @@ from pydantic import Field, field_validator
 from actor.settings import EnvironmentSettings, EnvsPerActor
 from learner.replay.replay_settings import ReplaySettings
 from learner.settings import LogLevel
+from services.limit_settings import ServerLimitSettings
 from services.security_settings import ServerSecuritySettings
 
 
-class ReplayServeSettings(EnvironmentSettings, ServerSecuritySettings):
+class ReplayServeSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSettings):
     """Serves a replay buffer alone: actors fill it, acting at random, and learners elsewhere draw from it."""
 
     address: str = Field(
@@ -42,7 +43,6 @@ class ReplayServeSettings(EnvironmentSettings, ServerSecuritySettings):
         "says so, and with --replay.samples-per-insert the largest that can be drawn.",
     )
     discount: Annotated[float, Field(ge=0, le=1)] = Field(0.99, description="gamma, in [0, 1], for n-step folding.")
-    max_actors: Annotated[int, Field(ge=1, le=4096)] = Field(64, description="Actors that may be connected at once.")
     seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(
         0, description="From which the seeds of the actors, and of what is drawn, derive."
     )

@@ -144,7 +144,8 @@ class RolloutIntake:
                 f"actor {name!r} steps {offer.n_envs} environments, and this learner collects deterministically from "
                 f"actors of {self._envs_per_actor}; expected as many: start it without --envs-per-actor"
             )
-        record = self._registry.join(offer)
+        # equal to the learner's, which are kept once
+        record = self._registry.join(dataclasses.replace(offer, spaces=self._spaces))
         env_seed, agent_seed = self._registry.seeds(record)
         logger.info("actor %s joined: slot %d, incarnation %d", record.actor_id, record.slot, record.incarnation)
         return JoinAgreement(

@@ -13,6 +13,7 @@ from learner.algorithms.dqn_settings import DqnSettings
 from learner.algorithms.impala_settings import ImpalaSettings
 from learner.algorithms.sac_settings import SacSettings
 from learner.replay.replay_settings import ReplaySettings
+from services.limit_settings import ServerLimitSettings
 from services.policies import Activation
 from services.security_settings import ClientSecuritySettings, ServerSecuritySettings
 from services.settings import EntryPointKwargs, ProcessSettings
@@ -20,7 +21,7 @@ from services.settings import EntryPointKwargs, ProcessSettings
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 
-class LearnerSettings(EnvironmentSettings, ServerSecuritySettings):
+class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSettings):
     """How to learn: shared by `train` and `learner`."""
 
     address: str = Field(
@@ -83,7 +84,6 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings):
         "their slots, and all arithmetic has one thread: the same seeds give the same policy, whoever is faster, in "
         "this process, in others, or elsewhere. batch_size must be a multiple of envs_per_actor (times agents).",
     )
-    max_actors: Annotated[int, Field(ge=1, le=4096)] = Field(64, description="Actors that may be connected at once.")
     total_steps: Annotated[int, Field(ge=1)] = Field(
         20_000_000,
         description="Environment steps after which training ends; every agent's count, where there are several.",

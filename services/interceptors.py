@@ -10,16 +10,23 @@ from grpc_status import rpc_status
 
 from services.error_status import error_to_status
 from services.errors import InvalidInputError, RollcastError
+from services.refusals import Refusals, host_of
 
 _log = logging.getLogger(__name__)
 
 
 class ErrorInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
-    """Wraps every handler of rollcast's services; health and reflection pass by.
+    """Wraps what `AdmissionInterceptor` makes of handlers: all have a stream of requests. Health checks pass by.
 
     A stream pays for it once, at its start and end: messages are delegated with `yield from`. Handlers without
     serialisers (raw bytes) stay without.
+
+    Args:
+        refusals: Notes errors that have a limit for their reason.
     """
+
+    def __init__(self, refusals: Refusals) -> None:
+        self._refusals = refusals
 
     def intercept_service(
         self,
@@ -37,25 +44,50 @@ class ErrorInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # gen
         """
         handler: Any = continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None or not method.startswith("/rollcast.v1."):
+        if handler is None or not handler.request_streaming:
             return handler  # type: ignore[no-any-return]  # gRPC's handlers are untyped named tuples
-        make, behaviour = _shape(handler)
         decode = _decoder(handler, method)
-        wrap = _wrap_stream if handler.response_streaming else _wrap_unary
-        wrapped: grpc.RpcMethodHandler[Any, Any] = make(
-            wrap(behaviour, decode, method), response_serializer=handler.response_serializer
-        )
-        return wrapped
+        if handler.response_streaming:
+            make: Any = grpc.stream_stream_rpc_method_handler
+            wrapped: Any = self._wrap_stream(handler.stream_stream, decode, method)
+        else:
+            make = grpc.stream_unary_rpc_method_handler
+            wrapped = self._wrap_unary(handler.stream_unary, decode, method)
+        return make(wrapped, response_serializer=handler.response_serializer)  # type: ignore[no-any-return]
 
+    def _wrap_unary(
+        self, behaviour: Callable[..., Any], decode: Callable[[Any], Any], method: str
+    ) -> Callable[[Any, grpc.ServicerContext], Any]:
+        def call(request: object, context: grpc.ServicerContext) -> object:
+            try:
+                return behaviour(decode(request), context)
+            except Exception as error:  # noqa: BLE001  # the end of the line: every error must become a status
+                self._end_call(error, context, method)
 
-def _shape(handler: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:  # noqa: ANN401  # an untyped named tuple
-    if handler.request_streaming and handler.response_streaming:
-        return grpc.stream_stream_rpc_method_handler, handler.stream_stream
-    if handler.request_streaming:
-        return grpc.stream_unary_rpc_method_handler, handler.stream_unary
-    if handler.response_streaming:
-        return grpc.unary_stream_rpc_method_handler, handler.unary_stream
-    return grpc.unary_unary_rpc_method_handler, handler.unary_unary
+        return call
+
+    def _wrap_stream(
+        self, behaviour: Callable[..., Any], decode: Callable[[Any], Any], method: str
+    ) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
+        def stream(request: object, context: grpc.ServicerContext) -> Iterator[Any]:
+            try:
+                yield from behaviour(decode(request), context)
+            except Exception as error:  # noqa: BLE001  # the end of the line: every error must become a status
+                self._end_call(error, context, method)
+
+        return stream
+
+    def _end_call(self, error: Exception, context: grpc.ServicerContext, method: str) -> NoReturn:
+        if isinstance(error, grpc.RpcError):  # the caller has gone: there is nobody to tell
+            raise error
+        if not isinstance(error, RollcastError):
+            _log.error("%s failed on a request from %s", method, context.peer(), exc_info=error)
+            error = RollcastError(
+                f"the learner failed on {method}: {type(error).__name__}: {error}; expected no such thing; see its log"
+            )
+        if error.limit:
+            self._refusals.note(host_of(context.peer()), error.limit)
+        context.abort_with_status(rpc_status.to_status(error_to_status(error)))
 
 
 def _decoder(handler: Any, method: str) -> Callable[[Any], Any]:  # noqa: ANN401  # an untyped named tuple
@@ -65,7 +97,7 @@ def _decoder(handler: Any, method: str) -> Callable[[Any], Any]:  # noqa: ANN401
     """
     deserializer = handler.request_deserializer
     if deserializer is None:
-        return lambda request: request
+        return lambda requests: requests
 
     def decode(serialized: bytes) -> object:
         try:
@@ -77,41 +109,4 @@ def _decoder(handler: Any, method: str) -> Callable[[Any], Any]:  # noqa: ANN401
                 "message of rollcast/v1/*.proto"
             ) from error
 
-    if handler.request_streaming:
-        return lambda requests: map(decode, requests)
-    return decode
-
-
-def _wrap_unary(
-    behaviour: Callable[..., Any], decode: Callable[[Any], Any], method: str
-) -> Callable[[Any, grpc.ServicerContext], Any]:
-    def call(request: object, context: grpc.ServicerContext) -> object:
-        try:
-            return behaviour(decode(request), context)
-        except Exception as error:  # noqa: BLE001  # the end of the line: every error must become a status
-            _end_call(error, context, method)
-
-    return call
-
-
-def _wrap_stream(
-    behaviour: Callable[..., Any], decode: Callable[[Any], Any], method: str
-) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
-    def stream(request: object, context: grpc.ServicerContext) -> Iterator[Any]:
-        try:
-            yield from behaviour(decode(request), context)
-        except Exception as error:  # noqa: BLE001  # the end of the line: every error must become a status
-            _end_call(error, context, method)
-
-    return stream
-
-
-def _end_call(error: Exception, context: grpc.ServicerContext, method: str) -> NoReturn:
-    if isinstance(error, grpc.RpcError):  # the caller has gone: there is nobody to tell
-        raise error
-    if not isinstance(error, RollcastError):
-        _log.error("%s failed on a request from %s", method, context.peer(), exc_info=error)
-        error = RollcastError(
-            f"the learner failed on {method}: {type(error).__name__}: {error}; expected no such thing; see its log"
-        )
-    context.abort_with_status(rpc_status.to_status(error_to_status(error)))
+    return lambda requests: map(decode, requests)

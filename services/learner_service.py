@@ -1,5 +1,6 @@
 """LearnerService: looking in and steering; the learner is behind a Protocol."""
 
+import dataclasses
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -10,6 +11,7 @@ from rollcast.v1 import learner_pb2, learner_pb2_grpc
 
 from services.errors import InvalidInputError
 from services.limits import MAX_INTERVAL_S, MIN_INTERVAL_S
+from services.refusals import Refusals
 from services.status import ActorInfo, LearnerStatus, Phase
 from services.status_codec import actor_to_proto, status_to_proto
 from services.stream_gate import StreamGate
@@ -56,19 +58,24 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
 
     Args:
         control: The learner.
-        gate: Counts streams; shared with the other services of the server.
+        gate: Says when the server stops; shared with its other services.
+        refusals: Who was refused or held back lately, which the status tells.
     """
 
-    def __init__(self, control: LearnerControl, gate: StreamGate) -> None:
+    def __init__(self, control: LearnerControl, gate: StreamGate, refusals: Refusals) -> None:
         self._control = control
         self._gate = gate
+        self._refusals = refusals
+
+    def _status(self) -> LearnerStatus:
+        return dataclasses.replace(self._control.status(), throttled=self._refusals.lately())
 
     def GetStatus(  # noqa: N802
         self, request: learner_pb2.GetStatusRequest, context: grpc.ServicerContext
     ) -> learner_pb2.GetStatusResponse:
         """Serves rollcast.v1.LearnerService.GetStatus."""
         del request, context
-        return learner_pb2.GetStatusResponse(status=status_to_proto(self._control.status()))
+        return learner_pb2.GetStatusResponse(status=status_to_proto(self._status()))
 
     def WatchStatus(  # noqa: N802
         self, request: learner_pb2.WatchStatusRequest, context: grpc.ServicerContext
@@ -82,14 +89,13 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
                 limit="max_interval_s" if interval_s > MAX_INTERVAL_S else "min_interval_s",
             )
         caller_gone = threading.Event()
-        with self._gate.stream():
-            if not context.add_callback(caller_gone.set):
+        if not context.add_callback(caller_gone.set):
+            return
+        while True:
+            status = self._status()
+            yield learner_pb2.WatchStatusResponse(status=status_to_proto(status))
+            if status.phase is Phase.FINISHED or not self._wait(interval_s, caller_gone):
                 return
-            while True:
-                status = self._control.status()
-                yield learner_pb2.WatchStatusResponse(status=status_to_proto(status))
-                if status.phase is Phase.FINISHED or not self._wait(interval_s, caller_gone):
-                    return
 
     def _wait(self, interval_s: float, caller_gone: threading.Event) -> bool:
         """Waits for the next answer, or until training is over. False: there is nobody to answer."""

@@ -1,4 +1,4 @@
-"""Every limit on what a peer may make us hold or do, declared once; imports nothing.
+"""Every limit on what a peer may make us hold or do, declared once.
 
 An error that a limit is the reason of carries its name in lower case, `max_rank`, as `RollcastError.limit` and, over
 the wire, as `limit` in the metadata of its google.rpc.ErrorInfo. docs/operations.md has the table.
@@ -6,8 +6,10 @@ the wire, as `limit` in the metadata of its google.rpc.ErrorInfo. docs/operation
 What is written in capitals is part of the contract: both sides rely on it. What an operator may change is in `Limits`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
+
+from services.errors import ConfigurationError
 
 # One message on the wire, in bytes; the default of gRPC, made explicit.
 MAX_MESSAGE_BYTES: Final = 4 << 20
@@ -30,6 +32,9 @@ MAX_ENVS_PER_ACTOR: Final = 65536
 # Characters of an actor's name, and of a network's.
 MAX_ACTOR_ID_LENGTH: Final = 128
 MAX_NETWORK_LENGTH: Final = 512
+
+# Names of actors that a learner remembers; beyond that, the one that has been gone for longest is forgotten.
+MAX_REMEMBERED_ACTORS: Final = 65536
 
 # What a rollout may hold of statistics.
 MAX_EVENT_STATISTICS: Final = 256
@@ -78,13 +83,28 @@ class Limits:
     max_bytes_in_flight: int = 2 << 30
     calls_per_second: float = 2000.0
     calls_per_second_per_host: float = 1000.0
-    stalled_stream_s: float = 30.0
+    stalled_stream_s: float = 15.0
     join_lease_s: float = 60.0
 
     @property
     def max_streams(self) -> int:
         """Streams that are open at once: two an actor, and eight for operators and foreign subscribers."""
         return 2 * self.max_actors + 8
+
+    def check(self) -> None:
+        """Looks whether they can be right.
+
+        Raises:
+            ConfigurationError: One is not above 0, or a rollout could be larger than all together may be.
+        """
+        for field in fields(self):
+            if not (value := getattr(self, field.name)) > 0:
+                raise ConfigurationError(f"{field.name} is {value}; expected a number above 0; raise it")
+        if self.max_rollout_bytes > self.max_bytes_in_flight:
+            raise ConfigurationError(
+                f"max_rollout_bytes is {self.max_rollout_bytes} and max_bytes_in_flight {self.max_bytes_in_flight}; "
+                "expected room for one rollout at least; lower the one or raise the other"
+            )
 
 
 DEFAULT_LIMITS: Final = Limits()

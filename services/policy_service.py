@@ -73,7 +73,7 @@ class PolicyServicer:
 
     Args:
         source: The learner.
-        gate: Counts streams; shared with the other services of the server.
+        gate: Says when the server stops; shared with its other services.
     """
 
     def __init__(self, source: PolicySource, gate: StreamGate) -> None:
@@ -88,17 +88,16 @@ class PolicyServicer:
         self, request: policy_pb2.SubscribePolicyRequest, context: grpc.ServicerContext
     ) -> Iterator[bytes]:
         """Serves rollcast.v1.PolicyService.SubscribePolicy with serialised messages."""
-        with self._gate.stream():
-            version = self._first_version(request.after_version)
-            while context.is_active():
-                self._gate.check_running()
-                ended = self._source.ended  # before looking for a version, lest the last one slip through
-                encoded = self._source.wait_newer(version, 0.0 if ended else _WAIT_S)
-                if encoded is not None:
-                    version = encoded.version
-                    yield from encoded.chunks
-                elif ended:
-                    return
+        version = self._first_version(request.after_version)
+        while context.is_active():
+            self._gate.check_running()
+            ended = self._source.ended  # before looking for a version, lest the last one slip through
+            encoded = self._source.wait_newer(version, 0.0 if ended else _WAIT_S)
+            if encoded is not None:
+                version = encoded.version
+                yield from encoded.chunks
+            elif ended:
+                return
 
     def _first_version(self, after_version: int) -> int:
         """A subscriber that is ahead had its policy from an earlier learner: it gets the newest at once."""

@@ -83,7 +83,7 @@ class ReplayServicer:
 
     Args:
         sources: The replay buffers, by substep key.
-        gate: Counts streams; shared with the other services of the server.
+        gate: Says when the server stops; shared with its other services.
     """
 
     def __init__(self, sources: Mapping[str, ReplaySource], gate: StreamGate) -> None:
@@ -109,21 +109,20 @@ class ReplayServicer:
         def is_active() -> bool:
             return context.is_active() and not self._gate.stopping
 
-        with self._gate.stream():
-            batches = self._source_of(request.substep_key).batches(request.batch_size)
-            encoder = BatchEncoder(deferred=request.may_defer)
-            n_sent = 0
-            while context.is_active() and not (request.n_batches and n_sent == request.n_batches):
+        batches = self._source_of(request.substep_key).batches(request.batch_size)
+        encoder = BatchEncoder(deferred=request.may_defer)
+        n_sent = 0
+        while context.is_active() and not (request.n_batches and n_sent == request.n_batches):
+            self._gate.check_running()
+            try:
+                batch = batches.next(timeout_s=request.timeout_s, is_active=is_active)
+            except NotReadyError:
+                if not context.is_active():
+                    return  # nobody waits for it any more
                 self._gate.check_running()
-                try:
-                    batch = batches.next(timeout_s=request.timeout_s, is_active=is_active)
-                except NotReadyError:
-                    if not context.is_active():
-                        return  # nobody waits for it any more
-                    self._gate.check_running()
-                    raise
-                yield from encoder.encode(batch)
-                n_sent += 1
+                raise
+            yield from encoder.encode(batch)
+            n_sent += 1
 
     def update_priorities(
         self, request: replay_pb2.UpdatePrioritiesRequest, context: grpc.ServicerContext

@@ -1,7 +1,7 @@
 """From messages to a rollout: columns are views of the message's body, or of the bodies put together."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -47,6 +47,8 @@ class RolloutAssembler:
         max_rollout_bytes: The largest rollout, in bytes of its tensors; None: what spaces, T and B amount to.
         actor_id: Whose rollouts these must be; None: anybody's.
         incarnation: Which of its processes'; None: any.
+        hold: Called with the bytes of every rollout whose header is right, before anything is allocated for it; may
+            wait until there is room, or raise.
     """
 
     def __init__(
@@ -58,7 +60,9 @@ class RolloutAssembler:
         *,
         actor_id: str | None = None,
         incarnation: int | None = None,
+        hold: Callable[[int], None] = lambda _n_bytes: None,
     ) -> None:
+        self._hold = hold
         self._agreement = RolloutAgreement(
             spaces,
             n_rollout_steps,
@@ -131,6 +135,7 @@ class RolloutAssembler:
         layout = agreed.check(header)
         n_deferred = layout.n_deferred_bytes
         _check_body(header, body, 0, n_deferred)
+        self._hold(layout.n_bytes)
         if len(body) == n_deferred:
             return _finish(header, agreed, layout, body)
         self._pending = _Pending(header, agreed, layout, np.empty(n_deferred, np.uint8))

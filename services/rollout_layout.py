@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +76,7 @@ class RolloutLayout:
         self._elsewhere = tuple(column for column in columns if not column.is_deferred)
         self._deferred = tuple(column for column in columns if column.is_deferred)
         self._offsets = tuple(itertools.accumulate((column.n_bytes for column in self._deferred), initial=0))
+        self.n_bytes: Final = sum(column.n_bytes for column in columns)
         self._runs = tuple(run for run in _runs(self._deferred, self._offsets) if run.schema.is_checked)
 
     @property

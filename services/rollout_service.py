@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import grpc
 from rollcast.v1 import rollout_pb2
 
+from services.bytes_in_flight import BytesInFlight, StreamBytes
 from services.errors import InvalidRolloutError, NotReadyError, RollcastError
 from services.join_codec import join_agreement_to_proto, join_offer_from_proto
 from services.joining import JoinAgreement, JoinOffer
@@ -14,7 +15,6 @@ from services.message_body import find_seal, matches_seal, split_body
 from services.rollout_assembler import RolloutAssembler
 from services.rollouts import ActorFailure, Rollout, StreamProgress
 from services.spaces import EnvironmentSpaces
-from services.stream_gate import StreamGate
 
 # gRPC reports the end of the requests an instant before it reports that the call was cancelled or the connection lost.
 # The actor's half-close, where the call lives on, is told from these by waiting for that instant.
@@ -173,13 +173,13 @@ class RolloutServicer:
 
     Args:
         sink: The learner.
-        gate: Counts streams; shared with the other services of the server.
-        max_rollout_bytes: The largest rollout to accept; None: what spaces, T and B amount to.
+        bytes_in_flight: Room for the rollouts of all streams.
+        max_rollout_bytes: The largest rollout to accept.
     """
 
-    def __init__(self, sink: RolloutSink, gate: StreamGate, *, max_rollout_bytes: int | None = None) -> None:
+    def __init__(self, sink: RolloutSink, bytes_in_flight: BytesInFlight, *, max_rollout_bytes: int) -> None:
         self._sink = sink
-        self._gate = gate
+        self._bytes_in_flight = bytes_in_flight
         self._max_rollout_bytes = max_rollout_bytes
 
     def join(self, request: rollout_pb2.JoinRequest, context: grpc.ServicerContext) -> rollout_pb2.JoinResponse:
@@ -190,31 +190,34 @@ class RolloutServicer:
         self, requests: Iterator[RequestWithBody], context: grpc.ServicerContext
     ) -> Iterator[rollout_pb2.StreamRolloutsResponse]:
         """Serves rollcast.v1.RolloutService.StreamRollouts."""
-        with self._gate.stream():
-            first = next((message.request for message in requests), None)
-            if first is None:
-                return
-            if first.WhichOneof("message") != "open":
-                raise InvalidRolloutError(
-                    f"the stream began with {first.WhichOneof('message') or 'an empty message'}; expected open; "
-                    "send who "
-                    "you are first"
-                )
-            stream = self._sink.open_stream(
-                first.open.actor_id, first.open.incarnation, peer=context.peer(), cancel=context.cancel
+        first = next((message.request for message in requests), None)
+        if first is None:
+            return
+        if first.WhichOneof("message") != "open":
+            raise InvalidRolloutError(
+                f"the stream began with {first.WhichOneof('message') or 'an empty message'}; expected open; send who "
+                "you are first"
             )
-            clean = False
-            try:
-                yield _response(stream.progress())
-                clean = yield from self._serve(stream, requests, context, sealed=bool(first.digest))
-            finally:
-                stream.close(clean=clean)
+        stream = self._sink.open_stream(
+            first.open.actor_id, first.open.incarnation, peer=context.peer(), cancel=context.cancel
+        )
+        in_flight = self._bytes_in_flight.stream(
+            f"actor {stream.actor_id!r} at {context.peer()}", cancel=context.cancel, is_active=context.is_active
+        )
+        clean = False
+        try:
+            yield _response(stream.progress())
+            clean = yield from self._serve(stream, requests, context, in_flight, sealed=bool(first.digest))
+        finally:
+            in_flight.give_back()
+            stream.close(clean=clean)
 
     def _serve(
         self,
         stream: RolloutStream,
         requests: Iterator[RequestWithBody],
         context: grpc.ServicerContext,
+        in_flight: StreamBytes,
         *,
         sealed: bool,
     ) -> Generator[rollout_pb2.StreamRolloutsResponse, None, bool]:
@@ -229,6 +232,7 @@ class RolloutServicer:
             self._max_rollout_bytes,
             actor_id=stream.actor_id,
             incarnation=stream.incarnation,
+            hold=in_flight.hold,
         )
         while True:
             try:
@@ -241,6 +245,7 @@ class RolloutServicer:
                     stream.fail(_failure(message.request.failure))
                     continue
                 rollout = assembler.add(*message)
+                in_flight.went_on(complete=rollout is not None)
             except RollcastError as error:
                 stream.rejected(error)
                 raise
@@ -248,6 +253,7 @@ class RolloutServicer:
             if rollout is not None:
                 progress = stream.accept(rollout, is_active=context.is_active)
                 del rollout
+                in_flight.give_back()
                 yield _response(progress)
                 if progress.end_of_training:
                     return True

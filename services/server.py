@@ -20,15 +20,19 @@ from rollcast.v1 import (
 )
 
 from services.address import Address, parse_address
+from services.admission import AdmissionInterceptor
 from services.authorization import AuthorizationInterceptor
 from services.binding import check_bindable
+from services.bytes_in_flight import BytesInFlight
+from services.call_rate import CallRate
 from services.channel import KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOUT_MS
 from services.credentials import server_credentials
-from services.errors import AddressInUseError, ConfigurationError, NotReadyError
+from services.errors import AddressInUseError, NotReadyError
 from services.interceptors import ErrorInterceptor
 from services.learner_service import LearnerControl, LearnerServicer
-from services.limits import MAX_MESSAGE_BYTES
+from services.limits import DEFAULT_LIMITS, MAX_MESSAGE_BYTES, Limits
 from services.policy_service import PolicyServicer, PolicySource, add_policy_service
+from services.refusals import Refusals
 from services.replay_service import ReplayServicer, ReplaySource, add_replay_service
 from services.rollout_service import RolloutServicer, RolloutSink, add_rollout_service
 from services.security import PLAIN_SERVER, ServerSecurity
@@ -42,11 +46,12 @@ LEARNER_SERVICE: Final = learner_pb2.DESCRIPTOR.services_by_name["LearnerService
 REPLAY_SERVICE: Final = replay_pb2.DESCRIPTOR.services_by_name["ReplayService"].full_name
 _SERVICES: Final[tuple[str, ...]] = ("", ROLLOUT_SERVICE, POLICY_SERVICE, LEARNER_SERVICE)
 
-# Threads beside the two an actor takes: half for the streams of operators and foreign subscribers, half that no stream
-# may take, so that control calls never wait.
-_SPARE_THREADS: Final = 16
+# Threads that no stream may take, so that control calls never wait.
+_SPARE_THREADS: Final = 8
 # Below KEEPALIVE_TIME_MS of the clients, or their connections die with too_many_pings.
 MIN_PING_INTERVAL_MS: Final = KEEPALIVE_TIME_MS // 2
+# A connection that does not get through TLS or the first frames of HTTP/2 is nobody's; gRPC's default is two minutes.
+_HANDSHAKE_TIMEOUT_MS: Final = 10_000
 # How long handlers may take to notice that their call has been cancelled.
 _JOIN_TIMEOUT_S: Final = 5.0
 
@@ -62,6 +67,7 @@ _OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     ("grpc.http2.max_pings_without_data", 0),
     # The name of GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, which has "recv" in its name but not its value.
     ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
+    ("grpc.server_handshake_timeout_ms", _HANDSHAKE_TIMEOUT_MS),
 )
 
 
@@ -76,7 +82,7 @@ class LearnerServer:
         address: Where to serve.
         server: The gRPC server, with its services.
         executor: Its threads.
-        gate: Counts its streams.
+        gate: Counts its streams, and ends calls that are stuck.
         health_servicer: Its health.
         services: The names it answers for, the empty one for the whole server included.
         security: What it asks of clients that come over TCP.
@@ -151,6 +157,7 @@ class LearnerServer:
         if self._address.path is not None:
             self._socket_inode = self._address.path.lstat().st_ino
         self._port = port if self._address.path is None else 0
+        self._gate.start()
         self._server.start()
         if tls is None and not self._address.is_local:
             _warn_of_open_door(self.address, self._security.tokens is not None)
@@ -204,8 +211,7 @@ def make_server(
     source: PolicySource,
     control: LearnerControl,
     replay: Mapping[str, ReplaySource] | None = None,
-    max_actors: int = 64,
-    max_rollout_bytes: int | None = None,
+    limits: Limits = DEFAULT_LIMITS,
     security: ServerSecurity = PLAIN_SERVER,
 ) -> LearnerServer:
     """Makes a learner's server with all its services, health and reflection; it serves once it is started.
@@ -216,32 +222,39 @@ def make_server(
         source: Where policies come from.
         control: Who is steered.
         replay: The replay buffers to serve, by substep key; None: there is no ReplayService.
-        max_actors: How many actors may be connected at once; the pool has `2 * max_actors + 16` threads, made when
-            they are needed.
-        max_rollout_bytes: The largest rollout to accept; None: what spaces, T and B amount to.
+        limits: What clients get; the pool has eight threads more than there may be streams, made when they are needed.
         security: What it asks of clients that come over TCP; a unix socket is for whoever may open it.
 
     Returns:
         The server.
 
     Raises:
-        ConfigurationError: The address is malformed, or open to other machines without TLS and `insecure`; or
-            `max_actors` is below 1.
+        ConfigurationError: The address is malformed, or open to other machines without TLS and `insecure`; or a limit
+            cannot be right.
     """
     parsed = parse_address(address)
     security.check_address(address)
-    if max_actors < 1:
-        raise ConfigurationError(f"max_actors is {max_actors}; expected at least 1; raise it")
-    n_threads = 2 * max_actors + _SPARE_THREADS
-    gate = StreamGate(n_threads - _SPARE_THREADS // 2)
+    limits.check()
+    n_threads = limits.max_streams + _SPARE_THREADS
+    refusals = Refusals()
+    gate = StreamGate(limits, refusals)
     executor = ThreadPoolExecutor(max_workers=n_threads, thread_name_prefix="rollcast-rpc")
-    interceptors: list[grpc.ServerInterceptor] = [ErrorInterceptor()]  # type: ignore[type-arg]  # in the stubs only
+    interceptors: list[grpc.ServerInterceptor] = [  # type: ignore[type-arg]  # in the stubs only
+        ErrorInterceptor(refusals),
+        AdmissionInterceptor(gate, CallRate(limits)),
+    ]
     if security.tokens is not None and parsed.path is None:
         interceptors.insert(0, AuthorizationInterceptor(security.tokens))
-    server = grpc.server(executor, interceptors=interceptors, options=_OPTIONS, maximum_concurrent_rpcs=n_threads)
-    add_rollout_service(RolloutServicer(sink, gate, max_rollout_bytes=max_rollout_bytes), server)
+    options = (
+        *_OPTIONS,
+        ("grpc.max_allowed_incoming_connections", limits.max_connections),
+        ("grpc.max_concurrent_streams", limits.max_streams_per_connection),
+    )
+    server = grpc.server(executor, interceptors=interceptors, options=options, maximum_concurrent_rpcs=n_threads)
+    bytes_in_flight = BytesInFlight(limits, refusals)
+    add_rollout_service(RolloutServicer(sink, bytes_in_flight, max_rollout_bytes=limits.max_rollout_bytes), server)
     add_policy_service(PolicyServicer(source, gate), server)
-    learner_pb2_grpc.add_LearnerServiceServicer_to_server(LearnerServicer(control, gate), server)  # type: ignore[no-untyped-call]
+    learner_pb2_grpc.add_LearnerServiceServicer_to_server(LearnerServicer(control, gate, refusals), server)  # type: ignore[no-untyped-call]
     services = _SERVICES
     if replay is not None:
         services = (*_SERVICES, REPLAY_SERVICE)

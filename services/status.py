@@ -27,6 +27,16 @@ class ActorState(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Throttled:
+    """Who met a limit; field by field as `rollcast.v1.Throttled` documents it."""
+
+    who: str
+    limit: str
+    times: int
+    idle_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerStatus:
     """How training stands; field by field as `rollcast.v1.LearnerStatus` documents it."""
 
@@ -55,6 +65,7 @@ class LearnerStatus:
     algorithm: str = ""
     stale_trajectories: int = 0
     replay: ReplayStatus | None = None
+    throttled: tuple[Throttled, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

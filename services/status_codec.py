@@ -7,11 +7,13 @@ from rollcast.v1 import learner_pb2
 
 from services.errors import InvalidInputError
 from services.replay_codec import replay_status_from_proto, replay_status_to_proto
-from services.status import ActorInfo, ActorState, LearnerStatus, Phase
+from services.status import ActorInfo, ActorState, LearnerStatus, Phase, Throttled
 
 # The enums' numbers are the contract's; the fields have the contract's names. Tests compare both with the descriptors.
 _STATUS_FIELDS: Final = tuple(
-    field.name for field in dataclasses.fields(LearnerStatus) if field.name not in ("phase", "mean_return", "replay")
+    field.name
+    for field in dataclasses.fields(LearnerStatus)
+    if field.name not in ("phase", "mean_return", "replay", "throttled")
 )
 _ACTOR_FIELDS: Final = tuple(field.name for field in dataclasses.fields(ActorInfo) if field.name != "state")
 
@@ -31,6 +33,8 @@ def status_to_proto(status: LearnerStatus) -> learner_pb2.LearnerStatus:
         proto.mean_return = status.mean_return
     if status.replay is not None:
         proto.replay.CopyFrom(replay_status_to_proto(status.replay))
+    for met in status.throttled:
+        proto.throttled.add(who=met.who, limit=met.limit, times=met.times, idle_s=met.idle_s)
     return proto
 
 
@@ -57,6 +61,9 @@ def status_from_proto(proto: learner_pb2.LearnerStatus) -> LearnerStatus:
         phase=phase,
         mean_return=proto.mean_return if proto.HasField("mean_return") else None,
         replay=replay_status_from_proto(proto.replay) if proto.HasField("replay") else None,
+        throttled=tuple(
+            Throttled(who=met.who, limit=met.limit, times=met.times, idle_s=met.idle_s) for met in proto.throttled
+        ),
         **{name: getattr(proto, name) for name in _STATUS_FIELDS},
     )
 

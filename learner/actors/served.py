@@ -1,5 +1,6 @@
 """Actors behind the learner's gRPC server: what local processes, containers and remote actors have in common."""
 
+import dataclasses
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +20,7 @@ from learner.rollout_queue import RolloutQueue, RolloutSlice, SliceName, queue_c
 from learner.slot_order import SlotOrder, actors_in_step
 from services.errors import CollectInterruptedError, CollectTimeoutError, ConfigurationError
 from services.learner_service import LearnerControl
-from services.limits import MAX_ENVS_PER_ACTOR
+from services.limits import DEFAULT_LIMITS, MAX_ENVS_PER_ACTOR, Limits
 from services.policies import PolicyState
 from services.recording_codec import RecordingHeader
 from services.replay_service import ReplaySource
@@ -110,6 +111,8 @@ class ServedDistributedActors(DistributedActors):
         self._control = control
         self._security = security
         self._actor_names = tuple(actor_names)
+        # What clients get at each address from `start` on; its `max_actors` is the one above.
+        self.limits: Limits = DEFAULT_LIMITS
         # What `ReplayService` serves from `start` on, by substep key; None: there is none.
         self.replay: Mapping[str, ReplaySource] | None = None
         # Where rollouts go from `start` to `stop`; None: into the queue, to be collected.
@@ -147,11 +150,13 @@ class ServedDistributedActors(DistributedActors):
         """
         if self._intake is not None:
             return
+        limits = dataclasses.replace(self.limits, max_actors=self._max_actors)
         self._queue = RolloutQueue(self._capacity)
         if self.durable is not None:
             self._recover(self.durable)
         self._registry = ActorRegistry(
-            max_actors=self._max_actors,
+            max_actors=limits.max_actors,
+            join_lease_s=limits.join_lease_s,
             seed=self._seed,
             env_seeds=self._seeds[0],
             agent_seeds=self._seeds[1],
@@ -183,7 +188,7 @@ class ServedDistributedActors(DistributedActors):
                     source=self._publisher,
                     control=control,
                     replay=self.replay,
-                    max_actors=self._max_actors,
+                    limits=limits,
                     security=self._security_at(address),
                 )
                 server.start()

@@ -27,6 +27,7 @@ MAY_CHANGE: Final = frozenset(
         "durable_max_bytes",
         "insecure",
         "keep_checkpoints",
+        "limits",
         "log_interval_s",
         "log_level",
         "max_actors",

@@ -29,13 +29,13 @@ def learner(settings: ServingSettings, console: Console) -> int:
     else:
         spaces = spaces_of_first_actor(
             settings.address,
-            max_actors=settings.max_actors,
+            limits=settings.server_limits(),
             timeout_s=settings.collect_timeout_s,
             security=security,
         )
 
     def make_actors(policy: TorchPolicy, control: TrainingControl) -> DistributedActors:
-        return RemoteDistributedActors(
+        actors = RemoteDistributedActors(
             policy,
             settings.n_rollout_steps,
             actors_batch_size(settings),
@@ -51,6 +51,8 @@ def learner(settings: ServingSettings, console: Console) -> int:
             security=security,
             collect_timeout_s=settings.collect_timeout_s,
         )
+        actors.limits = settings.server_limits()
+        return actors
 
     announce = partial(print_line, console)
     with training_run(settings, spaces, make_actors, n_local_actors=0, announce=announce) as run:

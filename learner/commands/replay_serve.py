@@ -107,6 +107,7 @@ def _serve(settings: ReplayServeSettings, stops: list[RemoteDistributedActors]) 
         max_actors=settings.max_actors,
         security=security,
     )
+    actors.limits = settings.server_limits()
     actors.destination = ReplayInserter(buffers, lambda rollout: actors.drops(rollout, rollout.n_envs))
     actors.replay = serve_buffers(buffers, spaces, n_rollout_steps=settings.n_rollout_steps)
     stops.append(actors)
@@ -123,7 +124,7 @@ def _spaces(settings: ReplayServeSettings, security: ServerSecurity) -> Environm
         )
     return spaces_of_first_actor(
         settings.address,
-        max_actors=settings.max_actors,
+        limits=settings.server_limits(),
         timeout_s=settings.first_actor_timeout_s,
         security=security,
     )

@@ -41,7 +41,7 @@ def train(settings: TrainSettings, console: Console) -> int:
                 envs_per_actor=settings.envs_per_actor,
                 seed=settings.seed,
             )
-        return SubprocDistributedActors(
+        actors = SubprocDistributedActors(
             env_factory,
             policy,
             settings.n_rollout_steps,
@@ -65,6 +65,8 @@ def train(settings: TrainSettings, console: Console) -> int:
             step_timeout_s=settings.step_timeout_s,
             log_level=settings.log_level,
         )
+        actors.limits = settings.server_limits()
+        return actors
 
     n_processes = settings.n_actors if settings.actor_kind == "subprocess" else 0
     with training_run(

@@ -11,7 +11,6 @@ from rollcast.v1 import replay_pb2, replay_pb2_grpc
 
 from actor.environments.make import EnvironmentFactory
 from learner.actors.sequential import SequentialDistributedActors
-from learner.replay import served
 from learner.replay.buffer import ReplayBuffer
 from learner.replay.replay_settings import ReplaySettings
 from learner.replay.served import serve_buffers
@@ -28,6 +27,7 @@ from services.errors import (
     ProtocolMismatchError,
     RollcastError,
 )
+from services.limits import MAX_BATCH_BYTES, Limits
 from services.replay import ReplayBatch
 from services.replay_client import ReplayClient
 from services.replay_codec import priorities_from_proto
@@ -166,7 +166,7 @@ class TestSample:
             list(client.samples(4, 1))
 
     def test_a_huge_batch_is_refused_before_anything_is_allocated(self):
-        with serving(make_buffer()) as client, pytest.raises(LimitExceededError, match=str(served.MAX_BATCH_BYTES)):
+        with serving(make_buffer()) as client, pytest.raises(LimitExceededError, match=str(MAX_BATCH_BYTES)):
             list(client.samples(2**32 - 1, 1))
 
     def test_more_than_there_is(self):
@@ -204,7 +204,7 @@ class TestSample:
 
 class TestReaders:
     def test_one_that_goes_away_frees_its_place(self):
-        with serving(make_buffer(), max_actors=1) as client:
+        with serving(make_buffer(), limits=Limits(max_actors=1)) as client:
             left = [client.samples(4) for _ in range(10)]  # there are ten places
             for batches in left:
                 next(batches)
@@ -216,7 +216,7 @@ class TestReaders:
 
     def test_one_that_goes_away_while_it_waits_frees_its_place(self):
         buffer = make_buffer(n_rollouts=0)
-        with serving(buffer, max_actors=1) as client, contextlib.ExitStack() as stack:
+        with serving(buffer, limits=Limits(max_actors=1)) as client, contextlib.ExitStack() as stack:
             stub = raw_stub(client, stack)
             calls = [stub.Sample(replay_pb2.SampleRequest(batch_size=4, timeout_s=3600.0)) for _ in range(10)]
             wait_until(lambda: len(client.info().waiting) == 10, "ten to wait")

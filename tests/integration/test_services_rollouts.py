@@ -25,7 +25,7 @@ from services.errors import (
     SpacesMismatchError,
     UnknownActorError,
 )
-from services.limits import MAX_WAITING_ROLLOUTS
+from services.limits import MAX_WAITING_ROLLOUTS, Limits
 from services.message_body import seal
 from services.rollout_codec import RolloutEncoder
 from services.rollouts import ActorFailure
@@ -319,7 +319,7 @@ def test_an_oversized_message_is_refused_by_limit(learner, client):
 
 
 def test_max_rollout_bytes_is_enforced():
-    with serve(max_rollout_bytes=100) as learner, LearnerClient(learner.address) as client:
+    with serve(limits=Limits(max_rollout_bytes=100)) as learner, LearnerClient(learner.address) as client:
         client.join(offer())
         uplink = client.open_rollout_stream("a", 1)
         uplink.send(make_rollout(1))
@@ -328,7 +328,7 @@ def test_max_rollout_bytes_is_enforced():
 
 
 def test_streams_beyond_the_limit_are_refused_while_control_calls_are_answered():
-    with serve(max_actors=1) as learner, LearnerClient(learner.address) as client:
+    with serve(limits=Limits(max_actors=1)) as learner, LearnerClient(learner.address) as client:
         learner.source.publish(1, {"w": np.zeros(1)})
         subscriptions = [client.subscribe_policy() for _ in range(10)]
         policies = [iter(subscription) for subscription in subscriptions]

@@ -29,6 +29,7 @@ from services.errors import (
     RefusedError,
     UnknownActorError,
 )
+from services.limits import Limits
 from services.security import ServerSecurity
 from services.server import LEARNER_SERVICE, POLICY_SERVICE, ROLLOUT_SERVICE
 from services.status import Phase
@@ -82,7 +83,7 @@ def test_a_slow_watch_notices_the_end_of_training(learner, client):
 
 
 def test_closing_a_watch_frees_its_thread(learner, client):
-    with serve(max_actors=1) as small, LearnerClient(small.address) as other:
+    with serve(limits=Limits(max_actors=1)) as small, LearnerClient(small.address) as other:
         for _ in range(30):  # three times the streams there may be
             statuses = other.watch_status(3600)
             deadline = time.monotonic() + DEADLINE_S
@@ -226,7 +227,7 @@ def test_addresses_that_cannot_be_taken(address, match):
 
 
 def test_max_actors_is_validated():
-    with pytest.raises(ConfigurationError, match="max_actors is 0"), serve(max_actors=0):
+    with pytest.raises(ConfigurationError, match="max_actors is 0"), serve(limits=Limits(max_actors=0)):
         pass
 
 

@@ -23,6 +23,7 @@ from learner.training_run import actors_batch_size, training_run
 from services.client import LearnerClient
 from services.errors import ConfigurationError, InvalidInputError, SpacesMismatchError
 from services.joining import JoinOffer
+from services.limits import Limits
 from services.policies import PolicySpec
 from services.replay_client import ReplayClient
 from tests.processes import free_port, running
@@ -43,7 +44,7 @@ class Learner(threading.Thread):
 
     def run(self) -> None:
         settings = self.settings
-        spaces = spaces_of_first_actor(settings.address, max_actors=4, timeout_s=DEADLINE_S)
+        spaces = spaces_of_first_actor(settings.address, limits=Limits(max_actors=4), timeout_s=DEADLINE_S)
         assert dict(spaces) == dict(SPACES)
 
         def make_actors(policy: object, control: TrainingControl) -> RemoteDistributedActors:

@@ -39,7 +39,7 @@ ACTOR_STATE_LEFT: ActorState
 ACTOR_STATE_FAILED: ActorState
 
 class LearnerStatus(_message.Message):
-    __slots__ = ("phase", "waiting_for", "waiting_s", "env_steps", "seconds", "env_steps_per_second", "updates", "updates_per_second", "policy_version", "policy_lag_mean", "policy_lag_max", "queue_size", "queue_capacity", "actors_alive", "actors_expected", "episodes", "mean_return", "duplicate_rollouts", "rejected_rollouts", "run_dir", "waiting_fraction", "software_version", "algorithm", "stale_trajectories", "replay")
+    __slots__ = ("phase", "waiting_for", "waiting_s", "env_steps", "seconds", "env_steps_per_second", "updates", "updates_per_second", "policy_version", "policy_lag_mean", "policy_lag_max", "queue_size", "queue_capacity", "actors_alive", "actors_expected", "episodes", "mean_return", "duplicate_rollouts", "rejected_rollouts", "run_dir", "waiting_fraction", "software_version", "algorithm", "stale_trajectories", "replay", "throttled")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
     WAITING_S_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +65,7 @@ class LearnerStatus(_message.Message):
     ALGORITHM_FIELD_NUMBER: _ClassVar[int]
     STALE_TRAJECTORIES_FIELD_NUMBER: _ClassVar[int]
     REPLAY_FIELD_NUMBER: _ClassVar[int]
+    THROTTLED_FIELD_NUMBER: _ClassVar[int]
     phase: Phase
     waiting_for: str
     waiting_s: float
@@ -90,7 +91,20 @@ class LearnerStatus(_message.Message):
     algorithm: str
     stale_trajectories: int
     replay: _replay_pb2.ReplayStatus
-    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., waiting_for: _Optional[str] = ..., waiting_s: _Optional[float] = ..., env_steps: _Optional[int] = ..., seconds: _Optional[float] = ..., env_steps_per_second: _Optional[float] = ..., updates: _Optional[int] = ..., updates_per_second: _Optional[float] = ..., policy_version: _Optional[int] = ..., policy_lag_mean: _Optional[float] = ..., policy_lag_max: _Optional[int] = ..., queue_size: _Optional[int] = ..., queue_capacity: _Optional[int] = ..., actors_alive: _Optional[int] = ..., actors_expected: _Optional[int] = ..., episodes: _Optional[int] = ..., mean_return: _Optional[float] = ..., duplicate_rollouts: _Optional[int] = ..., rejected_rollouts: _Optional[int] = ..., run_dir: _Optional[str] = ..., waiting_fraction: _Optional[float] = ..., software_version: _Optional[str] = ..., algorithm: _Optional[str] = ..., stale_trajectories: _Optional[int] = ..., replay: _Optional[_Union[_replay_pb2.ReplayStatus, _Mapping]] = ...) -> None: ...
+    throttled: _containers.RepeatedCompositeFieldContainer[Throttled]
+    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., waiting_for: _Optional[str] = ..., waiting_s: _Optional[float] = ..., env_steps: _Optional[int] = ..., seconds: _Optional[float] = ..., env_steps_per_second: _Optional[float] = ..., updates: _Optional[int] = ..., updates_per_second: _Optional[float] = ..., policy_version: _Optional[int] = ..., policy_lag_mean: _Optional[float] = ..., policy_lag_max: _Optional[int] = ..., queue_size: _Optional[int] = ..., queue_capacity: _Optional[int] = ..., actors_alive: _Optional[int] = ..., actors_expected: _Optional[int] = ..., episodes: _Optional[int] = ..., mean_return: _Optional[float] = ..., duplicate_rollouts: _Optional[int] = ..., rejected_rollouts: _Optional[int] = ..., run_dir: _Optional[str] = ..., waiting_fraction: _Optional[float] = ..., software_version: _Optional[str] = ..., algorithm: _Optional[str] = ..., stale_trajectories: _Optional[int] = ..., replay: _Optional[_Union[_replay_pb2.ReplayStatus, _Mapping]] = ..., throttled: _Optional[_Iterable[_Union[Throttled, _Mapping]]] = ...) -> None: ...
+
+class Throttled(_message.Message):
+    __slots__ = ("who", "limit", "times", "idle_s")
+    WHO_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    TIMES_FIELD_NUMBER: _ClassVar[int]
+    IDLE_S_FIELD_NUMBER: _ClassVar[int]
+    who: str
+    limit: str
+    times: int
+    idle_s: float
+    def __init__(self, who: _Optional[str] = ..., limit: _Optional[str] = ..., times: _Optional[int] = ..., idle_s: _Optional[float] = ...) -> None: ...
 
 class GetStatusRequest(_message.Message):
     __slots__ = ()

@@ -1,8 +1,7 @@
 import pytest
 
 from services.address import parse_address
-from services.errors import ConfigurationError, LimitExceededError, NotReadyError
-from services.stream_gate import StreamGate
+from services.errors import ConfigurationError
 
 
 @pytest.mark.parametrize("text", ["localhost:1", "127.0.0.1:0", "[::1]:65535", "learner_1:50051"])
@@ -24,17 +23,3 @@ def test_unix_addresses(text):
 def test_malformed_addresses_are_refused(text):
     with pytest.raises(ConfigurationError, match="the address"):
         parse_address(text)
-
-
-def test_the_gate_counts_drains_and_stops():
-    gate = StreamGate(1)
-    with gate.stream():
-        with pytest.raises(LimitExceededError, match="1 streams are open"):
-            gate.stream().__enter__()
-        gate.drain()
-        gate.check_running()
-    with pytest.raises(NotReadyError, match="draining"):
-        gate.stream().__enter__()
-    gate.stop()
-    with pytest.raises(NotReadyError, match="stopping"):
-        gate.check_running()

@@ -1,0 +1,108 @@
+"""Who may make a call now: calls a second, streams at once, and requests and answers that do not get anywhere."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import grpc
+
+from services.call_rate import CallRate
+from services.errors import InvalidInputError
+from services.stream_gate import CallPlace, StreamGate
+
+_HEALTH: Final = "/grpc.health.v1.Health/"
+# Whose reader may take its time, since that is how it prefetches: it costs one batch, however long it takes.
+_UNHURRIED: Final = frozenset({"/rollcast.v1.ReplayService/Sample"})
+
+
+class AdmissionInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
+    """Goes inside `ErrorInterceptor`, so that a refusal is a rich status. Health checks pass by.
+
+    Every method becomes one of a stream of requests: gRPC would wait for the only request of a unary one in a thread of
+    the pool, without a deadline, before anybody is asked.
+
+    Args:
+        gate: Counts streams and ends calls that are stuck.
+        rate: Counts calls.
+    """
+
+    def __init__(self, gate: StreamGate, rate: CallRate) -> None:
+        self._gate = gate
+        self._rate = rate
+
+    def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], "grpc.RpcMethodHandler[Any, Any] | None"],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> "grpc.RpcMethodHandler[Any, Any] | None":  # gRPC's classes are generic in the stubs only
+        """Wraps the handler of a call.
+
+        Args:
+            continuation: Finds the handler.
+            handler_call_details: The call's method and metadata.
+
+        Returns:
+            The handler, wrapped; None for a method that does not exist.
+        """
+        handler: Any = continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None or method.startswith(_HEALTH):
+            return handler  # type: ignore[no-any-return]  # gRPC's handlers are untyped named tuples
+        if handler.response_streaming:
+            make: Any = grpc.stream_stream_rpc_method_handler
+            wrapped = self._stream(handler.stream_stream or handler.unary_stream, handler.request_streaming, method)
+        else:
+            make = grpc.stream_unary_rpc_method_handler
+            wrapped = self._unary(handler.unary_unary, method)
+        return make(  # type: ignore[no-any-return]
+            wrapped,
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+    def _unary(self, behaviour: Callable[..., Any], method: str) -> Callable[..., Any]:
+        def call(requests: Iterator[Any], context: grpc.ServicerContext) -> object:
+            self._rate.check(context.peer())
+            with self._gate.call(method, context.peer(), context.cancel, is_stream=False) as place:
+                return behaviour(_only(requests, place), context)
+
+        return call
+
+    def _stream(
+        self, behaviour: Callable[..., Iterator[Any]], has_many_requests: bool, method: str
+    ) -> Callable[..., Iterator[Any]]:
+        is_unhurried = method in _UNHURRIED
+
+        def stream(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+            self._rate.check(context.peer())
+            with self._gate.call(method, context.peer(), context.cancel, is_stream=True) as place:
+                request = _first_in_time(requests, place) if has_many_requests else _only(requests, place)
+                responses: Any = behaviour(request, context)
+                try:
+                    if is_unhurried:
+                        yield from responses
+                    for response in responses:
+                        place.expect("take a message")
+                        yield response
+                        place.settle()
+                finally:
+                    responses.close()
+
+        return stream
+
+
+def _only(requests: Iterator[Any], place: CallPlace) -> object:
+    place.expect("send its request")
+    request = next(requests, None)
+    place.settle()
+    if request is None:
+        raise InvalidInputError(f"{place.name} came without a request; expected one message; send it")
+    return request
+
+
+def _first_in_time(requests: Iterator[Any], place: CallPlace) -> Iterator[Any]:
+    place.expect("send its first message")
+    first = next(requests, None)
+    place.settle()
+    if first is not None:
+        yield first
+        yield from requests
