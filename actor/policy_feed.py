@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 from actor.backoff import backoff_delays
 from services.client import LearnerClient
-from services.errors import LearnerUnreachableError, NotReadyError, UnknownActorError
+from services.errors import LearnerUnreachableError, NotReadyError, ThrottledError, UnknownActorError
 from services.policies import PolicyState
 from services.policy_subscription import PolicySubscription
 
 logger = logging.getLogger(__name__)
 
 # Errors after which asking again helps. Everything else would only come back.
-RETRYABLE = (LearnerUnreachableError, NotReadyError, UnknownActorError)
+RETRYABLE = (LearnerUnreachableError, NotReadyError, ThrottledError, UnknownActorError)
 
 
 class PolicyFeed:
