@@ -11,8 +11,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from actor.backoff import backoff_delays
-from actor.policy_feed import RETRYABLE, PolicyFeed
+from actor.policy_feed import PolicyFeed
+from actor.reconnects import Reconnects
 from services.client import LearnerClient
 from services.errors import (
     ConfigurationError,
@@ -31,9 +31,6 @@ logger = logging.getLogger(__name__)
 
 # How long the learner may take to see a stream out before it is cancelled.
 _CLOSE_TIMEOUT_S = 1.0
-
-# A connection that held this long was a good one: the next attempt starts from the shortest backoff again.
-_GOOD_CONNECTION_S = 10.0
 
 
 class LearnerConnection:
@@ -222,16 +219,18 @@ class LearnerConnection:
     def _join_with_backoff(self, timeout_s: float) -> JoinAgreement | None:
         """Joins, trying again while that can help; None when closed meanwhile."""
         deadline = time.monotonic() + timeout_s
-        for attempt, delay_s in zip(itertools.count(1), backoff_delays()):
+        reconnects = Reconnects()
+        for attempt in itertools.count(1):
             if self._closing.is_set() or self._stop.is_set():
                 return None
             client = None
             try:
                 client = self._new_client()
                 agreement = client.join(self._current_offer())
-            except RETRYABLE as error:
+            except RollcastError as error:
                 if client is not None:
                     client.close()
+                delay_s = reconnects.delay_after(error)
                 if time.monotonic() + delay_s > deadline:
                     raise LearnerUnreachableError(
                         f"no learner at {self._address} for {timeout_s:.0f} s ({attempt} attempts): {error}"
@@ -246,7 +245,7 @@ class LearnerConnection:
             else:
                 self._adopt(client, agreement)
                 return agreement
-        raise AssertionError("backoff_delays never ends")
+        raise AssertionError("counting never ends")
 
     def _new_client(self) -> LearnerClient:
         try:
@@ -293,28 +292,27 @@ class LearnerConnection:
 
     def _keep_uplink(self) -> None:
         """Thread: opens the rollout stream, sends what is unacknowledged, reads answers; again after every loss."""
-        delays = backoff_delays()
+        reconnects = Reconnects()
         while not self._closing.is_set():
             opened = time.monotonic()
             try:
-                self._stream_rollouts()
-            except RETRYABLE as error:
+                self._stream_rollouts(reconnects)
+            except RollcastError as error:
                 if self._closing.is_set():
                     return
+                delay_s = reconnects.delay_after(error, lasted_s=time.monotonic() - opened)
                 logger.warning("lost the learner at %s: %s; reconnecting", self._address, error)
             else:
                 return
             finally:
                 with self._changed:
                     self._uplink = None
-            if time.monotonic() - opened > _GOOD_CONNECTION_S:
-                delays = backoff_delays()
-            self._pause(next(delays))
+            self._pause(delay_s)
             if self._join_with_backoff(self._reconnect_timeout_s) is None:
                 return
             logger.info("back at the learner at %s", self._address)
 
-    def _stream_rollouts(self) -> None:
+    def _stream_rollouts(self, reconnects: Reconnects) -> None:
         with self._changed:
             client, agreement = self._client, self._agreement
             assert client is not None
@@ -330,7 +328,9 @@ class LearnerConnection:
                     for rollout in self._unacknowledged:
                         uplink.send(rollout)
                     self._uplink = uplink
-                self._acknowledged = max(self._acknowledged, progress.acknowledged_sequence)
+                if progress.acknowledged_sequence > self._acknowledged:
+                    self._acknowledged = progress.acknowledged_sequence
+                    reconnects.progressed()
                 self._credit_sequence = progress.credit_sequence
                 self._min_policy_version = progress.min_policy_version
                 self._ended = self._ended or progress.end_of_training

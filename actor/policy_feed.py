@@ -2,18 +2,16 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
-from actor.backoff import backoff_delays
+from actor.reconnects import Reconnects
 from services.client import LearnerClient
-from services.errors import LearnerUnreachableError, NotReadyError, ThrottledError, UnknownActorError
+from services.errors import RollcastError
 from services.policies import PolicyState
 from services.policy_subscription import PolicySubscription
 
 logger = logging.getLogger(__name__)
-
-# Errors after which asking again helps. Everything else would only come back.
-RETRYABLE = (LearnerUnreachableError, NotReadyError, ThrottledError, UnknownActorError)
 
 
 class PolicyFeed:
@@ -73,8 +71,9 @@ class PolicyFeed:
         Raises:
             RollcastError: What came is no policy, or trying again will not help.
         """
-        delays = backoff_delays()
+        reconnects = Reconnects()
         while True:
+            opened, lost = time.monotonic(), None
             with self._changed:
                 if self._is_over():
                     return
@@ -85,14 +84,15 @@ class PolicyFeed:
                 subscription = self._subscription = client.subscribe_policy(after_version)
             try:
                 for policy in subscription:
-                    delays = backoff_delays()
+                    reconnects.progressed()
                     self._on_contact()
                     with self._changed:
                         if self._client is not client:
                             break
                         self._newest = policy
                         self._changed.notify_all()
-            except RETRYABLE as error:
+            except RollcastError as error:
+                lost = error
                 logger.debug("lost the policy stream: %s", error)
             else:
                 with self._changed:
@@ -100,9 +100,10 @@ class PolicyFeed:
                         self._on_end()
                         self._changed.notify_all()
                         return
+            delay_s = reconnects.delay_after(lost, lasted_s=time.monotonic() - opened)
             with self._changed:
                 self._subscription = None
-                self._await_other_client(client, next(delays))
+                self._await_other_client(client, delay_s)
 
     def _await_other_client(self, client: LearnerClient, timeout_s: float) -> None:
         """Waits out a backoff, or until a learner was joined again. Called with the lock held."""

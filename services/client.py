@@ -12,15 +12,16 @@ from rollcast.v1 import (
     learner_pb2_grpc,
     policy_pb2,
     policy_pb2_grpc,
-    rollout_pb2_grpc,
+    rollout_pb2,
     tensor_pb2,
 )
 
 from services.channel import make_channel
-from services.error_status import error_from_rpc
+from services.error_status import error_from_rpc, parse_response
 from services.errors import InvalidTensorError
 from services.join_codec import join_agreement_from_proto, join_offer_to_proto
 from services.joining import JoinAgreement, JoinOffer
+from services.message_body import seal
 from services.policies import PolicyState
 from services.policy_subscription import PolicySubscription
 from services.rollout_uplink import RolloutUplink
@@ -62,7 +63,12 @@ class LearnerClient:
         self.address = address
         self._timeout_s = timeout_s
         self._channel = make_channel(address, security)
-        self._rollouts = rollout_pb2_grpc.RolloutServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        # sealed, and without a deserialiser: damage is to be noticed on either side
+        self._join: Any = self._channel.unary_unary(
+            "/rollcast.v1.RolloutService/Join",
+            request_serializer=lambda request: seal(request.SerializeToString()),
+            response_deserializer=None,
+        )
         self._policies = policy_pb2_grpc.PolicyServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._learner = learner_pb2_grpc.LearnerServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._health = health_pb2_grpc.HealthStub(self._channel)
@@ -93,10 +99,12 @@ class LearnerClient:
             SpacesMismatchError: The learner has other spaces.
             ProtocolMismatchError: The learner speaks another protocol, or has another network.
             LimitExceededError: The learner has as many actors as it takes.
-            NotReadyError: The learner is starting or stopping: try again with backoff.
+            NotReadyError: The learner is starting or stopping, or a message was damaged: try again with backoff.
+            UnreadableMessageError: What came is no message: try again a few times.
             LearnerUnreachableError: Nobody answers.
         """
-        return join_agreement_from_proto(self._call(self._rollouts.Join, join_offer_to_proto(offer)), offer)
+        answer = parse_response(rollout_pb2.JoinResponse, self._call(self._join, join_offer_to_proto(offer)))
+        return join_agreement_from_proto(answer, offer)
 
     def open_rollout_stream(self, actor_id: str, incarnation: int) -> RolloutUplink:
         """Opens the stream rollouts travel on; errors come out of its `responses`.
@@ -119,7 +127,7 @@ class LearnerClient:
         Returns:
             The subscription, which has no deadline.
         """
-        return PolicySubscription(self._policies, self.address, after_version)
+        return PolicySubscription(self._channel, self.address, after_version)
 
     def get_policy(self) -> tuple[int, PolicyState]:
         """Gets the newest policy.

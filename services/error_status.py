@@ -1,7 +1,7 @@
 """From error to status and back: one table, and the error's class in a google.rpc.ErrorInfo."""
 
 import re
-from typing import Final
+from typing import Final, TypeVar
 
 import grpc
 from google.protobuf import any_pb2
@@ -10,6 +10,9 @@ from google.rpc import error_details_pb2, status_pb2
 
 from services import errors
 from services.errors import RollcastError
+from services.message_body import SealedMessage, parse_sealed
+
+_Message = TypeVar("_Message", bound=SealedMessage)
 
 ERROR_DOMAIN: Final = "rollcast.v1"
 # In the metadata of an ErrorInfo: which limit, as `services.limits` calls it.
@@ -25,6 +28,7 @@ STATUS_CODES: Final[dict[type[RollcastError], grpc.StatusCode]] = {
     errors.InvalidTensorError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.InvalidSpaceError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.InvalidRolloutError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.UnreadableMessageError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.MismatchError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.SpacesMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.ProtocolMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
@@ -70,6 +74,8 @@ _CLASS_BY_BARE_CODE: Final[dict[grpc.StatusCode, type[RollcastError]]] = {
     # gRPC itself, where a server has more calls than threads; it has another text for a message that is too large
     grpc.StatusCode.RESOURCE_EXHAUSTED: errors.ThrottledError,
     grpc.StatusCode.UNIMPLEMENTED: errors.ProtocolMismatchError,
+    # gRPC itself, of frames that make no sense
+    grpc.StatusCode.INTERNAL: errors.UnreadableMessageError,
 }
 
 
@@ -149,6 +155,29 @@ def _bare(code: grpc.StatusCode, details: str, target: str) -> RollcastError:
         )
     bare_class = _CLASS_BY_BARE_CODE.get(code, RollcastError)
     return bare_class(f"the learner at {target} answered {code.name}: {details}")
+
+
+def parse_response(message_class: type[_Message], serialized: bytes) -> _Message:
+    """Parses what a server sent, in the caller's own thread: gRPC would make INTERNAL of whatever is raised in its.
+
+    Args:
+        message_class: Its class.
+        serialized: The message.
+
+    Returns:
+        The message.
+
+    Raises:
+        NotReadyError: It is not what the server sealed.
+        UnreadableMessageError: It is none.
+    """
+    try:
+        return parse_sealed(message_class, serialized)
+    except DecodeError as error:
+        raise errors.UnreadableMessageError(
+            f"{len(serialized)} bytes came that are no {message_class.__name__} ({error}); expected one; they may have "
+            "been damaged on their way: ask again"
+        ) from error
 
 
 def _unreachable(details: str, target: str) -> errors.LearnerUnreachableError:

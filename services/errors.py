@@ -5,7 +5,8 @@
     │   ├── ConfigurationError       ... in the settings or a constructor's arguments
     │   ├── InvalidTensorError       ... in a tensor: dtype, shape, size
     │   ├── InvalidSpaceError        ... in a space
-    │   └── InvalidRolloutError      ... in a rollout: columns, order, NaN
+    │   ├── InvalidRolloutError      ... in a rollout: columns, order, NaN
+    │   └── UnreadableMessageError   bytes that are no message: damaged on their way, or never one
     ├── MismatchError                two sides that cannot work together
     │   ├── SpacesMismatchError      their spaces differ
     │   └── ProtocolMismatchError    their protocol versions or policy networks differ
@@ -63,6 +64,10 @@ class InvalidSpaceError(InvalidInputError):
 
 class InvalidRolloutError(InvalidInputError):
     """A rollout that does not fit what was agreed at Join."""
+
+
+class UnreadableMessageError(InvalidInputError):
+    """Bytes that are no message: damaged on their way, or never one."""
 
 
 class MismatchError(RollcastError):

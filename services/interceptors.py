@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from grpc_status import rpc_status
 
 from services.error_status import error_to_status
-from services.errors import InvalidInputError, RollcastError
+from services.errors import RollcastError, UnreadableMessageError
 from services.refusals import Refusals, host_of
 
 _log = logging.getLogger(__name__)
@@ -103,10 +103,9 @@ def _decoder(handler: Any, method: str) -> Callable[[Any], Any]:  # noqa: ANN401
         try:
             return deserializer(serialized)
         except DecodeError as error:
-            raise InvalidInputError(
-                f"{method} got {len(serialized)} bytes that do not parse ({error}); expected its request "
-                "message; send the "
-                "message of rollcast/v1/*.proto"
+            raise UnreadableMessageError(
+                f"{method} got {len(serialized)} bytes that do not parse ({error}); expected its request message; send "
+                "the message of rollcast/v1/*.proto, again if it was damaged on its way"
             ) from error
 
     return lambda requests: map(decode, requests)

@@ -6,11 +6,13 @@ data_body: https://arrow.apache.org/docs/format/Flight.html.
 """
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, Protocol, Self, TypeVar
 
 import xxhash
 from numpy.typing import NDArray
-from rollcast.v1 import replay_pb2, rollout_pb2
+from rollcast.v1 import policy_pb2, replay_pb2, rollout_pb2
+
+from services.errors import NotReadyError
 
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 _BODY_NUMBER: Final = 15
@@ -26,7 +28,25 @@ _NO_BODY: Final = memoryview(b"")
 for _message in (rollout_pb2.StreamRolloutsRequest, replay_pb2.SampleResponse):
     assert max(_message.DESCRIPTOR.fields_by_number) == _BODY_NUMBER
     assert _message.DESCRIPTOR.fields_by_number[_BODY_NUMBER].name == "body"
-assert rollout_pb2.StreamRolloutsRequest.DESCRIPTOR.fields_by_number[_DIGEST_NUMBER].name == "digest"
+for _sealed in (
+    rollout_pb2.JoinRequest,
+    rollout_pb2.JoinResponse,
+    rollout_pb2.StreamRolloutsRequest,
+    rollout_pb2.StreamRolloutsResponse,
+    policy_pb2.GetPolicyResponse,
+    policy_pb2.SubscribePolicyResponse,
+):
+    assert _sealed.DESCRIPTOR.fields_by_number[_DIGEST_NUMBER].name == "digest"
+
+
+class SealedMessage(Protocol):
+    """A protobuf message with a digest."""
+
+    digest: int
+
+    @classmethod
+    def FromString(cls, s: bytes, /) -> Self:  # noqa: N802  # protobuf's name
+        """Parses it."""
 
 
 def append_body(head: bytes, pieces: Iterable[memoryview | NDArray[Any]], n_bytes: int) -> bytes:
@@ -103,6 +123,43 @@ def matches_seal(head: bytes, body: memoryview, n_sealed: int) -> bool:
     digest = xxhash.xxh3_64(memoryview(head)[:n_sealed])
     digest.update(body)
     return digest.intdigest() == int.from_bytes(head[n_sealed + 1 :], "little")
+
+
+_Message = TypeVar("_Message", bound=SealedMessage)
+
+
+def parse_sealed(message_class: type[_Message], serialized: bytes) -> _Message:
+    """Parses a message that has no body.
+
+    Args:
+        message_class: Its class.
+        serialized: The message.
+
+    Returns:
+        The message; with a digest, it is what its writer sealed.
+
+    Raises:
+        google.protobuf.message.DecodeError: The bytes are no such message.
+        NotReadyError: They are not those that their writer sealed.
+    """
+    n_sealed = find_seal(serialized)
+    if n_sealed is not None and not matches_seal(serialized, _NO_BODY, n_sealed):
+        raise damaged(f"the digest of its {len(serialized)} bytes is another's")
+    message = message_class.FromString(serialized)
+    if n_sealed is None and message.digest:
+        raise damaged(f"the digest of its {len(serialized)} bytes is not where it was put, at the end")
+    return message
+
+
+def damaged(how: str) -> NotReadyError:
+    """The error of a message that is not what its writer sealed.
+
+    Args:
+        how: What tells.
+    """
+    return NotReadyError(
+        f"a message was damaged on its way: {how}; expected what was sent; join again with backoff and send it again"
+    )
 
 
 def split_body(serialized: bytes) -> tuple[bytes, memoryview]:

@@ -1,14 +1,17 @@
 """The subscriber's end of SubscribePolicy."""
 
 from collections.abc import Iterator
+from typing import Any, Final
 
 import grpc
-from rollcast.v1 import policy_pb2, policy_pb2_grpc
+from rollcast.v1 import policy_pb2
 
-from services.error_status import error_from_rpc
+from services.error_status import error_from_rpc, parse_response
 from services.limits import MAX_POLICY_BYTES
 from services.policies import PolicyState
 from services.weights import PolicyAssembler
+
+_METHOD: Final = "/rollcast.v1.PolicyService/SubscribePolicy"
 
 
 class PolicySubscription:
@@ -17,7 +20,7 @@ class PolicySubscription:
     What is not read piles up on the way: iterate promptly and keep the newest.
 
     Args:
-        stub: The learner's PolicyService.
+        channel: To the learner.
         target: The learner's address, for messages.
         after_version: Skip versions up to this one; 0: begin with the newest.
         max_policy_bytes: The largest policy to accept.
@@ -25,7 +28,7 @@ class PolicySubscription:
 
     def __init__(
         self,
-        stub: policy_pb2_grpc.PolicyServiceStub,
+        channel: grpc.Channel,
         target: str,
         after_version: int = 0,
         max_policy_bytes: int = MAX_POLICY_BYTES,
@@ -33,19 +36,26 @@ class PolicySubscription:
         self._target = target
         self._cancelled = False
         self._assembler = PolicyAssembler(max_policy_bytes)
-        self._call = stub.SubscribePolicy(policy_pb2.SubscribePolicyRequest(after_version=after_version))
+        # without a deserialiser: damage is to be noticed here
+        subscribe: Any = channel.unary_stream(
+            _METHOD,
+            request_serializer=policy_pb2.SubscribePolicyRequest.SerializeToString,
+            response_deserializer=None,
+        )
+        self._call = subscribe(policy_pb2.SubscribePolicyRequest(after_version=after_version))
 
     def __iter__(self) -> Iterator[tuple[int, PolicyState]]:
         """Yields versions until training has ended or the subscription is cancelled.
 
         Raises:
             LearnerUnreachableError: The connection broke: subscribe again with backoff.
-            NotReadyError: The learner is stopping: subscribe again with backoff.
+            NotReadyError: The learner is stopping, or a message was damaged: subscribe again with backoff.
             LimitExceededError: The policy is too large, or the learner has too many streams.
             InvalidTensorError: What came is no policy.
         """
         try:
-            for response in self._call:
+            for serialized in self._call:
+                response = parse_response(policy_pb2.SubscribePolicyResponse, serialized)
                 if (policy := self._assembler.add(response.chunk)) is not None:
                     yield policy
         except grpc.RpcError as error:

@@ -1,5 +1,6 @@
 """RolloutService: actors join and stream what they have played; the learner is behind two Protocols."""
 
+import functools
 import threading
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, Final, NamedTuple, Protocol
@@ -8,10 +9,10 @@ import grpc
 from rollcast.v1 import rollout_pb2
 
 from services.bytes_in_flight import BytesInFlight, StreamBytes
-from services.errors import InvalidRolloutError, NotReadyError, RollcastError
+from services.errors import InvalidRolloutError, RollcastError
 from services.join_codec import join_agreement_to_proto, join_offer_from_proto
 from services.joining import JoinAgreement, JoinOffer
-from services.message_body import find_seal, matches_seal, split_body
+from services.message_body import damaged, find_seal, matches_seal, parse_sealed, seal, split_body
 from services.rollout_assembler import RolloutAssembler
 from services.rollouts import ActorFailure, Rollout, StreamProgress
 from services.spaces import EnvironmentSpaces
@@ -48,18 +49,11 @@ def parse_request(serialized: bytes) -> RequestWithBody:
     head, body = split_body(serialized)
     n_sealed = find_seal(head)
     if n_sealed is not None and not matches_seal(head, body, n_sealed):
-        raise _damaged(f"the digest of its {len(serialized)} bytes is another's")
+        raise damaged(f"the digest of its {len(serialized)} bytes is another's")
     request = rollout_pb2.StreamRolloutsRequest.FromString(head)
     if n_sealed is None and request.digest:
-        raise _damaged(f"the digest of its {len(serialized)} bytes is not where it was put, before the body")
+        raise damaged(f"the digest of its {len(serialized)} bytes is not where it was put, before the body")
     return RequestWithBody(request, body or memoryview(request.body))
-
-
-def _damaged(how: str) -> NotReadyError:
-    return NotReadyError(
-        f"a message was damaged on its way: {how}; expected what the actor sent; join again with backoff and send it "
-        "again"
-    )
 
 
 class RolloutStream(Protocol):
@@ -240,7 +234,7 @@ class RolloutServicer:
                 if message is None:
                     return not ended.wait(_CANCELLATION_S)
                 if sealed and not message.request.digest:
-                    raise _damaged("it has no digest, and the first of its stream had one")
+                    raise damaged("it has no digest, and the first of its stream had one")
                 if message.request.HasField("failure"):
                     stream.fail(_failure(message.request.failure))
                     continue
@@ -269,16 +263,20 @@ def add_rollout_service(servicer: RolloutServicer, server: grpc.Server) -> None:
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "Join": grpc.unary_unary_rpc_method_handler(
             servicer.join,
-            request_deserializer=rollout_pb2.JoinRequest.FromString,
-            response_serializer=rollout_pb2.JoinResponse.SerializeToString,
+            request_deserializer=functools.partial(parse_sealed, rollout_pb2.JoinRequest),
+            response_serializer=_sealed,
         ),
         "StreamRollouts": grpc.stream_stream_rpc_method_handler(
             servicer.stream_rollouts,
             request_deserializer=parse_request,
-            response_serializer=rollout_pb2.StreamRolloutsResponse.SerializeToString,
+            response_serializer=_sealed,
         ),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
+
+
+def _sealed(response: rollout_pb2.JoinResponse | rollout_pb2.StreamRolloutsResponse) -> bytes:
+    return seal(response.SerializeToString())
 
 
 def _response(progress: StreamProgress) -> rollout_pb2.StreamRolloutsResponse:

@@ -8,10 +8,10 @@ from typing import Any, Final
 import grpc
 from rollcast.v1 import rollout_pb2
 
-from services.error_status import error_from_rpc
+from services.error_status import error_from_rpc, parse_response
 from services.errors import LimitExceededError, NotReadyError
 from services.limits import MAX_WAITING_ROLLOUTS
-from services.message_body import seal
+from services.message_body import damaged, seal
 from services.rollout_codec import RolloutEncoder
 from services.rollouts import ActorFailure, Rollout, StreamProgress
 
@@ -41,10 +41,8 @@ class RolloutUplink:
         self._closed = False
         self._cancelled = False
         opening = rollout_pb2.OpenStream(actor_id=actor_id, incarnation=incarnation)
-        # without a serialiser: the requests are serialised already
-        stream_rollouts = channel.stream_stream(
-            _METHOD, request_serializer=None, response_deserializer=rollout_pb2.StreamRolloutsResponse.FromString
-        )
+        # without serialisers: the requests are serialised already, and damage in a response is to be noticed here
+        stream_rollouts = channel.stream_stream(_METHOD, request_serializer=None, response_deserializer=None)
         self._call: Any = stream_rollouts(self._requests(opening))
         self._call.add_callback(self._finish)
 
@@ -95,13 +93,19 @@ class RolloutUplink:
             UnknownActorError: The learner does not know the actor: join again.
             ActorReplacedError: Another process has joined under the same name.
             LearnerUnreachableError: The connection broke: reconnect with backoff.
-            NotReadyError: The learner is stopping: reconnect with backoff.
+            NotReadyError: The learner is stopping, or a message was damaged: reconnect with backoff.
+            UnreadableMessageError: What came is no message: reconnect a few times.
             InvalidInputError: The learner refused a rollout; sending it again will not help.
             DuplicateSequenceError: A sequence was sent twice on this stream.
             LimitExceededError: A rollout, or the number of streams, was above a limit of the learner.
         """
         try:
-            for response in self._call:
+            sealed = False
+            for serialized in self._call:
+                response = parse_response(rollout_pb2.StreamRolloutsResponse, serialized)
+                if sealed and not response.digest:
+                    raise damaged("it has no digest, and the first of its stream had one")
+                sealed = bool(response.digest)
                 with self._changed:
                     self._credit_sequence = max(self._credit_sequence, response.credit_sequence)
                     # A sending thread woken for nothing costs a switch of threads a rollout.

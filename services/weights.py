@@ -11,6 +11,7 @@ from rollcast.v1 import policy_pb2
 
 from services.errors import InvalidTensorError, LimitExceededError
 from services.limits import MAX_CHUNK_BYTES, MAX_POLICY_BYTES
+from services.message_body import seal
 from services.policies import PolicyState
 from services.tensors import wire_array
 
@@ -57,7 +58,7 @@ def encode_policy(version: int, state: PolicyState) -> EncodedPolicy:
         chunk.version, chunk.index, chunk.count = version, index, count
         chunk.total_bytes, chunk.digest = len(file), digest
         chunk.payload = bytes(file[index * MAX_CHUNK_BYTES : (index + 1) * MAX_CHUNK_BYTES])
-        messages.append(message.SerializeToString())
+        messages.append(seal(message.SerializeToString()))
     return EncodedPolicy(version=version, chunks=tuple(messages), digest=digest, n_bytes=len(file))
 
 

@@ -1,15 +1,19 @@
 """An actor's connection over reconnects: which policy it goes on with."""
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 
+from actor import reconnects
 from actor.connection import LearnerConnection
-from services.errors import ConfigurationError
+from services import rollout_codec, rollout_service, rollout_uplink
+from services.errors import ConfigurationError, UnreadableMessageError
 from services.security import ClientSecurity
-from tests.integration.learner_fakes import DEADLINE_S, FakeLearner, offer, serve
+from tests.integration.learner_fakes import DEADLINE_S, FakeLearner, FakeStream, make_rollout, offer, serve
 from tests.processes import wait_until
 
 
@@ -86,3 +90,74 @@ def test_it_stays_with_the_number_of_environments_that_was_agreed(learner: FakeL
         assert connection.wait_for_credit(1, DEADLINE_S)
         reconnect(learner, connection)
     assert offers == [0, 2]
+
+
+def play(connection: LearnerConnection, n_rollouts: int) -> None:
+    """Sends rollouts as an actor does, each when there is credit for it."""
+    for sequence in range(1, n_rollouts + 1):
+        wait_until(lambda: connection.wait_for_credit(sequence, 0.1), "credit")  # noqa: B023 - used at once
+        connection.send(make_rollout(sequence))
+    assert connection.drain(DEADLINE_S) == 0
+
+
+def damage(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, hits: Callable[[int], bool]) -> None:
+    """Flips the first bit of some of the messages that a function seals."""
+    sealed, count = getattr(module, name), itertools.count()
+
+    def seal(*arguments: object) -> bytes:
+        message = bytearray(sealed(*arguments))
+        if hits(next(count)):
+            message[0] ^= 1
+        return bytes(message)
+
+    monkeypatch.setattr(module, name, seal)
+
+
+def quick() -> Iterator[float]:
+    return itertools.repeat(0.01)
+
+
+@pytest.mark.parametrize("direction", ["to the learner", "to the actor"])
+def test_damaged_messages_come_again_either_way(monkeypatch, direction: str):
+    monkeypatch.setattr(reconnects, "backoff_delays", quick)
+
+    def some(number: int) -> bool:
+        return number % 4 == 2
+
+    if direction == "to the actor":
+        damage(monkeypatch, rollout_service, "_sealed", some)
+    else:
+        damage(monkeypatch, rollout_codec, "seal", some)
+    with serve() as learner, LearnerConnection(learner.address, offer()) as connection:
+        remember(learner)
+        learner.source.publish(1, {"w": np.zeros(3, np.float32)})
+        connection.join()
+        play(connection, 12)
+        assert len(learner.sink.streams) > 2
+        assert [rollout.sequence for rollout in learner.sink.rollouts] == list(range(1, 13))
+
+
+def remember(learner: FakeLearner) -> None:
+    """Lets a stream begin where the last one ended, as a learner's do."""
+    open_stream = learner.sink.open_stream
+
+    def opened(*arguments: object, **options: object) -> FakeStream:
+        stream = open_stream(*arguments, **options)
+        stream.seen = len(learner.sink.rollouts)
+        return stream
+
+    learner.sink.open_stream = opened
+
+
+def test_an_actor_whose_messages_never_parse_gives_up(monkeypatch):
+    monkeypatch.setattr(reconnects, "backoff_delays", quick)
+    monkeypatch.setattr(rollout_uplink.RolloutEncoder, "encode", lambda *_: iter([b"\xff\xff\xff"]))
+    with serve() as learner, LearnerConnection(learner.address, offer()) as connection:
+        learner.source.publish(1, {"w": np.zeros(3, np.float32)})
+        connection.join()
+        wait_until(lambda: connection.wait_for_credit(1, 0.1), "credit")
+        connection.send(make_rollout(1))
+        with pytest.raises(UnreadableMessageError, match="3 bytes that do not parse"):
+            while True:
+                connection.wait_for_credit(9, 0.1)
+        assert len(learner.sink.streams) == 6

@@ -9,7 +9,7 @@ from rollcast.v1 import policy_pb2
 from services.channel import make_channel
 from services.client import LearnerClient
 from services.error_status import error_from_rpc
-from services.errors import InvalidInputError, InvalidTensorError, LearnerUnreachableError, NotReadyError
+from services.errors import InvalidTensorError, LearnerUnreachableError, NotReadyError, UnreadableMessageError
 from tests.integration.learner_fakes import DEADLINE_S, serve
 
 
@@ -158,4 +158,4 @@ def test_a_request_that_does_not_parse(learner):
             kind = channel.unary_unary if method == "Act" else channel.unary_stream
             with pytest.raises(Exception, match="INVALID_ARGUMENT") as caught:
                 list(kind(f"/rollcast.v1.PolicyService/{method}")(b"\x07\xff", timeout=DEADLINE_S))
-            assert type(error_from_rpc(caught.value, learner.address)) is InvalidInputError
+            assert type(error_from_rpc(caught.value, learner.address)) is UnreadableMessageError

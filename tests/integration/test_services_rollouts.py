@@ -24,6 +24,7 @@ from services.errors import (
     RollcastError,
     SpacesMismatchError,
     UnknownActorError,
+    UnreadableMessageError,
 )
 from services.limits import MAX_WAITING_ROLLOUTS, Limits
 from services.message_body import seal
@@ -283,10 +284,10 @@ def opening(actor_id="a"):
 def test_messages_that_are_none(learner, client):
     client.join(offer())
     error = raw_stream(learner.address, b"\xff\xff\xff")
-    assert type(error) is InvalidInputError
+    assert type(error) is UnreadableMessageError
     assert "3 bytes that do not parse" in str(error)
     error = raw_stream(learner.address, opening(), opening()[:-1])
-    assert type(error) is InvalidInputError
+    assert type(error) is UnreadableMessageError
     assert len(learner.sink.rejections) == 1
     error = raw_stream(learner.address, b"")
     assert type(error) is InvalidRolloutError

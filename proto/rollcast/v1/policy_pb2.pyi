@@ -12,10 +12,12 @@ class GetPolicyRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetPolicyResponse(_message.Message):
-    __slots__ = ("chunk",)
+    __slots__ = ("chunk", "digest")
     CHUNK_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     chunk: PolicyChunk
-    def __init__(self, chunk: _Optional[_Union[PolicyChunk, _Mapping]] = ...) -> None: ...
+    digest: int
+    def __init__(self, chunk: _Optional[_Union[PolicyChunk, _Mapping]] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class SubscribePolicyRequest(_message.Message):
     __slots__ = ("after_version",)
@@ -24,10 +26,12 @@ class SubscribePolicyRequest(_message.Message):
     def __init__(self, after_version: _Optional[int] = ...) -> None: ...
 
 class SubscribePolicyResponse(_message.Message):
-    __slots__ = ("chunk",)
+    __slots__ = ("chunk", "digest")
     CHUNK_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     chunk: PolicyChunk
-    def __init__(self, chunk: _Optional[_Union[PolicyChunk, _Mapping]] = ...) -> None: ...
+    digest: int
+    def __init__(self, chunk: _Optional[_Union[PolicyChunk, _Mapping]] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class PolicyChunk(_message.Message):
     __slots__ = ("version", "index", "count", "total_bytes", "digest", "payload")

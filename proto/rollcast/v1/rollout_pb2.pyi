@@ -29,7 +29,7 @@ STATISTIC_REDUCTION_COUNT: StatisticReduction
 STATISTIC_REDUCTION_MEDIAN: StatisticReduction
 
 class JoinRequest(_message.Message):
-    __slots__ = ("actor_id", "process_nonce", "protocol_version", "software_version", "substeps", "n_envs", "network", "incarnation", "acknowledged_sequence")
+    __slots__ = ("actor_id", "process_nonce", "protocol_version", "software_version", "substeps", "n_envs", "network", "incarnation", "acknowledged_sequence", "digest")
     ACTOR_ID_FIELD_NUMBER: _ClassVar[int]
     PROCESS_NONCE_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,7 @@ class JoinRequest(_message.Message):
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     actor_id: str
     process_nonce: int
     protocol_version: int
@@ -48,10 +49,11 @@ class JoinRequest(_message.Message):
     network: str
     incarnation: int
     acknowledged_sequence: int
-    def __init__(self, actor_id: _Optional[str] = ..., process_nonce: _Optional[int] = ..., protocol_version: _Optional[int] = ..., software_version: _Optional[str] = ..., substeps: _Optional[_Iterable[_Union[_space_pb2.SubstepSpaces, _Mapping]]] = ..., n_envs: _Optional[int] = ..., network: _Optional[str] = ..., incarnation: _Optional[int] = ..., acknowledged_sequence: _Optional[int] = ...) -> None: ...
+    digest: int
+    def __init__(self, actor_id: _Optional[str] = ..., process_nonce: _Optional[int] = ..., protocol_version: _Optional[int] = ..., software_version: _Optional[str] = ..., substeps: _Optional[_Iterable[_Union[_space_pb2.SubstepSpaces, _Mapping]]] = ..., n_envs: _Optional[int] = ..., network: _Optional[str] = ..., incarnation: _Optional[int] = ..., acknowledged_sequence: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
-    __slots__ = ("actor_id", "slot", "incarnation", "acknowledged_sequence", "n_rollout_steps", "env_seed", "agent_seed", "policy", "max_message_bytes", "n_envs", "learner_nonce")
+    __slots__ = ("actor_id", "slot", "incarnation", "acknowledged_sequence", "n_rollout_steps", "env_seed", "agent_seed", "policy", "max_message_bytes", "n_envs", "learner_nonce", "digest")
     ACTOR_ID_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -63,6 +65,7 @@ class JoinResponse(_message.Message):
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     N_ENVS_FIELD_NUMBER: _ClassVar[int]
     LEARNER_NONCE_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     actor_id: str
     slot: int
     incarnation: int
@@ -74,7 +77,8 @@ class JoinResponse(_message.Message):
     max_message_bytes: int
     n_envs: int
     learner_nonce: int
-    def __init__(self, actor_id: _Optional[str] = ..., slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., acknowledged_sequence: _Optional[int] = ..., n_rollout_steps: _Optional[int] = ..., env_seed: _Optional[int] = ..., agent_seed: _Optional[int] = ..., policy: _Optional[_Union[PolicySpec, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., n_envs: _Optional[int] = ..., learner_nonce: _Optional[int] = ...) -> None: ...
+    digest: int
+    def __init__(self, actor_id: _Optional[str] = ..., slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., acknowledged_sequence: _Optional[int] = ..., n_rollout_steps: _Optional[int] = ..., env_seed: _Optional[int] = ..., agent_seed: _Optional[int] = ..., policy: _Optional[_Union[PolicySpec, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., n_envs: _Optional[int] = ..., learner_nonce: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class PolicySpec(_message.Message):
     __slots__ = ("network", "hidden_sizes", "activation", "head")
@@ -223,13 +227,15 @@ class ActorFailure(_message.Message):
     def __init__(self, exception_type: _Optional[str] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ..., env_seed: _Optional[int] = ...) -> None: ...
 
 class StreamRolloutsResponse(_message.Message):
-    __slots__ = ("acknowledged_sequence", "credit_sequence", "end_of_training", "min_policy_version")
+    __slots__ = ("acknowledged_sequence", "credit_sequence", "end_of_training", "min_policy_version", "digest")
     ACKNOWLEDGED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     CREDIT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     END_OF_TRAINING_FIELD_NUMBER: _ClassVar[int]
     MIN_POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     acknowledged_sequence: int
     credit_sequence: int
     end_of_training: bool
     min_policy_version: int
-    def __init__(self, acknowledged_sequence: _Optional[int] = ..., credit_sequence: _Optional[int] = ..., end_of_training: _Optional[bool] = ..., min_policy_version: _Optional[int] = ...) -> None: ...
+    digest: int
+    def __init__(self, acknowledged_sequence: _Optional[int] = ..., credit_sequence: _Optional[int] = ..., end_of_training: _Optional[bool] = ..., min_policy_version: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...

@@ -71,7 +71,8 @@ def test_a_long_message_is_cut_to_fit_the_trailer():
         (grpc.StatusCode.CANCELLED, LearnerUnreachableError),
         (grpc.StatusCode.RESOURCE_EXHAUSTED, errors.ThrottledError),
         (grpc.StatusCode.UNIMPLEMENTED, errors.ProtocolMismatchError),
-        (grpc.StatusCode.INTERNAL, RollcastError),
+        (grpc.StatusCode.INTERNAL, errors.UnreadableMessageError),
+        (grpc.StatusCode.DATA_LOSS, RollcastError),
     ],
 )
 def test_bare_codes_name_the_target(code, error_class):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from rollcast.v1 import rollout_pb2
 
 from services.errors import NotReadyError
-from services.message_body import append_body, seal
+from services.message_body import append_body, parse_sealed, seal
 from services.rollout_service import parse_request
 
 FRAME = rollout_pb2.StreamRolloutsRequest(frame=rollout_pb2.TensorFrame(sequence=1, offset=2))
@@ -106,3 +106,27 @@ def test_what_only_looks_like_a_digest_is_none():
     inline = rollout_pb2.StreamRolloutsRequest(failure=rollout_pb2.ActorFailure(message="q12345678"))
     assert inline.SerializeToString()[-9] == ord("q")
     assert parse_request(inline.SerializeToString()).request == inline
+
+
+ANSWER = rollout_pb2.StreamRolloutsResponse(acknowledged_sequence=3, credit_sequence=300)
+
+
+def test_a_sealed_answer_is_what_protobuf_writes():
+    sealed = seal(ANSWER.SerializeToString())
+    answer = parse_sealed(rollout_pb2.StreamRolloutsResponse, sealed)
+    assert answer.SerializeToString() == sealed
+    assert answer.credit_sequence == 300
+    assert parse_sealed(rollout_pb2.StreamRolloutsResponse, ANSWER.SerializeToString()) == ANSWER
+
+
+def test_no_flipped_bit_of_a_sealed_answer_goes_unnoticed():
+    sealed = seal(ANSWER.SerializeToString())
+    for bit in range(8 * len(sealed)):
+        damaged = bytearray(sealed)
+        damaged[bit // 8] ^= 1 << bit % 8
+        try:
+            answer = parse_sealed(rollout_pb2.StreamRolloutsResponse, bytes(damaged))
+        except (NotReadyError, DecodeError):
+            continue
+        # the tag of the digest alone: the reader of a stream that began with one asks for one in every message
+        assert not answer.digest
