@@ -1,11 +1,12 @@
 """The training loop."""
 
+import contextlib
 import dataclasses
 import functools
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -202,10 +203,12 @@ class Trainer:
             self._write_metrics(metrics)
         if now >= self._next_best:
             self._next_best = now + _BEST_POLICY_INTERVAL_S
-            self._save_policy_if_best()
+            with _training_goes_on("the best policy"):
+                self._save_policy_if_best()
         if self._run is not None and self._checkpoint_is_due(now):
             self._next_checkpoint = now + self._schedule.checkpoint_interval_s
-            self._save_checkpoint()
+            with _training_goes_on(f"the checkpoint after {self._algorithm.n_updates} updates"):
+                self._save_checkpoint()
             if self._schedule.checkpoint_interval_updates is not None:
                 # by time, it would differ from run to run
                 self._experience.renew()
@@ -269,8 +272,8 @@ class Trainer:
     def _save_policy_if_best(self) -> None:
         mean_return = self._progress.recent_mean_return()
         if mean_return is not None and mean_return > self._best_return:
-            self._best_return = mean_return
             self._save_policy("best")
+            self._best_return = mean_return
 
     def _save_checkpoint(self) -> None:
         """Begins the one that is due; left out while the one before is still being written."""
@@ -328,3 +331,13 @@ class Trainer:
             policy_lag_mean=now.policy_lag_mean,
             policy_lag_max=now.policy_lag_max,
         )
+
+
+@contextlib.contextmanager
+def _training_goes_on(what: str) -> Iterator[None]:
+    """What cannot be written, because the disk is full, is an error in the log; it is written when it is due again."""
+    try:
+        yield
+    except OSError as error:
+        message = "%s is not written: %s; the one before is kept, and training goes on"
+        logger.error(message, what, error)  # noqa: TRY400  # the message says it all

@@ -25,12 +25,18 @@ def write_training_state(directory: Path, tensors: Mapping[str, Tensor], values:
         directory: Made if it does not exist.
         tensors: By name; from any device. Views of one storage are written each on its own.
         values: By name; anything JSON can hold.
+
+    Raises:
+        OSError: If they cannot be written.
     """
     directory.mkdir(parents=True, exist_ok=True)
     # numpy's writer: torch's refuses tensors that share a storage, and all parameters here are views of one vector.
     # Not np.ascontiguousarray, which makes vectors of scalars.
     arrays = {name: np.asarray(tensor.detach().cpu().numpy(), order="C") for name, tensor in tensors.items()}
-    safetensors.numpy.save_file(arrays, directory / TENSORS_FILE)
+    try:
+        safetensors.numpy.save_file(arrays, directory / TENSORS_FILE)
+    except safetensors.SafetensorError as error:  # what the library makes of a full disk
+        raise OSError(f"{directory / TENSORS_FILE}: {error}") from error
     (directory / VALUES_FILE).write_text(json.dumps(dict(values), indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 

@@ -1,5 +1,6 @@
 """Metrics for TensorBoard, through its own event writer."""
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -33,6 +34,7 @@ class TensorBoardWriter:
 
         Raises:
             ValueError: If the writer is closed.
+            OSError: If this record, or one of those before, cannot be written; the next begins another file.
         """
         if self._closed:
             raise ValueError(f"The TensorBoard writer of {self._directory} is closed; write before close().")
@@ -47,7 +49,14 @@ class TensorBoardWriter:
                 start = SessionLog(status=SessionLog.START)
                 self._events.add_event(Event(wall_time=self._clock(), step=self._first_step, session_log=start))
         values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
-        self._events.add_event(Event(wall_time=self._clock(), step=env_steps, summary=Summary(value=values)))
+        try:
+            self._events.add_event(Event(wall_time=self._clock(), step=env_steps, summary=Summary(value=values)))
+        except OSError:
+            # the event writer's thread has ended with it, and takes nothing more
+            with contextlib.suppress(OSError):
+                self._events.close()
+            self._events = None
+            raise
 
     def close(self) -> None:
         """Writes what is left and joins the event writer's thread; idempotent."""

@@ -1,7 +1,10 @@
 """The seam between the trainer and whoever keeps its metrics."""
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Protocol
+
+logger = logging.getLogger(__name__)
 
 
 class MetricsWriter(Protocol):
@@ -13,6 +16,9 @@ class MetricsWriter(Protocol):
         Args:
             env_steps: How many environment steps training has made; never decreases.
             metrics: Values by name; a slash groups names (`"learner/policy_loss"`). NaN and infinity are kept.
+
+        Raises:
+            OSError: If it cannot be kept: the disk is full. The next one may be.
         """
 
     def close(self) -> None:
@@ -20,7 +26,7 @@ class MetricsWriter(Protocol):
 
 
 def write_all(writers: Iterable[MetricsWriter], env_steps: int, metrics: Mapping[str, float]) -> None:
-    """Writes one record to every writer.
+    """Writes one record to every writer; one that cannot write it is an error in the log, and nothing else.
 
     Args:
         writers: In the order they are called.
@@ -28,4 +34,8 @@ def write_all(writers: Iterable[MetricsWriter], env_steps: int, metrics: Mapping
         metrics: As `MetricsWriter.write` has it.
     """
     for writer in writers:
-        writer.write(env_steps, metrics)
+        try:
+            writer.write(env_steps, metrics)
+        except OSError as error:
+            what = "the metrics after %d env steps are not written: %s; training goes on, and tries again"
+            logger.error(what, env_steps, error)  # noqa: TRY400  # the message says it all

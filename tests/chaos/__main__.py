@@ -1,4 +1,4 @@
-"""The long run: `python -m tests.chaos --seed 3 --faults 1000`."""
+"""The long run: `python -m tests.chaos --seed 3`."""
 
 import argparse
 import faulthandler
@@ -6,57 +6,76 @@ import logging
 import shutil
 import sys
 import tempfile
-import time
 from pathlib import Path
+from typing import Final
 
-from tests.chaos.faults import KINDS
+from tests.chaos.container_run import run_container_chaos
+from tests.chaos.learner_run import run_learner_chaos
+from tests.chaos.report import Report, summary
 from tests.chaos.run import run_chaos
 
-# Beyond every deadline of the run itself: what hangs then is the harness, and its stacks tell where.
+# By suite, of 1,000 faults: so many upon actors and their connections, and so many upon the learner.
+_SUITES: Final[dict[str, tuple[int, int]]] = {
+    "queue": (330, 0),
+    "replay": (330, 0),
+    "impala": (130, 25),
+    "sac": (130, 25),
+    "containers": (0, 30),
+}
+# Beyond every deadline of a run itself: what hangs then is the harness, and its stacks tell where.
 _WATCHDOG_S_PER_FAULT = 60.0
 _WATCHDOG_S = 600.0
 
 
 def main() -> int:
-    """Runs both learners; returns 1 if anything was lost, doubled, out of order or wrong, or hung."""
+    """Runs the suites one after the other; returns 1 if any has found anything."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="which faults, and to whom")
-    parser.add_argument("--faults", type=int, default=200, help="how many, shared out between the learners")
+    parser.add_argument("--faults", type=int, default=1000, help="how many, shared out between the suites")
+    parser.add_argument("--suites", nargs="+", choices=_SUITES, default=tuple(_SUITES), help="these only")
     parser.add_argument("--actors", type=int, default=4, help="actor processes at a time")
-    parser.add_argument(
-        "--learner", choices=("both", "queue", "replay"), default="both", help="what rollouts arrive at"
-    )
     parser.add_argument("--short", action="store_true", help="leave out what takes half a minute to recover from")
-    parser.add_argument("--only", nargs="+", choices=KINDS, default=(), help="these kinds of faults")
-    parser.add_argument("--verbose", action="store_true", help="log every fault, and the learner's own log")
-    parser.add_argument("--folder", type=Path, help="for the actors' logs; without it, a temporary one")
+    parser.add_argument(
+        "--verbose", action="store_true", help="log every fault, and the log of learners in this process"
+    )
+    parser.add_argument("--folder", type=Path, help="for logs and books; without it, a temporary one")
     options = parser.parse_args()
     folder = options.folder or Path(tempfile.mkdtemp(prefix="rollcast-chaos-"))
+    folder.chmod(0o755)
     logging.basicConfig(level=logging.INFO if options.verbose else logging.CRITICAL, format="%(asctime)s %(message)s")
     faulthandler.dump_traceback_later(_WATCHDOG_S + _WATCHDOG_S_PER_FAULT * options.faults, exit=True)
-    learners = ("queue", "replay") if options.learner == "both" else (options.learner,)
-    clean = True
-    for learner in learners:
-        started = time.monotonic()
-        (folder / learner).mkdir(parents=True)
-        report = run_chaos(
-            folder / learner,
-            learner=learner,
-            n_faults=options.faults // len(learners),
-            n_actors=options.actors,
-            seed=options.seed,
-            short=options.short,
-            only=options.only,
-        )
-        sys.stdout.write(f"{report}\n({time.monotonic() - started:.0f} s)\n\n")
+    scale = options.faults / sum(sum(_SUITES[suite]) for suite in options.suites)
+    reports = []
+    for suite in options.suites:
+        n_faults = [round(n * scale) for n in _SUITES[suite]]
+        (folder / suite).mkdir(parents=True)
+        reports.append(_run(suite, folder / suite, *n_faults, options))
+        sys.stdout.write(f"{reports[-1]}\n\n")
         sys.stdout.flush()
-        clean = clean and report.is_clean
+    sys.stdout.write(f"{summary(reports)}\n")
     faulthandler.cancel_dump_traceback_later()
-    if not clean or options.folder:
-        sys.stdout.write(f"the actors' logs are in {folder}\n")
-    else:
+    is_clean = all(report.is_clean for report in reports)
+    if is_clean and not options.folder:
         shutil.rmtree(folder)
-    return 0 if clean else 1
+    else:
+        sys.stdout.write(f"logs and books are in {folder}\n")
+    return 0 if is_clean else 1
+
+
+def _run(suite: str, folder: Path, n_actor_faults: int, n_learner_faults: int, options: argparse.Namespace) -> Report:
+    common = {"n_actors": options.actors, "seed": options.seed, "short": options.short}
+    if suite in {"queue", "replay"}:
+        return run_chaos(folder, learner=suite, n_faults=n_actor_faults + n_learner_faults, **common)
+    if suite == "containers":
+        return run_container_chaos(folder, n_faults=n_actor_faults + n_learner_faults, **common)
+    return run_learner_chaos(
+        folder,
+        algorithm=suite.removesuffix("-durable"),
+        durable=suite.endswith("-durable"),
+        n_actor_faults=n_actor_faults,
+        n_learner_faults=n_learner_faults,
+        **common,
+    )
 
 
 if __name__ == "__main__":

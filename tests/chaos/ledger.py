@@ -135,8 +135,13 @@ class StepLedger:
                 self._entries.lost.append(f"steps {found} to {n_steps - 1} of the environment with seed {seed}")
 
 
-def what_is_wrong(rollout: Rollout, log_prob: float) -> list[str]:
-    """Compares a rollout, number by number, with what its environments must have shown."""
+def what_is_wrong(rollout: Rollout, log_prob: float | None = None) -> list[str]:
+    """Compares a rollout, number by number, with what its environments must have shown.
+
+    Args:
+        rollout: The rollout.
+        log_prob: Of every action; None: the policy learns, and any that is possible will do.
+    """
     columns = rollout.substeps[FLAT_SUBSTEP]
     n_steps = rollout.n_steps
     first = (rollout.sequence - 1) * n_steps
@@ -151,7 +156,9 @@ def what_is_wrong(rollout: Rollout, log_prob: float) -> list[str]:
             "observations": np.array_equal(seen[:, b], observation(seed, total)),
             "rewards": np.array_equal(rollout.reward[:, b], reward(observation(seed, total), action[:, b])),
             "ends": np.array_equal(rollout.terminated[:, b], ends) and not rollout.truncated[:, b].any(),
-            "log-probabilities": np.allclose(columns.log_prob[:, b], log_prob, rtol=1e-6),
+            "log-probabilities": bool((columns.log_prob[:, b] <= 0).all())
+            if log_prob is None
+            else np.allclose(columns.log_prob[:, b], log_prob, rtol=1e-6),
             "last observation": np.array_equal(
                 columns.last_observation[""][b], observation(seed, np.array(first + n_steps))
             ),

@@ -4,7 +4,9 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.chaos.learners import ENVS_PER_ACTOR
 from tests.processes import ROOT, environment
@@ -21,9 +23,22 @@ class SupervisedActor:
         actor_id: Its name.
         address: What it dials.
         folder: Where it writes its log and its acknowledgements.
+        n_envs: Environments it steps.
+        step_s: How long a step of each takes, in seconds.
+        variables: Of its environment, besides this process's.
     """
 
-    def __init__(self, actor_id: str, address: str, folder: Path) -> None:
+    def __init__(
+        self,
+        actor_id: str,
+        address: str,
+        folder: Path,
+        *,
+        n_envs: int = ENVS_PER_ACTOR,
+        step_s: float = _STEP_S,
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._n_envs, self._step_s, self._variables = n_envs, step_s, variables
         self.actor_id = actor_id
         self.acknowledgements = folder / f"{actor_id}.acknowledged"
         self.log = folder / f"{actor_id}.log"
@@ -60,20 +75,12 @@ class SupervisedActor:
         return True
 
     def _start(self) -> subprocess.Popen[bytes]:
-        options = {
-            "--learner-address": self._address,
-            "--actor-id": self.actor_id,
-            "--env-id": "tests.chaos.bookkeeping:BookkeepingEnv",
-            "--env-kwargs": f'{{"step_s": {_STEP_S}}}',
-            "--envs-per-actor": str(ENVS_PER_ACTOR),
-            # for those whose run was killed: they end by themselves
-            "--reconnect-timeout-s": "120",
-        }
+        options = acting_options(self.actor_id, self._address, n_envs=self._n_envs, step_s=self._step_s)
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "tests.chaos.acting", self.acknowledgements, *sum(options.items(), ())],
+                [sys.executable, "-m", "tests.chaos.acting", self.acknowledgements, *options],
                 cwd=ROOT,
-                env=environment(),
+                env=environment() | self._variables,
                 stdout=log,
                 stderr=log,
             )
@@ -84,3 +91,18 @@ class SupervisedActor:
                 if self._process.poll() is not None and not self._closing.is_set():
                     self._process = self._start()
                     self.n_starts += 1
+
+
+def acting_options(actor_id: str, address: str, *, n_envs: int | None, step_s: float) -> list[str]:
+    """What `python -m actor` is told; without a number of environments, it steps those that the learner wants."""
+    options = {
+        "--learner-address": address,
+        "--actor-id": actor_id,
+        "--env-id": "tests.chaos.bookkeeping:BookkeepingEnv",
+        "--env-kwargs": f'{{"step_s": {step_s}}}',
+        # for those whose run was killed: they end by themselves
+        "--reconnect-timeout-s": "120",
+    }
+    if n_envs is not None:
+        options["--envs-per-actor"] = str(n_envs)
+    return [*sum(options.items(), ())]

@@ -1,76 +1,115 @@
-"""What came of it, as a table."""
+"""What came of it, as tables."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from tests.chaos.faults import Fault
 from tests.chaos.ledger import Entries
+
+_FINDINGS = ("lost", "duplicated", "out of order", "corrupt", "hangs", "failures")
+
+
+class AnyFault(Protocol):
+    """A fault; its `str` says all about it."""
+
+    @property
+    def kind(self) -> str:
+        """What it is counted as."""
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """One fault, and how long it took until its actor's rollouts were accepted again, in seconds; None: never."""
+    """One fault, and how long it took until its victim was heard of again, in seconds; None: never."""
 
-    actor_id: str
-    fault: Fault
+    victim: str
+    fault: AnyFault
     seconds: float | None
 
 
 @dataclass
 class Report:
-    """What came of one run.
+    """What came of one suite.
 
     Attributes:
-        learner: Which kind of learner.
+        suite: Which.
         seed: Of everything.
         recoveries: One for each fault.
-        n_rollouts: Accepted ones.
+        n_rollouts: Accepted, or learnt from.
         n_acknowledged: Rollouts that actors were told of as accepted.
         entries: What the ledger found.
-        duplicates_dropped: Rollouts that came again and were dropped, as they ought to.
-        refused: Rollouts that did not fit and were refused.
         hangs: Waits that went past their deadlines.
-        n_starts: Actor processes that were started.
+        failures: Processes that ended by themselves, and what was to be said and was not.
+        n_starts: Processes that were started.
+        notes: What else was counted, and is as it should be.
+        seconds: How long it took.
     """
 
-    learner: str
+    suite: str
     seed: int
     recoveries: list[Recovery] = field(default_factory=list)
     n_rollouts: int = 0
     n_acknowledged: int = 0
     entries: Entries = field(default_factory=Entries)
-    duplicates_dropped: int = 0
-    refused: int = 0
     hangs: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
     n_starts: int = 0
+    notes: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was lost, doubled, out of order or wrong, and nothing hung."""
-        return not (self.entries.all() or self.hangs)
+        """Whether nothing was lost, doubled, out of order or wrong, nothing hung, and nothing failed."""
+        return not (self.entries.all() or self.hangs or self.failures)
+
+    def findings(self) -> tuple[int, ...]:
+        """How many of each, in the order of the table's columns."""
+        found = self.entries
+        lists = (found.lost, found.duplicated, found.disordered, found.corrupt, self.hangs, self.failures)
+        return tuple(map(len, lists))
 
     def __str__(self) -> str:
         kinds = sorted({recovery.fault.kind for recovery in self.recoveries})
         rows = [_row(kind, [r.seconds for r in self.recoveries if r.fault.kind == kind]) for kind in kinds]
         total = _row("all", [recovery.seconds for recovery in self.recoveries])
-        found = self.entries
+        counted = [f"{name} {n}" for name, n in zip(_FINDINGS, self.findings(), strict=True)]
         return "\n".join(
             (
-                f"{self.learner} learner, seed {self.seed}: {self.n_rollouts} rollouts accepted, {self.n_acknowledged} "
-                f"acknowledged to their actors, {self.n_starts} processes",
-                f"{'fault':<12} {'faults':>7} {'recovered':>10} {'median s':>9} {'slowest s':>10}",
+                f"{self.suite}, seed {self.seed}: {self.n_rollouts} rollouts accepted, {self.n_acknowledged} "
+                f"acknowledged to their actors, {self.n_starts} processes, {self.seconds:.0f} s",
+                f"{'fault':<15} {'faults':>7} {'recovered':>10} {'median s':>9} {'slowest s':>10}",
                 *rows,
                 total,
-                f"lost {len(found.lost)}, duplicated {len(found.duplicated)}, out of order {len(found.disordered)}, "
-                f"corrupt {len(found.corrupt)}, hangs {len(self.hangs)}; sent again and dropped "
-                f"{self.duplicates_dropped}, refused {self.refused}",
-                *found.all(),
+                "; ".join((", ".join(counted), ", ".join(f"{name} {n}" for name, n in self.notes.items()))),
+                *self.entries.all(),
                 *(f"hang: {hang}" for hang in self.hangs),
+                *(f"failure: {failure}" for failure in self.failures),
             )
         )
+
+
+def summary(reports: Sequence[Report]) -> str:
+    """One table over all suites, and a line of it that has their sum."""
+    head = f"{'suite':<16} {'faults':>7} {'recovered':>10} {'slowest s':>10}" + "".join(
+        f" {name:>13}" for name in _FINDINGS
+    )
+    rows = [
+        (report.suite, [r.seconds for r in report.recoveries], report.findings(), report.seconds) for report in reports
+    ]
+    every = [seconds for _, some, _, _ in rows for seconds in some]
+    sums = tuple(map(sum, zip(*(findings for *_, findings, _ in rows), strict=True)))
+    rows.append(("all", every, sums, sum(seconds for *_, seconds in rows)))
+    lines = [head + f" {'took s':>8}"]
+    for name, recoveries, findings, took in rows:
+        known = [seconds for seconds in recoveries if seconds is not None]
+        lines.append(
+            f"{name:<16} {len(recoveries):>7} {len(known):>10} {max(known, default=0.0):>10.2f}"
+            + "".join(f" {n:>13}" for n in findings)
+            + f" {took:>8.0f}"
+        )
+    return "\n".join(lines)
 
 
 def _row(kind: str, seconds: Sequence[float | None]) -> str:
     known = sorted(s for s in seconds if s is not None)
     median, slowest = (f"{known[len(known) // 2]:.2f}", f"{known[-1]:.2f}") if known else ("-", "-")
-    return f"{kind:<12} {len(seconds):>7} {len(known):>10} {median:>9} {slowest:>10}"
+    return f"{kind:<15} {len(seconds):>7} {len(known):>10} {median:>9} {slowest:>10}"

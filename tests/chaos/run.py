@@ -1,97 +1,100 @@
-"""One run: actors, their proxies, a learner, the faults, and the report."""
+"""Actors, their proxies, a learner in this process, the faults, and the report."""
 
 import contextlib
-import logging
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from tests.chaos.acting import read_acknowledgements
-from tests.chaos.faults import Fault, Kind, draw_faults
+from tests.chaos.assault import Assault, Books
+from tests.chaos.faults import Kind, draw_faults
 from tests.chaos.learners import LEARNERS
-from tests.chaos.ledger import Ledger
 from tests.chaos.processes import SupervisedActor
 from tests.chaos.proxy import Proxy
-from tests.chaos.report import Recovery, Report
-
-logger = logging.getLogger(__name__)
+from tests.chaos.report import Report
 
 # When a fault comes, credit may have two rollouts under way, and four may be in the queue and not in the ledger yet:
 # the seventh was sent after it.
-_NEW_ROLLOUTS = 7
+NEW_ROLLOUTS = 7
 # A process starts within seconds, and keepalive has been seen to find a dead connection after 65 s.
-_RECOVERY_TIMEOUT_S = 90.0
-_START_TIMEOUT_S = 90.0
+RECOVERY_TIMEOUT_S = 90.0
 
 
-class _Assault:
-    """One actor, its proxy, and the thread that brings the faults upon them, each after it has recovered from the last.
+class ActorAssault(Assault):
+    """An assault on one actor and its connection.
 
     Args:
         actor: The actor.
         proxy: Between it and the learner.
-        faults: What to do, in this order.
-        ledger: Where its rollouts show.
-        rng: Of how long it is left alone between two.
+        count: How many of its rollouts have come.
+        books: Where they show.
+        n_faults: How many faults.
+        rng: Which, and how long it is left alone between two.
+        short: Leave out what takes long to recover from.
+        only: These kinds; none: all.
+        timeout_s: How long a recovery may take, in seconds.
     """
 
     def __init__(
-        self, actor: SupervisedActor, proxy: Proxy, faults: list[Fault], ledger: Ledger, rng: random.Random
+        self,
+        actor: SupervisedActor,
+        proxy: Proxy,
+        *,
+        count: Callable[[str], int],
+        books: Books,
+        n_faults: int,
+        rng: random.Random,
+        short: bool,
+        only: Sequence[Kind] = (),
+        timeout_s: float = RECOVERY_TIMEOUT_S,
     ) -> None:
+        super().__init__(
+            actor.actor_id,
+            draw_faults(n_faults, rng, short=short, only=only),
+            inject=lambda fault, stop: fault.inject(actor, proxy, stop),
+            count=lambda: count(actor.actor_id),
+            books=books,
+            n_new=NEW_ROLLOUTS,
+            timeout_s=timeout_s,
+            rng=random.Random(rng.random()),
+        )
         self.actor, self.proxy = actor, proxy
-        self.recoveries: list[Recovery] = []
-        self.hangs: list[str] = []
-        self._faults, self._ledger, self._rng = faults, ledger, rng
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"chaos-assault-{actor.actor_id}", daemon=True)
-
-    def start(self) -> None:
-        """Begins."""
-        self._thread.start()
-
-    def join(self, timeout_s: float) -> None:
-        """Waits until every fault has been brought and recovered from."""
-        self._thread.join(timeout_s)
-        if self._thread.is_alive():
-            self.hangs.append(f"{self.actor.actor_id}: its faults were not through after {timeout_s:.0f} s")
 
     def end(self) -> None:
-        """Ends the faults, the actor and the proxy."""
-        self._stop.set()
-        self._thread.join(_RECOVERY_TIMEOUT_S)
+        """Ends the faults, the actor and the proxy. Idempotent."""
+        super().end()
         if not self.actor.close():
-            self.hangs.append(f"{self.actor.actor_id}: SIGTERM did not end it; see {self.actor.log}")
+            self.hangs.append(f"{self.victim}: SIGTERM did not end it; see {self.actor.log}")
         self.proxy.close()
 
-    def _run(self) -> None:
-        if self._await_rollouts(1, _START_TIMEOUT_S) is None:
-            self.hangs.append(f"{self.actor.actor_id}: no rollout {_START_TIMEOUT_S:.0f} s after its start")
-            return
-        for fault in self._faults:
-            if self._stop.wait(self._rng.uniform(0.0, 0.5)):
-                return
-            fault.inject(self.actor, self.proxy, self._stop)
-            seconds = self._await_rollouts(_NEW_ROLLOUTS, _RECOVERY_TIMEOUT_S)
-            if self._stop.is_set():
-                return
-            logger.info("%s: %s, recovered after %s s", self.actor.actor_id, fault, seconds)
-            self.recoveries.append(Recovery(self.actor.actor_id, fault, seconds))
-            if seconds is None:
-                self.hangs.append(f"{self.actor.actor_id}: {fault}, and no rollout for {_RECOVERY_TIMEOUT_S:.0f} s")
-                return
 
-    def _await_rollouts(self, n_rollouts: int, timeout_s: float) -> float | None:
-        """Waits until so many more were accepted; returns how long that took, in seconds; None: not by then."""
-        started = time.monotonic()
-        wanted = self._ledger.count(self.actor.actor_id) + n_rollouts
-        with self._ledger.changed:
-            there = self._ledger.changed.wait_for(
-                lambda: self._stop.is_set() or self._ledger.count(self.actor.actor_id) >= wanted, timeout_s
-            )
-        return time.monotonic() - started if there else None
+def share(n_faults: int, n_victims: int) -> list[int]:
+    """So many faults shared out evenly, the first ones get what is left over."""
+    return [n_faults // n_victims + (i < n_faults % n_victims) for i in range(n_victims)]
+
+
+def end_all(assaults: Sequence[Assault]) -> None:
+    """Ends them at the same time: each takes as long as its process."""
+    threads = [threading.Thread(target=assault.end, daemon=True) for assault in assaults]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(RECOVERY_TIMEOUT_S)
+
+
+def acknowledged_to(assaults: Sequence[ActorAssault]) -> Mapping[str, Mapping[int, int]]:
+    """By actor and incarnation, the last sequence that was acknowledged to it."""
+    return {a.victim: read_acknowledgements(a.actor.acknowledgements) for a in assaults}
+
+
+def join_all(assaults: Sequence[Assault], timeout_s: float) -> None:
+    """Waits until all have brought their faults."""
+    deadline = time.monotonic() + timeout_s
+    for assault in assaults:
+        assault.join(max(0.0, deadline - time.monotonic()))
 
 
 def run_chaos(
@@ -118,50 +121,44 @@ def run_chaos(
     Returns:
         What came of it.
     """
-    rng = random.Random(seed)
+    rng, began = random.Random(seed), time.monotonic()
     report = Report(learner, seed)
     with contextlib.ExitStack() as stack:
         serving = stack.enter_context(LEARNERS[learner](seed))
-        report.entries = serving.ledger.entries
+        ledger = serving.ledger
+        report.entries = ledger.entries
         assaults = []
-        for i in range(n_actors):
+        for i, n in enumerate(share(n_faults, n_actors)):
             proxy = Proxy(serving.port, rng.randrange(2**32))
-            share = n_faults // n_actors + (i < n_faults % n_actors)
-            faults = draw_faults(share, rng, short=short, only=only)
-            actor = SupervisedActor(f"chaos-{i}", proxy.address, folder)
-            assault = _Assault(actor, proxy, faults, serving.ledger, random.Random(rng.random()))
+            assault = ActorAssault(
+                SupervisedActor(f"chaos-{i}", proxy.address, folder),
+                proxy,
+                count=ledger.count,
+                books=ledger,
+                n_faults=n,
+                rng=rng,
+                short=short,
+                only=only,
+            )
             stack.callback(assault.end)
             assaults.append(assault)
         for assault in assaults:
             assault.start()
-        deadline = time.monotonic() + _START_TIMEOUT_S + _RECOVERY_TIMEOUT_S * (1 + n_faults // n_actors)
-        for assault in assaults:
-            assault.join(max(0.0, deadline - time.monotonic()))
+        join_all(assaults, RECOVERY_TIMEOUT_S * (2 + n_faults // n_actors))
         report.recoveries = [recovery for assault in assaults for recovery in assault.recoveries]
-        _end_all(assaults)
-        acknowledged = {a.actor.actor_id: read_acknowledgements(a.actor.acknowledgements) for a in assaults}
-        report.duplicates_dropped, report.refused = (
-            serving.actors.duplicate_rollouts,
-            serving.actors.rejected_rollouts,
-        )
+        end_all(assaults)
+        acknowledged = acknowledged_to(assaults)
+        report.notes["sent again and dropped"] = serving.actors.duplicate_rollouts
+        report.notes["refused"] = serving.actors.rejected_rollouts
         # stops the learner: what was accepted is in the ledger then
         stack.pop_all().close()
-    ledger = serving.ledger
     for actor_id, sequences in acknowledged.items():
         ledger.check_acknowledged(actor_id, sequences)
     report.n_rollouts = ledger.n_rollouts
     report.n_acknowledged = sum(sum(sequences.values()) for sequences in acknowledged.values())
     report.hangs = [hang for assault in assaults for hang in assault.hangs]
     if serving.failure is not None:
-        report.hangs.append(f"the trainer's thread ended with {serving.failure!r}")
+        report.failures.append(f"the trainer's thread ended with {serving.failure!r}")
     report.n_starts = sum(assault.actor.n_starts for assault in assaults)
+    report.seconds = time.monotonic() - began
     return report
-
-
-def _end_all(assaults: list[_Assault]) -> None:
-    """Ends them at the same time: each takes as long as its process."""
-    threads = [threading.Thread(target=assault.end, daemon=True) for assault in assaults]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(_RECOVERY_TIMEOUT_S)

@@ -149,21 +149,38 @@ def test_auto_with_a_folder_resumes_what_is_there(tmp_path):
     assert train(found, n_casts=2).control.status().updates == 6
 
 
-def test_training_goes_on_when_a_checkpoint_cannot_be_written(tmp_path, monkeypatch, caplog):
-    commit, calls = CheckpointStore.commit, iter(range(100))
+@pytest.mark.parametrize("name", ["stage", "commit"])
+def test_training_goes_on_when_a_checkpoint_cannot_be_written(tmp_path, monkeypatch, caplog, name):
+    method, calls = getattr(CheckpointStore, name), iter(range(100))
 
     def fail_once(self, *arguments, **options):
         if next(calls) == 1:
             raise OSError("no space left on device")
-        return commit(self, *arguments, **options)
+        return method(self, *arguments, **options)
 
-    monkeypatch.setattr(CheckpointStore, "commit", fail_once)
+    monkeypatch.setattr(CheckpointStore, name, fail_once)
     train(settings_for(tmp_path / "run", "impala", "--keep-checkpoints", "9"))
     names = [path.name for path in CheckpointStore(tmp_path / "run" / "checkpoints", keep=1).all()]
     assert names[:2] == ["00000005", "00000015"]
     assert (
         "the checkpoint after 10 updates is not written: no space left on device; the one before is kept" in caplog.text
     )
+
+
+def test_training_goes_on_when_the_best_policy_cannot_be_written(tmp_path, monkeypatch, caplog):
+    write, failed = RunDirectory.write_policy, []
+
+    def fail_once(self, name, policy):
+        if name == "best" and not failed:
+            failed.append(name)
+            raise OSError("no space left on device")
+        write(self, name, policy)
+
+    monkeypatch.setattr(RunDirectory, "write_policy", fail_once)
+    monkeypatch.setattr("learner.trainer._BEST_POLICY_INTERVAL_S", 0.0)
+    run = train(settings_for(tmp_path / "run", "impala", "--total-steps", "4800"))
+    assert "the best policy is not written: no space left on device" in caplog.text
+    assert run.run_directory.read_policy("best").mean_return is not None, "and is, when the next is due"
 
 
 def test_checkpoints_by_time_change_nothing(tmp_path):

@@ -1,3 +1,4 @@
+import errno
 import json
 import math
 import subprocess
@@ -92,6 +93,38 @@ def test_all_writers_get_the_same(tmp_path):
     for writer, read in pairs:
         writer.close()
         assert read() == [(1234.5, 3, {"x": 1.5})]
+
+
+def test_one_that_cannot_write_is_logged_and_the_others_write(tmp_path, caplog):
+    class Full:
+        def write(self, env_steps, metrics):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def close(self):
+            pass
+
+    writer, read = json_lines(tmp_path)
+    write_all([Full(), writer], 3, {"x": 1.5})
+    writer.close()
+    assert read() == [(1234.5, 3, {"x": 1.5})]
+    assert "the metrics after 3 env steps are not written: [Errno 28] No space left" in caplog.text
+
+
+def test_tensorboard_begins_another_file_when_one_cannot_be_written(tmp_path, monkeypatch):
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    writer, _ = tensorboard(tmp_path)
+    writer.write(1, {"x": 1.0})
+    with monkeypatch.context() as patch:
+        patch.setattr(EventFileWriter, "add_event", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+        with pytest.raises(OSError, match="full"):
+            writer.write(2, {"x": 2.0})
+    threads = threading.active_count()
+    writer.write(3, {"x": 3.0})
+    writer.close()
+    assert threading.active_count() <= threads
+    files = list((tmp_path / "tensorboard").iterdir())
+    assert files
 
 
 def test_tensorboard_is_imported_when_it_is_needed():

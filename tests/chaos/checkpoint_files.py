@@ -1,0 +1,76 @@
+"""Files of a run's checkpoints that a disk has cut short or changed, and what lies in them."""
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from learner.replay.substep_buffers import make_buffers
+from learner.replayed_experience import MAX_TRAJECTORIES
+from learner.run_directory import RunDirectory
+from learner.settings import ServingSettings
+from services.spaces import FLAT_SUBSTEP, EnvironmentSpaces
+from tests.chaos.bookkeeping import reward, seed_and_total
+
+_READ_ENTRIES = 4096
+
+
+def checkpoints(run_dir: Path) -> list[Path]:
+    """Those there are, oldest first."""
+    return sorted((run_dir / "checkpoints").glob("[0-9]*"), key=lambda path: int(path.name))
+
+
+def damage(checkpoint: Path, rng: random.Random, *, truncated: bool) -> Path:
+    """Cuts a file of a checkpoint short, or flips a bit of it; in this checkpoint alone, where others link to it.
+
+    Returns:
+        The file.
+    """
+    path = rng.choice(sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.stat().st_size))
+    content = bytearray(path.read_bytes())
+    if truncated:
+        del content[rng.randrange(len(content)) :]
+    else:
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    path.unlink()
+    path.write_bytes(content)
+    return path
+
+
+def steps_in_buffer(run_dir: Path, spaces: EnvironmentSpaces) -> tuple[Mapping[int, NDArray[np.int64]], int]:
+    """Reads the replay buffer of the newest checkpoint.
+
+    Args:
+        run_dir: The run.
+        spaces: Of the bookkeeping environment.
+
+    Returns:
+        By environments' seed, `[N]`, the numbers of the steps in the order in which they lie there; and how many have
+        a reward that is not theirs.
+    """
+    settings = ServingSettings.model_validate(RunDirectory(run_dir).read_settings())
+    buffers = make_buffers(
+        settings.replay,
+        spaces,
+        n_rollout_steps=settings.n_rollout_steps,
+        batch_size=settings.batch_size,
+        n_envs=MAX_TRAJECTORIES,
+    )
+    buffer = buffers[FLAT_SUBSTEP]
+    buffer.saved.load(checkpoints(run_dir)[-1] / "replay" / "substep0")
+    store = buffer._store
+    entries, rng = store.entries(), np.random.default_rng()
+    seeds, totals, n_wrong = [], [], 0
+    for start in range(0, len(entries), _READ_ENTRIES):
+        slots = entries[start : start + _READ_ENTRIES]
+        sample = store.gather(slots, store.make_room(len(slots)), rng)
+        columns = sample.substeps[FLAT_SUBSTEP]
+        observed, action = np.asarray(columns.observation[""])[0], np.asarray(columns.action)[0]
+        n_wrong += int(np.count_nonzero(reward(observed, action) != np.asarray(sample.reward)[0]))
+        seed, total = seed_and_total(observed)
+        seeds.append(seed)
+        totals.append(total)
+    seed, total = (np.concatenate([np.zeros(0, np.int64), *arrays]) for arrays in (seeds, totals))
+    return {int(one): total[seed == one] for one in np.unique(seed)}, n_wrong

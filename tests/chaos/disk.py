@@ -1,0 +1,53 @@
+"""A small disk of its own, which can be filled and freed."""
+
+import os
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+_BYTES = 256 << 20
+
+
+class SmallDisk:
+    """A file system in memory, mounted for the body; entered, `path` is an empty folder on it.
+
+    Args:
+        path: Where; made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._filler = path / "filler"
+
+    def __enter__(self) -> Self:
+        self.path.mkdir(parents=True)
+        options = f"size={_BYTES},mode=777"
+        mount = ["mount", "-t", "tmpfs", "-o", options, "chaos", str(self.path)]
+        self.is_mounted = subprocess.run(mount, check=False, capture_output=True).returncode == 0
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        if self.is_mounted:
+            subprocess.run(["umount", "-l", str(self.path)], check=False, capture_output=True)
+
+    def fill(self) -> None:
+        """Leaves no byte."""
+        opened = os.open(self._filler, os.O_WRONLY | os.O_CREAT, 0o666)
+        try:
+            step = _BYTES // 16
+            end = 0
+            while step:
+                try:
+                    os.posix_fallocate(opened, end, step)
+                    end += step
+                except OSError:
+                    step //= 2
+        finally:
+            os.close(opened)
+
+    def free(self) -> None:
+        """Gives everything back."""
+        self._filler.unlink(missing_ok=True)

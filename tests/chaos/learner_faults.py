@@ -1,0 +1,208 @@
+"""What is done to a learner, its files, its disk and its clock, drawn from a seed."""
+
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, get_args
+
+from services.client import LearnerClient
+from services.errors import RollcastError
+from tests.chaos.checkpoint_files import checkpoints, damage
+from tests.chaos.clock import Clock
+from tests.chaos.disk import SmallDisk
+from tests.chaos.learner_process import LearnerProcess
+from tests.chaos.lineage import Lineage
+
+LearnerKind = Literal[
+    "learner_kill",
+    "learner_term",
+    "learner_freeze",
+    "kill_saving",
+    "truncated_file",
+    "flipped_file",
+    "disk_full",
+    "learner_clock",
+    "actors_clock",
+]
+
+# How often each is drawn. Another process takes seconds of both cores to start.
+_WEIGHTS: Final[dict[LearnerKind, int]] = {
+    "learner_kill": 6,
+    "learner_term": 3,
+    "learner_freeze": 5,
+    "kill_saving": 5,
+    "truncated_file": 3,
+    "flipped_file": 3,
+    "disk_full": 4,
+    "learner_clock": 3,
+    "actors_clock": 3,
+}
+LEARNER_KINDS: Final = tuple(_WEIGHTS)
+assert get_args(LearnerKind) == LEARNER_KINDS
+
+# Keepalive finds a dead connection after 60 s.
+_FREEZES_S: Final = (*4 * (0.2, 1.0, 3.0), *2 * (12.0,), 65.0)
+_FULL_S: Final = (2.5, 4.0)
+_SHORT_S: Final = 3.0
+_CLOCK_S: Final = 12 * 3600
+# How long it takes libfaketime to look again, and everybody to notice.
+_AFTER_CLOCK_S: Final = 2.0
+# How often actors may join in that time, each: a storm is more.
+_MAX_JOINS: Final = 10
+_SAY_TIMEOUT_S: Final = 60.0
+_LOOK_S: Final = 0.05
+
+
+@dataclass
+class Scene:
+    """Whom faults may hit, and what goes wrong meanwhile."""
+
+    learner: LearnerProcess
+    lineage: Lineage
+    disk: SmallDisk
+    clocks: dict[str, Clock]
+    n_actors: int
+    failures: list[str] = field(default_factory=list)
+
+    def await_that(self, condition: Callable[[], bool], what: str, stop: threading.Event) -> None:
+        """Waits until it is so; notes a failure if it is not in a minute."""
+        deadline = time.monotonic() + _SAY_TIMEOUT_S
+        while not condition() and not stop.wait(_LOOK_S):
+            if time.monotonic() > deadline:
+                self.failures.append(f"not within {_SAY_TIMEOUT_S:.0f} s: {what}")
+                return
+
+
+@dataclass(frozen=True)
+class LearnerFault:
+    """One fault.
+
+    Attributes:
+        kind: Which.
+        seconds: How long it lasts, or by how much a clock is set.
+        seed: Of what else there is to choose.
+    """
+
+    kind: LearnerKind
+    seconds: float
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.seconds:g} s" if self.seconds else self.kind
+
+    def inject(self, scene: Scene, stop: threading.Event) -> None:
+        """Does it, and ends it again where it lasts; `stop` ends it early."""
+        rng, learner = random.Random(self.seed), scene.learner
+        match self.kind:
+            case "learner_kill":
+                with learner.down():
+                    pass
+            case "learner_term":
+                with learner.down(signal.SIGTERM):
+                    pass
+            case "learner_freeze":
+                learner.send_signal(signal.SIGSTOP)
+                stop.wait(self.seconds)
+                learner.send_signal(signal.SIGCONT)
+            case "kill_saving":
+                _kill_while_saving(scene, rng, stop)
+            case "truncated_file" | "flipped_file":
+                _damage_newest(scene, rng, stop, truncated=self.kind == "truncated_file")
+            case "disk_full":
+                _fill_disk(scene, rng, stop, self.seconds)
+            case "learner_clock" | "actors_clock":
+                _set_clock(scene, self.kind, int(self.seconds), stop)
+
+
+def draw_learner_faults(
+    n_faults: int, rng: random.Random, *, short: bool, only: Sequence[LearnerKind] = ()
+) -> list[LearnerFault]:
+    """Draws faults.
+
+    Args:
+        n_faults: How many.
+        rng: From where.
+        short: None that lasts longer than a few seconds.
+        only: These kinds; none: all.
+    """
+    kinds = list(only) or list(LEARNER_KINDS)
+    return [
+        LearnerFault(kind, _seconds(kind, rng, short=short), rng.randrange(2**32))
+        for kind in rng.choices(kinds, [_WEIGHTS[kind] for kind in kinds], k=n_faults)
+    ]
+
+
+def _seconds(kind: LearnerKind, rng: random.Random, *, short: bool) -> float:
+    match kind:
+        case "learner_freeze":
+            return rng.choice([s for s in _FREEZES_S if not short or s <= _SHORT_S])
+        case "disk_full":
+            return rng.choice(_FULL_S)
+        case "learner_clock" | "actors_clock":
+            return float(rng.randrange(-_CLOCK_S, _CLOCK_S))
+    return 0.0
+
+
+def _kill_while_saving(scene: Scene, rng: random.Random, stop: threading.Event) -> None:
+    """Kills it at any byte of a checkpoint that an operator has asked for."""
+
+    def ask() -> None:
+        try:
+            with LearnerClient(scene.learner.address, timeout_s=5.0) as client:
+                client.save_checkpoint()
+        except RollcastError:  # it is about to be killed
+            pass
+
+    asking = threading.Thread(target=ask, name="chaos-operator", daemon=True)
+    asking.start()
+    folder = scene.learner.run_dir / "checkpoints"
+    scene.await_that(lambda: any(folder.glob(".*.tmp")) or not asking.is_alive(), "a checkpoint being written", stop)
+    stop.wait(rng.choice((0.0, 0.002, 0.01, 0.05)))
+    with scene.learner.down():
+        pass
+    asking.join()
+
+
+def _damage_newest(scene: Scene, rng: random.Random, stop: threading.Event, *, truncated: bool) -> None:
+    run_dir, log = scene.learner.run_dir, scene.learner.log
+    scene.await_that(lambda: len(checkpoints(run_dir)) > 1, "two checkpoints", stop)
+    with scene.learner.down():
+        *others, newest = checkpoints(run_dir)
+        if not others:  # killed while the first of two was being replaced
+            return
+        damaged = damage(newest, rng, truncated=truncated)
+        offset = log.stat().st_size
+    said = f"the checkpoint {newest} is damaged"
+    scene.await_that(lambda: scene.learner.said(said, offset), f"{said} ({damaged.name}) in the log", stop)
+
+
+def _fill_disk(scene: Scene, rng: random.Random, stop: threading.Event, seconds: float) -> None:
+    learner, run_dir = scene.learner, scene.learner.run_dir
+    offset, before = learner.log.stat().st_size, scene.lineage.n_taken
+    scene.disk.fill()
+    try:
+        said = "is not written"
+        scene.await_that(lambda: learner.said(said, offset), f"{said!r}, of a checkpoint, in the log", stop)
+        stop.wait(seconds)
+        scene.await_that(lambda: scene.lineage.n_taken > before, "learning while the disk is full", stop)
+        if rng.random() < 0.5:
+            with learner.down():
+                scene.disk.free()
+    finally:
+        scene.disk.free()
+    last = {path.name for path in checkpoints(run_dir)}
+    scene.await_that(
+        lambda: any(path.name not in last for path in checkpoints(run_dir)), "a checkpoint when the disk is free", stop
+    )
+
+
+def _set_clock(scene: Scene, kind: LearnerKind, seconds: int, stop: threading.Event) -> None:
+    joins = scene.lineage.n_joins
+    scene.clocks[kind].set(seconds)
+    stop.wait(_AFTER_CLOCK_S)
+    joins = scene.lineage.n_joins - joins
+    if joins > _MAX_JOINS * scene.n_actors:
+        scene.failures.append(f"{joins} joins within {_AFTER_CLOCK_S:g} s after {kind} was set by {seconds} s")

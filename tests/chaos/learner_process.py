@@ -1,0 +1,112 @@
+"""A learner process that is killed, frozen and ended, and goes on with its run."""
+
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from tests.processes import ROOT, environment, free_port
+
+_END_TIMEOUT_S = 30.0
+_LOOK_S = 0.1
+_TAIL_CHARACTERS = 1500
+
+
+class LearnerProcess:
+    """One learner: a process, and a thread that starts the next when it ends by itself, which is a failure.
+
+    Args:
+        folder: Where it writes its log and what it has learnt from.
+        run_dir: Its run.
+        options: Of `rollcast learner`, besides address and folder.
+        variables: Of its environment, besides this process's.
+    """
+
+    def __init__(
+        self, folder: Path, run_dir: Path, options: Mapping[str, object], variables: Mapping[str, str]
+    ) -> None:
+        self.port = free_port()
+        self.run_dir = run_dir
+        self.record = folder / "learner.record"
+        self.log = folder / "learner.log"
+        self.failures: list[str] = []
+        self.n_starts = 0
+        self._options = {"--address": f"127.0.0.1:{self.port}", "--run-dir": run_dir, **options}
+        self._variables = dict(variables)
+        self._closing = threading.Event()
+        self._lock = threading.Lock()  # guards the process: it is not started and signalled at once
+        self._process = self._start()
+        self._thread = threading.Thread(target=self._supervise, name="chaos-supervisor-learner", daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        """Where it listens, or will."""
+        return f"127.0.0.1:{self.port}"
+
+    def send_signal(self, number: int) -> None:
+        """Sends the process that runs now a signal."""
+        with self._lock:
+            if self._process.poll() is None:
+                self._process.send_signal(number)
+
+    @contextlib.contextmanager
+    def down(self, number: int = signal.SIGKILL) -> Iterator[None]:
+        """Ends it with a signal for the body, and starts it again."""
+        with self._lock:
+            self._end(number)
+            yield
+            self._process = self._start()
+
+    def close(self) -> None:
+        """Ends it with SIGTERM, and for good; idempotent."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._thread.join(_END_TIMEOUT_S)
+        with self._lock:
+            if self._process.poll() is None:
+                self._process.send_signal(signal.SIGCONT)
+                self._end(signal.SIGTERM)
+
+    def said(self, text: str, offset: int) -> bool:
+        """Whether its log has a text, after so many bytes."""
+        return text.encode() in self.log.read_bytes()[offset:]
+
+    def _end(self, number: int) -> None:
+        self._process.send_signal(number)
+        try:
+            code = self._process.wait(_END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.failures.append(f"the learner has not ended {_END_TIMEOUT_S:.0f} s after signal {number}")
+            self._process.kill()
+            self._process.wait(_END_TIMEOUT_S)
+            return
+        if code != (0 if number == signal.SIGTERM else -number):
+            self.failures.append(f"the learner ended with {code} after signal {number}:\n{self._tail()}")
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        options = [str(part) for pair in self._options.items() for part in pair]
+        self.n_starts += 1
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "tests.chaos.learning", self.record, "learner", *options],
+                cwd=ROOT,
+                env=environment() | self._variables,
+                stdout=log,
+                stderr=log,
+            )
+
+    def _supervise(self) -> None:
+        while not self._closing.wait(_LOOK_S):
+            with self._lock:
+                code = self._process.poll()
+                if code is not None:
+                    self.failures.append(f"the learner ended by itself, with {code}:\n{self._tail()}")
+                    self._process = self._start()
+
+    def _tail(self) -> str:
+        return self.log.read_text(errors="replace")[-_TAIL_CHARACTERS:]

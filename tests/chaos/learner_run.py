@@ -1,0 +1,210 @@
+"""A learner in a process of its own, which trains, dies and goes on; its actors, the faults, and the report."""
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+import gymnasium
+
+from services.spaces import FLAT_SUBSTEP, SubstepSpaces
+from tests.chaos.assault import Assault
+from tests.chaos.bookkeeping import BookkeepingEnv
+from tests.chaos.checkpoint_files import checkpoints, steps_in_buffer
+from tests.chaos.clock import Clock
+from tests.chaos.disk import SmallDisk
+from tests.chaos.learner_faults import LEARNER_KINDS, LearnerKind, Scene, draw_learner_faults
+from tests.chaos.learner_process import LearnerProcess
+from tests.chaos.lineage import Lineage
+from tests.chaos.processes import SupervisedActor
+from tests.chaos.proxy import Proxy
+from tests.chaos.report import Report
+from tests.chaos.run import NEW_ROLLOUTS, ActorAssault, acknowledged_to, end_all, join_all, share
+
+Algorithm = Literal["impala", "sac"]
+
+N_ROLLOUT_STEPS: Final = 8
+# Three do not divide a batch of eight: rollouts are cut in two.
+_ENVS_PER_ACTOR: Final = 3
+_STEP_S: Final = 0.005
+# Beyond the longest freeze of a learner, and what keepalive and backoff take after it.
+_RECOVERY_TIMEOUT_S: Final = 180.0
+_START_TIMEOUT_S: Final = 90.0
+_LOOK_S: Final = 0.05
+
+_COMMON: Final[Mapping[str, object]] = {
+    "--env-id": "tests.chaos.bookkeeping:BookkeepingEnv",
+    "--n-rollout-steps": N_ROLLOUT_STEPS,
+    "--envs-per-actor": _ENVS_PER_ACTOR,
+    "--hidden-sizes": "[32]",
+    "--total-steps": 10**9,
+    "--stop-return": 1e9,
+    "--checkpoint-interval-s": 1,
+    "--log-interval-s": 0.5,
+    "--torch-threads": 1,
+}
+# What is learnt does not matter here, and with rewards of thousands it had better be little.
+_OPTIONS: Final[dict[Algorithm, Mapping[str, object]]] = {
+    "impala": {"--batch-size": 8, "--impala.learning-rate": 1e-7},
+    "sac": {
+        "--batch-size": 32,
+        "--sac.policy-learning-rate": 1e-7,
+        "--sac.critic-learning-rate": 1e-7,
+        "--replay.capacity": 1_000_000,
+        "--replay.min-size": 200,
+        "--replay.samples-per-insert": 8,
+    },
+}
+
+
+def run_learner_chaos(
+    folder: Path,
+    *,
+    algorithm: Algorithm,
+    durable: bool = False,
+    n_learner_faults: int,
+    n_actor_faults: int,
+    n_actors: int = 3,
+    seed: int = 0,
+    short: bool = False,
+    only: Sequence[LearnerKind] = (),
+) -> Report:
+    """Brings faults upon a learner under load, and upon its actors meanwhile; keeps the books.
+
+    Args:
+        folder: Where logs, books and the run go; there are none in it.
+        algorithm: What learns.
+        durable: With `--durable`.
+        n_learner_faults: How many upon the learner, its files, its disk and the clocks.
+        n_actor_faults: How many upon actors and their connections, shared out among them.
+        n_actors: How many actors.
+        seed: The same seed draws the same faults; when they hit is up to the machine.
+        short: Leave out what takes long to recover from.
+        only: These kinds of faults upon the learner; none: all.
+
+    Returns:
+        What came of it.
+    """
+    rng, began = random.Random(seed), time.monotonic()
+    report = Report(algorithm + ("-durable" if durable else ""), seed)
+    clocks = {name: Clock(folder / name) for name in ("learner_clock", "actors_clock")}
+    with contextlib.ExitStack() as stack:
+        disk = stack.enter_context(SmallDisk(folder / "disk"))
+        kinds = [kind for kind in only or LEARNER_KINDS if kind != "disk_full" or disk.is_mounted]
+        options = learner_options(algorithm, seed)
+        if durable:
+            options["--durable"] = True
+        learner = LearnerProcess(folder, disk.path / "run", options, clocks["learner_clock"].variables())
+        stack.callback(learner.close)
+        lineage = Lineage(learner.record, durable=durable)
+        stack.callback(lineage.close)
+        report.entries = lineage.entries
+        scene = Scene(learner, lineage, disk, clocks, n_actors)
+        actors = []
+        for i, n in enumerate(share(n_actor_faults, n_actors)):
+            proxy = Proxy(learner.port, rng.randrange(2**32))
+            actor = SupervisedActor(
+                f"chaos-{i}",
+                proxy.address,
+                folder,
+                n_envs=_ENVS_PER_ACTOR,
+                step_s=_STEP_S,
+                variables=clocks["actors_clock"].variables(),
+            )
+            assault = ActorAssault(
+                actor,
+                proxy,
+                count=lineage.count,
+                books=lineage,
+                n_faults=n,
+                rng=rng,
+                # a connection that is found dead after a minute tells nothing new about a learner
+                short=True,
+                timeout_s=_RECOVERY_TIMEOUT_S,
+            )
+            stack.callback(assault.end)
+            actors.append(assault)
+        trained = Assault(
+            "learner",
+            draw_learner_faults(n_learner_faults, rng, short=short, only=kinds),
+            inject=lambda fault, stop: fault.inject(scene, stop),
+            count=lambda: lineage.n_taken,
+            books=lineage,
+            n_new=NEW_ROLLOUTS,
+            timeout_s=_RECOVERY_TIMEOUT_S,
+            rng=random.Random(rng.random()),
+        )
+        stack.callback(trained.end)
+        assaults = [trained, *actors]
+        if await_two_checkpoints(lineage, learner.run_dir, [assault.victim for assault in actors], report):
+            for assault in assaults:
+                assault.start()
+            join_all(assaults, _RECOVERY_TIMEOUT_S + 30.0 * (n_learner_faults + n_actor_faults))
+        report.recoveries = [recovery for assault in assaults for recovery in assault.recoveries]
+        trained.end()
+        end_all(actors)
+        acknowledged = acknowledged_to(actors)
+        learner.close()
+        lineage.close()
+        if algorithm == "sac":
+            check_buffer(learner.run_dir, lineage)
+    for actor_id, sequences in acknowledged.items():
+        lineage.check_acknowledged(actor_id, sequences)
+    report.n_rollouts = lineage.n_taken
+    report.n_acknowledged = sum(sum(sequences.values()) for sequences in acknowledged.values())
+    report.hangs = [*report.hangs, *(hang for assault in assaults for hang in assault.hangs)]
+    report.failures = [*scene.failures, *learner.failures]
+    report.n_starts = learner.n_starts + sum(assault.actor.n_starts for assault in actors)
+    report.notes = learner_notes(lineage)
+    report.seconds = time.monotonic() - began
+    return report
+
+
+def learner_options(algorithm: Algorithm, seed: int) -> dict[str, object]:
+    """What `rollcast learner` is told, besides where its run is and where it listens."""
+    return {**_COMMON, **_OPTIONS[algorithm], "--algorithm": algorithm, "--seed": seed, "--resume": "auto"}
+
+
+def learner_notes(lineage: Lineage) -> dict[str, int]:
+    """What else was counted."""
+    return {
+        "lives of the learner": lineage.n_lives,
+        "trajectories in its line": lineage.n_learnt,
+        "rolled back": lineage.n_rolled_back,
+        "skipped": lineage.n_skipped,
+        "stale": lineage.n_stale,
+    }
+
+
+def await_two_checkpoints(lineage: Lineage, run_dir: Path, actor_ids: Sequence[str], report: Report) -> bool:
+    """Waits until two checkpoints know everybody: what comes before the first has nothing to go back to."""
+    before: set[Path] | None = None
+
+    def are_there() -> bool:
+        nonlocal before
+        if before is None and all(map(lineage.count, actor_ids)):
+            before = set(checkpoints(run_dir))
+        return before is not None and len(set(checkpoints(run_dir)) - before) > 1
+
+    deadline, pause = time.monotonic() + _START_TIMEOUT_S, threading.Event()
+    while not are_there():
+        if time.monotonic() > deadline:
+            report.hangs.append(
+                f"the learner: no two checkpoints of all actors {_START_TIMEOUT_S:.0f} s after its start"
+            )
+            return False
+        pause.wait(_LOOK_S)
+    return True
+
+
+def check_buffer(run_dir: Path, lineage: Lineage) -> None:
+    """Compares the replay buffer of the last checkpoint with what was learnt."""
+    env = BookkeepingEnv()
+    spaces = {FLAT_SUBSTEP: SubstepSpaces(observation=env.observation_space, action=gymnasium.spaces.Discrete(4))}
+    totals, n_wrong = steps_in_buffer(run_dir, spaces)
+    if n_wrong:
+        lineage.entries.corrupt.append(f"{n_wrong} steps in the buffer have rewards that are not theirs")
+    lineage.check_steps(totals, N_ROLLOUT_STEPS)

@@ -1,0 +1,147 @@
+"""A learner as `rollcast learner` runs it, which also writes down what it has learnt from.
+
+    python -m tests.chaos.learning FILE learner [options of `rollcast learner`]
+
+Lines of JSON, each written by the kernel before the learner goes on, so that SIGKILL loses none of them:
+
+    ["started"]                      a process
+    ["resumed", ID]                  the state went back to what a checkpoint has
+    ["saved", ID]                    it was taken, for a checkpoint
+    ["joined", actor, incarnation, acknowledged]
+                                     an actor, and what it says was acknowledged to it
+    ["taken", [[actor, incarnation, sequence, [seed, ...]], ...], [what is wrong, ...]]
+                                     a batch of fresh trajectories, or what went into the buffer
+    ["stale", actor, incarnation, sequence, [seed, ...]]
+                                     trajectories that were dropped
+
+An ID is the number of seconds of training as the checkpoint has it: no two are the same.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from learner.actor_registry import ActorRecord, ActorRegistry
+from learner.actors.served import ServedDistributedActors
+from learner.batch import Batch
+from learner.batcher import Batcher
+from learner.cli import main
+from learner.progress import TrainingProgress
+from learner.replay.buffer import ReplayBuffer
+from learner.rollout_queue import RolloutSlice
+from services.joining import JoinOffer
+from services.rollouts import Rollout
+from services.spaces import FLAT_SUBSTEP
+from tests.chaos.ledger import what_is_wrong
+
+
+class _Record:
+    """The file."""
+
+    def __init__(self, path: Path) -> None:
+        self._opened = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def write(self, *entry: object) -> None:
+        """Appends a line, in one piece."""
+        os.write(self._opened, json.dumps(entry).encode() + b"\n")
+
+
+def record_learning(record: _Record) -> None:
+    """From now on, what this process learns from is written down."""
+    record.write("started")
+    _record_checkpoints(record)
+    _record_actors(record)
+    _record_batches(record)
+    _record_insertions(record)
+
+
+def _record_checkpoints(record: _Record) -> None:
+    state, load_state = TrainingProgress.state, TrainingProgress.load_state
+
+    def saved(progress: TrainingProgress) -> dict[str, Any]:
+        taken = state(progress)
+        record.write("saved", taken["seconds"])
+        return taken
+
+    def resumed(progress: TrainingProgress, taken: dict[str, Any]) -> None:
+        record.write("resumed", taken["seconds"])
+        load_state(progress, taken)
+
+    TrainingProgress.state, TrainingProgress.load_state = saved, resumed
+
+
+def _record_actors(record: _Record) -> None:
+    join, fresh = ActorRegistry.join, ServedDistributedActors._fresh
+
+    def joined(registry: ActorRegistry, offer: JoinOffer) -> ActorRecord:
+        actor = join(registry, offer)
+        record.write("joined", actor.actor_id, actor.incarnation, offer.acknowledged_sequence)
+        return actor
+
+    def not_stale(actors: ServedDistributedActors, piece: RolloutSlice | None) -> RolloutSlice | None:
+        kept = fresh(actors, piece)
+        if piece is not None and kept is None:
+            record.write("stale", *_named(piece.rollout, piece.start, piece.stop))
+        return kept
+
+    ActorRegistry.join, ServedDistributedActors._fresh = joined, not_stale
+
+
+def _record_batches(record: _Record) -> None:
+    add, finish = Batcher.add, Batcher.finish
+    pieces: list[RolloutSlice] = []
+
+    def added(batcher: Batcher, piece: RolloutSlice) -> None:
+        add(batcher, piece)
+        pieces.append(piece)
+
+    def finished(batcher: Batcher) -> Batch:
+        batch = finish(batcher)
+        faults = [text for piece in pieces if piece.start == 0 for text in _faults(piece.rollout)]
+        columns = batch.substeps[FLAT_SUBSTEP]
+        for name, array, played in (
+            (
+                "observations",
+                columns.observation[""],
+                [p.rollout.substeps[FLAT_SUBSTEP].observation[""] for p in pieces],
+            ),
+            ("actions", columns.action, [p.rollout.substeps[FLAT_SUBSTEP].action for p in pieces]),
+            ("rewards", batch.reward, [p.rollout.reward for p in pieces]),
+        ):
+            cut = [rows[:, p.start : p.stop] for rows, p in zip(played, pieces, strict=True)]
+            if not np.array_equal(array.numpy(), np.concatenate(cut, axis=1)):
+                faults.append(f"a batch has other {name} than its rollouts")
+        record.write("taken", [_named(p.rollout, p.start, p.stop) for p in pieces], faults)
+        pieces.clear()
+        return batch
+
+    Batcher.add, Batcher.finish = added, finished
+
+
+def _record_insertions(record: _Record) -> None:
+    insert = ReplayBuffer.insert
+
+    def inserted(buffer: ReplayBuffer, rollout: Rollout, **options: Any) -> int:
+        n_entries = insert(buffer, rollout, **options)
+        record.write("taken", [_named(rollout, 0, rollout.n_envs)], _faults(rollout))
+        return n_entries
+
+    ReplayBuffer.insert = inserted
+
+
+def _named(rollout: Rollout, start: int, stop: int) -> tuple[str, int, int, tuple[int, ...]]:
+    return rollout.actor_id, rollout.incarnation, rollout.sequence, rollout.env_seeds[start:stop]
+
+
+def _faults(rollout: Rollout) -> list[str]:
+    name = f"rollout {rollout.sequence} of {rollout.actor_id}, incarnation {rollout.incarnation}"
+    return [f"{name}: {text}" for text in what_is_wrong(rollout)]
+
+
+if __name__ == "__main__":
+    record_learning(_Record(Path(sys.argv[1])))
+    sys.exit(main(sys.argv[2:]))

@@ -1,0 +1,224 @@
+"""The oracle of learners that die: what the line of checkpoints that survives has learnt from."""
+
+import json
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.chaos.ledger import Entries, Process
+
+_LOOK_S = 0.05
+
+# One environment of one process, by its seed.
+Player = tuple[str, int, int]
+
+
+@dataclass
+class _State:
+    """What a checkpoint taken now would have: trajectories of every environment, in their order.
+
+    Attributes:
+        n_learnt: How many, in all.
+        last: The sequence of the last of each environment.
+        missing: Those before it that are not there.
+    """
+
+    n_learnt: int = 0
+    last: dict[Player, int] = field(default_factory=dict)
+    missing: dict[Player, tuple[range, ...]] = field(default_factory=dict)
+
+    def copy(self) -> "_State":
+        return _State(self.n_learnt, dict(self.last), dict(self.missing))
+
+    def miss(self, player: Player, sequences: range) -> None:
+        """Notes that some are not there."""
+        self.missing[player] = (*self.missing.get(player, ()), sequences)
+
+
+class Lineage:
+    """Reads what `tests.chaos.learning` writes. Any thread may ask.
+
+    When a learner goes on from a checkpoint, the ledger goes back to it: what was learnt after it is *rolled back*, as
+    the updates are. What was acknowledged to an actor that lives on, and is not in that checkpoint, is *skipped*: the
+    actor does not send it again. Both may be, for a learner without `--durable`; with it, nothing may be skipped.
+
+    Args:
+        path: What is written.
+        durable: Whether acknowledgements outlive the learner.
+    """
+
+    def __init__(self, path: Path, *, durable: bool) -> None:
+        self._path = path
+        self._durable = durable
+        self._offset = 0
+        self.changed = threading.Condition()  # guards all below
+        self._state = _State()
+        self._saved: dict[float, _State] = {}
+        # That of the process before, until it is known where this one goes on.
+        self._before: _State | None = None
+        self._n_taken: dict[str, int] = {}
+        # Of this process: what was acknowledged to those that have joined, and of whom it has had anything.
+        self._joined: dict[Process, int] = {}
+        self._met: set[Player] = set()
+        self.entries = Entries()
+        self.n_lives = self.n_resumed = 0
+        self.n_rolled_back = self.n_skipped = self.n_stale = self.n_joins = 0
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="chaos-lineage", daemon=True)
+        self._thread.start()
+
+    def count(self, actor_id: str) -> int:
+        """Times that something of an actor was learnt from, whichever process played it, and whether it lasted."""
+        with self.changed:
+            return self._n_taken.get(actor_id, 0)
+
+    @property
+    def n_taken(self) -> int:
+        """Times that anything was learnt from."""
+        with self.changed:
+            return sum(self._n_taken.values())
+
+    @property
+    def n_learnt(self) -> int:
+        """Trajectories in the line that survives."""
+        with self.changed:
+            return self._state.n_learnt
+
+    def close(self) -> None:
+        """Reads what there is to its end, and stops."""
+        self._closing.set()
+        self._thread.join()
+        self._read()
+
+    def check_acknowledged(self, actor_id: str, acknowledged: Mapping[int, int]) -> None:
+        """Notes what an actor was acknowledged, by incarnation, and is not there: lost, where acknowledgements last."""
+        with self.changed:
+            learnt: dict[int, int] = {}
+            for (name, incarnation, _), last in self._state.last.items():
+                if name == actor_id:
+                    learnt[incarnation] = min(learnt.get(incarnation, last), last)
+            for incarnation, sequence in acknowledged.items():
+                last = learnt.get(incarnation, 0)
+                if sequence > last and self._durable:
+                    self.entries.lost.append(
+                        f"rollouts {last + 1} to {sequence} of {actor_id}, incarnation {incarnation}"
+                    )
+                elif sequence > last and incarnation in learnt:
+                    self.n_skipped += sequence - last
+
+    def check_steps(self, totals: Mapping[int, NDArray[np.int64]], n_rollout_steps: int) -> None:
+        """Compares with what lies in the replay buffer.
+
+        Args:
+            totals: By environments' seed, `[N]`, the numbers of the steps, as they lie there.
+            n_rollout_steps: T.
+        """
+        with self.changed:
+            expected = {
+                player: _steps(last, self._state.missing.get(player, ()), n_rollout_steps)
+                for player, last in self._state.last.items()
+            }
+            for (actor_id, incarnation, seed), steps in expected.items():
+                found = totals.get(seed, np.zeros(0, np.int64))
+                name = f"{actor_id}, incarnation {incarnation}, environment {seed}, in the buffer"
+                values, counts = np.unique(found, return_counts=True)
+                _note(self.entries.lost, name, np.setdiff1d(steps, values))
+                _note(self.entries.duplicated, name, values[counts > 1])
+                _note(self.entries.corrupt, f"{name}, never played or dropped", np.setdiff1d(values, steps))
+                _note(self.entries.disordered, name, found[1:][np.diff(found) < 0])
+            strangers = totals.keys() - {seed for _, _, seed in expected}
+            self.entries.corrupt.extend(f"steps of an unknown environment {seed}" for seed in strangers)
+
+    def _follow(self) -> None:
+        while not self._closing.wait(_LOOK_S):
+            self._read()
+
+    def _read(self) -> None:
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            *lines, _ = file.read().split(b"\n")
+        self._offset += sum(len(line) + 1 for line in lines)
+        with self.changed:
+            for line in lines:
+                kind, *values = json.loads(line)
+                getattr(self, f"_note_{kind}")(*values)
+            self.changed.notify_all()
+
+    def _note_started(self) -> None:
+        self.n_lives += 1
+        self._joined, self._met = {}, set()
+        if self._before is None:
+            self._before = self._state
+        self._state = _State()
+
+    def _note_resumed(self, checkpoint: float) -> None:
+        self.n_resumed += 1
+        if checkpoint not in self._saved:
+            self.entries.corrupt.append(f"training went on from a checkpoint that nobody took, of {checkpoint} s")
+            return
+        self._state = self._saved[checkpoint].copy()
+        if self._before is not None:
+            self.n_rolled_back += self._before.n_learnt - self._state.n_learnt
+            self._before = None
+
+    def _note_saved(self, checkpoint: float) -> None:
+        self._saved[checkpoint] = self._state.copy()
+
+    def _note_joined(self, actor_id: str, incarnation: int, acknowledged: int) -> None:
+        self.n_joins += 1
+        self._joined.setdefault((actor_id, incarnation), acknowledged)
+
+    def _note_taken(self, pieces: list[tuple[str, int, int, list[int]]], faults: list[str]) -> None:
+        if self._before is not None and self._before.n_learnt:
+            self.entries.lost.append(f"training began again; {self._before.n_learnt} trajectories had been learnt from")
+        self._before = None
+        self.entries.corrupt.extend(faults)
+        for actor_id, incarnation, sequence, seeds in pieces:
+            self._n_taken[actor_id] = self._n_taken.get(actor_id, 0) + 1
+            for seed in seeds:
+                self._enter((actor_id, incarnation, seed), sequence)
+                self._state.n_learnt += 1
+
+    def _note_stale(self, actor_id: str, incarnation: int, sequence: int, seeds: list[int]) -> None:
+        self.n_stale += len(seeds)
+        for seed in seeds:
+            self._enter((actor_id, incarnation, seed), sequence)
+            self._state.miss((actor_id, incarnation, seed), range(sequence, sequence + 1))
+
+    def _enter(self, player: Player, sequence: int) -> None:
+        actor_id, incarnation, seed = player
+        last = self._state.last.get(player, 0)
+        # what was acknowledged by a learner that is no more does not come again
+        skipped = range(last + 1, self._joined.get((actor_id, incarnation), 0) + 1)
+        if player not in self._met and skipped and sequence == skipped.stop and not self._durable:
+            self.n_skipped += len(skipped)
+            self._state.miss(player, skipped)
+            last = skipped[-1]
+        self._met.add(player)
+        name = f"rollout {sequence} of {actor_id}, incarnation {incarnation}, environment {seed}"
+        if sequence <= last:
+            self.entries.duplicated.append(name)
+        elif sequence != last + 1:
+            (self.entries.lost if self._durable else self.entries.disordered).append(f"before {name}, after {last}")
+            self._state.miss(player, range(last + 1, sequence))
+        self._state.last[player] = max(last, sequence)
+
+
+def _steps(last: int, missing: tuple[range, ...], n_rollout_steps: int) -> NDArray[np.int64]:
+    """Numbers of the steps in rollouts 1 to `last`, without those that are missing."""
+    there = np.ones(last, np.bool_)
+    for sequences in missing:
+        there[sequences.start - 1 : sequences.stop - 1] = False
+    rollouts = there.nonzero()[0]
+    return (rollouts[:, None] * n_rollout_steps + np.arange(n_rollout_steps)).ravel()
+
+
+def _note(entries: list[str], name: str, steps: NDArray[np.int64]) -> None:
+    if len(steps):
+        entries.append(f"{len(steps)} steps, from {steps[0]} to {steps[-1]}, of {name}")

@@ -1,0 +1,87 @@
+"""The oracle of learners that die notices what it is there to notice, and allows what may be."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.chaos.lineage import Lineage
+
+SEEDS = (11, 12)
+
+
+def taken(*sequences: int, incarnation: int = 1) -> list[object]:
+    return ["taken", [["a", incarnation, sequence, SEEDS] for sequence in sequences], []]
+
+
+def lineage_of(path: Path, *lines: list[object], durable: bool = False) -> Lineage:
+    path = path / "record"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    lineage = Lineage(path, durable=durable)
+    lineage.close()
+    return lineage
+
+
+BEFORE = (["started"], ["joined", "a", 1, 0], taken(1, 2), ["saved", 1.5], taken(3, 4))
+AFTER = (["started"], ["resumed", 1.5])
+
+
+def test_what_was_learnt_after_the_checkpoint_is_rolled_back_and_may_be_learnt_again(tmp_path: Path):
+    lineage = lineage_of(tmp_path, *BEFORE, *AFTER, ["joined", "a", 1, 2], taken(3, 4, 5))
+    assert lineage.entries.all() == []
+    assert (lineage.n_rolled_back, lineage.n_skipped, lineage.n_learnt) == (4, 0, 10)
+    assert (lineage.count("a"), lineage.n_taken, lineage.n_lives) == (7, 7, 2)
+
+
+def test_what_was_acknowledged_may_be_skipped_unless_acknowledgements_last(tmp_path: Path):
+    lines = (*BEFORE, *AFTER, ["joined", "a", 1, 4], taken(5))
+    lineage = lineage_of(tmp_path, *lines)
+    assert (lineage.entries.all(), lineage.n_skipped) == ([], 4)
+    durable = lineage_of(tmp_path, *lines, durable=True)
+    assert len(durable.entries.lost) == len(SEEDS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "lines"),
+    [
+        ("duplicated", (taken(2),)),
+        ("duplicated", (*AFTER, taken(2))),
+        ("disordered", (taken(6),)),
+        ("disordered", (*AFTER, ["joined", "a", 1, 4], taken(6))),
+        ("disordered", (*AFTER, ["joined", "a", 1, 4], taken(5), taken(7))),
+        ("lost", (["started"], taken(1))),
+        ("corrupt", (["started"], ["resumed", 7.0])),
+        ("corrupt", (["taken", [], ["a batch has other rewards than its rollouts"]],)),
+    ],
+)
+def test_what_may_not_be_is_noted(tmp_path: Path, kind: str, lines: tuple[list[object], ...]):
+    assert getattr(lineage_of(tmp_path, *BEFORE, *lines).entries, kind)
+
+
+def test_lasting_acknowledgements_are_all_there_in_the_end(tmp_path: Path):
+    for durable in (False, True):
+        lineage = lineage_of(tmp_path, *BEFORE, durable=durable)
+        lineage.check_acknowledged("a", {1: 6, 2: 1})
+        assert len(lineage.entries.lost) == 2 * durable
+    assert lineage_of(tmp_path, *BEFORE, durable=True).entries.all() == []
+
+
+def test_the_buffer_has_every_step_that_was_taken_once_and_no_other(tmp_path: Path):
+    lines = (*BEFORE, *AFTER, ["joined", "a", 1, 3], taken(4), ["stale", "a", 1, 5, [11]])
+    first, second = np.array([0, 1, 2, 3, 6, 7]), np.array([0, 1, 2, 3, 6, 7])
+    lineage = lineage_of(tmp_path, *lines)
+    lineage.check_steps({11: first, 12: second}, 2)
+    assert lineage.entries.all() == []
+    assert (lineage.n_stale, lineage.n_skipped) == (1, 2)
+    for kind, wrong in (
+        ("lost", first[:-1]),
+        ("duplicated", np.array([0, 0, 1, 2, 3, 6, 7])),
+        ("disordered", first[::-1]),
+        ("corrupt", np.arange(8)),
+    ):
+        lineage = lineage_of(tmp_path, *lines)
+        lineage.check_steps({11: wrong, 12: second}, 2)
+        assert getattr(lineage.entries, kind), kind
+    lineage.check_steps({99: first}, 2)
+    assert "steps of an unknown environment 99" in lineage.entries.corrupt
