@@ -174,6 +174,7 @@ def _damage_newest(scene: Scene, rng: random.Random, stop: threading.Event, *, t
         if not others:  # killed while the first of two was being replaced
             return
         damaged = damage(newest, rng, truncated=truncated)
+        scene.lineage.forgive()
         offset = log.stat().st_size
     said = f"the checkpoint {newest} is damaged"
     scene.await_that(lambda: scene.learner.said(said, offset), f"{said} ({damaged.name}) in the log", stop)

@@ -6,11 +6,11 @@ Lines of JSON, each written by the kernel before the learner goes on, so that SI
 
     ["started"]                      a process
     ["resumed", ID]                  the state went back to what a checkpoint has
-    ["saved", ID]                    it was taken, for a checkpoint
+    ["snapshot"], ["saved", ID]      the state was taken for a checkpoint; which one, in either order
     ["joined", actor, incarnation, acknowledged]
                                      an actor, and what it says was acknowledged to it
     ["taken", [[actor, incarnation, sequence, [seed, ...]], ...], [what is wrong, ...]]
-                                     a batch of fresh trajectories, or what went into the buffer
+                                     a batch of fresh trajectories was learnt from, or a rollout put into the buffer
     ["stale", actor, incarnation, sequence, [seed, ...]]
                                      trajectories that were dropped
 
@@ -20,6 +20,7 @@ An ID is the number of seconds of training as the checkpoint has it: no two are 
 import json
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,15 @@ import numpy as np
 
 from learner.actor_registry import ActorRecord, ActorRegistry
 from learner.actors.served import ServedDistributedActors
+from learner.algorithms.algorithm import Metrics
+from learner.algorithms.impala import Impala
 from learner.batch import Batch
 from learner.batcher import Batcher
 from learner.cli import main
+from learner.experience import ExperienceSource, FreshExperience, SaveExperience
 from learner.progress import TrainingProgress
 from learner.replay.buffer import ReplayBuffer
+from learner.replayed_experience import ReplayedExperience
 from learner.rollout_queue import RolloutSlice
 from services.joining import JoinOffer
 from services.rollouts import Rollout
@@ -40,9 +45,14 @@ from tests.chaos.ledger import what_is_wrong
 
 
 class _Record:
-    """The file."""
+    """The file.
+
+    Attributes:
+        moving: Held while something changes that a checkpoint has, until it is written down; and by whoever takes that.
+    """
 
     def __init__(self, path: Path) -> None:
+        self.moving = threading.Lock()
         self._opened = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def write(self, *entry: object) -> None:
@@ -72,6 +82,20 @@ def _record_checkpoints(record: _Record) -> None:
         load_state(progress, taken)
 
     TrainingProgress.state, TrainingProgress.load_state = saved, resumed
+    for source in (FreshExperience, ReplayedExperience):
+        _record_snapshots(record, source)
+
+
+def _record_snapshots(record: _Record, source: type[ExperienceSource]) -> None:
+    begin_save = source.begin_save
+
+    def snapshot(experience: ExperienceSource) -> SaveExperience:
+        with record.moving:
+            save = begin_save(experience)
+            record.write("snapshot")
+        return save
+
+    source.begin_save = snapshot
 
 
 def _record_actors(record: _Record) -> None:
@@ -92,8 +116,10 @@ def _record_actors(record: _Record) -> None:
 
 
 def _record_batches(record: _Record) -> None:
-    add, finish = Batcher.add, Batcher.finish
+    add, finish, update = Batcher.add, Batcher.finish, Impala.update
     pieces: list[RolloutSlice] = []
+    # no checkpoint is taken in an update: what it has is known with its end
+    batched: list[tuple[object, object]] = []
 
     def added(batcher: Batcher, piece: RolloutSlice) -> None:
         add(batcher, piece)
@@ -115,19 +141,25 @@ def _record_batches(record: _Record) -> None:
             cut = [rows[:, p.start : p.stop] for rows, p in zip(played, pieces, strict=True)]
             if not np.array_equal(array.numpy(), np.concatenate(cut, axis=1)):
                 faults.append(f"a batch has other {name} than its rollouts")
-        record.write("taken", [_named(p.rollout, p.start, p.stop) for p in pieces], faults)
+        batched.append(([_named(p.rollout, p.start, p.stop) for p in pieces], faults))
         pieces.clear()
         return batch
 
-    Batcher.add, Batcher.finish = added, finished
+    def updated(algorithm: Impala, batch: Batch, **options: Any) -> Metrics:
+        metrics = update(algorithm, batch, **options)
+        record.write("taken", *batched.pop())
+        return metrics
+
+    Batcher.add, Batcher.finish, Impala.update = added, finished, updated
 
 
 def _record_insertions(record: _Record) -> None:
     insert = ReplayBuffer.insert
 
     def inserted(buffer: ReplayBuffer, rollout: Rollout, **options: Any) -> int:
-        n_entries = insert(buffer, rollout, **options)
-        record.write("taken", [_named(rollout, 0, rollout.n_envs)], _faults(rollout))
+        with record.moving:
+            n_entries = insert(buffer, rollout, **options)
+            record.write("taken", [_named(rollout, 0, rollout.n_envs)], _faults(rollout))
         return n_entries
 
     ReplayBuffer.insert = inserted

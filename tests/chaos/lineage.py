@@ -54,10 +54,14 @@ class Lineage:
     def __init__(self, path: Path, *, durable: bool) -> None:
         self._path = path
         self._durable = durable
+        # Whether this process may lack what was acknowledged; and the next.
+        self._may_skip = self._may_skip_next = not durable
         self._offset = 0
         self.changed = threading.Condition()  # guards all below
         self._state = _State()
         self._saved: dict[float, _State] = {}
+        self._snapshot: _State | None = None
+        self._checkpoint: float | None = None
         # That of the process before, until it is known where this one goes on.
         self._before: _State | None = None
         self._n_taken: dict[str, int] = {}
@@ -87,6 +91,11 @@ class Lineage:
         """Trajectories in the line that survives."""
         with self.changed:
             return self._state.n_learnt
+
+    def forgive(self) -> None:
+        """The next process may lack what was acknowledged, whatever was promised: somebody has damaged its files."""
+        with self.changed:
+            self._may_skip_next = True
 
     def close(self) -> None:
         """Reads what there is to its end, and stops."""
@@ -153,6 +162,8 @@ class Lineage:
     def _note_started(self) -> None:
         self.n_lives += 1
         self._joined, self._met = {}, set()
+        self._snapshot = self._checkpoint = None
+        self._may_skip, self._may_skip_next = self._may_skip_next, not self._durable
         if self._before is None:
             self._before = self._state
         self._state = _State()
@@ -167,8 +178,19 @@ class Lineage:
             self.n_rolled_back += self._before.n_learnt - self._state.n_learnt
             self._before = None
 
+    def _note_snapshot(self) -> None:
+        self._snapshot = self._state.copy()
+        self._name_snapshot()
+
     def _note_saved(self, checkpoint: float) -> None:
-        self._saved[checkpoint] = self._state.copy()
+        self._checkpoint = checkpoint
+        self._name_snapshot()
+
+    def _name_snapshot(self) -> None:
+        """One comes for each checkpoint, and its name, in either order."""
+        if self._snapshot is not None and self._checkpoint is not None:
+            self._saved[self._checkpoint] = self._snapshot
+            self._snapshot = self._checkpoint = None
 
     def _note_joined(self, actor_id: str, incarnation: int, acknowledged: int) -> None:
         self.n_joins += 1
@@ -194,18 +216,19 @@ class Lineage:
     def _enter(self, player: Player, sequence: int) -> None:
         actor_id, incarnation, seed = player
         last = self._state.last.get(player, 0)
-        # what was acknowledged by a learner that is no more does not come again
-        skipped = range(last + 1, self._joined.get((actor_id, incarnation), 0) + 1)
-        if player not in self._met and skipped and sequence == skipped.stop and not self._durable:
-            self.n_skipped += len(skipped)
-            self._state.miss(player, skipped)
-            last = skipped[-1]
+        if player not in self._met and self._may_skip:
+            # what was acknowledged by a learner that is no more does not come again
+            first = sequence if self._durable else self._joined.get((actor_id, incarnation), 0) + 1
+            if sequence == first > last + 1:
+                self.n_skipped += first - last - 1
+                self._state.miss(player, range(last + 1, first))
+                last = first - 1
         self._met.add(player)
         name = f"rollout {sequence} of {actor_id}, incarnation {incarnation}, environment {seed}"
         if sequence <= last:
             self.entries.duplicated.append(name)
         elif sequence != last + 1:
-            (self.entries.lost if self._durable else self.entries.disordered).append(f"before {name}, after {last}")
+            (self.entries.disordered if self._may_skip else self.entries.lost).append(f"before {name}, after {last}")
             self._state.miss(player, range(last + 1, sequence))
         self._state.last[player] = max(last, sequence)
 

@@ -23,7 +23,7 @@ def lineage_of(path: Path, *lines: list[object], durable: bool = False) -> Linea
     return lineage
 
 
-BEFORE = (["started"], ["joined", "a", 1, 0], taken(1, 2), ["saved", 1.5], taken(3, 4))
+BEFORE = (["started"], ["joined", "a", 1, 0], taken(1, 2), ["snapshot"], ["saved", 1.5], taken(3, 4))
 AFTER = (["started"], ["resumed", 1.5])
 
 
@@ -40,6 +40,13 @@ def test_what_was_acknowledged_may_be_skipped_unless_acknowledgements_last(tmp_p
     assert (lineage.entries.all(), lineage.n_skipped) == ([], 4)
     durable = lineage_of(tmp_path, *lines, durable=True)
     assert len(durable.entries.lost) == len(SEEDS)
+
+
+def test_a_checkpoint_has_what_was_learnt_up_to_its_snapshot_whenever_it_is_named(tmp_path: Path):
+    named_late = (["started"], taken(1, 2), ["snapshot"], taken(3), ["saved", 1.5], *AFTER, taken(3))
+    named_early = (["started"], taken(1, 2), ["saved", 1.5], taken(3), ["snapshot"], *AFTER, taken(4))
+    for lines in (named_late, named_early):
+        assert lineage_of(tmp_path, *lines).entries.all() == []
 
 
 @pytest.mark.parametrize(
