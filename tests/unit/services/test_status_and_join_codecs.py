@@ -96,7 +96,9 @@ def test_actor_round_trip(actor):
     ],
 )
 def test_values_have_the_fields_of_the_contract(value, message):
-    assert {field.name for field in dataclasses.fields(value)} == set(message.DESCRIPTOR.fields_by_name)
+    # a digest is of the message, not of the value
+    names = set(message.DESCRIPTOR.fields_by_name) - {"digest"}
+    assert {field.name for field in dataclasses.fields(value)} == names
 
 
 @pytest.mark.parametrize(
