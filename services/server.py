@@ -86,6 +86,7 @@ class LearnerServer:
         health_servicer: Its health.
         services: The names it answers for, the empty one for the whole server included.
         security: What it asks of clients that come over TCP.
+        refusals: Who met which limit lately.
     """
 
     def __init__(
@@ -98,7 +99,9 @@ class LearnerServer:
         health_servicer: health.HealthServicer,
         services: Sequence[str] = _SERVICES,
         security: ServerSecurity = PLAIN_SERVER,
+        refusals: Refusals,
     ) -> None:
+        self.refusals = refusals
         self._address = address
         self._server = server
         self._executor = executor
@@ -272,4 +275,5 @@ def make_server(
         health_servicer=health_servicer,
         services=services,
         security=security,
+        refusals=refusals,
     )

@@ -114,6 +114,8 @@ class FakeSink:
         self.waiting = 0
         self.ended = False
         self.learner_nonce = 1
+        # whether a stream begins where the last one ended, as a learner's do
+        self.resumes = False
         self.join_error: Exception | None = None
         self.accept_error: Exception | None = None
 
@@ -142,6 +144,7 @@ class FakeSink:
             raise UnknownActorError(f"actor {actor_id!r} has not joined; expected Join before; join")
         stream = FakeStream(self, actor_id, incarnation, cancel)
         with self.changed:
+            stream.seen = len(self.rollouts) if self.resumes else 0
             self.streams.append(stream)
             self.changed.notify_all()
         return stream

@@ -13,7 +13,7 @@ from actor.connection import LearnerConnection
 from services import rollout_codec, rollout_service, rollout_uplink
 from services.errors import ConfigurationError, UnreadableMessageError
 from services.security import ClientSecurity
-from tests.integration.learner_fakes import DEADLINE_S, FakeLearner, FakeStream, make_rollout, offer, serve
+from tests.integration.learner_fakes import DEADLINE_S, FakeLearner, make_rollout, offer, serve
 from tests.processes import wait_until
 
 
@@ -129,24 +129,12 @@ def test_damaged_messages_come_again_either_way(monkeypatch, direction: str):
     else:
         damage(monkeypatch, rollout_codec, "seal", some)
     with serve() as learner, LearnerConnection(learner.address, offer()) as connection:
-        remember(learner)
+        learner.sink.resumes = True
         learner.source.publish(1, {"w": np.zeros(3, np.float32)})
         connection.join()
         play(connection, 12)
         assert len(learner.sink.streams) > 2
         assert [rollout.sequence for rollout in learner.sink.rollouts] == list(range(1, 13))
-
-
-def remember(learner: FakeLearner) -> None:
-    """Lets a stream begin where the last one ended, as a learner's do."""
-    open_stream = learner.sink.open_stream
-
-    def opened(*arguments: object, **options: object) -> FakeStream:
-        stream = open_stream(*arguments, **options)
-        stream.seen = len(learner.sink.rollouts)
-        return stream
-
-    learner.sink.open_stream = opened
 
 
 def test_an_actor_whose_messages_never_parse_gives_up(monkeypatch):

@@ -138,7 +138,7 @@ def test_a_silent_stream_survives_keepalive(monkeypatch):
 
 def faster(options):
     short = ("grpc.keepalive_time_ms", "grpc.http2.min_ping_interval_without_data_ms")
-    return tuple((name, value // 400 if name in short else value) for name, value in options)
+    return tuple((name, value // 40 if name in short else value) for name, value in options)
 
 
 def test_the_probe(learner):

@@ -1,0 +1,93 @@
+"""Connections that died unseen are found on both sides, and those that live are left alone."""
+
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from actor.connection import LearnerConnection
+from services import channel, server
+from services.channel import KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOUT_MS
+from services.client import LearnerClient
+from services.errors import LearnerUnreachableError
+from services.server import MIN_PING_INTERVAL_MS
+from tests.chaos.proxy import Proxy
+from tests.integration.learner_fakes import FakeLearner, make_rollout, offer, serve
+from tests.processes import wait_until
+
+# gRPC pings once a second at most; a machine with other work may be slow to answer.
+SHORT = {
+    "grpc.keepalive_time_ms": 1_000,
+    "grpc.keepalive_timeout_ms": 2_000,
+    "grpc.http2.ping_timeout_ms": 2_000,
+    "grpc.http2.min_ping_interval_without_data_ms": 100,
+}
+
+
+def test_a_dead_connection_is_found_within_ten_seconds():
+    for options in (dict(channel._OPTIONS), dict(server._OPTIONS)):
+        assert options["grpc.keepalive_time_ms"] == KEEPALIVE_TIME_MS
+        # the shorter of the two has the last word
+        assert options["grpc.keepalive_timeout_ms"] == options["grpc.http2.ping_timeout_ms"] == KEEPALIVE_TIMEOUT_MS
+    assert KEEPALIVE_TIME_MS + KEEPALIVE_TIMEOUT_MS <= 9_000
+    assert MIN_PING_INTERVAL_MS < KEEPALIVE_TIME_MS
+
+
+@pytest.fixture
+def learner(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLearner]:
+    for module in (channel, server):
+        monkeypatch.setattr(
+            module, "_OPTIONS", tuple((name, SHORT.get(name, value)) for name, value in module._OPTIONS)
+        )
+    with serve() as fake:
+        fake.source.publish(1, {"w": np.zeros(1, np.float32)})
+        yield fake
+
+
+@pytest.fixture
+def proxy(learner: FakeLearner) -> Iterator[Proxy]:
+    proxy = Proxy(learner.server.port, seed=0)
+    yield proxy
+    proxy.close()
+
+
+def test_both_sides_find_a_black_hole(learner: FakeLearner, proxy: Proxy):
+    with LearnerClient(proxy.address) as client:
+        client.join(offer())
+        uplink = client.open_rollout_stream("a", 1)
+        responses, policies = uplink.responses(), iter(client.subscribe_policy())
+        next(responses)
+        next(policies)
+        ends: list[str] = []
+
+        def read(name: str, stream: Iterator[object]) -> None:
+            with pytest.raises(LearnerUnreachableError, match="ping timeout"):
+                next(stream)
+            ends.append(name)
+
+        readers = [
+            threading.Thread(target=read, args=pair) for pair in (("rollouts", responses), ("policies", policies))
+        ]
+        assert proxy.inject("black_hole", 0.0, 0.0)
+        for reader in readers:
+            reader.start()
+        # the slot is free: the stream was not ended as agreed
+        learner.sink.wait_for(lambda: learner.sink.streams[0].closes == [False])
+        for reader in readers:
+            reader.join(20.0)
+        assert sorted(ends) == ["policies", "rollouts"]
+
+
+def test_an_actor_comes_back_from_a_black_hole_without_a_duplicate(learner: FakeLearner, proxy: Proxy):
+    learner.sink.resumes = True
+    with LearnerConnection(proxy.address, offer()) as connection:
+        connection.join()
+        wait_until(lambda: connection.wait_for_credit(1, 0.1), "credit")
+        connection.send(make_rollout(1))
+        assert connection.drain(20.0) == 0
+        assert proxy.inject("black_hole", 0.0, 0.0)
+        connection.send(make_rollout(2))
+        learner.sink.wait_for(lambda: len(learner.sink.streams) > 1)
+        assert connection.drain(20.0) == 0
+        assert [rollout.sequence for rollout in learner.sink.rollouts] == [1, 2]
