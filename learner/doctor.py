@@ -4,6 +4,7 @@ import enum
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Final
 
 from services.status import ActorInfo, ActorState, LearnerStatus, Phase
 
@@ -14,6 +15,18 @@ _TIMES_THE_OTHERS = 5.0
 _QUIET_S = 30.0
 # Shares of the trainer's time spent waiting at which one side is said to be the slower one.
 _ACTORS_ARE_SLOW, _LEARNER_IS_SLOW = 0.5, 0.05
+
+# What to do about those limits that are not the sender's fault.
+_LIMIT_ADVICE: Final = {
+    "max_actors": "stop an actor, or raise --max-actors",
+    "max_streams": "end some of those who watch or subscribe, or raise --max-actors",
+    "max_bytes_in_flight": "it is held back until the learner has taken what is there: raise "
+    "--limits.max-bytes-in-flight if there is memory, or make rollouts smaller",
+    "max_rollout_bytes": "make rollouts smaller, or raise --limits.max-rollout-bytes",
+    "calls_per_second": "find out who calls so often, or raise --limits.calls-per-second",
+    "calls_per_second_per_host": "find out what there calls so often, or raise --limits.calls-per-second-per-host",
+    "stalled_stream_s": "its call was ended: look why it neither sends nor reads, or raise --limits.stalled-stream-s",
+}
 
 
 class Severity(enum.Enum):
@@ -54,6 +67,7 @@ def diagnose(status: LearnerStatus, actors: Sequence[ActorInfo], *, own_version:
         *_missing(status, actors),
         *_quiet(actors),
         *_lost_work(status),
+        *_throttled(status),
         *_versions(status, actors, own_version),
         *_balance(status),
     ]
@@ -131,6 +145,12 @@ def _lost_work(status: LearnerStatus) -> Iterator[Finding]:
             "they were played for an earlier learner, or are older than --max-policy-lag: raise it, or have actors of "
             "one speed",
         )
+
+
+def _throttled(status: LearnerStatus) -> Iterator[Finding]:
+    for met in status.throttled:
+        advice = _LIMIT_ADVICE.get(met.limit, "mend what it sends: docs/operations.md has the limit")
+        yield _note(f"{met.who} met the limit {met.limit} {met.times:,} times, last {met.idle_s:.0f} s ago", advice)
 
 
 def _versions(status: LearnerStatus, actors: Sequence[ActorInfo], own_version: str) -> Iterator[Finding]:

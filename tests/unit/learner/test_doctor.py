@@ -2,9 +2,11 @@ import re
 
 import pytest
 
+from learner import doctor
 from learner.doctor import Severity, diagnose
+from services.limits import Limits
 from services.replay import ReplayStatus, ReplayWaiting
-from services.status import ActorInfo, ActorState, LearnerStatus, Phase
+from services.status import ActorInfo, ActorState, LearnerStatus, Phase, Throttled
 
 
 def status_of(**changes):
@@ -63,6 +65,12 @@ def test_all_is_well():
         ),
         (status_of(rejected_rollouts=3), (), "wrong", "3 rollouts were refused"),
         (status_of(stale_trajectories=1000), (), "note", "1,000 trajectories were dropped as stale"),
+        (
+            status_of(throttled=(Throttled(who="ipv4:10.0.0.7", limit="max_streams", times=3, idle_s=5.0),)),
+            (),
+            "note",
+            r"ipv4:10\.0\.0\.7 met the limit max_streams 3 times, last 5 s ago",
+        ),
         (status_of(), [actor("a", software_version="0.9")], "note", "rollcast 1.0, others do not: actor a 0.9"),
         (status_of(waiting_fraction=0.8), (), "note", "waits 80% of its time: the actors are the slower side"),
         (status_of(waiting_fraction=0.01, queue_size=64), (), "note", r"queue is full \(64 trajectories\)"),
@@ -85,3 +93,12 @@ def test_everyday_waits_are_nothing():
 def test_the_worst_comes_first():
     status = status_of(waiting_fraction=0.9, rejected_rollouts=1)
     assert [severity for severity, _ in found(status)] == [Severity.WRONG, Severity.NOTE]
+
+
+def test_every_limit_of_the_operators_has_advice_of_its_own():
+    """Those that only the caller can keep to are told the same."""
+    assert set(doctor._LIMIT_ADVICE) == {*Limits.__dataclass_fields__, "max_streams"} - {
+        "join_lease_s",
+        "max_connections",
+        "max_streams_per_connection",
+    }

@@ -1,0 +1,102 @@
+"""Every call of ours has a deadline, or is a stream that keepalive looks after; none is tried again by itself."""
+
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+from services.authorization import METHOD_ROLES
+from services.client import LearnerClient
+from services.errors import RollcastError
+from services.health_probe import probe
+from services.replay_client import ReplayClient
+from tests.integration.learner_fakes import offer
+
+DOCS = Path(__file__).parents[2] / "docs/protocol.md"
+# Streams that live as long as whoever opened them. A batch of Sample has a deadline of its own in the request.
+ENDLESS = {"StreamRollouts", "SubscribePolicy", "WatchStatus", "Sample"}
+CALLS: dict[str, tuple[float | None, Callable[[LearnerClient, ReplayClient], object]]] = {
+    "RolloutService/Join": (10.0, lambda learner, _: learner.join(offer())),
+    "RolloutService/StreamRollouts": (None, lambda learner, _: list(learner.open_rollout_stream("a", 1).responses())),
+    "PolicyService/SubscribePolicy": (None, lambda learner, _: list(learner.subscribe_policy())),
+    "PolicyService/GetPolicy": (30.0, lambda learner, _: learner.get_policy()),
+    "PolicyService/Act": (10.0, lambda learner, _: learner.act({"": np.zeros((1, 4), np.float32)})),
+    "LearnerService/GetStatus": (10.0, lambda learner, _: learner.status()),
+    "LearnerService/WatchStatus": (None, lambda learner, _: list(learner.watch_status())),
+    "LearnerService/ListActors": (10.0, lambda learner, _: learner.actors()),
+    "LearnerService/Pause": (10.0, lambda learner, _: learner.pause()),
+    "LearnerService/Resume": (10.0, lambda learner, _: learner.resume()),
+    "LearnerService/SaveCheckpoint": (60.0, lambda learner, _: learner.save_checkpoint()),
+    "LearnerService/Stop": (10.0, lambda learner, _: learner.stop()),
+    "ReplayService/GetReplayInfo": (10.0, lambda _, replay: replay.info()),
+    "ReplayService/Sample": (None, lambda _, replay: list(replay.samples(4))),
+    "ReplayService/UpdatePriorities": (10.0, lambda _, replay: replay.update_priorities([1], [1.0])),
+    "ReplayService/Reset": (10.0, lambda _, replay: replay.reset()),
+}
+
+
+class Unavailable(grpc.GenericRpcHandler):
+    """Says that it is not there, and notes who asked, and how long they would have waited."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, float | None]] = []
+
+    def service(self, handler_call_details):
+        def refuse(_requests, context):
+            self.asked.append((handler_call_details.method, context.time_remaining()))
+            context.abort(grpc.StatusCode.UNAVAILABLE, "not there")
+
+        return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+@pytest.fixture
+def nobody() -> Iterator[tuple[Unavailable, str]]:
+    handler = Unavailable()
+    with ThreadPoolExecutor(4) as executor:
+        server = grpc.server(executor, handlers=(handler,))
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        yield handler, f"127.0.0.1:{port}"
+        server.stop(0).wait(10.0)
+
+
+def test_no_rpc_is_forgotten():
+    served = {method.removeprefix("/rollcast.v1.") for method in METHOD_ROLES if method.startswith("/rollcast.v1.")}
+    assert served == set(CALLS)
+    assert {name.partition("/")[2] for name, (deadline_s, _) in CALLS.items() if deadline_s is None} == ENDLESS
+    table = DOCS.read_text().partition("## Calls and deadlines")[2]
+    documented = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\|([^|]*)\|", table, re.MULTILINE))))
+    assert documented == {name.partition("/")[2] for name in CALLS}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_each_has_its_deadline_and_one_attempt(nobody, name):
+    handler, address = nobody
+    deadline_s, call = CALLS[name]
+    with LearnerClient(address) as learner, ReplayClient(address) as replay, pytest.raises(RollcastError):
+        call(learner, replay)
+    ((method, remaining_s),) = handler.asked
+    assert method == f"/rollcast.v1.{name}"
+    if deadline_s is None:
+        # gRPC has a number for no deadline
+        assert remaining_s is None or remaining_s > 1e6
+    else:
+        assert 0.0 < remaining_s <= deadline_s
+
+
+@pytest.mark.parametrize("ask", [lambda address: probe(address), lambda address: health_of(address)])
+def test_so_do_health_checks(nobody, ask):
+    handler, address = nobody
+    ask(address)
+    ((method, remaining_s),) = handler.asked
+    assert method == "/grpc.health.v1.Health/Check"
+    assert 0.0 < remaining_s <= 10.0
+
+
+def health_of(address):
+    with LearnerClient(address) as learner, pytest.raises(RollcastError):
+        learner.is_serving()
