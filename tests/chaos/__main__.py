@@ -16,10 +16,10 @@ from tests.chaos.run import run_chaos
 
 # By suite, of 1,000 faults: so many upon actors and their connections, and so many upon the learner.
 _SUITES: Final[dict[str, tuple[int, int]]] = {
-    "queue": (330, 0),
-    "replay": (330, 0),
-    "impala": (130, 25),
-    "sac": (130, 25),
+    "queue": (340, 0),
+    "replay": (340, 0),
+    "impala": (125, 20),
+    "sac": (125, 20),
     "containers": (0, 30),
 }
 # Beyond every deadline of a run itself: what hangs then is the harness, and its stacks tell where.

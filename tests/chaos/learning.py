@@ -8,9 +8,9 @@ Lines of JSON, each written by the kernel before the learner goes on, so that SI
     ["resumed", ID]                  the state went back to what a checkpoint has
     ["snapshot"], ["saved", ID]      the state was taken for a checkpoint; which one, in either order
     ["joined", actor, incarnation, acknowledged]
-                                     an actor, and what it says was acknowledged to it
+                                     an actor, and what it need not send again
     ["taken", [[actor, incarnation, sequence, [seed, ...]], ...], [what is wrong, ...]]
-                                     a batch of fresh trajectories was learnt from, or a rollout put into the buffer
+                                     trajectories were learnt from, or put into the buffer
     ["stale", actor, incarnation, sequence, [seed, ...]]
                                      trajectories that were dropped
 
@@ -49,15 +49,23 @@ class _Record:
 
     Attributes:
         moving: Held while something changes that a checkpoint has, until it is written down; and by whoever takes that.
+        coming: Lines of what has been taken, in this order, and is in no checkpoint yet: no update was made of it.
     """
 
     def __init__(self, path: Path) -> None:
         self.moving = threading.Lock()
+        self.coming: list[tuple[object, ...]] = []
         self._opened = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def write(self, *entry: object) -> None:
         """Appends a line, in one piece."""
         os.write(self._opened, json.dumps(entry).encode() + b"\n")
+
+    def write_coming(self) -> None:
+        """Appends what has been taken: now it counts."""
+        for entry in self.coming:
+            self.write(*entry)
+        self.coming.clear()
 
 
 def record_learning(record: _Record) -> None:
@@ -65,6 +73,7 @@ def record_learning(record: _Record) -> None:
     record.write("started")
     _record_checkpoints(record)
     _record_actors(record)
+    _record_stale(record)
     _record_batches(record)
     _record_insertions(record)
 
@@ -99,31 +108,24 @@ def _record_snapshots(record: _Record, source: type[ExperienceSource]) -> None:
 
 
 def _record_actors(record: _Record) -> None:
-    join, fresh = ActorRegistry.join, ServedDistributedActors._fresh
+    join = ActorRegistry.join
 
     def joined(registry: ActorRegistry, offer: JoinOffer) -> ActorRecord:
         actor = join(registry, offer)
-        record.write("joined", actor.actor_id, actor.incarnation, offer.acknowledged_sequence)
+        record.write("joined", actor.actor_id, actor.incarnation, actor.acknowledged_sequence)
         return actor
 
-    def not_stale(actors: ServedDistributedActors, piece: RolloutSlice | None) -> RolloutSlice | None:
-        kept = fresh(actors, piece)
-        if piece is not None and kept is None:
-            record.write("stale", *_named(piece.rollout, piece.start, piece.stop))
-        return kept
-
-    ActorRegistry.join, ServedDistributedActors._fresh = joined, not_stale
+    ActorRegistry.join = joined
 
 
 def _record_batches(record: _Record) -> None:
     add, finish, update = Batcher.add, Batcher.finish, Impala.update
     pieces: list[RolloutSlice] = []
-    # no checkpoint is taken in an update: what it has is known with its end
-    batched: list[tuple[object, object]] = []
 
     def added(batcher: Batcher, piece: RolloutSlice) -> None:
         add(batcher, piece)
         pieces.append(piece)
+        record.coming.append(("taken", [_named(piece)]))
 
     def finished(batcher: Batcher) -> Batch:
         batch = finish(batcher)
@@ -141,16 +143,28 @@ def _record_batches(record: _Record) -> None:
             cut = [rows[:, p.start : p.stop] for rows, p in zip(played, pieces, strict=True)]
             if not np.array_equal(array.numpy(), np.concatenate(cut, axis=1)):
                 faults.append(f"a batch has other {name} than its rollouts")
-        batched.append(([_named(p.rollout, p.start, p.stop) for p in pieces], faults))
         pieces.clear()
+        record.coming.append(("taken", [], faults))
         return batch
 
     def updated(algorithm: Impala, batch: Batch, **options: Any) -> Metrics:
         metrics = update(algorithm, batch, **options)
-        record.write("taken", *batched.pop())
+        record.write_coming()
         return metrics
 
     Batcher.add, Batcher.finish, Impala.update = added, finished, updated
+
+
+def _record_stale(record: _Record) -> None:
+    fresh = ServedDistributedActors._fresh
+
+    def not_stale(actors: ServedDistributedActors, piece: RolloutSlice | None) -> RolloutSlice | None:
+        kept = fresh(actors, piece)
+        if piece is not None and kept is None:
+            record.coming.append(("stale", *_named(piece)))
+        return kept
+
+    ServedDistributedActors._fresh = not_stale
 
 
 def _record_insertions(record: _Record) -> None:
@@ -159,14 +173,17 @@ def _record_insertions(record: _Record) -> None:
     def inserted(buffer: ReplayBuffer, rollout: Rollout, **options: Any) -> int:
         with record.moving:
             n_entries = insert(buffer, rollout, **options)
-            record.write("taken", [_named(rollout, 0, rollout.n_envs)], _faults(rollout))
+            whole = RolloutSlice(rollout, 0, rollout.n_envs)
+            record.coming.append(("taken", [_named(whole)], _faults(rollout)))
+            record.write_coming()
         return n_entries
 
     ReplayBuffer.insert = inserted
 
 
-def _named(rollout: Rollout, start: int, stop: int) -> tuple[str, int, int, tuple[int, ...]]:
-    return rollout.actor_id, rollout.incarnation, rollout.sequence, rollout.env_seeds[start:stop]
+def _named(piece: RolloutSlice) -> tuple[str, int, int, tuple[int, ...]]:
+    rollout = piece.rollout
+    return rollout.actor_id, rollout.incarnation, rollout.sequence, rollout.env_seeds[piece.start : piece.stop]
 
 
 def _faults(rollout: Rollout) -> list[str]:

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -196,7 +196,7 @@ class Lineage:
         self.n_joins += 1
         self._joined.setdefault((actor_id, incarnation), acknowledged)
 
-    def _note_taken(self, pieces: list[tuple[str, int, int, list[int]]], faults: list[str]) -> None:
+    def _note_taken(self, pieces: list[tuple[str, int, int, list[int]]], faults: Sequence[str] = ()) -> None:
         if self._before is not None and self._before.n_learnt:
             self.entries.lost.append(f"training began again; {self._before.n_learnt} trajectories had been learnt from")
         self._before = None
