@@ -41,7 +41,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="for logs and books; without it, a temporary one")
     options = parser.parse_args()
     folder = options.folder or Path(tempfile.mkdtemp(prefix="rollcast-chaos-"))
-    folder.chmod(0o755)
+    folder.mkdir(parents=True, exist_ok=True)
     logging.basicConfig(level=logging.INFO if options.verbose else logging.CRITICAL, format="%(asctime)s %(message)s")
     faulthandler.dump_traceback_later(_WATCHDOG_S + _WATCHDOG_S_PER_FAULT * options.faults, exit=True)
     scale = options.faults / sum(sum(_SUITES[suite]) for suite in options.suites)

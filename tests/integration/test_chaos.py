@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("learner", ["queue", "replay"])
 def test_faults_cost_time_only(learner: str, tmp_path: Path):
-    report = run_chaos(tmp_path, learner=learner, n_faults=9, n_actors=3, seed=11, short=True)
+    report = run_chaos(tmp_path, learner=learner, n_faults=9, n_actors=3, seed=13, short=True)
     assert report.is_clean, report
     assert len(report.recoveries) == 9, report
     assert len({recovery.fault.kind for recovery in report.recoveries}) > 4, report
@@ -23,7 +23,7 @@ def test_faults_cost_time_only(learner: str, tmp_path: Path):
 def test_a_learner_that_dies_and_finds_its_newest_checkpoint_damaged_goes_on(tmp_path: Path):
     kinds = ("learner_kill", "flipped_file")
     report = run_learner_chaos(
-        tmp_path, algorithm="sac", n_learner_faults=2, n_actor_faults=2, n_actors=2, seed=4, short=True, only=kinds
+        tmp_path, algorithm="sac", n_learner_faults=2, n_actor_faults=2, n_actors=2, seed=3, short=True, only=kinds
     )
     assert report.is_clean, report
     assert {recovery.fault.kind for recovery in report.recoveries} >= set(kinds), report
