@@ -16,10 +16,12 @@ from tests.chaos.run import run_chaos
 
 # By suite, of 1,000 faults: so many upon actors and their connections, and so many upon the learner.
 _SUITES: Final[dict[str, tuple[int, int]]] = {
-    "queue": (340, 0),
-    "replay": (340, 0),
-    "impala": (125, 20),
-    "sac": (125, 20),
+    "queue": (280, 0),
+    "replay": (280, 0),
+    "impala": (80, 20),
+    "sac": (80, 20),
+    "impala-durable": (80, 25),
+    "sac-durable": (80, 25),
     "containers": (0, 30),
 }
 # Beyond every deadline of a run itself: what hangs then is the harness, and its stacks tell where.

@@ -7,6 +7,8 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from services.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
+
 EPISODE_STEPS = 7
 _N_NUMBERS = 24
 _N_HEAD = 5
@@ -76,3 +78,9 @@ class BookkeepingEnv(gymnasium.Env[np.ndarray, int]):
         done = self._total % EPISODE_STEPS == 0
         self._observed = observation(self._seed, np.array(self._total), final=done)
         return self._observed, earned, done, False, {}
+
+
+def bookkeeping_spaces() -> EnvironmentSpaces:
+    """What actors and learners know of it."""
+    env = BookkeepingEnv()
+    return {FLAT_SUBSTEP: SubstepSpaces(observation=env.observation_space, action=gymnasium.spaces.Discrete(4))}

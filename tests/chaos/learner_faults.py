@@ -10,11 +10,11 @@ from typing import Final, Literal, get_args
 
 from services.client import LearnerClient
 from services.errors import RollcastError
-from tests.chaos.checkpoint_files import checkpoints, damage
 from tests.chaos.clock import Clock
 from tests.chaos.disk import SmallDisk
 from tests.chaos.learner_process import LearnerProcess
 from tests.chaos.lineage import Lineage
+from tests.chaos.run_files import checkpoints, damage, segments
 
 LearnerKind = Literal[
     "learner_kill",
@@ -23,6 +23,8 @@ LearnerKind = Literal[
     "kill_saving",
     "truncated_file",
     "flipped_file",
+    "truncated_log",
+    "flipped_log",
     "disk_full",
     "learner_clock",
     "actors_clock",
@@ -36,12 +38,16 @@ _WEIGHTS: Final[dict[LearnerKind, int]] = {
     "kill_saving": 5,
     "truncated_file": 3,
     "flipped_file": 3,
+    "truncated_log": 3,
+    "flipped_log": 3,
     "disk_full": 4,
     "learner_clock": 3,
     "actors_clock": 3,
 }
 LEARNER_KINDS: Final = tuple(_WEIGHTS)
 assert get_args(LearnerKind) == LEARNER_KINDS
+# There is a log with --durable only.
+LOG_KINDS: Final[tuple[LearnerKind, ...]] = ("truncated_log", "flipped_log")
 
 # Keepalive finds a dead connection after 60 s.
 _FREEZES_S: Final = (*4 * (0.2, 1.0, 3.0), *2 * (12.0,), 65.0)
@@ -65,6 +71,7 @@ class Scene:
     disk: SmallDisk
     clocks: dict[str, Clock]
     n_actors: int
+    durable: bool
     failures: list[str] = field(default_factory=list)
 
     def await_that(self, condition: Callable[[], bool], what: str, stop: threading.Event) -> None:
@@ -111,6 +118,8 @@ class LearnerFault:
                 _kill_while_saving(scene, rng, stop)
             case "truncated_file" | "flipped_file":
                 _damage_newest(scene, rng, stop, truncated=self.kind == "truncated_file")
+            case "truncated_log" | "flipped_log":
+                _damage_log(scene, rng, truncated=self.kind == "truncated_log")
             case "disk_full":
                 _fill_disk(scene, rng, stop, self.seconds)
             case "learner_clock" | "actors_clock":
@@ -173,11 +182,17 @@ def _damage_newest(scene: Scene, rng: random.Random, stop: threading.Event, *, t
         *others, newest = checkpoints(run_dir)
         if not others:  # killed while the first of two was being replaced
             return
-        damaged = damage(newest, rng, truncated=truncated)
-        scene.lineage.forgive()
+        damaged = damage(newest.rglob("*"), rng, truncated=truncated)
         offset = log.stat().st_size
     said = f"the checkpoint {newest} is damaged"
     scene.await_that(lambda: scene.learner.said(said, offset), f"{said} ({damaged.name}) in the log", stop)
+
+
+def _damage_log(scene: Scene, rng: random.Random, *, truncated: bool) -> None:
+    """What the file had, and no checkpoint, is lost; the learner has to go on with the rest."""
+    with scene.learner.down():
+        damage(segments(scene.learner.run_dir), rng, truncated=truncated)
+        scene.lineage.forgive()
 
 
 def _fill_disk(scene: Scene, rng: random.Random, stop: threading.Event, seconds: float) -> None:
@@ -185,10 +200,11 @@ def _fill_disk(scene: Scene, rng: random.Random, stop: threading.Event, seconds:
     offset, before = learner.log.stat().st_size, scene.lineage.n_taken
     scene.disk.fill()
     try:
-        said = "is not written"
-        scene.await_that(lambda: learner.said(said, offset), f"{said!r}, of a checkpoint, in the log", stop)
+        said = "No space left on device"
+        scene.await_that(lambda: learner.said(said, offset), f"{said!r} in the log", stop)
         stop.wait(seconds)
-        scene.await_that(lambda: scene.lineage.n_taken > before, "learning while the disk is full", stop)
+        if not scene.durable:  # then nothing can be acknowledged
+            scene.await_that(lambda: scene.lineage.n_taken > before, "learning while the disk is full", stop)
         if rng.random() < 0.5:
             with learner.down():
                 scene.disk.free()

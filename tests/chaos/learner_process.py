@@ -89,7 +89,7 @@ class LearnerProcess:
             self.failures.append(f"the learner ended with {code} after signal {number}:\n{self._tail()}")
 
     def _start(self) -> subprocess.Popen[bytes]:
-        options = [str(part) for pair in self._options.items() for part in pair]
+        options = [str(part) for pair in self._options.items() for part in pair if part != ""]
         self.n_starts += 1
         with self.log.open("ab") as log:
             return subprocess.Popen(

@@ -8,21 +8,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
-import gymnasium
-
-from services.spaces import FLAT_SUBSTEP, SubstepSpaces
 from tests.chaos.assault import Assault
-from tests.chaos.bookkeeping import BookkeepingEnv
-from tests.chaos.checkpoint_files import checkpoints, steps_in_buffer
+from tests.chaos.bookkeeping import bookkeeping_spaces
 from tests.chaos.clock import Clock
 from tests.chaos.disk import SmallDisk
-from tests.chaos.learner_faults import LEARNER_KINDS, LearnerKind, Scene, draw_learner_faults
+from tests.chaos.learner_faults import LEARNER_KINDS, LOG_KINDS, LearnerKind, Scene, draw_learner_faults
 from tests.chaos.learner_process import LearnerProcess
 from tests.chaos.lineage import Lineage
 from tests.chaos.processes import SupervisedActor
 from tests.chaos.proxy import Proxy
 from tests.chaos.report import Report
 from tests.chaos.run import NEW_ROLLOUTS, ActorAssault, acknowledged_to, end_all, join_all, share
+from tests.chaos.run_files import checkpoints, rollouts_in_log, steps_in_buffer
 
 Algorithm = Literal["impala", "sac"]
 
@@ -93,16 +90,17 @@ def run_learner_chaos(
     clocks = {name: Clock(folder / name) for name in ("learner_clock", "actors_clock")}
     with contextlib.ExitStack() as stack:
         disk = stack.enter_context(SmallDisk(folder / "disk"))
-        kinds = [kind for kind in only or LEARNER_KINDS if kind != "disk_full" or disk.is_mounted]
+        impossible = {*(() if disk.is_mounted else ("disk_full",)), *(() if durable else LOG_KINDS)}
+        kinds = [kind for kind in only or LEARNER_KINDS if kind not in impossible]
         options = learner_options(algorithm, seed)
         if durable:
-            options["--durable"] = True
+            options["--durable"] = ""
         learner = LearnerProcess(folder, disk.path / "run", options, clocks["learner_clock"].variables())
         stack.callback(learner.close)
         lineage = Lineage(learner.record, durable=durable)
         stack.callback(lineage.close)
         report.entries = lineage.entries
-        scene = Scene(learner, lineage, disk, clocks, n_actors)
+        scene = Scene(learner, lineage, disk, clocks, n_actors, durable)
         actors = []
         for i, n in enumerate(share(n_actor_faults, n_actors)):
             proxy = Proxy(learner.port, rng.randrange(2**32))
@@ -151,6 +149,8 @@ def run_learner_chaos(
         lineage.close()
         if algorithm == "sac":
             check_buffer(learner.run_dir, lineage)
+        if durable:
+            lineage.enter_logged(rollouts_in_log(learner.run_dir, bookkeeping_spaces()))
     for actor_id, sequences in acknowledged.items():
         lineage.check_acknowledged(actor_id, sequences)
     report.n_rollouts = lineage.n_taken
@@ -202,9 +202,7 @@ def await_two_checkpoints(lineage: Lineage, run_dir: Path, actor_ids: Sequence[s
 
 def check_buffer(run_dir: Path, lineage: Lineage) -> None:
     """Compares the replay buffer of the last checkpoint with what was learnt."""
-    env = BookkeepingEnv()
-    spaces = {FLAT_SUBSTEP: SubstepSpaces(observation=env.observation_space, action=gymnasium.spaces.Discrete(4))}
-    totals, n_wrong = steps_in_buffer(run_dir, spaces)
+    totals, n_wrong = steps_in_buffer(run_dir, bookkeeping_spaces())
     if n_wrong:
         lineage.entries.corrupt.append(f"{n_wrong} steps in the buffer have rewards that are not theirs")
     lineage.check_steps(totals, N_ROLLOUT_STEPS)

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol, Self
 
-import gymnasium
 import numpy as np
 
 from actor.policies.torch_policy import TorchPolicy
@@ -17,8 +16,8 @@ from learner.replay_inserter import ReplayInserter
 from services.errors import NotReadyError
 from services.policies import PolicySpec
 from services.rollouts import Rollout
-from services.spaces import FLAT_SUBSTEP, SubstepSpaces
-from tests.chaos.bookkeeping import BookkeepingEnv
+from services.spaces import FLAT_SUBSTEP
+from tests.chaos.bookkeeping import bookkeeping_spaces
 from tests.chaos.ledger import Ledger, StepLedger
 
 N_ROLLOUT_STEPS = 8
@@ -54,10 +53,7 @@ class _Served(ABC):
     def __init__(self, seed: int) -> None:
         self.ledger = Ledger()
         self._rng = random.Random(seed)
-        env = BookkeepingEnv()
-        self.spaces = {
-            FLAT_SUBSTEP: SubstepSpaces(observation=env.observation_space, action=gymnasium.spaces.Discrete(4))
-        }
+        self.spaces = bookkeeping_spaces()
         self._policy = TorchPolicy(self.spaces, PolicySpec(hidden_sizes=(64,)))
         self._policy.set_uniform_exploration(True)
         self.actors = RemoteDistributedActors(

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.chaos.ledger import Entries, Process
+from learner.rollout_queue import RolloutSlice
+from tests.chaos.ledger import Entries, Process, what_is_wrong
 
 _LOOK_S = 0.05
 
@@ -119,6 +120,15 @@ class Lineage:
                 elif sequence > last and incarnation in learnt:
                     self.n_skipped += sequence - last
 
+    def enter_logged(self, pieces: Sequence[RolloutSlice]) -> None:
+        """Notes and checks what the log has for the next process, which is to learn from it."""
+        with self.changed:
+            for piece in pieces:
+                rollout = piece.rollout
+                for seed in rollout.env_seeds[piece.start : piece.stop]:
+                    self._enter((rollout.actor_id, rollout.incarnation, seed), rollout.sequence)
+                self.entries.corrupt.extend(f"in the log: {text}" for text in what_is_wrong(rollout))
+
     def check_steps(self, totals: Mapping[int, NDArray[np.int64]], n_rollout_steps: int) -> None:
         """Compares with what lies in the replay buffer.
 
@@ -216,7 +226,7 @@ class Lineage:
     def _enter(self, player: Player, sequence: int) -> None:
         actor_id, incarnation, seed = player
         last = self._state.last.get(player, 0)
-        if player not in self._met and self._may_skip:
+        if self._may_skip and (player not in self._met or self._durable):
             # what was acknowledged by a learner that is no more does not come again
             first = sequence if self._durable else self._joined.get((actor_id, incarnation), 0) + 1
             if sequence == first > last + 1:

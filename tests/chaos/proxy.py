@@ -216,8 +216,9 @@ class Proxy:
                 continue
             for end in (client, server):
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            link = Link(client, server, random.Random(self._rng.random()))
+            # within the lock: a link that carries anything already is one that faults find
             with self._lock:
+                link = Link(client, server, random.Random(self._rng.random()))
                 dead = [known for known in self._links if not known.is_open]
                 self._links = [*(known for known in self._links if known.is_open), link]
             for known in dead:

@@ -1,16 +1,23 @@
-"""Files of a run's checkpoints that a disk has cut short or changed, and what lies in them."""
+"""Files of a run, its checkpoints and its log, that a disk has cut short or changed; and what lies in them."""
 
+import json
 import random
-from collections.abc import Mapping
+import sys
+from collections import deque
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from learner.durable.coverage import Coverage, OpenRollouts
+from learner.durable.recovery import RecoveredRollouts, take_inventory
 from learner.replay.substep_buffers import make_buffers
 from learner.replayed_experience import MAX_TRAJECTORIES
+from learner.rollout_queue import RolloutSlice
 from learner.run_directory import RunDirectory
 from learner.settings import ServingSettings
+from services.recording_codec import RecordingHeader
 from services.spaces import FLAT_SUBSTEP, EnvironmentSpaces
 from tests.chaos.bookkeeping import reward, seed_and_total
 
@@ -22,21 +29,40 @@ def checkpoints(run_dir: Path) -> list[Path]:
     return sorted((run_dir / "checkpoints").glob("[0-9]*"), key=lambda path: int(path.name))
 
 
-def damage(checkpoint: Path, rng: random.Random, *, truncated: bool) -> Path:
-    """Cuts a file of a checkpoint short, or flips a bit of it; in this checkpoint alone, where others link to it.
+def segments(run_dir: Path) -> list[Path]:
+    """Those of the write-ahead log, oldest first."""
+    return sorted((run_dir / "log").glob("*.log"))
+
+
+def damage(paths: Iterable[Path], rng: random.Random, *, truncated: bool) -> Path:
+    """Cuts one of some files short, or flips a bit of it; in this place alone, where others link to it.
 
     Returns:
         The file.
     """
-    path = rng.choice(sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.stat().st_size))
+    path = rng.choice(sorted(path for path in paths if path.is_file() and path.stat().st_size))
     content = bytearray(path.read_bytes())
+    # behind what was written, a segment of the log is empty
+    n_bytes = len(content.rstrip(b"\0")) or len(content)
     if truncated:
-        del content[rng.randrange(len(content)) :]
+        del content[rng.randrange(n_bytes) :]
     else:
-        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        content[rng.randrange(n_bytes)] ^= 1 << rng.randrange(8)
     path.unlink()
     path.write_bytes(content)
     return path
+
+
+def rollouts_in_log(run_dir: Path, spaces: EnvironmentSpaces) -> list[RolloutSlice]:
+    """Reads what the log has and the newest checkpoint has not, oldest first."""
+    settings = ServingSettings.model_validate(RunDirectory(run_dir).read_settings())
+    header = RecordingHeader(spaces=spaces, n_rollout_steps=settings.n_rollout_steps, n_envs=settings.envs_per_actor)
+    state = json.loads((checkpoints(run_dir)[-1] / "training.json").read_text())
+    folder = RunDirectory(run_dir).log_path
+    inventory = take_inventory(folder, header, Coverage.from_json(state["actors"]["log"]))
+    recovered = RecoveredRollouts(folder, header, deque(inventory.found), OpenRollouts())
+    pieces = iter(lambda: recovered.take(sys.maxsize), None)
+    return [piece for piece in pieces if piece is not None]
 
 
 def steps_in_buffer(run_dir: Path, spaces: EnvironmentSpaces) -> tuple[Mapping[int, NDArray[np.int64]], int]:
