@@ -24,6 +24,8 @@ LOCAL_PROCESS_LAUNCHER = {
     "tests/integration/test_subproc_vector_env.py",
     "tests/unit/actor/vector/test_shared_memory.py",
     "tests/unit/actor/vector/test_signals.py",
+    # a client that never reads must not do so in the process whose memory is measured
+    "tests/attacks/silent_readers.py",
     # sees to it that tests leave no process behind
     "tests/conftest.py",
 }
