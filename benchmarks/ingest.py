@@ -24,9 +24,11 @@ from gymnasium.spaces import Box, Discrete
 
 from benchmarks.bare_streams import serve_uploads, upload
 from benchmarks.table import print_table
+from learner.durable.rollouts import DurableRollouts
 from services.joining import JoinOffer
 from services.limits import MAX_FRAME_BYTES
 from services.policies import PolicySpec
+from services.recording_codec import RecordingHeader
 from services.rollout_codec import RolloutEncoder
 from services.rollouts import EpisodeStatistics, Rollout, SubstepColumns
 from services.security import PLAIN_CLIENT, PLAIN_SERVER, ClientSecurity, ServerSecurity
@@ -151,7 +153,9 @@ def synthetic_actor(
 class Learner:
     """A served learner that trains on nothing."""
 
-    def __init__(self, load: Load, security: ServerSecurity = PLAIN_SERVER) -> None:
+    def __init__(
+        self, load: Load, security: ServerSecurity = PLAIN_SERVER, durable: DurableRollouts | None = None
+    ) -> None:
         import torch
 
         from learner.actor_registry import ActorRegistry
@@ -170,6 +174,10 @@ class Learner:
         )
         publisher = PolicyPublisher(load.spaces, PolicySpec(), seed=0)
         publisher.publish({"weight": np.zeros(1, np.float32)})
+        self._durable = durable
+        if durable is not None:
+            header = RecordingHeader(spaces=load.spaces, n_rollout_steps=load.n_steps, n_envs=load.n_envs)
+            durable.open(header, None)
         self._registry = ActorRegistry(max_actors=N_ACTORS, seed=0)
         intake = RolloutIntake(
             self._registry,
@@ -178,6 +186,7 @@ class Learner:
             policy=PolicySpec(),
             n_rollout_steps=load.n_steps,
             envs_per_actor=load.n_envs,
+            durable=durable,
         )
         # nobody asks for the status here
         control: Any = None
@@ -202,6 +211,8 @@ class Learner:
             if piece is not None:
                 self._batcher.add(piece)
                 n_trajectories += piece.n_trajectories
+                if self._durable is not None:
+                    self._durable.covered([piece.name])
             if not self._batcher.n_missing:
                 self._batcher.finish()
         return n_trajectories

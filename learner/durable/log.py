@@ -1,17 +1,18 @@
 """The write-ahead log: an accepted rollout is on the disk before it is acknowledged."""
 
 import logging
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from learner.durable.coverage import Coverage, OpenRollouts
 from learner.durable.records import LogEntry, Payload, encode_record, record_bytes
-from learner.durable.segments import SegmentName, SegmentWriter, encode_segment_head, spare_paths, sync_folder
+from learner.durable.segments import SegmentName, SegmentWriter, encode_segment_head, spare_paths
 from learner.rollout_queue import SliceName
 from learner.wait_log import WaitLog
 from services.errors import NotReadyError, RollcastError
@@ -20,12 +21,10 @@ from services.recording_codec import RecordingHeader
 logger = logging.getLogger(__name__)
 
 SEGMENT_BYTES: Final = 64 << 20
-# Files that are kept to be used again: writing where blocks are is several times cheaper than where they must be found.
-_MAX_SPARES: Final = 8
 # How often those that wait look whether they are still wanted.
 _LOOK_S: Final = 0.5
 # From one attempt at an early checkpoint to the next.
-_CROWDED_INTERVAL_S: Final = 5.0
+_CROWDED_INTERVAL_S: Final = 1.0
 _CLOSE_S: Final = 10.0
 # A disk that takes longer is told of.
 _HANGS_S: Final = 1.0
@@ -53,25 +52,24 @@ class KnownSegment:
         self.last = max(self.last, number)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Waiting:
-    """A rollout that is to be written, and whoever waits for it."""
+    """A rollout that is to be written."""
 
-    rollout: SliceName
     number: int
     entry: bytes
     payload: Payload
-    done: threading.Event = field(default_factory=threading.Event)
+    is_done: bool = False
     error: str = ""
 
 
 class RolloutLog:
     """Appends rollouts to segments, and removes the segments that checkpoints cover.
 
-    Invariants: `append` returns True only when the rollout, and every one before it, is on the disk. Only one thread
-    (`rollcast-log`) writes; it writes all that has come while it waited for the disk, and waits for the disk once
-    (group commit). A segment that could not be written is closed, and what was not committed in it is cut off. Together
-    the files have `max_bytes`, and a segment more.
+    Invariants: `append` returns True only when the rollout is on the disk. One thread at a time writes: one of those
+    that wait for it, which writes what all of them have, and waits for the disk once (group commit); what comes
+    meanwhile is the next one's. A segment that could not be written is closed, and what was not committed in it is cut
+    off. Together the files have `max_bytes`, and a segment more.
 
     Args:
         folder: Where; it exists.
@@ -102,7 +100,7 @@ class RolloutLog:
         self._ask_for_checkpoint = ask_for_checkpoint
         self._make_writer = make_writer
         self.open = OpenRollouts(next_number)
-        self._changed = threading.Condition()  # guards all below but the two of the thread
+        self._changed = threading.Condition()  # guards all below but the two of whoever writes
         self._waiting: deque[_Waiting] = deque()
         self._segments = list(segments)
         self._spares = spare_paths(folder)
@@ -112,16 +110,15 @@ class RolloutLog:
         self._busy_since: float | None = None
         self._problem = ""
         self._asking = threading.Event()
-        self._asked_at = float("-inf")
+        self._asked_at = -math.inf
+        self._full_since = math.inf
         self._wait_log = WaitLog()
         self._n_commits = self._n_rollouts = 0
         self._commit_s = 0.0
         # The coverage of the last checkpoint and of the one before.
         self._covered: deque[Coverage] = deque(maxlen=2)
-        self._writer: SegmentWriter | None = None  # the thread's
+        self._writer: SegmentWriter | None = None  # of whoever writes
         self._current: KnownSegment | None = None  # likewise
-        self._thread = threading.Thread(target=self._run, name="rollcast-log", daemon=True)
-        self._thread.start()
 
     @property
     def n_bytes(self) -> int:
@@ -149,38 +146,33 @@ class RolloutLog:
         Raises:
             NotReadyError: The disk is full, or has failed.
         """
-        began = time.monotonic()
         with self._changed:
+            began = time.monotonic()
             while self._is_full() and not self._closing:
-                self._note_wait(
-                    f"a checkpoint, so that the write-ahead log, at its limit, can go on: {self._use()}", began
-                )
+                self._full_since = min(self._full_since, began)
+                what = "a checkpoint, so that the write-ahead log can go on, which is at its limit"
+                self._note_wait(f"{what}: {self._use()}", self._full_since)
                 self._ask_if_crowded()
                 self._changed.wait(_LOOK_S)
                 if not is_active():
                     return False
+            self._full_since = math.inf
             if self._closing:
                 return False
             noted = entry(self._next_number)
             self._next_number += 1
             name = SliceName(noted.actor_id, noted.incarnation, noted.sequence, 0, noted.n_trajectories)
-            waiting = _Waiting(name, noted.number, noted.encode(), payload)
+            mine = _Waiting(noted.number, noted.encode(), payload)
             self.open.add(noted.number, name, noted.n_trajectories)
-            self._waiting.append(waiting)
-            self._changed.notify_all()
-        while not waiting.done.wait(_LOOK_S):
-            with self._changed:
-                self._note_wait(f"the write-ahead log's disk, {self._folder}", began)
-            if not self._thread.is_alive():
-                waiting.error = f"the thread that writes the log {self._folder} has ended; see the log; restart it"
-                break
-            if not is_active():
+            self._waiting.append(mine)
+            try:
+                is_there = self._commit_mine(mine, is_active)
+            except BaseException:
                 self.open.discard(name)
-                return False
-        if waiting.error:
-            self.open.discard(name)
-            raise NotReadyError(waiting.error)
-        return True
+                raise
+            if not is_there:
+                self.open.discard(name)
+            return is_there
 
     def covered(self, coverage: Coverage) -> None:
         """A checkpoint has been written: what it, and the one before it, have is removed.
@@ -190,8 +182,10 @@ class RolloutLog:
         """
         with self._changed:
             self._covered.append(coverage)
-            crowded = self._is_crowded()
-            keep = coverage if crowded else self._covered[0] if len(self._covered) == 2 else Coverage.nothing()
+            if self._is_crowded():
+                keep = coverage
+            else:
+                keep = self._covered[0] if len(self._covered) == 2 else Coverage.nothing()
             removed = [
                 segment
                 for segment in self._segments
@@ -199,9 +193,11 @@ class RolloutLog:
                 and (segment.last < segment.first or keep.has(segment.first, segment.last))
             ]
             self._segments = [segment for segment in self._segments if segment not in removed]
-            for segment in removed:
-                self._put_away(segment)
+            n_spare = max(0, self._max_bytes // 2 // self._segment_bytes - len(self._segments) - len(self._spares))
             self._changed.notify_all()
+        spares = self._put_away(removed, n_spare)
+        with self._changed:
+            self._spares += spares
 
     def problem(self) -> str:
         """What keeps the log from taking rollouts; empty: nothing does. Any thread may ask."""
@@ -226,50 +222,70 @@ class RolloutLog:
             }
 
     def close(self) -> None:
-        """Commits what has come, and takes no more; does nothing when closed already."""
+        """Takes no more, and waits for what is being written; does nothing when closed already."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        self._thread.join(_CLOSE_S)
-        if self._thread.is_alive():
-            logger.error(
-                "the write-ahead log's disk, %s, has not answered for %.0f s; expected it to take what was written; "
-                "what is not acknowledged comes again",
-                self._folder,
-                _CLOSE_S,
-            )
+            if not self._changed.wait_for(lambda: self._busy_since is None and not self._waiting, _CLOSE_S):
+                logger.error(
+                    "the write-ahead log's disk, %s, has not answered for %.0f s; expected it to take what was "
+                    "written; what is not acknowledged comes again",
+                    self._folder,
+                    _CLOSE_S,
+                )
+            elif self._writer is not None:
+                self._writer.close()
+                self._writer = None
 
-    def _run(self) -> None:
-        """Thread: writes and commits what has come, again and again."""
-        while True:
-            with self._changed:
-                while not self._waiting and not self._closing:
-                    self._changed.wait(_LOOK_S)
-                if not self._waiting:
-                    break
-                group = list(self._waiting)
-                self._waiting.clear()
-                self._busy_since = time.monotonic()
+    def _commit_mine(self, mine: _Waiting, is_active: Callable[[], bool]) -> bool:
+        """Returns True when a rollout is on the disk, whoever has written it. Called with the lock held."""
+        while not mine.is_done:
+            if self._busy_since is None:
+                self._write_all()
+                continue
+            busy_since = self._busy_since
+            self._changed.wait(_LOOK_S)
+            if self._busy_since == busy_since:
+                self._note_wait(f"the write-ahead log's disk, {self._folder}", busy_since)
+            if not mine.is_done and not is_active():
+                if mine in self._waiting:
+                    self._waiting.remove(mine)
+                return False
+        if mine.error:
+            raise NotReadyError(mine.error)
+        return True
+
+    def _write_all(self) -> None:
+        """Writes and commits what has come. Called with the lock held, by one of those that wait; lets go of it."""
+        group = list(self._waiting)
+        self._waiting.clear()
+        began = self._busy_since = time.monotonic()
+        self._changed.release()
+        error = f"the write-ahead log {self._folder} was interrupted; send the rollout again"
+        try:
+            self._write(group)
             error = ""
-            try:
-                self._write(group)
-            except OSError as failure:
-                error = self._give_up(failure, group)
-            except RollcastError as failure:
-                error = str(failure)
-            seconds = time.monotonic() - self._busy_since
-            with self._changed:
-                self._busy_since, self._problem = None, error
-                self._n_commits += 1
-                self._n_rollouts += len(group)
-                self._commit_s += seconds
-                self._ask_if_crowded()
+        except OSError as failure:
+            error = self._explain(failure, group)
+        finally:
+            if error and self._writer is not None:
+                self._writer.abandon()
+                self._writer = None
+            self._changed.acquire()
+            if error:
+                self._current = None
+            self._busy_since = None
             for waiting in group:
-                if error and not waiting.done.is_set():
-                    waiting.error = error
-                waiting.done.set()
-        if self._writer is not None:
-            self._writer.close()
+                if not waiting.is_done:
+                    waiting.is_done, waiting.error = True, error
+            self._changed.notify_all()
+        if self._problem and not error:
+            logger.info("the write-ahead log %s goes on", self._folder)
+        self._problem = error
+        self._n_commits += 1
+        self._n_rollouts += len(group)
+        self._commit_s += time.monotonic() - began
+        self._ask_if_crowded()
 
     def _write(self, group: Sequence[_Waiting]) -> None:
         """Writes rollouts, and returns when they are on the disk."""
@@ -291,7 +307,7 @@ class RolloutLog:
             return
         self._writer.commit()
         for waiting in written:
-            waiting.done.set()
+            waiting.is_done = True
         written.clear()
 
     def _rotate(self, n_bytes: int) -> None:
@@ -311,13 +327,8 @@ class RolloutLog:
             self._current = KnownSegment(name=name, n_bytes=self._writer.n_bytes)
             self._segments.append(self._current)
 
-    def _give_up(self, failure: OSError, group: Sequence[_Waiting]) -> str:
-        """Ends the segment that could not be written; says what is wrong."""
-        if self._writer is not None:
-            self._writer.abandon()
-            self._writer = None
-        with self._changed:
-            self._current = None
+    def _explain(self, failure: OSError, group: Sequence[_Waiting]) -> str:
+        """Says what is wrong, to the log once."""
         n_bytes = sum(waiting.payload.n_bytes for waiting in group)
         message = (
             f"the write-ahead log {self._folder} cannot take {n_bytes} bytes: {failure.strerror}; expected room and a "
@@ -327,19 +338,19 @@ class RolloutLog:
             logger.error("%s", message)
         return message
 
-    def _put_away(self, segment: KnownSegment) -> None:
-        """Removes a segment's file, or keeps it to be used again. Called with the lock held."""
-        path = segment.name.path(self._folder)
-        try:
-            if len(self._spares) < _MAX_SPARES and segment.n_bytes == self._segment_bytes == path.stat().st_size:
-                spare = segment.name.spare_path(self._folder)
-                path.rename(spare)
-                self._spares.append(spare)
-            else:
-                path.unlink()
-            sync_folder(self._folder)
-        except OSError as error:
-            logger.warning("a segment of the write-ahead log cannot be removed: %s: %s", path, error.strerror)
+    def _put_away(self, segments: Sequence[KnownSegment], n_spare: int) -> list[Path]:
+        """Removes segments' files, or keeps some to be used again; returns where those are."""
+        spares: list[Path] = []
+        for segment in segments:
+            path = segment.name.path(self._folder)
+            try:
+                if len(spares) < n_spare and segment.n_bytes == self._segment_bytes == path.stat().st_size:
+                    spares.append(path.rename(segment.name.spare_path(self._folder)))
+                else:
+                    path.unlink()
+            except OSError as error:
+                logger.warning("a segment of the write-ahead log cannot be removed: %s: %s", path, error.strerror)
+        return spares
 
     def _is_full(self) -> bool:
         return sum(segment.n_bytes for segment in self._segments) > self._max_bytes
@@ -370,5 +381,5 @@ class RolloutLog:
         finally:
             self._asking.clear()
 
-    def _note_wait(self, reason: str, began: float) -> None:
-        self._wait_log.note(reason, time.monotonic() - began)
+    def _note_wait(self, reason: str, since: float) -> None:
+        self._wait_log.note(reason, time.monotonic() - since)

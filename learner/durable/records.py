@@ -13,7 +13,7 @@ written.
 import json
 import struct
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Final, Self
 
 import numpy as np
@@ -62,7 +62,8 @@ class LogEntry:
 
     def encode(self) -> bytes:
         """As JSON."""
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
+        # not asdict, which copies: this is done for every rollout
+        return json.dumps({name: getattr(self, name) for name in self.__slots__}, separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, encoded: bytes) -> Self:

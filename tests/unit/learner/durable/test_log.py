@@ -107,19 +107,25 @@ def test_a_disk_that_hangs_is_told_and_a_stream_that_is_gone_gives_up(tmp_path: 
     disk = Disk()
     with opened(tmp_path, make_writer=disk.make_writer) as log:
         disk.may_sync.clear()
-        is_active = threading.Event()
-        is_active.set()
-        sending = threading.Thread(target=append, args=(log, make_rollout(), is_active.is_set))
-        sending.start()
-        assert disk.syncing.wait(DEADLINE_S)
-        assert f"the write-ahead log's disk, {tmp_path}, has not answered for 0 s" in log.problem()
-        is_active.clear()
-        sending.join(DEADLINE_S)
-        assert not sending.is_alive()
-        assert not log.open.coverage().open_runs, "it is not accepted: a checkpoint need not wait for it"
-        disk.may_sync.set()
+        with appending(log, make_rollout(actor_id="first")) as first:
+            assert disk.syncing.wait(DEADLINE_S)
+            assert f"the write-ahead log's disk, {tmp_path}, has not answered for 0 s" in log.problem()
+            assert not append(log, make_rollout(), lambda: False)
+            assert log.open.coverage().open_runs == ((0, 0),), "it is not accepted: a checkpoint need not have it"
+            disk.may_sync.set()
+        assert first == [True]
         assert append(log, make_rollout())
         assert not log.problem()
+    assert len(sequences(tmp_path)) == 2
+
+
+def test_an_error_that_nobody_thought_of_acknowledges_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with opened(tmp_path) as log:
+        with monkeypatch.context() as patch:
+            patch.setattr(SegmentWriter, "commit", lambda _: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                append(log, make_rollout())
+        assert not log.open.coverage().open_runs
 
 
 @pytest.mark.parametrize("fails_at_write", [True, False])

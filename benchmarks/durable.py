@@ -1,0 +1,175 @@
+"""What `--durable` costs: ingest with and without the write-ahead log, and what the disk can take at all.
+
+    python -m benchmarks.durable [--seconds 1.5] [--rounds 7] [--only "64 KiB"] [--folder FOLDER] [--rate 250]
+
+Two learners take turns, as in `benchmarks.ingest`, from the same two synthetic actors each; one of them has every
+rollout on the disk before it acknowledges it. In the same round a bare loop writes as many bytes as a rollout has and
+calls fdatasync, again and again, over blocks that are there: the ceiling of whoever waits for each rollout. The log is
+cut as by checkpoints that come whenever it is half full.
+
+With --rate, consumers take so many MB/s at most, as a trainer does: what is asked is whether the log keeps up, and what
+processor time it costs.
+"""
+
+import argparse
+import multiprocessing
+import os
+import statistics
+import tempfile
+import time
+from ctypes import c_bool
+from pathlib import Path
+from typing import Any
+
+from benchmarks.ingest import LOADS, N_ACTORS, Learner, Load, rollout_bytes, synthetic_actor, synthetic_rollout
+from benchmarks.table import print_table
+from learner.durable.rollouts import DurableRollouts
+
+_SETTLE_S = 0.3
+_MAX_LOG_BYTES = 2 << 30
+_DISK_BYTES = 256 << 20
+_DISK_S = 0.5
+
+
+class Disk:
+    """A file whose blocks are there, written from the front again and again.
+
+    Args:
+        folder: Where.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = os.open(folder / "bare", os.O_RDWR | os.O_CREAT)
+        for offset in range(0, _DISK_BYTES, 1 << 20):
+            os.pwrite(self._file, bytes(1 << 20), offset)
+        os.fsync(self._file)
+        self._offset = 0
+
+    def rate(self, n_bytes: int) -> float:
+        """Bytes a second of writes of so many bytes, each with its fdatasync."""
+        content, n_written = os.urandom(n_bytes), 0
+        started = time.perf_counter()
+        while (elapsed := time.perf_counter() - started) < _DISK_S:
+            if self._offset + n_bytes > _DISK_BYTES:
+                self._offset = 0
+            os.pwrite(self._file, content, self._offset)
+            os.fdatasync(self._file)
+            self._offset += n_bytes
+            n_written += n_bytes
+        return n_written / elapsed
+
+
+class Contender:
+    """A learner and its actors.
+
+    Args:
+        load: What is sent.
+        durable: The learner's log; None: it has none.
+        context: How processes are started.
+    """
+
+    def __init__(self, load: Load, durable: DurableRollouts | None, context: Any) -> None:
+        self._n_bytes = rollout_bytes(synthetic_rollout(load, "synthetic-0")) / load.n_envs
+        self._learner = Learner(load, durable=durable)
+        self._durable = durable
+        self._sending = context.Value(c_bool, False, lock=False)
+        self._processes = [
+            context.Process(target=synthetic_actor, args=(i, load, self._learner.address, self._sending), daemon=True)
+            for i in range(N_ACTORS)
+        ]
+        for process in self._processes:
+            process.start()
+        self._learner.wait_for_actors()
+
+    def rate(self, seconds: float, limit: float) -> tuple[float, float]:
+        """Bytes a second, and the processor time of the learner a byte; `limit` is what it takes at most."""
+        self._sending.value = True
+        self._consume(_SETTLE_S, limit)
+        started, cpu = time.perf_counter(), time.process_time()
+        n_bytes = self._consume(seconds, limit)
+        elapsed, cpu = time.perf_counter() - started, time.process_time() - cpu
+        self._sending.value = False
+        self._consume(_SETTLE_S, float("inf"))
+        return n_bytes / elapsed, cpu / max(n_bytes, 1)
+
+    def _consume(self, seconds: float, limit: float) -> float:
+        if limit == float("inf"):
+            return self._learner.consume(seconds) * self._n_bytes
+        started, n_bytes = time.perf_counter(), 0.0
+        while (elapsed := time.perf_counter() - started) < seconds:
+            if n_bytes > elapsed * limit:
+                time.sleep(n_bytes / limit - elapsed)
+            n_bytes += self._learner.consume(0.005) * self._n_bytes
+        return n_bytes
+
+    def close(self) -> None:
+        """Ends the actors, then the learner."""
+        for process in self._processes:
+            process.kill()
+            process.join()
+        self._learner.close()
+        if self._durable is not None:
+            self._durable.close()
+
+
+def measure(load: Load, rounds: int, seconds: float, limit: float, folder: Path) -> list[tuple[float, ...]]:
+    """Round by round: bytes a second without and with the log, processor time a byte likewise, and of the disk."""
+    context = multiprocessing.get_context("spawn")
+    n_bytes = rollout_bytes(synthetic_rollout(load, "synthetic-0"))
+    disk = Disk(folder)
+    durable = DurableRollouts(
+        folder / "log", max_bytes=_MAX_LOG_BYTES, ask_for_checkpoint=lambda: durable.saved(durable.state() or {})
+    )
+    contenders = []
+    try:
+        for log in (None, durable):
+            contenders.append(Contender(load, log, context))
+        measured = []
+        for _ in range(rounds + 1):
+            (plain, plain_cpu), (logged, logged_cpu) = (each.rate(seconds, limit) for each in contenders)
+            measured.append((plain, logged, plain_cpu, logged_cpu, disk.rate(n_bytes)))
+        return measured[1:]
+    finally:
+        for contender in contenders:
+            contender.close()
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=1.5, help="seconds a measurement")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds, of which medians are printed")
+    parser.add_argument("--only", help="measure only loads whose name contains this")
+    parser.add_argument("--folder", type=Path, help="where the log is; empty: where temporary files are")
+    parser.add_argument("--rate", type=float, default=float("inf"), help="what the learners take at most, in MB/s")
+    options = parser.parse_args()
+    rows = []
+    for load in LOADS:
+        if options.only and options.only not in load.name:
+            continue
+        with tempfile.TemporaryDirectory(prefix="rollcast-durable-", dir=options.folder) as folder:
+            measured = measure(load, options.rounds, options.seconds, options.rate * 1e6, Path(folder))
+        plain, logged, plain_cpu, logged_cpu, disk = map(statistics.median, zip(*measured, strict=True))
+        ratios = sorted(each[1] / each[0] for each in measured)
+        rows.append(
+            (
+                load.name,
+                f"{plain / 1e6:,.0f} MB/s",
+                f"{logged / 1e6:,.0f} MB/s",
+                f"{disk / 1e6:,.0f} MB/s",
+                f"{statistics.median(ratios):.0%}",
+                f"{ratios[0]:.0%} to {ratios[-1]:.0%}",
+                f"{plain_cpu * 1e9:.2f} s/GB",
+                f"{logged_cpu * 1e9:.2f} s/GB",
+            )
+        )
+    limit = f"; at most {options.rate:g} MB/s taken" if options.rate < float("inf") else ""
+    print(
+        f"\n{N_ACTORS} synthetic actors, {options.rounds} rounds of {options.seconds} s{limit}; medians of the rounds"
+    )
+    header = ("rollout", "plain", "--durable", "bare disk", "ratio", "rounds", "learner's CPU", "with the log")
+    print_table(header, rows)
+
+
+if __name__ == "__main__":
+    main()
