@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from learner.durable.coverage import Coverage, OpenRollouts
+from learner.durable.files import KnownSegment, SegmentFiles
 from learner.durable.records import LogEntry, Payload, encode_record, record_bytes
-from learner.durable.segments import SegmentName, SegmentWriter, encode_segment_head, spare_paths
+from learner.durable.segments import SegmentWriter, encode_segment_head
 from learner.rollout_queue import SliceName
 from learner.wait_log import WaitLog
 from services.errors import NotReadyError, RollcastError
@@ -28,28 +29,6 @@ _CROWDED_INTERVAL_S: Final = 1.0
 _CLOSE_S: Final = 10.0
 # A disk that takes longer is told of.
 _HANGS_S: Final = 1.0
-
-
-@dataclass(slots=True, kw_only=True)
-class KnownSegment:
-    """A segment that is there, and which rollouts it has.
-
-    Attributes:
-        name: Which.
-        n_bytes: How large the file is.
-        first: The lowest number of a rollout in it; above `last`: it has none.
-        last: The highest.
-    """
-
-    name: SegmentName
-    n_bytes: int
-    first: int = 1
-    last: int = 0
-
-    def add(self, number: int) -> None:
-        """It has this rollout, too."""
-        self.first = min(self.first, number) if self.first <= self.last else number
-        self.last = max(self.last, number)
 
 
 @dataclass(slots=True, eq=False)
@@ -94,17 +73,19 @@ class RolloutLog:
         segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
         self._folder = folder
-        self._head = encode_segment_head(header)
         self._max_bytes = max_bytes
-        self._segment_bytes = segment_bytes
+        self._files = SegmentFiles(
+            folder,
+            encode_segment_head(header),
+            segments,
+            segment_bytes=segment_bytes,
+            spare_bytes=max_bytes // 2,
+            make_writer=make_writer,
+        )
         self._ask_for_checkpoint = ask_for_checkpoint
-        self._make_writer = make_writer
         self.open = OpenRollouts(next_number)
-        self._changed = threading.Condition()  # guards all below but the two of whoever writes
+        self._changed = threading.Condition()  # guards all below but the last
         self._waiting: deque[_Waiting] = deque()
-        self._segments = list(segments)
-        self._spares = spare_paths(folder)
-        self._last_segment = max((segment.name.number for segment in segments), default=0)
         self._next_number = next_number
         self._closing = False
         self._busy_since: float | None = None
@@ -118,13 +99,6 @@ class RolloutLog:
         # The coverage of the last checkpoint and of the one before.
         self._covered: deque[Coverage] = deque(maxlen=2)
         self._writer: SegmentWriter | None = None  # of whoever writes
-        self._current: KnownSegment | None = None  # likewise
-
-    @property
-    def n_bytes(self) -> int:
-        """What the segments take on the disk, those that are spare not counted."""
-        with self._changed:
-            return sum(segment.n_bytes for segment in self._segments)
 
     def append(
         self,
@@ -186,18 +160,9 @@ class RolloutLog:
                 keep = coverage
             else:
                 keep = self._covered[0] if len(self._covered) == 2 else Coverage.nothing()
-            removed = [
-                segment
-                for segment in self._segments
-                if segment is not self._current
-                and (segment.last < segment.first or keep.has(segment.first, segment.last))
-            ]
-            self._segments = [segment for segment in self._segments if segment not in removed]
-            n_spare = max(0, self._max_bytes // 2 // self._segment_bytes - len(self._segments) - len(self._spares))
-            self._changed.notify_all()
-        spares = self._put_away(removed, n_spare)
+        self._files.remove(keep)
         with self._changed:
-            self._spares += spares
+            self._changed.notify_all()
 
     def problem(self) -> str:
         """What keeps the log from taking rollouts; empty: nothing does. Any thread may ask."""
@@ -215,8 +180,8 @@ class RolloutLog:
             n_commits, n_rollouts, commit_s = max(self._n_commits, 1), self._n_rollouts, self._commit_s
             self._n_commits, self._n_rollouts, self._commit_s = 0, 0, 0.0
             return {
-                "durable/bytes": sum(segment.n_bytes for segment in self._segments),
-                "durable/segments": len(self._segments),
+                "durable/bytes": self._files.n_bytes,
+                "durable/segments": len(self._files),
                 "durable/commit_ms": 1000 * commit_s / n_commits,
                 "durable/rollouts_per_commit": n_rollouts / n_commits,
             }
@@ -236,6 +201,7 @@ class RolloutLog:
             elif self._writer is not None:
                 self._writer.close()
                 self._writer = None
+                self._files.end()
 
     def _commit_mine(self, mine: _Waiting, is_active: Callable[[], bool]) -> bool:
         """Returns True when a rollout is on the disk, whoever has written it. Called with the lock held."""
@@ -271,9 +237,8 @@ class RolloutLog:
             if error and self._writer is not None:
                 self._writer.abandon()
                 self._writer = None
+                self._files.end()
             self._changed.acquire()
-            if error:
-                self._current = None
             self._busy_since = None
             for waiting in group:
                 if not waiting.is_done:
@@ -292,12 +257,13 @@ class RolloutLog:
         written: list[_Waiting] = []
         for waiting in group:
             n_bytes = record_bytes(waiting.entry, waiting.payload)
-            if self._writer is None or self._writer.n_written + n_bytes > self._writer.n_bytes:
+            if self._writer is not None and self._writer.n_written + n_bytes > self._writer.n_bytes:
                 self._commit(written)
-                self._rotate(n_bytes)
-            assert self._writer is not None, "it has just been made"
-            assert self._current is not None, "likewise"
-            self._current.add(waiting.number)
+                self._writer.close()
+                self._writer = None
+            if self._writer is None:
+                self._writer = self._files.begin(n_bytes)
+            self._files.note(waiting.number)
             self._writer.write(encode_record(self._writer.name.marker, waiting.entry, waiting.payload))
             written.append(waiting)
         self._commit(written)
@@ -310,23 +276,6 @@ class RolloutLog:
             waiting.is_done = True
         written.clear()
 
-    def _rotate(self, n_bytes: int) -> None:
-        """Begins a segment with room for a record of so many bytes."""
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.close()
-        n_bytes = max(self._segment_bytes, len(self._head) + n_bytes)
-        name = SegmentName.new(self._last_segment + 1)
-        with self._changed:
-            spare = next((path for path in self._spares if path.stat().st_size >= n_bytes), None)
-            if spare is not None:
-                self._spares.remove(spare)
-        self._writer = self._make_writer(self._folder, name, self._head, n_bytes, spare)
-        with self._changed:
-            self._last_segment = name.number
-            self._current = KnownSegment(name=name, n_bytes=self._writer.n_bytes)
-            self._segments.append(self._current)
-
     def _explain(self, failure: OSError, group: Sequence[_Waiting]) -> str:
         """Says what is wrong, to the log once."""
         n_bytes = sum(waiting.payload.n_bytes for waiting in group)
@@ -338,29 +287,14 @@ class RolloutLog:
             logger.error("%s", message)
         return message
 
-    def _put_away(self, segments: Sequence[KnownSegment], n_spare: int) -> list[Path]:
-        """Removes segments' files, or keeps some to be used again; returns where those are."""
-        spares: list[Path] = []
-        for segment in segments:
-            path = segment.name.path(self._folder)
-            try:
-                if len(spares) < n_spare and segment.n_bytes == self._segment_bytes == path.stat().st_size:
-                    spares.append(path.rename(segment.name.spare_path(self._folder)))
-                else:
-                    path.unlink()
-            except OSError as error:
-                logger.warning("a segment of the write-ahead log cannot be removed: %s: %s", path, error.strerror)
-        return spares
-
     def _is_full(self) -> bool:
-        return sum(segment.n_bytes for segment in self._segments) > self._max_bytes
+        return self._files.n_bytes > self._max_bytes
 
     def _is_crowded(self) -> bool:
-        return sum(segment.n_bytes for segment in self._segments) > self._max_bytes // 2
+        return self._files.n_bytes > self._max_bytes // 2
 
     def _use(self) -> str:
-        n_bytes = sum(segment.n_bytes for segment in self._segments)
-        return f"{n_bytes:,} bytes in {self._folder}, of --durable-max-bytes {self._max_bytes:,}"
+        return f"{self._files.n_bytes:,} bytes in {self._folder}, of --durable-max-bytes {self._max_bytes:,}"
 
     def _ask_if_crowded(self) -> None:
         """Has a checkpoint made. Called with the lock held."""

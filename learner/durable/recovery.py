@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from learner.durable.coverage import Coverage, OpenRollouts
-from learner.durable.log import KnownSegment
+from learner.durable.files import KnownSegment
 from learner.durable.reading import Flaw, SegmentReader
 from learner.durable.records import LogEntry, RecordHead
 from learner.durable.segments import SegmentName, segment_names

@@ -1,0 +1,134 @@
+"""Which segments a log has: begun, removed when a checkpoint has what is in them, and their files used again."""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from learner.durable.coverage import Coverage
+from learner.durable.segments import SegmentName, SegmentWriter, spare_paths
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class KnownSegment:
+    """A segment that is there, and which rollouts it has.
+
+    Attributes:
+        name: Which.
+        n_bytes: How large the file is.
+        first: The lowest number of a rollout in it; above `last`: it has none.
+        last: The highest.
+    """
+
+    name: SegmentName
+    n_bytes: int
+    first: int = 1
+    last: int = 0
+
+    def add(self, number: int) -> None:
+        """It has this rollout, too."""
+        self.first = min(self.first, number) if self.first <= self.last else number
+        self.last = max(self.last, number)
+
+    def is_in(self, coverage: Coverage) -> bool:
+        """Whether a checkpoint has all of it."""
+        return self.last < self.first or coverage.has(self.first, self.last)
+
+
+class SegmentFiles:
+    """Invariant: segments and spare files have `spare_bytes` together, or there are no spare ones.
+
+    One thread at a time begins, notes and ends; any may remove, and ask.
+
+    Args:
+        folder: Where they are.
+        head: What each begins with.
+        segments: Those that are there, oldest first.
+        segment_bytes: How large one is that has no larger rollout.
+        spare_bytes: What is kept to be used again, with the segments, at most.
+        make_writer: Makes a segment.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        head: bytes,
+        segments: Sequence[KnownSegment],
+        *,
+        segment_bytes: int,
+        spare_bytes: int,
+        make_writer: Callable[..., SegmentWriter],
+    ) -> None:
+        self._folder = folder
+        self._head = head
+        self._segment_bytes = segment_bytes
+        self._spare_bytes = spare_bytes
+        self._make_writer = make_writer
+        self._lock = threading.Lock()  # guards those below
+        self._segments = list(segments)
+        self._spares = spare_paths(folder)
+        self._last_number = max((segment.name.number for segment in segments), default=0)
+        self._current: KnownSegment | None = None
+
+    @property
+    def n_bytes(self) -> int:
+        """What the segments take on the disk, spare files not counted."""
+        with self._lock:
+            return sum(segment.n_bytes for segment in self._segments)
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def begin(self, n_bytes: int) -> SegmentWriter:
+        """Begins a segment with room for a record of so many bytes.
+
+        Raises:
+            OSError: There is no room for it.
+        """
+        n_bytes += len(self._head)
+        with self._lock:
+            spare = self._spares.pop() if self._spares and n_bytes <= self._segment_bytes else None
+            name = SegmentName.new(self._last_number + 1)
+        writer = self._make_writer(self._folder, name, self._head, max(self._segment_bytes, n_bytes), spare)
+        with self._lock:
+            self._last_number = name.number
+            self._current = KnownSegment(name=name, n_bytes=writer.n_bytes)
+            self._segments.append(self._current)
+        return writer
+
+    def note(self, number: int) -> None:
+        """The segment that was begun last gets this rollout."""
+        with self._lock:
+            assert self._current is not None, "begin() comes first"
+            self._current.add(number)
+
+    def end(self) -> None:
+        """The segment that was begun last is written to no more."""
+        with self._lock:
+            self._current = None
+
+    def remove(self, coverage: Coverage) -> None:
+        """Removes the segments of which a checkpoint has all, but for the one that is written to."""
+        with self._lock:
+            removed = [
+                segment for segment in self._segments if segment is not self._current and segment.is_in(coverage)
+            ]
+            self._segments = [segment for segment in self._segments if segment not in removed]
+            n_bytes = sum(segment.n_bytes for segment in self._segments) + len(self._spares) * self._segment_bytes
+        spares: list[Path] = []
+        for segment in removed:
+            path = segment.name.path(self._folder)
+            keeps = n_bytes + segment.n_bytes <= self._spare_bytes
+            try:
+                if keeps and segment.n_bytes == self._segment_bytes == path.stat().st_size:
+                    spares.append(path.rename(segment.name.spare_path(self._folder)))
+                    n_bytes += segment.n_bytes
+                else:
+                    path.unlink()
+            except OSError as error:
+                logger.warning("a segment of the write-ahead log cannot be removed: %s: %s", path, error.strerror)
+        with self._lock:
+            self._spares += spares
