@@ -4,7 +4,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from services.errors import NotReadyError
@@ -36,9 +37,10 @@ class BytesInFlight:
     def __init__(self, limits: Limits = DEFAULT_LIMITS, refusals: Refusals | None = None) -> None:
         self._limits = limits
         self._refusals = refusals or Refusals()
-        self._changed = threading.Condition()  # guards everything below, and `n_bytes` and `idle_since` of streams
+        self._lock = threading.Lock()  # guards everything below, and `n_bytes` of streams
+        self._changed = threading.Condition(self._lock)
         self._n_bytes = 0
-        self._holding: set[StreamBytes] = set()
+        self._streams: set[StreamBytes] = set()
         self._waiting: deque[StreamBytes] = deque()
 
     @property
@@ -46,46 +48,60 @@ class BytesInFlight:
         """What is held just now."""
         return self._n_bytes
 
-    def stream(self, who: str, *, cancel: Callable[[], None], is_active: Callable[[], bool]) -> "StreamBytes":
+    @contextmanager
+    def stream(self, who: str, *, cancel: Callable[[], None], is_active: Callable[[], bool]) -> Iterator["StreamBytes"]:
         """The room of one stream, which has one rollout under way at a time.
 
         Args:
             who: Whose stream, for messages.
             cancel: Ends the stream from any thread.
             is_active: Whether the caller is still there.
+
+        Yields:
+            The room; what is held is given back at the end.
         """
-        return StreamBytes(self, who, cancel, is_active)
+        stream = StreamBytes(self, who, cancel, is_active)
+        with self._lock:
+            self._streams.add(stream)
+        try:
+            yield stream
+        finally:
+            self._give_back(stream)
+            with self._lock:
+                self._streams.remove(stream)
 
     def _hold(self, stream: "StreamBytes", n_bytes: int) -> None:
-        limit = self._limits.max_bytes_in_flight
-        with self._changed:
-            self._waiting.append(stream)
-            started, noted = time.monotonic(), False
-            try:
-                while self._waiting[0] is not stream or self._n_bytes + n_bytes > limit:
-                    self._changed.wait(_LOOK_S)
-                    if not stream.is_active():
-                        raise NotReadyError(
-                            f"{stream.who} was held back, since rollouts of {self._n_bytes} bytes are under way "
-                            "already, and its stream ended meanwhile; join again with backoff and send it again"
-                        )
-                    self._end_stalled()
-                    if not noted and time.monotonic() - started >= _NOTED_S:
-                        noted = True
-                        self._refusals.note(stream.who, "max_bytes_in_flight")
-                self._n_bytes += n_bytes
-                stream.n_bytes, stream.idle_since = n_bytes, time.monotonic()
-                self._holding.add(stream)
-            finally:
-                self._waiting.remove(stream)
-                if self._waiting:
-                    self._changed.notify_all()
+        with self._lock:
+            if self._waiting or self._n_bytes + n_bytes > self._limits.max_bytes_in_flight:
+                self._wait_for_room(stream, n_bytes)
+            self._n_bytes += n_bytes
+            stream.n_bytes = n_bytes
+
+    def _wait_for_room(self, stream: "StreamBytes", n_bytes: int) -> None:
+        """Waits in the order of asking. Called with the lock held."""
+        self._waiting.append(stream)
+        started, noted = time.monotonic(), False
+        try:
+            while self._waiting[0] is not stream or self._n_bytes + n_bytes > self._limits.max_bytes_in_flight:
+                self._changed.wait(_LOOK_S)
+                if not stream.is_active():
+                    raise NotReadyError(
+                        f"{stream.who} was held back, since rollouts of {self._n_bytes} bytes are under way already, "
+                        "and its stream ended meanwhile; join again with backoff and send it again"
+                    )
+                self._end_stalled()
+                if not noted and time.monotonic() - started >= _NOTED_S:
+                    noted = True
+                    self._refusals.note(stream.who, "max_bytes_in_flight")
+        finally:
+            self._waiting.remove(stream)
+            self._changed.notify_all()
 
     def _end_stalled(self) -> None:
         """Ends the streams that hold room and do not go on. Called with the lock held."""
         before = time.monotonic() - self._limits.stalled_stream_s
-        for stream in self._holding:
-            if stream.idle_since is not None and stream.idle_since < before:
+        for stream in self._streams:
+            if stream.n_bytes and stream.idle_since is not None and stream.idle_since < before:
                 stream.idle_since = None
                 _log.warning(
                     "ended the stream of %s: it did not go on with a rollout of %d bytes for %g s, while others wait "
@@ -98,16 +114,17 @@ class BytesInFlight:
                 stream.cancel()
 
     def _give_back(self, stream: "StreamBytes") -> None:
-        with self._changed:
+        with self._lock:
             self._n_bytes -= stream.n_bytes
-            stream.n_bytes, stream.idle_since = 0, None
-            self._holding.discard(stream)
+            stream.n_bytes = 0
             if self._waiting:
                 self._changed.notify_all()
 
 
 class StreamBytes:
     """The room of one stream; used by the stream's own thread only. Made by `BytesInFlight.stream`."""
+
+    __slots__ = ("_room", "cancel", "idle_since", "is_active", "n_bytes", "who")
 
     def __init__(
         self, room: BytesInFlight, who: str, cancel: Callable[[], None], is_active: Callable[[], bool]
@@ -141,5 +158,4 @@ class StreamBytes:
 
     def give_back(self) -> None:
         """Gives the room back, if any is held."""
-        if self.n_bytes:
-            self._room._give_back(self)
+        self._room._give_back(self)

@@ -34,7 +34,7 @@ MAX_ACTOR_ID_LENGTH: Final = 128
 MAX_NETWORK_LENGTH: Final = 512
 
 # Names of actors that a learner remembers; beyond that, the one that has been gone for longest is forgotten.
-MAX_REMEMBERED_ACTORS: Final = 65536
+MAX_REMEMBERED_ACTORS: Final = 16384
 
 # What a rollout may hold of statistics.
 MAX_EVENT_STATISTICS: Final = 256

@@ -19,6 +19,7 @@ _BODY_NUMBER: Final = 15
 _DIGEST_NUMBER: Final = 14
 # Below field 16 a tag is one byte.
 _DIGEST_TAG: Final = _DIGEST_NUMBER << 3 | _FIXED64
+_DIGEST_TAG_BYTES: Final = bytes((_DIGEST_TAG,))
 _N_DIGEST_BYTES: Final = 9
 _BODY_TAG: Final = _BODY_NUMBER << 3 | _LENGTH_DELIMITED
 # Messages of ours have fewer; somebody else's with more are parsed whole.
@@ -89,7 +90,7 @@ def seal(head: bytes, pieces: Iterable[memoryview | NDArray[Any]] = ()) -> bytes
     digest = xxhash.xxh3_64(head)
     for piece in pieces:
         digest.update(piece)  # type: ignore[arg-type]  # arrays are buffers
-    return b"".join((head, bytes((_DIGEST_TAG,)), digest.intdigest().to_bytes(8, "little")))
+    return b"".join((head, _DIGEST_TAG_BYTES, digest.intdigest().to_bytes(8, "little")))
 
 
 def find_seal(head: bytes) -> int | None:
@@ -142,11 +143,12 @@ def parse_sealed(message_class: type[_Message], serialized: bytes) -> _Message:
         google.protobuf.message.DecodeError: The bytes are no such message.
         NotReadyError: They are not those that their writer sealed.
     """
-    n_sealed = find_seal(serialized)
-    if n_sealed is not None and not matches_seal(serialized, _NO_BODY, n_sealed):
+    # nearly always it does, and no field need be looked at
+    is_sealed = matches_seal(serialized, _NO_BODY, max(len(serialized) - _N_DIGEST_BYTES, 0))
+    if not is_sealed and find_seal(serialized) is not None:
         raise damaged(f"the digest of its {len(serialized)} bytes is another's")
     message = message_class.FromString(serialized)
-    if n_sealed is None and message.digest:
+    if not is_sealed and message.digest:
         raise damaged(f"the digest of its {len(serialized)} bytes is not where it was put, at the end")
     return message
 

@@ -195,15 +195,14 @@ class RolloutServicer:
         stream = self._sink.open_stream(
             first.open.actor_id, first.open.incarnation, peer=context.peer(), cancel=context.cancel
         )
-        in_flight = self._bytes_in_flight.stream(
-            f"actor {stream.actor_id!r} at {context.peer()}", cancel=context.cancel, is_active=context.is_active
-        )
         clean = False
         try:
             yield _response(stream.progress())
-            clean = yield from self._serve(stream, requests, context, in_flight, sealed=bool(first.digest))
+            with self._bytes_in_flight.stream(
+                f"actor {stream.actor_id!r} at {context.peer()}", cancel=context.cancel, is_active=context.is_active
+            ) as in_flight:
+                clean = yield from self._serve(stream, requests, context, in_flight, sealed=bool(first.digest))
         finally:
-            in_flight.give_back()
             stream.close(clean=clean)
 
     def _serve(

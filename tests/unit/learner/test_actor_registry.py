@@ -75,6 +75,44 @@ def test_too_many_actors_are_refused_until_one_has_gone():
     assert registry.join(offer("b", 2)).slot == 1
 
 
+def test_who_opens_no_stream_loses_its_slot_to_whoever_comes_next():
+    registry = make_registry(max_actors=2, join_lease_s=-1.0)
+    registry.join(offer("stays", 1))
+    registry.open_stream("stays", 1, lambda: None)
+    for nonce in range(5):
+        assert registry.join(offer(f"stranger-{nonce}", nonce)).slot == 1
+    assert [info.actor_id for info in registry.infos()] == ["stays", "stranger-4"]
+    with pytest.raises(UnknownActorError, match="has not joined"):
+        registry.open_stream("stranger-0", 1, lambda: None)
+    assert registry.open_stream("stranger-4", 1, lambda: None).slot == 1
+    with pytest.raises(LimitExceededError, match="max_actors is 2"):
+        registry.join(offer("late", 9))
+
+
+def test_who_has_played_keeps_its_slot_whatever_becomes_of_its_next_process():
+    registry = make_registry(max_actors=1, join_lease_s=-1.0)
+    cancel = lambda: None  # noqa: E731 - identity matters
+    registry.join(offer("a", 1))
+    registry.close_stream(registry.open_stream("a", 1, cancel), cancel, clean=True)
+    registry.join(offer("a", 2))
+    assert registry.join(offer("b", 3)).slot == 1
+    lost, _ = registry.infos()
+    assert (lost.state, lost.last_error) == (ActorState.LOST, "joined and opened no stream within -1 s")
+    assert registry.open_stream("a", 2, cancel).slot == 0, "it was only slow"
+
+
+def test_of_too_many_names_the_one_gone_for_longest_is_forgotten(monkeypatch):
+    monkeypatch.setattr("learner.actor_registry.MAX_REMEMBERED_ACTORS", 3)
+    registry = make_registry()
+    cancel = lambda: None  # noqa: E731 - identity matters
+    registry.join(offer("stays", 0))
+    registry.open_stream("stays", 1, cancel)
+    for nonce in range(1, 6):
+        registry.join(offer(f"guest-{nonce}", nonce))
+        registry.close_stream(registry.open_stream(f"guest-{nonce}", 1, cancel), cancel, clean=True)
+    assert {info.actor_id for info in registry.infos()} == {"stays", "guest-4", "guest-5"}
+
+
 def test_streams_need_a_join_and_the_newest_incarnation():
     registry = make_registry()
     with pytest.raises(UnknownActorError, match="has not joined"):

@@ -1,3 +1,4 @@
+import contextlib
 import threading
 
 import pytest
@@ -14,8 +15,18 @@ def limits(**changes):
     return Limits(**{"max_rollout_bytes": 10, "max_bytes_in_flight": 10, **changes})
 
 
-def stream(room, who="a", *, cancel=lambda: None, is_active=lambda: True):
-    return room.stream(who, cancel=cancel, is_active=is_active)
+@pytest.fixture
+def stack():
+    with contextlib.ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def stream(stack):
+    def open_stream(room, who="a", *, cancel=lambda: None, is_active=lambda: True):
+        return stack.enter_context(room.stream(who, cancel=cancel, is_active=is_active))
+
+    return open_stream
 
 
 class Holder:
@@ -44,7 +55,7 @@ def wait_until(condition):
     pytest.fail("it did not happen")
 
 
-def test_room_is_counted_and_given_back():
+def test_room_is_counted_and_given_back_at_the_end(stream, stack):
     room = BytesInFlight(limits())
     first, second = stream(room), stream(room)
     first.hold(4)
@@ -53,11 +64,11 @@ def test_room_is_counted_and_given_back():
     first.give_back()
     first.give_back()
     assert room.n_bytes == 6
-    second.give_back()
+    stack.close()
     assert room.n_bytes == 0
 
 
-def test_who_finds_no_room_is_held_back_in_order():
+def test_who_finds_no_room_is_held_back_in_order(stream):
     room = BytesInFlight(limits())
     streams = [stream(room, who) for who in "abc"]
     streams[0].hold(6)
@@ -74,7 +85,7 @@ def test_who_finds_no_room_is_held_back_in_order():
     streams[2].give_back()
 
 
-def test_a_half_rollout_that_does_not_go_on_makes_room_for_others(caplog):
+def test_a_half_rollout_that_does_not_go_on_makes_room_for_others(stream, caplog):
     refusals = Refusals()
     room = BytesInFlight(limits(stalled_stream_s=0.01), refusals)
     held = {}
@@ -88,7 +99,7 @@ def test_a_half_rollout_that_does_not_go_on_makes_room_for_others(caplog):
     waiting.give_back()
 
 
-def test_a_whole_rollout_that_waits_for_the_learner_is_left_alone():
+def test_a_whole_rollout_that_waits_for_the_learner_is_left_alone(stream):
     refusals, cancelled = Refusals(), threading.Event()
     room = BytesInFlight(limits(stalled_stream_s=0.01), refusals)
     first = stream(room, "a", cancel=cancelled.set)
@@ -101,7 +112,7 @@ def test_a_whole_rollout_that_waits_for_the_learner_is_left_alone():
     holder.join()
 
 
-def test_who_goes_away_while_waiting_is_let_go():
+def test_who_goes_away_while_waiting_is_let_go(stream):
     room = BytesInFlight(limits())
     first = stream(room)
     first.hold(10)
