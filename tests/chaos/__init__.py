@@ -1,4 +1,4 @@
-"""Faults on purpose, upon actors, learners, files, disks, clocks, networks and containers; and the books kept meanwhile.
+"""Faults on purpose, upon actors, learners, files, disks, clocks, networks and containers; and the books kept.
 
 `make chaos` runs it; docs/chaos.md says how to read the report. What there is, by room:
 

@@ -22,7 +22,7 @@ _CODE: Final = "/opt/chaos"
 BOOKS: Final = Path("/books")
 _LASTING_S: Final = (0.5, 2.0, 6.0, 15.0)
 _SHORT_S: Final = 3.0
-_STOP_TIMEOUT_S: Final = 30
+_STOP_TIMEOUT_S: Final = 60
 _TAIL_LINES: Final = 20
 
 

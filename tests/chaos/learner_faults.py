@@ -58,7 +58,7 @@ _CLOCK_S: Final = 12 * 3600
 _AFTER_CLOCK_S: Final = 2.0
 # How often actors may join in that time, each: a storm is more.
 _MAX_JOINS: Final = 10
-_SAY_TIMEOUT_S: Final = 60.0
+_SAY_TIMEOUT_S: Final = 180.0
 _LOOK_S: Final = 0.05
 
 
@@ -75,7 +75,7 @@ class Scene:
     failures: list[str] = field(default_factory=list)
 
     def await_that(self, condition: Callable[[], bool], what: str, stop: threading.Event) -> None:
-        """Waits until it is so; notes a failure if it is not in a minute."""
+        """Waits until it is so; notes a failure if it is not by a deadline."""
         deadline = time.monotonic() + _SAY_TIMEOUT_S
         while not condition() and not stop.wait(_LOOK_S):
             if time.monotonic() > deadline:

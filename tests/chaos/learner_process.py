@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.processes import ROOT, environment, free_port
 
-_END_TIMEOUT_S = 30.0
+_END_TIMEOUT_S = 60.0
 _LOOK_S = 0.1
 _TAIL_CHARACTERS = 1500
 
