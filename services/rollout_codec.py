@@ -18,6 +18,10 @@ __all__ = ["RolloutAssembler", "RolloutEncoder", "rollout_to_proto"]
 
 # What tells apart headers that differ in more than their numbers.
 _Form = tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]
+# A message gives nothing back before it is gone: neither what was in a field that is set anew, nor what Clear() clears.
+# Measured: a stream's message that was kept for all of its rollouts grew by 105 bytes with each of them.
+_USES_OF_A_MESSAGE: Final = 256
+
 _ARRAY_NAMES: Final = ("reward", "terminated", "truncated", "valid", "final_index")
 
 
@@ -45,6 +49,7 @@ class RolloutEncoder:
     def __init__(self) -> None:
         self._form: _Form = ()
         self._request = rollout_pb2.StreamRolloutsRequest()
+        self._n_more_uses = 0
 
     def encode(self, rollout: Rollout) -> Iterator[bytes]:
         """Cuts a rollout into messages.
@@ -86,11 +91,12 @@ class RolloutEncoder:
         """Fills the header in; returns what it defers."""
         columns = list(_columns(rollout))
         form = tuple((name, array.shape, array.dtype) for name, array in columns)
+        if form != self._form or not self._n_more_uses:
+            self._request = rollout_pb2.StreamRolloutsRequest()
+            _fill_tensors(self._request.rollout, rollout, deferred=True)
+            self._form, self._n_more_uses = form, _USES_OF_A_MESSAGE
+        self._n_more_uses -= 1
         header = self._request.rollout
-        if form != self._form:
-            header.Clear()
-            _fill_tensors(header, rollout, deferred=True)
-            self._form = form
         _fill_numbers(header, rollout)
         what = _describe(rollout)
         return [wire_array(array, what=what + name) for name, array in columns]
