@@ -134,6 +134,10 @@ e2e: env ## real containers; skipped in one line where no Docker engine answers,
 chaos: env ## 1,000 faults upon actors, learners, files, disks, clocks and networks, and the books kept; ARGS="--seed 3"
 	$(BIN)/python -m tests.chaos $(ARGS)
 
+.PHONY: soak
+soak: env ## half an hour of learners and actors: memory, threads, descriptors flat? ARGS="--minutes 5 --plot soak.svg"
+	$(BIN)/python -m tests.soak $(ARGS)
+
 .PHONY: images
 images: ## build rollcast-actor and rollcast-learner
 	docker build --network=host -f actor/Dockerfile -t rollcast-actor .

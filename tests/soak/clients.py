@@ -1,0 +1,61 @@
+"""Who looks on: `python -m tests.soak.clients viewer ADDRESS` and `subscriber`; SIGTERM ends them."""
+
+import argparse
+from pathlib import Path
+
+from services.client import LearnerClient
+from services.security import PLAIN_CLIENT, ClientSecurity
+
+# How often they come with a new connection, as somebody at a terminal does.
+_STATUSES_A_CONNECTION = 5
+_POLICIES_A_CONNECTION = 200
+
+
+def security_of(certs: Path | None, role: str) -> ClientSecurity:
+    """That of a role, from a folder of `rollcast certs`; none without one."""
+    if certs is None:
+        return PLAIN_CLIENT
+    return ClientSecurity(
+        tls_ca=certs / "ca.pem",
+        tls_cert=certs / f"{role}.pem",
+        tls_key=certs / f"{role}.key",
+        token_file=certs / f"{role}.token",
+    )
+
+
+def view(address: str, security: ClientSecurity) -> None:
+    """Watches the status, and asks anew with a connection of its own now and then."""
+    with LearnerClient(address, security=security) as watching:
+        for i, _ in enumerate(watching.watch_status(1.0)):
+            if i % _STATUSES_A_CONNECTION == 0:
+                with LearnerClient(address, security=security) as asking:
+                    asking.status()
+                    asking.actors()
+
+
+def subscribe(address: str, security: ClientSecurity) -> None:
+    """Takes policies, and subscribes anew now and then."""
+    while True:
+        with LearnerClient(address, security=security) as client:
+            subscription = client.subscribe_policy()
+            for i, _ in enumerate(subscription):
+                if i == _POLICIES_A_CONNECTION:
+                    subscription.cancel()
+
+
+def main() -> None:
+    """Looks on until it is ended."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak.clients", description=__doc__)
+    parser.add_argument("kind", choices=("viewer", "subscriber"))
+    parser.add_argument("address")
+    parser.add_argument("--certs", type=Path)
+    options = parser.parse_args()
+    if options.kind == "viewer":
+        view(options.address, security_of(options.certs, "viewer"))
+    else:
+        # policies are for actors
+        subscribe(options.address, security_of(options.certs, "actor"))
+
+
+if __name__ == "__main__":
+    main()
