@@ -9,13 +9,14 @@ from services.call_rate import CallRate
 from services.errors import InvalidInputError
 from services.stream_gate import CallPlace, StreamGate
 
-_HEALTH: Final = "/grpc.health.v1.Health/"
+# What watches over a learner is not put off, and costs nothing.
+_EXEMPT: Final = frozenset({"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/List"})
 # Whose reader may take its time, since that is how it prefetches: it costs one batch, however long it takes.
 _UNHURRIED: Final = frozenset({"/rollcast.v1.ReplayService/Sample"})
 
 
 class AdmissionInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
-    """Goes inside `ErrorInterceptor`, so that a refusal is a rich status. Health checks pass by.
+    """Goes inside `ErrorInterceptor`, so that a refusal is a rich status. Checks of health pass by.
 
     Every method becomes one of a stream of requests: gRPC would wait for the only request of a unary one in a thread of
     the pool, without a deadline, before anybody is asked.
@@ -45,7 +46,7 @@ class AdmissionInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  #
         """
         handler: Any = continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None or method.startswith(_HEALTH):
+        if handler is None or method in _EXEMPT:
             return handler  # type: ignore[no-any-return]  # gRPC's handlers are untyped named tuples
         if handler.response_streaming:
             make: Any = grpc.stream_stream_rpc_method_handler

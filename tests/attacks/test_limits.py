@@ -35,6 +35,7 @@ INVALID, EXHAUSTED = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_
 JOIN, STREAM = "/rollcast.v1.RolloutService/Join", "/rollcast.v1.RolloutService/StreamRollouts"
 WATCH, STATUS = "/rollcast.v1.LearnerService/WatchStatus", "/rollcast.v1.LearnerService/GetStatus"
 ACT, SAMPLE = "/rollcast.v1.PolicyService/Act", "/rollcast.v1.ReplayService/Sample"
+REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 OPENING = rollout_pb2.StreamRolloutsRequest(open=rollout_pb2.OpenStream(actor_id="a", incarnation=1))
 
 
@@ -282,6 +283,38 @@ def test_max_streams():
         wait_until(lambda: streams_again(client))
         for watch in watches:
             watch.close()
+
+
+def test_streams_of_health_and_reflection_count_too():
+    """gRPC's own health service would take any number of watchers, without a thread."""
+    with serve(limits=Limits(max_actors=1)) as learner, LearnerClient(learner.address) as client:
+        with contextlib.ExitStack() as stack:
+            calls = []
+            for method in ("/grpc.health.v1.Health/Watch", REFLECTION):
+                for _ in range(6):
+                    channel = stack.enter_context(make_channel(learner.address))
+                    calls.append(channel.stream_stream(method)(endless(b"")))
+            codes = [refusal_of(call) for call in calls]
+            assert codes.count(None) == 10
+            assert codes.count(EXHAUSTED) == 2
+            assert client.status().env_steps == 12
+            assert client.is_serving()
+
+
+def endless(request):
+    """One request, and then nothing until the call is over."""
+    over = threading.Event()
+    yield request
+    over.wait(DEADLINE_S)
+
+
+def refusal_of(call):
+    """The status code of a stream that was refused; None: it has answered."""
+    try:
+        next(call)
+    except grpc.RpcError as error:
+        return error.code()
+    return None
 
 
 def streams_again(client):
