@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 SEGMENT_BYTES: Final = 64 << 20
 # How often those that wait look whether they are still wanted.
 _LOOK_S: Final = 0.5
-# From one attempt at an early checkpoint to the next.
+# From an early checkpoint that did not help to the next.
 _CROWDED_INTERVAL_S: Final = 1.0
 _CLOSE_S: Final = 10.0
 # A disk that takes longer is told of.
@@ -162,6 +162,8 @@ class RolloutLog:
                 keep = self._covered[0] if len(self._covered) == 2 else Coverage.nothing()
         self._files.remove(keep)
         with self._changed:
+            if not self._is_crowded():
+                self._asked_at = -math.inf
             self._changed.notify_all()
 
     def problem(self) -> str:
