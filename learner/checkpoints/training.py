@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 _STATE_FILE: Final = "training.json"
 _THREAD: Final = "rollcast-checkpoint"
 # Of the time in which one is being written, unless somebody waits for it: what the trainer loses is a part of that.
-SHARE: Final = 0.1
+SHARE: Final = 0.05
 # How often whoever waits says so.
 _LOOK_S: Final = 1.0
 

@@ -1,7 +1,7 @@
 """Files of named arrays, appended piece by piece; their digest is computed on the way.
 
 A piece is the length of its header (uint32, little-endian), the header (JSON: name to dtype and shape), and the bytes
-of the arrays in the header's order, little-endian and C-contiguous. The bytes go from the arrays' memory to the
+of the arrays in the header's order, little-endian and C-contiguous. Large arrays' bytes go from their memory to the
 system, and from there into new arrays, without a copy between; neither a write nor a digest holds the interpreter.
 """
 
@@ -26,6 +26,9 @@ _LENGTH: Final = struct.Struct("<I")
 _KINDS: Final = "biuf"
 _MAX_HEADER_BYTES: Final = 1 << 20
 _MAX_DIMENSIONS: Final = 32
+# Up to here a piece is written at once: letting go of the interpreter for each of its arrays would cost other threads
+# more than a copy does.
+_JOINED_BYTES: Final = 2 << 20
 
 
 class ArrayFileWriter:
@@ -61,10 +64,12 @@ class ArrayFileWriter:
         contiguous = {name: np.asarray(array, array.dtype.newbyteorder("<"), "C") for name, array in arrays.items()}
         header = {name: [array.dtype.str, array.shape] for name, array in contiguous.items()}
         encoded = json.dumps(header).encode()
-        self._write(memoryview(_LENGTH.pack(len(encoded)) + encoded))
-        for array in contiguous.values():
-            if array.size:
-                self._write(array.reshape(-1).view(np.uint8).data)
+        content = [memoryview(_LENGTH.pack(len(encoded)) + encoded)]
+        content += [array.reshape(-1).view(np.uint8).data for array in contiguous.values() if array.size]
+        if sum(map(len, content)) <= _JOINED_BYTES:
+            content = [memoryview(b"".join(content))]
+        for part in content:
+            self._write(part)
 
     def _write(self, content: memoryview) -> None:
         self._digest.update(content)

@@ -41,7 +41,7 @@ class LastingRows(Protocol):
             state: As it was, perhaps by now no longer. Any thread may ask.
 
         Returns:
-            int64 `[n]`, ascending.
+            int64 `[n_slots]`, by slot; -1 where there is none.
         """
 
     def read_rows(self, slots: Slots) -> Mapping[str, NDArray[Any]]:
@@ -55,6 +55,11 @@ class LastingRows(Protocol):
             arrays: The copies.
             wanted: Bool `[N]`, which of them.
         """
+
+
+def select(arrays: Mapping[str, NDArray[Any]], wanted: NDArray[np.bool_]) -> Mapping[str, NDArray[Any]]:
+    """What is wanted of arrays `[N, ...]`, bool `[N]`; mostly all of it, and then no copies."""
+    return arrays if wanted.all() else {name: array[wanted] for name, array in arrays.items()}
 
 
 class RowGuard:
@@ -77,6 +82,13 @@ class RowGuard:
     def is_active(self) -> bool:
         """Whether a snapshot is being read; else there is nothing to be told."""
         return self._pending is not None
+
+    def is_pending(self, first: int, n: int) -> bool:
+        """Whether any of n slots from one on, and on from 0 after the last, would have to be copied."""
+        pending = self._pending
+        if pending is None:
+            return False
+        return bool(pending[first : first + n].any() or pending[: max(first + n - len(pending), 0)].any())
 
     def before_overwriting(self, slots: Slots, rows: LastingRows) -> None:
         """To be called by a store before it writes into slots, int64 `[N]`."""

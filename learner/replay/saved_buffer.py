@@ -65,12 +65,12 @@ class SavedBuffer:
         Raises:
             ConfigurationError: If rows are missing, or a file is none.
         """
-        (arrays,) = read_pieces(directory / _STATE)
+        arrays = {name: array for piece in read_pieces(directory / _STATE) for name, array in piece.items()}
         state = PartState(arrays, json.loads((directory / _VALUES).read_text(encoding="utf-8")))
         with self._lock:
             for name, part in self._parts.items():
                 part.load_state(state.part(name))
-            key_of = _key_of_slot(self._store, state)
+            key_of = self._store.row_keys(state.part("store"))
             for path in sorted(directory.glob(_ROWS)):
                 for piece in read_pieces(path):
                     slots = piece[_KEYS] % len(key_of)
@@ -118,9 +118,10 @@ class BufferSnapshot:
         directory.mkdir(parents=True)
         try:
             files = sorted(previous.glob(_ROWS)) if previous is not None else []
-            key_of = _key_of_slot(self._store, self._state)
+            key_of = self._store.row_keys(self._state.part("store"))
             to_write = key_of >= 0
-            for path, slots in _files_to_link(files, key_of, self._store.row_bytes):
+            rest()
+            for path, slots in _files_to_link(files, key_of, self._store.row_bytes, rest):
                 os.link(path, directory / path.name)
                 to_write[slots] = False
                 with self._lock:
@@ -131,16 +132,19 @@ class BufferSnapshot:
             with self._lock:
                 self._store.guard.end()
         with ArrayFileWriter(directory / _STATE) as writer:
-            writer.append(self._state.arrays)
+            for name, array in self._state.arrays.items():
+                writer.append({name: array})
+                rest()
         (directory / _VALUES).write_text(json.dumps(dict(self._state.values), indent=1) + "\n", encoding="utf-8")
         return {**digests, writer.path: writer.digest}
 
     def _write_rows(
         self, directory: Path, key_of: NDArray[np.int64], slots: Slots, first_number: int, rest: Callable[[], None]
     ) -> dict[Path, str]:
-        """Writes rows in the order of their keys, into as many files as they need."""
+        """Writes rows, those of a ring beginning with the oldest, into as many files as they need."""
         digests: dict[Path, str] = {}
-        pieces = self._read_pieces(slots[key_of[slots].argsort()])
+        oldest = int(key_of[slots].argmin()) if len(slots) else 0
+        pieces = self._read_pieces(np.roll(slots, -oldest))
         piece = next(pieces, None)
         while piece is not None:
             number = first_number + len(digests)
@@ -164,15 +168,9 @@ class BufferSnapshot:
             yield from pieces
 
 
-def _key_of_slot(store: EntryStore, state: PartState) -> NDArray[np.int64]:
-    """int64 `[n_slots]`: the key of the row in each slot, by a state of the buffer; -1: there is none."""
-    key_of = np.full(store.n_slots, -1)
-    keys = store.row_keys(state.part("store"))
-    key_of[keys % store.n_slots] = keys
-    return key_of
-
-
-def _files_to_link(files: list[Path], key_of: NDArray[np.int64], row_bytes: int) -> Iterator[tuple[Path, Slots]]:
+def _files_to_link(
+    files: list[Path], key_of: NDArray[np.int64], row_bytes: int, rest: Callable[[], None]
+) -> Iterator[tuple[Path, Slots]]:
     """Which files of rows go on serving, and the slots of their rows that are still there.
 
     Not one most of whose rows are gone; nor a small one when there is as much to write, which it then becomes part of.
@@ -187,6 +185,7 @@ def _files_to_link(files: list[Path], key_of: NDArray[np.int64], row_bytes: int)
         slots = slots[(key_of[slots] == keys) & ~is_there[slots]]
         is_there[slots] = True
         found.append((path, slots, len(keys)))
+        rest()
     n_to_write = int(np.count_nonzero(key_of >= 0)) - int(np.count_nonzero(is_there))
     for path, slots, n_rows in found:
         is_small = n_rows * row_bytes < FILE_BYTES // 2

@@ -98,12 +98,9 @@ class SlotStore(ABC):
     def row_keys(self, state: PartState) -> NDArray[np.int64]:
         """See `LastingRows.row_keys`."""
         slots = state.part("slots").arrays
-        is_taken = np.ones(self.capacity, np.bool_)
-        is_taken[slots["free"]] = False
-        keys = slots["generation"] * self.capacity
+        keys: NDArray[np.int64] = slots["generation"] * self.capacity
         keys += np.arange(self.capacity)
-        keys = keys[is_taken]
-        keys.sort()
+        keys[slots["free"]] = -1
         return keys
 
     def state(self) -> PartState:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learner.replay.column_memory import ColumnMemory, MainMemory, Write, host_array
+from learner.replay.lasting_rows import select
 from learner.replay.layout import EntryLayout, StoredBytes
 from learner.replay.samplers import Sampler, Slots
 from learner.replay.samples import ReplaySample, Room
@@ -87,7 +88,7 @@ class TransitionStore(SlotStore):
 
     def write_rows(self, slots: Slots, arrays: Mapping[str, NDArray[Any]], wanted: NDArray[np.bool_]) -> None:
         """See `LastingRows.write_rows`."""
-        slots, arrays = slots[wanted], {name: array[wanted] for name, array in arrays.items()}
+        slots, arrays = slots[wanted], select(arrays, wanted)
         self._columns.write(slots, arrays)
         following = [arrays[f"next{i}"] for i in range(len(self._next))]
         self._columns.memory.write([Write(self._next, slots, following)])
