@@ -105,9 +105,13 @@ class ReplayedExperience(ExperienceSource):
 
         def save(directory: Path, previous: Path | None, rest: Callable[[], None]) -> Mapping[Path, str]:
             digests: dict[Path, str] = {}
-            for i, snapshot in enumerate(snapshots):
-                before = None if previous is None else _path(previous, i)
-                digests |= snapshot.write(_path(directory, i), before, rest=rest)
+            try:
+                for i, snapshot in enumerate(snapshots):
+                    before = None if previous is None else _path(previous, i)
+                    digests |= snapshot.write(_path(directory, i), before, rest=rest)
+            finally:
+                for snapshot in snapshots:
+                    snapshot.end()
             return digests
 
         return save

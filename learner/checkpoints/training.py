@@ -126,13 +126,12 @@ class TrainingCheckpoints:
                 }
                 # values of actors may be numpy's
                 text = json.dumps(state, indent=1, default=lambda value: value.item())
-                (staged / _STATE_FILE).write_text(text + "\n", encoding="utf-8")
             except BaseException:
                 shutil.rmtree(staged)
                 raise
             written: Future[Path] = Future()
             self._pace = Pace(SHARE)
-            arguments = (staged, info, save_experience, actors, then, written, self._pace)
+            arguments = (staged, info, save_experience, text, actors, then, written, self._pace)
             # a daemon: on a disk that hangs, the process ends all the same, and the one before is there
             thread = threading.Thread(target=self._write, args=arguments, name=_THREAD, daemon=True)
             self._written, self._began_at = written, time.monotonic()
@@ -187,6 +186,7 @@ class TrainingCheckpoints:
         staged: Path,
         info: CheckpointInfo,
         save_experience: SaveExperience,
+        text: str,
         actors: Mapping[str, Any],
         then: Callable[[], None],
         written: "Future[Path]",
@@ -194,7 +194,9 @@ class TrainingCheckpoints:
     ) -> None:
         """Thread: writes what takes long, and makes it a checkpoint."""
         try:
+            # first, and whatever happens: until then the buffers keep copies of what is overwritten
             digests = save_experience(staged, self._previous, pace.rest)
+            (staged / _STATE_FILE).write_text(text + "\n", encoding="utf-8")
             self._previous = self._store.commit(staged, info, previous=self._previous, digests=digests)
             self._experience.actors.saved(actors)
             then()

@@ -115,8 +115,8 @@ class BufferSnapshot:
         Raises:
             OSError: It cannot be written.
         """
-        directory.mkdir(parents=True)
         try:
+            directory.mkdir(parents=True)
             files = sorted(previous.glob(_ROWS)) if previous is not None else []
             key_of = self._store.row_keys(self._state.part("store"))
             to_write = key_of >= 0
@@ -129,14 +129,18 @@ class BufferSnapshot:
             first_number = 1 + max((int(path.stem.removeprefix("rows-")) for path in files), default=0)
             digests = self._write_rows(directory, key_of, to_write.nonzero()[0], first_number, rest)
         finally:
-            with self._lock:
-                self._store.guard.end()
+            self.end()
         with ArrayFileWriter(directory / _STATE) as writer:
             for name, array in self._state.arrays.items():
                 writer.append({name: array})
                 rest()
         (directory / _VALUES).write_text(json.dumps(dict(self._state.values), indent=1) + "\n", encoding="utf-8")
         return {**digests, writer.path: writer.digest}
+
+    def end(self) -> None:
+        """Says that it is not written, or no further: until then the buffer keeps copies of what is overwritten."""
+        with self._lock:
+            self._store.guard.end()
 
     def _write_rows(
         self, directory: Path, key_of: NDArray[np.int64], slots: Slots, first_number: int, rest: Callable[[], None]

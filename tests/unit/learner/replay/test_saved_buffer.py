@@ -241,6 +241,21 @@ def loaded_copy(buffer: ReplayBuffer, directory: Path, settings: dict[str, objec
 
 
 @pytest.mark.usefixtures("small_files")
+@pytest.mark.parametrize("settings", STORES)
+def test_no_copies_are_kept_for_one_that_cannot_be_written(tmp_path, settings):
+    buffer, rng = make_buffer(None, **settings), np.random.default_rng(3)
+    play_into(buffer, World(n_steps=T, has_reset_rows=False), rng, 5)
+    snapshot = buffer.saved.begin()
+    assert buffer._store.guard.is_active
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="Not a directory"):
+        snapshot.write(tmp_path / "file" / "state", None)
+    assert not buffer._store.guard.is_active
+    buffer.saved.begin().end()
+    assert not buffer._store.guard.is_active
+
+
+@pytest.mark.usefixtures("small_files")
 def test_rows_of_a_file_that_cannot_be_read_are_written_again(tmp_path, caplog):
     buffer, rng = make_buffer(None), np.random.default_rng(3)
     play_into(buffer, World(n_steps=T, has_reset_rows=False), rng, 5)
