@@ -29,7 +29,7 @@ _ENVS_PER_ACTOR: Final = 3
 _STEP_S: Final = 0.005
 # Beyond the longest freeze of a learner, and what keepalive and backoff take after it.
 _RECOVERY_TIMEOUT_S: Final = 180.0
-_START_TIMEOUT_S: Final = 180.0
+_START_TIMEOUT_S: Final = 300.0
 _LOOK_S: Final = 0.05
 
 _COMMON: Final[Mapping[str, object]] = {
