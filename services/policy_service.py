@@ -90,8 +90,9 @@ class PolicyServicer:
         """Serves rollcast.v1.PolicyService.SubscribePolicy with serialised messages."""
         version = self._first_version(request.after_version)
         while context.is_active():
-            self._gate.check_running()
             ended = self._source.ended  # before looking for a version, lest the last one slip through
+            if not ended:  # the server stops right after the end: who waits for a policy is to hear of that first
+                self._gate.check_running()
             encoded = self._source.wait_newer(version, 0.0 if ended else _WAIT_S)
             if encoded is not None:
                 version = encoded.version
