@@ -91,7 +91,7 @@ class ExperienceSource(ABC):
         """Reads what `begin_save` wrote; called before `start`."""
 
     def renew(self) -> None:
-        """Brings source and actors into the state in which a run that is resumed finds them."""
+        """Brings source and actors into the state in which a run that is resumed finds them, where they can be."""
         self.actors.renew()
 
     @abstractmethod

@@ -122,10 +122,10 @@ class ReplayedExperience(ExperienceSource):
             buffer.saved.load(_path(directory, i))
 
     def renew(self) -> None:
-        """See `ExperienceSource.renew`; a rollout that the limiter had refused is dropped."""
-        self._refused = None
+        """See `ExperienceSource.renew`; a rollout that the limiter had refused is dropped with those who played it."""
         self._begin()
-        super().renew()
+        if self.actors.renew():
+            self._drop_played()
 
     def next(self, learner_device: str, *, progress: float = 0.0) -> Experience:
         """Takes in what has come, and draws a batch."""
@@ -134,11 +134,7 @@ class ReplayedExperience(ExperienceSource):
             self._beta_now = self._beta(progress)
             for buffer in self.buffers.values():
                 buffer.set_beta(self._beta_now)
-        while self._refused is None or self._insert(self._refused):
-            piece = self.actors.poll_slice(self._max_trajectories)
-            if piece is None:
-                break
-            self._insert(piece)
+        self._take_in()
         batch = self._draw(learner_device)
         if batch is None:
             batch = self._await_batch(learner_device)
@@ -186,6 +182,22 @@ class ReplayedExperience(ExperienceSource):
             metrics["replay/beta"] = self._beta_now
         return metrics
 
+    def _drop_played(self) -> None:
+        """Forgets what actors have played that have begun anew since."""
+        self._refused = None
+
+    def _take_in(self) -> None:
+        """Takes in what has come, as far as the limiters let it; waits for nothing."""
+        while self._refused is None or self._insert(self._refused):
+            piece = self.actors.poll_slice(self._max_trajectories)
+            if piece is None:
+                break
+            self._insert(piece)
+
+    def _next_slice(self) -> RolloutSlice:
+        """Waits for what is to be taken in next."""
+        return self.actors.next_slice(self._max_trajectories)
+
     def _begin(self) -> None:
         """Looks which buffers have yet to be filled, and begins the turns with the first."""
         infos = {key: buffer.info() for key, buffer in self.buffers.items()}
@@ -201,7 +213,7 @@ class ReplayedExperience(ExperienceSource):
                 if self.actors.interrupted:
                     raise CollectInterruptedError("collecting was interrupted: training is to end")
                 # The limiter never refuses both sides; but others who draw from the buffer may have taken our turn.
-                piece = self._refused or self.actors.next_slice(self._max_trajectories)
+                piece = self._refused or self._next_slice()
                 self._insert(piece, timeout_s=_LOOK_S)
         self._sample_wait_s += time.monotonic() - began
         return batch

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -66,6 +66,13 @@ class RolloutSlice:
     def events(self) -> tuple[EventValue, ...]:
         """What the policy fired while the whole rollout was played: it leaves with the first trajectory, once."""
         return self.rollout.events if self.start == 0 else ()
+
+    def cut(self, max_trajectories: int) -> tuple[Self, Self | None]:
+        """Its first trajectories, and the others; None where there are none."""
+        cut = self.start + max_trajectories
+        if cut >= self.stop:
+            return self, None
+        return dataclasses.replace(self, stop=cut), dataclasses.replace(self, start=cut)
 
     def to_rollout(self) -> Rollout:
         """These trajectories as a rollout of their own; views of the whole."""

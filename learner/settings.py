@@ -80,9 +80,11 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
     )
     deterministic: bool = Field(
         False,
-        description="IMPALA: actors play in step with the updates, a rollout each for every batch, in the order of "
-        "their slots, and all arithmetic has one thread: the same seeds give the same policy, whoever is faster, in "
-        "this process, in others, or elsewhere. batch_size must be a multiple of envs_per_actor (times agents).",
+        description="Actors play in step with the updates, in the order of their slots, and all arithmetic has one "
+        "thread: the same seeds give the same policy, whoever is faster, in this process, in others, or elsewhere. "
+        "IMPALA: a rollout each for every batch; batch_size must be a multiple of envs_per_actor (times agents). With "
+        "a replay buffer: a rollout each, and then as many updates as --replay.samples-per-insert asks for, whatever "
+        "--updates-per-broadcast says; rollcast learner waits for --max-actors of them.",
     )
     total_steps: Annotated[int, Field(ge=1)] = Field(
         20_000_000,

@@ -64,7 +64,7 @@ class Schedule:
     Attributes:
         total_steps: Environment steps, those of every agent, after which training ends.
         stop_return: Mean return at which training ends; None: at none.
-        updates_per_broadcast: Updates between two policies that are cast.
+        updates_per_broadcast: Updates between two policies that are cast; None: the experience source casts them.
         log_interval_s: Seconds between two records of metrics.
         checkpoint_interval_s: Seconds between two checkpoints.
         checkpoint_interval_updates: Updates between two checkpoints, instead; None: it is the seconds that count.
@@ -73,7 +73,7 @@ class Schedule:
 
     total_steps: int
     stop_return: float | None
-    updates_per_broadcast: int = 1
+    updates_per_broadcast: int | None = 1
     log_interval_s: float = 2.0
     checkpoint_interval_s: float = 300.0
     checkpoint_interval_updates: int | None = None
@@ -164,7 +164,8 @@ class Trainer:
                         metrics = algorithm.update(experience.batch, progress=fraction)
                         source.learnt(experience.batch, algorithm.priorities)
                         progress.record(experience)
-                        if algorithm.n_updates % schedule.updates_per_broadcast == 0:
+                        every = schedule.updates_per_broadcast
+                        if every is not None and algorithm.n_updates % every == 0:
                             self._actors.broadcast_updated_policy(algorithm.policy_state())
                     self._events.learner_update(seconds=time.perf_counter() - began, waited_s=experience.waited_s)
                     self._actors.get_epoch_stats_aggregator().end_episode()

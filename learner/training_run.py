@@ -33,8 +33,10 @@ from learner.experience import ExperienceSource, FreshExperience
 from learner.replay.served import serve_buffers
 from learner.replay.substep_buffers import SubstepBuffers, make_buffers
 from learner.replayed_experience import MAX_TRAJECTORIES, ReplayedExperience
+from learner.replayed_rounds import ReplayedRounds
 from learner.run_directory import RunDirectory
 from learner.settings import LearnerSettings, TrainSettings
+from learner.slot_order import trajectories_of_an_actor
 from learner.stall_watchdog import StallWatchdog
 from learner.trainer import Schedule, Trainer, TrainingSummary
 from learner.writers import JsonLinesWriter, TensorBoardWriter
@@ -151,13 +153,13 @@ def training_run(
                 "others cannot begin in step in the middle of a run; begin another run"
             )
         trainer = Trainer(
-            make_experience(settings, actors, algorithm.policy, buffers),
+            make_experience(settings, actors, algorithm, buffers),
             algorithm,
             control,
             Schedule(
                 total_steps=settings.total_steps,
                 stop_return=stop_return,
-                updates_per_broadcast=settings.updates_per_broadcast,
+                updates_per_broadcast=None if plays_in_rounds(settings) else settings.updates_per_broadcast,
                 log_interval_s=settings.log_interval_s,
                 checkpoint_interval_s=settings.checkpoint_interval_s,
                 checkpoint_interval_updates=settings.checkpoint_interval_updates,
@@ -191,11 +193,19 @@ def describe_resume(run: RunDirectory, checkpoint: tuple[Path, CheckpointInfo] |
 
 
 def _check_deterministic(settings: LearnerSettings) -> None:
-    if settings.deterministic and (settings.algorithm != "impala" or settings.updates_per_broadcast != 1):
+    if not settings.deterministic:
+        return
+    if plays_in_rounds(settings):
+        if settings.replay.samples_per_insert is None:
+            raise ConfigurationError(
+                "--deterministic with a replay buffer and without --replay.samples-per-insert; expected a number: it "
+                "says how many updates there are between two rounds of the actors; set it"
+            )
+    elif settings.updates_per_broadcast != 1:
         raise ConfigurationError(
             f"--deterministic with --algorithm {settings.algorithm} and --updates-per-broadcast "
-            f"{settings.updates_per_broadcast}; expected impala and 1: when others learn depends on who is faster: "
-            "do without --deterministic, or use --actor-kind sequential"
+            f"{settings.updates_per_broadcast}; expected 1: actors play one rollout for each policy that is cast, "
+            "and one of each makes a batch; leave it out"
         )
 
 
@@ -292,26 +302,49 @@ def load_initial_data(
 
 
 def make_experience(
-    settings: LearnerSettings, actors: DistributedActors, policy: TorchPolicy, buffers: SubstepBuffers | None
+    settings: LearnerSettings, actors: DistributedActors, algorithm: Algorithm, buffers: SubstepBuffers | None
 ) -> ExperienceSource:
     """Fresh rollouts, or samples of replay buffers where there are some."""
     if buffers is None:
         return FreshExperience(actors)
+    policy, replay = algorithm.policy, settings.replay
     if isinstance(actors, ServedDistributedActors):
         actors.replay = serve_buffers(buffers, policy.spaces, n_rollout_steps=settings.n_rollout_steps)
-    replay = settings.replay
-    return ReplayedExperience(
-        actors,
-        buffers,
-        policy=policy,
-        batch_size=settings.batch_size,
-        beta=linear(replay.beta, replay.beta_end) if replay.sampler == "prioritized" else None,
-    )
+    beta = linear(replay.beta, replay.beta_end) if replay.sampler == "prioritized" else None
+    if plays_in_rounds(settings):
+        return ReplayedRounds(
+            actors,
+            buffers,
+            policy=policy,
+            policy_state=algorithm.policy_state,
+            batch_size=settings.batch_size,
+            beta=beta,
+        )
+    return ReplayedExperience(actors, buffers, policy=policy, batch_size=settings.batch_size, beta=beta)
 
 
-def actors_batch_size(settings: LearnerSettings) -> int:
-    """Trajectories that are collected at once: a batch; or, for a replay buffer, whatever comes first."""
-    return 1 if ALGORITHMS[settings.algorithm].learns_from_replay else settings.batch_size
+def plays_in_rounds(settings: LearnerSettings) -> bool:
+    """Whether actors fill a replay buffer in rounds; see `ReplayedRounds`."""
+    return settings.deterministic and ALGORITHMS[settings.algorithm].learns_from_replay
+
+
+def actors_batch_size(settings: LearnerSettings, spaces: EnvironmentSpaces, n_actors: int) -> int:
+    """Trajectories that are collected at once.
+
+    Args:
+        settings: What was asked for.
+        spaces: What is learnt on.
+        n_actors: How many actors there will be.
+
+    Returns:
+        Those of a batch; or, for a replay buffer, those of a round in deterministic mode, else whatever comes first.
+
+    Raises:
+        ConfigurationError: In deterministic mode the environment has several substeps.
+    """
+    if not ALGORITHMS[settings.algorithm].learns_from_replay:
+        return settings.batch_size
+    return n_actors * trajectories_of_an_actor(spaces, settings.envs_per_actor) if settings.deterministic else 1
 
 
 def _algorithm_settings(settings: LearnerSettings) -> Any:  # noqa: ANN401 - each algorithm has a class of its own

@@ -115,8 +115,13 @@ class DistributedActors(ABC):
         """What there is to write about the actors besides the properties below, by name."""
         return {}
 
-    def renew(self) -> None:  # noqa: B027  # nothing where actors do not make the same bits every time
-        """Brings the actors into the state in which a run that is resumed finds them; called after a checkpoint."""
+    def renew(self) -> bool:
+        """Brings the actors into the state in which a run that is resumed finds them; called after a checkpoint.
+
+        Returns:
+            Whether they have begun anew, with the newest policy. Those in other processes do not, and play on.
+        """
+        return False
 
     def leave_waiting(self) -> None:  # noqa: B027  # most kinds end their actors themselves
         """Says before `stop` that this process ends and training does not: who dialled in waits for the next learner.

@@ -88,15 +88,17 @@ class SequentialDistributedActors(DistributedActors):
         self._version = self._versions_before
         self._incarnation = state["incarnation"]
 
-    def renew(self) -> None:
+    def renew(self) -> bool:
         """Begins all environments anew, with other seeds, as resuming does: environments cannot be saved.
 
         What was played and not collected yet is dropped, episodes that have not ended count for nothing.
         """
-        if self._workers:
-            self._close_workers()
-            self._incarnation += 1
-            self._make_workers()
+        if not self._workers:
+            return False
+        self._close_workers()
+        self._incarnation += 1
+        self._make_workers()
+        return True
 
     def _make_workers(self) -> None:
         """Makes environments and policies, and casts the policy to them."""
@@ -177,9 +179,7 @@ class SequentialDistributedActors(DistributedActors):
             if rollout is None:
                 raise CollectInterruptedError("collecting was interrupted: training is to end")
             self._queue.append(RolloutSlice(rollout, 0, rollout.n_envs))
-        piece = self._queue.popleft()
-        if piece.n_trajectories > max_trajectories:
-            cut = piece.start + max_trajectories
-            self._queue.appendleft(RolloutSlice(piece.rollout, cut, piece.stop))
-            piece = RolloutSlice(piece.rollout, piece.start, cut)
+        piece, rest = self._queue.popleft().cut(max_trajectories)
+        if rest is not None:
+            self._queue.appendleft(rest)
         return piece

@@ -315,7 +315,7 @@ class ServedDistributedActors(DistributedActors):
             return recovered
         if self._order is None:
             return self._queue.get(max_trajectories, timeout_s, enough=enough)
-        while (piece := self._order.take()) is None:
+        while (piece := self._order.take(max_trajectories)) is None:
             arrived = self._queue.get(sys.maxsize, timeout_s)
             if arrived is None:
                 return None
@@ -364,7 +364,7 @@ class ServedDistributedActors(DistributedActors):
         """Which actors are waited for, and what to do about it."""
         if self.durable is not None and (problem := self.durable.problem()):
             return problem
-        return explain_wait(self.actor_infos, self.addresses)
+        return explain_wait(self.actor_infos, self.addresses, n_in_step=self._n_in_step)
 
     def _fresh(self, piece: RolloutSlice | None) -> RolloutSlice | None:
         """None for what `drops` says is stale; whatever it says, the rollout has been taken."""

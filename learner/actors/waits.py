@@ -5,15 +5,16 @@ from collections.abc import Sequence
 from services.status import ActorInfo, ActorState
 
 
-def explain_wait(infos: Sequence[ActorInfo], addresses: Sequence[str]) -> str:
+def explain_wait(infos: Sequence[ActorInfo], addresses: Sequence[str], *, n_in_step: int = 0) -> str:
     """Which actors are waited for, and what to do about it.
 
     Args:
         infos: Every actor that has joined.
         addresses: Where the learner listens.
+        n_in_step: How many have to be there, because they play in step; 0: one is enough.
     """
     streaming = [info for info in infos if info.state is ActorState.STREAMING]
-    if streaming:
+    if streaming and len(streaming) >= n_in_step:
         quietest = max(streaming, key=lambda info: info.idle_s)
         return (
             f"rollouts from {len(streaming)} connected actors ({quietest.actor_id} has been quiet for "
@@ -22,6 +23,11 @@ def explain_wait(infos: Sequence[ActorInfo], addresses: Sequence[str]) -> str:
     where = ", ".join(addresses)
     gone = "".join(
         f"; {info.actor_id} is {info.state.name.lower()}" + (f": {info.last_error}" if info.last_error else "")
-        for info in infos[:3]
+        for info in [info for info in infos if info not in streaming][:3]
     )
+    if streaming:
+        return (
+            f"{n_in_step - len(streaming)} more actors to join at {where}, because with --deterministic all of "
+            f"{n_in_step} play in step: start them with `rollcast actor --learner-address HOST:PORT`{gone}"
+        )
     return f"an actor to join at {where}: start one with `rollcast actor --learner-address HOST:PORT`{gone}"

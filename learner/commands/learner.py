@@ -38,7 +38,7 @@ def learner(settings: ServingSettings, console: Console) -> int:
         actors = RemoteDistributedActors(
             policy,
             settings.n_rollout_steps,
-            actors_batch_size(settings),
+            actors_batch_size(settings, policy.spaces, settings.max_actors),
             settings.queue_out_of_sync_factor,
             addresses=(settings.address,),
             envs_per_actor=settings.envs_per_actor,

@@ -37,7 +37,7 @@ def train(settings: TrainSettings, console: Console) -> int:
                 policy,
                 settings.n_rollout_steps,
                 settings.n_actors,
-                actors_batch_size(settings),
+                actors_batch_size(settings, policy.spaces, settings.n_actors),
                 envs_per_actor=settings.envs_per_actor,
                 seed=settings.seed,
             )
@@ -46,7 +46,7 @@ def train(settings: TrainSettings, console: Console) -> int:
             policy,
             settings.n_rollout_steps,
             settings.n_actors,
-            actors_batch_size(settings),
+            actors_batch_size(settings, policy.spaces, settings.n_actors),
             settings.queue_out_of_sync_factor,
             settings.start_method,
             envs_per_actor=settings.envs_per_actor,

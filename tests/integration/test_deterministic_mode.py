@@ -1,21 +1,50 @@
 """The same seeds, the same policy: in this process, in others, and over TCP, however fast anybody is."""
 
+import contextlib
 import hashlib
+import io
+import random
 import re
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import safetensors.numpy
+from rich.console import Console
+from threadpoolctl import threadpool_limits
 
+from actor.__main__ import run_actor
+from actor.settings import ActorSettings
+from learner.commands.learner import learner
+from learner.commands.train import train
+from learner.settings import ServingSettings, TrainSettings
+from services.errors import ConfigurationError
+from tests.chaos.proxy import Proxy
 from tests.processes import free_port, rollcast, running
 
 pytestmark = pytest.mark.slow
 
-# Two actors of four environments make a batch; 100 updates of 2 * 4 * 8 steps.
-RUN = (
-    *("--deterministic", "--seed", 5, "--env-id", "CartPole-v1", "--envs-per-actor", 4, "--batch-size", 8),
-    *("--n-rollout-steps", 8, "--total-steps", 100 * 64, "--stop-return", 1e9),
-)
+# Two actors each; 100 updates and more. IMPALA: 2 * 4 * 8 steps make a batch. DQN and SAC: 96 entries are in the buffer
+# before the first, then 4 updates a round of 2 * 4 * 4 steps, and SAC's rollouts enter in pieces of 16 trajectories.
+OPTIONS = {
+    "impala": ("--env-id CartPole-v1 --envs-per-actor 4 --batch-size 8 --n-rollout-steps 8 --total-steps 6400"),
+    "dqn": (
+        "--env-id CartPole-v1 --envs-per-actor 4 --batch-size 16 --n-rollout-steps 4 --total-steps 928 "
+        "--replay.capacity 500 --replay.min-size 96 --replay.samples-per-insert 2"
+    ),
+    "sac": (
+        "--env-id Pendulum-v1 --envs-per-actor 20 --batch-size 32 --n-rollout-steps 2 --total-steps 1800 "
+        "--hidden-sizes 8 --replay.capacity 500 --replay.min-size 96 --replay.samples-per-insert 2"
+    ),
+}
+N_UPDATES = 100
+
+
+def options_for(algorithm: str, run: Path, *more: object) -> list[str]:
+    common = ("--deterministic", "--seed", 5, "--algorithm", algorithm, "--stop-return", 1e9, "--run-dir", run)
+    return [*map(str, common), *OPTIONS[algorithm].split(), *map(str, more)]
 
 
 def digest_of(run: Path) -> str:
@@ -26,46 +55,109 @@ def digest_of(run: Path) -> str:
     return digest.hexdigest()
 
 
-def trained(run: Path, *options: object) -> str:
-    done = rollcast("train", *RUN, "--n-actors", 2, "--run-dir", run, *options)
-    assert done.returncode == 0, done.stderr
-    assert int(re.search(r"^updates +(\d+)", done.stdout, re.MULTILINE)[1]) >= 100
+def check_updates(printed: str) -> None:
+    assert int(re.search(r"^updates +(\d+)", printed, re.MULTILINE)[1]) >= N_UPDATES
+
+
+@pytest.fixture(autouse=True)
+def threads_as_before() -> Iterator[None]:
+    """Deterministic runs limit this process to one; signals are the learner's while it runs."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    with threadpool_limits(limits=1):
+        yield
+    assert {number: signal.getsignal(number) for number in handlers} == handlers
+
+
+def trained(algorithm: str, run: Path, *more: object) -> str:
+    """Trains in this process, with actors in it or in others, and returns the policy's digest."""
+    printed = io.StringIO()
+    options = options_for(algorithm, run, "--n-actors", 2, *more)
+    assert train(TrainSettings.from_command_line("rollcast train", options), Console(file=printed)) == 0
+    check_updates(printed.getvalue())
     return digest_of(run)
 
 
-def trained_remotely(run: Path) -> str:
-    address = f"127.0.0.1:{free_port()}"
-    acting = ("actor", "--learner-address", address, "--env-id", "CartPole-v1")
-    with running(*acting, "--actor-id", "one"), running(*acting, "--actor-id", "two"):
-        done = rollcast("learner", *RUN, "--address", address, "--run-dir", run)
-        assert done.returncode == 0, done.stderr
+def trained_remotely(algorithm: str, run: Path, seed: int) -> str:
+    """Trains with actors that a network delays, now this one and now that one, and cuts off now and then."""
+    port, printed, over = free_port(), io.StringIO(), threading.Event()
+    with contextlib.ExitStack() as stack:
+        proxies = [Proxy(port, seed) for _ in range(2)]
+        for proxy in proxies:
+            stack.callback(proxy.close)
+        threads = [
+            threading.Thread(target=act, args=(algorithm, proxy.address, f"remote-{i}", over), name=f"test-actor-{i}")
+            for i, proxy in enumerate(proxies)
+        ]
+        threads.append(threading.Thread(target=disturb, args=(proxies, random.Random(seed), over)))
+        for thread in threads:
+            thread.start()
+            stack.callback(thread.join, 20.0)
+        stack.callback(over.set)
+        options = options_for(algorithm, run, "--address", f"localhost:{port}", "--max-actors", 2)
+        assert learner(ServingSettings.from_command_line("rollcast learner", options), Console(file=printed)) == 0
+    check_updates(printed.getvalue())
     return digest_of(run)
 
 
-def test_three_kinds_of_actors_three_times_in_a_row(tmp_path: Path):
-    digests = {}
-    for number in range(3):
-        digests["sequential", number] = trained(tmp_path / f"sequential-{number}", "--actor-kind", "sequential")
-        digests["subprocess", number] = trained(tmp_path / f"subprocess-{number}")
-        digests["remote", number] = trained_remotely(tmp_path / f"remote-{number}")
+def act(algorithm: str, address: str, name: str, over: threading.Event) -> None:
+    env_id = "Pendulum-v1" if algorithm == "sac" else "CartPole-v1"
+    settings = ActorSettings(learner_address=address, env_id=env_id, actor_id=name)
+    # who was cut off just before the end has not heard of it
+    run_actor(settings, over)
+
+
+def disturb(proxies: list[Proxy], rng: random.Random, over: threading.Event) -> None:
+    n_cuts = 0
+    while not over.wait(0.05):
+        for proxy in proxies:
+            proxy.heal()
+        victim = rng.choice(proxies)
+        victim.inject("delay", 0.01, 0.0)
+        if n_cuts < 3 and rng.random() < 0.1:
+            n_cuts += victim.inject("cut", 0.0, 0.0)
+
+
+@pytest.mark.parametrize(("algorithm", "n_times"), [("impala", 3), ("dqn", 3), ("sac", 1)])
+def test_three_kinds_of_actors_three_times_in_a_row(algorithm: str, n_times: int, tmp_path: Path):
+    kinds: dict[str, Callable[[Path, int], str]] = {
+        "sequential": lambda run, _: trained(algorithm, run, "--actor-kind", "sequential"),
+        "subprocess": lambda run, _: trained(algorithm, run),
+        "remote": lambda run, seed: trained_remotely(algorithm, run, seed),
+    }
+    digests = {(kind, i): kinds[kind](tmp_path / f"{kind}-{i}", i) for i in range(n_times) for kind in kinds}
     assert len(set(digests.values())) == 1, digests
 
 
-def test_another_seed_gives_another_policy(tmp_path: Path):
-    assert trained(tmp_path / "five") != trained(tmp_path / "six", "--seed", 6)
+def test_commands_of_their_own_processes_give_the_same(tmp_path: Path):
+    address = f"localhost:{free_port()}"
+    acting = ("actor", "--learner-address", address, "--env-id", "CartPole-v1")
+    with running(*acting, "--actor-id", "one"), running(*acting, "--actor-id", "two"):
+        done = rollcast("learner", *options_for("dqn", tmp_path / "apart", "--address", address, "--max-actors", 2))
+        assert done.returncode == 0, done.stderr
+    assert digest_of(tmp_path / "apart") == trained("dqn", tmp_path / "here", "--actor-kind", "sequential")
 
 
-def test_without_it_nobody_plays_in_step(tmp_path: Path):
-    """The bound of the test above is one that only the mode holds: actors that play ahead give other policies."""
-    free = {trained(tmp_path / f"free-{number}", "--no-deterministic") for number in range(2)}
-    assert trained(tmp_path / "in-step") not in free
+@pytest.mark.parametrize("algorithm", OPTIONS)
+def test_another_seed_gives_another_policy(algorithm: str, tmp_path: Path):
+    here = ("--actor-kind", "sequential")
+    assert trained(algorithm, tmp_path / "five", *here) != trained(algorithm, tmp_path / "six", *here, "--seed", 6)
 
 
-def test_what_cannot_be_deterministic_is_refused(tmp_path: Path):
-    for options, message in (
-        (("--algorithm", "dqn"), "--deterministic with --algorithm dqn"),
-        (("--batch-size", 9), "batch_size is 9, and an actor plays 4 trajectories at once"),
-    ):
-        done = rollcast("train", *RUN, "--n-actors", 2, "--run-dir", tmp_path / "run", *options)
-        assert done.returncode == 2
-        assert message in done.stderr
+@pytest.mark.parametrize("algorithm", ["impala", "dqn"])
+def test_without_it_nobody_plays_in_step(algorithm: str, tmp_path: Path):
+    """The bound of the tests above is one that only the mode holds: actors that play ahead give other policies."""
+    free = {trained(algorithm, tmp_path / f"free-{number}", "--no-deterministic") for number in range(2)}
+    assert trained(algorithm, tmp_path / "in-step") not in free
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options", "message"),
+    [
+        ("impala", ("--updates-per-broadcast", 2), "--updates-per-broadcast 2; expected 1"),
+        ("impala", ("--batch-size", 9), "batch_size is 9, and an actor plays 4 trajectories at once"),
+    ],
+)
+def test_what_cannot_be_deterministic_is_refused(algorithm, options, message, tmp_path: Path):
+    settings = TrainSettings.from_command_line("rollcast train", options_for(algorithm, tmp_path / "run", *options))
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        train(settings, Console(file=io.StringIO()))

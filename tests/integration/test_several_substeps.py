@@ -51,7 +51,7 @@ class Learner(threading.Thread):
             return RemoteDistributedActors(
                 policy,
                 settings.n_rollout_steps,
-                actors_batch_size(settings),
+                actors_batch_size(settings, policy.spaces, settings.max_actors),
                 addresses=(settings.address,),
                 control=control,
                 collect_timeout_s=DEADLINE_S,

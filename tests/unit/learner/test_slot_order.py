@@ -12,15 +12,16 @@ from services.spaces import SubstepSpaces
 from tests.rollout_samples import make_rollout
 
 
-@given(st.permutations(list(itertools.product(range(1, 4), range(3)))))
-def test_whatever_order_they_come_in(arrivals):
+@given(st.permutations(list(itertools.product(range(1, 4), range(3)))), st.integers(1, 5))
+def test_whatever_order_they_come_in(arrivals, max_trajectories):
     order, taken = SlotOrder(3, int), []
     for sequence, slot in arrivals:
         rollout = make_rollout(sequence=sequence, actor_id=str(slot))
         order.add(RolloutSlice(rollout, 0, rollout.n_envs))
-        while (piece := order.take()) is not None:
-            taken.append((piece.rollout.sequence, int(piece.rollout.actor_id)))
-    assert taken == sorted(arrivals)
+        while (piece := order.take(max_trajectories)) is not None:
+            assert piece.n_trajectories <= max_trajectories
+            taken += [(piece.rollout.sequence, int(piece.rollout.actor_id), i) for i in range(piece.start, piece.stop)]
+    assert taken == [(*arrival, i) for arrival in sorted(arrivals) for i in range(rollout.n_envs)]
 
 
 def spaces_of(n_agents=1, keys=("0",)):

@@ -29,7 +29,7 @@ class ActiveContext:
 
 
 def subscription(*, ends):
-    gate = StreamGate(4)
+    gate = StreamGate()
     servicer = PolicyServicer(EndingSource(gate, ends=ends), gate)
     return servicer.subscribe_policy(policy_pb2.SubscribePolicyRequest(), ActiveContext())
 

@@ -57,7 +57,7 @@ class StoppingActors(SequentialDistributedActors):
             policy,
             settings.n_rollout_steps,
             settings.n_actors,
-            actors_batch_size(settings),
+            actors_batch_size(settings, policy.spaces, settings.n_actors),
             envs_per_actor=settings.envs_per_actor,
             seed=settings.seed,
         )

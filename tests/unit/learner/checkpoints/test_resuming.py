@@ -30,6 +30,7 @@ def records(run_dir):
         ("sac", ("--env-id", "Pendulum-v1"), 17),
         ("sac", ("--replay.sampler", "prioritized", "--replay.capacity", "50"), 17),
         ("dqn", (), 17),
+        ("dqn", ("--deterministic",), 17),
         ("dqn", ("--replay.removal", "lowest_priority", "--replay.capacity", "64"), 17),
         ("dqn", ("--env-id", "pettingzoo:make", "--env-kwargs", TIC_TAC_TOE, "--agent-policies", "separate"), 17),
     ],
