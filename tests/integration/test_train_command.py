@@ -165,7 +165,7 @@ def test_a_signal_ends_everything_and_saves_the_policy(number: signal.Signals, t
     arguments = ("--run-dir", tmp_path / "run", "--address", f"localhost:{port}", "--stop-return", 1e9)
     # of its own, where no other run leaves anything, and short: names of sockets have 107 characters
     with (
-        tempfile.TemporaryDirectory(prefix="rc-") as temporary,
+        tempfile.TemporaryDirectory(prefix="rc-", ignore_cleanup_errors=True) as temporary,
         running("learner", "train", *arguments, TMPDIR=temporary) as process,
     ):
         wait_until(lambda: is_training(f"localhost:{port}"), "training", 40)
