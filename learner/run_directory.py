@@ -186,12 +186,15 @@ class RunDirectory:
         path = self.settings_path
         try:
             settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, yaml.YAMLError) as error:
+        # ValueError: no UTF-8, or a date of a thirteenth month; RecursionError: a thousand lists in one another
+        except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
             raise ConfigurationError(
                 f"{path} cannot be read: {error}; expected the settings of a run. Restore the file."
             ) from error
-        if not isinstance(settings, dict):
-            raise ConfigurationError(f"{path} holds a {type(settings).__name__}; expected a mapping. Restore the file.")
+        if not isinstance(settings, dict) or not all(isinstance(name, str) for name in settings):
+            raise ConfigurationError(
+                f"{path} holds a {type(settings).__name__}; expected a mapping of names to values. Restore the file."
+            )
         return settings
 
     def write_policy(self, name: PolicyName, policy: SavedPolicy) -> None:
@@ -234,7 +237,14 @@ class RunDirectory:
                 env_steps=int(described["env_steps"]),
                 mean_return=described["mean_return"],
             )
-        except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
+        except (
+            safetensors.SafetensorError,
+            ArithmeticError,
+            LookupError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ) as error:
             raise ConfigurationError(
                 f"{path} is not a saved policy: {type(error).__name__}: {error}; expected a file that a run wrote. "
                 "Choose the other policy of the run, or a checkpoint."
@@ -243,13 +253,21 @@ class RunDirectory:
     def cut_metrics(self, env_steps: int) -> None:
         """Drops the records after so many environment steps: of what a run that is resumed goes on without.
 
-        A line that was not written to its end goes, too.
+        A line that was not written to its end, or is no record, goes, too.
         """
         if not self.metrics_path.is_file():
             return
         lines = self.metrics_path.read_bytes().split(b"\n")[:-1]
-        kept = [line for line in lines if json.loads(line)["env_steps"] <= env_steps]
+        kept = [line for line in lines if 0 <= _env_steps_of(line) <= env_steps]
         _write_atomically(self.metrics_path, b"".join(line + b"\n" for line in kept))
+
+
+def _env_steps_of(record: bytes) -> float:
+    """When a record was written; -1: it is none. A machine that stops may leave anything where nothing was synced."""
+    try:
+        return float(json.loads(record)["env_steps"])
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError):
+        return -1.0
 
 
 def _write_atomically(path: Path, content: bytes) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 from pydantic_settings import CliPositionalArg
 
 from actor.settings import ActingSettings, EnvironmentSettings, EnvsPerActor
@@ -13,10 +13,11 @@ from learner.algorithms.dqn_settings import DqnSettings
 from learner.algorithms.impala_settings import ImpalaSettings
 from learner.algorithms.sac_settings import SacSettings
 from learner.replay.replay_settings import ReplaySettings
+from services.errors import ConfigurationError
 from services.limit_settings import ServerLimitSettings
 from services.policies import Activation
 from services.security_settings import ClientSecuritySettings, ServerSecuritySettings
-from services.settings import EntryPointKwargs, ProcessSettings
+from services.settings import EntryPointKwargs, ProcessSettings, describe_validation_error
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
@@ -145,9 +146,28 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
         settings = with_algorithm_defaults(given, given.algorithm)
         if given.resume is None:
             return settings
+        return cls.resumed(settings, given)
+
+    @classmethod
+    def resumed(cls, settings: Self, given: Self) -> Self:
+        """The settings of the run to resume.
+
+        Args:
+            settings: Those given, and defaults.
+            given: Those given.
+
+        Raises:
+            ConfigurationError: As of `resumed_settings`; or the run's are none that could ever be.
+        """
         from learner.checkpoints.resuming import resumed_settings
 
-        return cls.model_validate(resumed_settings(settings, given))
+        try:
+            return cls.model_validate(resumed_settings(settings, given))
+        except ValidationError as error:
+            raise ConfigurationError(
+                f"--resume: the settings of the run {settings.resume} cannot be right: "
+                f"{describe_validation_error(error)}; expected its settings.yaml as it was written; restore the file"
+            ) from error
 
 
 class ServingSettings(LearnerSettings):

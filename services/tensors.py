@@ -14,6 +14,8 @@ from rollcast.v1 import tensor_pb2
 from services.errors import InvalidTensorError
 from services.limits import MAX_RANK
 
+_MAX_ARRAY_BYTES: Final = (1 << 63) - 1
+
 # Little-endian, as the contract says; on the machines we know these are numpy's native types.
 DTYPES: Final[dict[int, np.dtype[Any]]] = {
     tensor_pb2.DATA_TYPE_BOOL: np.dtype(np.bool_),
@@ -148,7 +150,14 @@ def tensor_header(
         raise InvalidTensorError(
             f"{what} has shape {list(actual_shape)}; expected [{expected}]; send the shape that was agreed"
         )
-    return actual_dtype, actual_shape, math.prod(actual_shape) * actual_dtype.itemsize
+    n_bytes = math.prod(actual_shape) * actual_dtype.itemsize
+    if not n_bytes and math.prod(filter(None, actual_shape)) * actual_dtype.itemsize > _MAX_ARRAY_BYTES:
+        # no bytes, and yet numpy makes no array of it; every other size is compared with that of the content
+        raise InvalidTensorError(
+            f"{what} has shape {list(actual_shape)}; expected less than 2**63 bytes without its dimensions of 0; "
+            "correct it"
+        )
+    return actual_dtype, actual_shape, n_bytes
 
 
 def tensor_from_proto(

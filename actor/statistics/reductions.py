@@ -136,7 +136,10 @@ class _Std(Accumulator):
     def extend(self, values: Sequence[Statistic]) -> None:
         n, mean = len(values), sum(values) / len(values)
         difference, total = mean - self._mean, self._n + n
-        self._m2 += sum((value - mean) ** 2 for value in values) + difference**2 * self._n * n / total
+        # products, which become infinite where a power raises OverflowError: an actor may send 1e200
+        self._m2 += sum((value - mean) * (value - mean) for value in values)
+        if self._n:
+            self._m2 += difference * difference * self._n * n / total
         self._mean += difference * n / total
         self._n = total
 

@@ -61,7 +61,7 @@ def read_training_state(directory: Path) -> tuple[dict[str, NDArray[np.generic]]
     try:
         values = json.loads((directory / VALUES_FILE).read_text(encoding="utf-8"))
         arrays = safetensors.numpy.load_file(directory / TENSORS_FILE)
-    except (ValueError, safetensors.SafetensorError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:
         raise ConfigurationError(f"The checkpoint {directory} cannot be read: {error}. Choose another one.") from error
     return arrays, values
 

@@ -1,15 +1,17 @@
 """The manifest of a checkpoint: what it is, and the digest of every file in it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 import xxhash
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from services.errors import ConfigurationError
+from services.errors import ConfigurationError, RollcastError
 
 MANIFEST_FILE: Final = "manifest"
 
@@ -39,6 +41,29 @@ class CheckpointInfo:
     mean_return: float | None
     has_ended: bool
     software_version: str
+
+
+class _File(BaseModel):
+    """A file, in the manifest."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    bytes: int
+    xxh3_128: str
+
+
+class _Manifest(BaseModel):
+    """The JSON of a manifest: the fields of `CheckpointInfo`, and the files."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    n_updates: int
+    env_steps: int
+    policy_version: int
+    mean_return: float | None
+    has_ended: bool
+    software_version: str
+    files: dict[str, _File]
 
 
 def write_manifest(
@@ -88,15 +113,15 @@ def verify(directory: Path) -> CheckpointInfo:
     info, files = _read(directory)
     there = {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()} - {MANIFEST_FILE}
     if there != files.keys():
-        raise _damaged(directory, f"it holds {sorted(there)}, and was written with {sorted(files)}")
+        raise damaged(directory, f"it holds {sorted(there)}, and was written with {sorted(files)}")
     for name, (n_bytes, digest) in files.items():
         path = directory / name
         try:
             whole = path.stat().st_size == n_bytes and _digest(path) == digest
         except OSError as error:
-            raise _damaged(directory, f"{name} cannot be read: {error.strerror}") from error
+            raise damaged(directory, f"{name} cannot be read: {error.strerror}") from error
         if not whole:
-            raise _damaged(directory, f"{name} is not as it was written")
+            raise damaged(directory, f"{name} is not as it was written")
     return info
 
 
@@ -105,22 +130,51 @@ def _read(directory: Path) -> tuple[CheckpointInfo, dict[str, tuple[int, str]]]:
     try:
         head, _, content = (directory / MANIFEST_FILE).read_bytes().partition(b"\n")
     except OSError as error:
-        raise _damaged(directory, f"{MANIFEST_FILE} cannot be read: {error.strerror}") from error
+        raise damaged(directory, f"{MANIFEST_FILE} cannot be read: {error.strerror}") from error
     magic, _, rest = head.decode("ascii", "replace").partition(" ")
     version, _, digest = rest.partition(" ")
     if magic != _MAGIC or xxhash.xxh3_128_hexdigest(content) != digest:
-        raise _damaged(directory, f"{MANIFEST_FILE} is not as it was written")
+        raise damaged(directory, f"{MANIFEST_FILE} is not as it was written")
     if version != str(FORMAT):
         raise ConfigurationError(
             f"the checkpoint {directory} has the format {version!r}; expected {FORMAT}; resume it with the version of "
             "rollcast that wrote it"
         )
-    values = json.loads(content)
-    files = {name: (file["bytes"], file["xxh3_128"]) for name, file in values.pop("files").items()}
-    return CheckpointInfo(**values), files
+    try:
+        manifest = _Manifest.model_validate_json(content)
+    except ValidationError as error:
+        raise damaged(directory, f"{MANIFEST_FILE} is none: {error.errors()[0]['msg']}") from error
+    files = {name: (file.bytes, file.xxh3_128) for name, file in manifest.files.items()}
+    return CheckpointInfo(**manifest.model_dump(exclude={"files"})), files
 
 
-def _damaged(directory: Path, problem: str) -> ConfigurationError:
+@contextmanager
+def read_as_vouched_for(directory: Path) -> Iterator[None]:
+    """Makes an error of ours of whatever comes of files that fit their digests and not this program.
+
+    A digest says that a file is as it was written; not that this program wrote it, nor that it was of its own mind.
+
+    Args:
+        directory: The checkpoint that is read in the body.
+
+    Raises:
+        ConfigurationError: The body raised something that is no error of ours.
+    """
+    try:
+        yield
+    except RollcastError:
+        raise
+    except Exception as error:
+        raise damaged(directory, f"what is in it does not fit: {type(error).__name__}: {error}") from error
+
+
+def damaged(directory: Path, problem: str) -> ConfigurationError:
+    """The error of a checkpoint that cannot be read.
+
+    Args:
+        directory: The checkpoint.
+        problem: What is wrong with it.
+    """
     return ConfigurationError(
         f"the checkpoint {directory} is damaged: {problem}; expected the files of its manifest, whole; resume from "
         "another one"

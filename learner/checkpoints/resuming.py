@@ -136,6 +136,7 @@ def _contradictions(given: BaseModel, saved: Mapping[str, Any], prefix: str = "-
     for name in sorted(given.model_fields_set - MAY_CHANGE if prefix == "--" else given.model_fields_set):
         option, own = f"{prefix}{name.replace('_', '-')}", getattr(given, name)
         if isinstance(own, BaseModel):
-            yield from _contradictions(own, saved.get(name, {}), f"{option}.")
+            others = saved.get(name)
+            yield from _contradictions(own, others if isinstance(others, Mapping) else {}, f"{option}.")
         elif name in saved and saved[name] != values[name]:
             yield f"{option} is {values[name]!r} and the run's is {saved[name]!r}"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from learner.algorithms.algorithm import Algorithm
-from learner.checkpoints.manifest import CheckpointInfo
+from learner.checkpoints.manifest import CheckpointInfo, read_as_vouched_for
 from learner.checkpoints.pace import Pace
 from learner.checkpoints.store import CheckpointStore
 from learner.experience import ExperienceSource, SaveExperience
@@ -220,8 +220,16 @@ class TrainingCheckpoints:
             The highest mean return so far; -inf: there was none.
 
         Raises:
-            ConfigurationError: If it is of another algorithm, environment or network.
+            ConfigurationError: If it is of another algorithm, environment or network, or holds what no such run writes.
         """
+        with read_as_vouched_for(directory):
+            best_return = self._read(directory)
+        self._previous = directory
+        self._store.remove_after(directory)
+        return best_return
+
+    def _read(self, directory: Path) -> float:
+        """Everything but what comes after a success."""
         state: Mapping[str, Any] = json.loads((directory / _STATE_FILE).read_text(encoding="utf-8"))
         self._algorithm.load(directory)
         self._experience.load(directory)
@@ -229,6 +237,4 @@ class TrainingCheckpoints:
         actors.load_state(state["actors"])
         actors.get_epoch_stats_aggregator().load_state(state["statistics"])
         self._progress.load_state(state["progress"])
-        self._previous = directory
-        self._store.remove_after(directory)
         return -math.inf if state["best_return"] is None else float(state["best_return"])

@@ -52,9 +52,10 @@ class _InsertionOrder(Sampler):
 
     def load_state(self, state: PartState) -> None:
         """See `Sampler.load_state`."""
-        order = state.arrays["order"]
+        order = state.array("order", (-1,), np.int64)
+        entries = PartState({"order": order[order >= 0]}).slots("order", len(self._position))
         self.clear()
-        self.insert(order[order >= 0])
+        self.insert(entries)
 
     def _close_gaps(self) -> None:
         kept = self._order[self._start : self._end]

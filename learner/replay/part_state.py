@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,53 @@ class PartState:
             for found in (self.arrays, self.values)
         )
         return PartState(arrays, values)
+
+    def whole(self, name: str, low: int, high: int) -> int:
+        """A value that is a whole number in [low, high].
+
+        Raises:
+            ValueError: It is not.
+        """
+        value = self.values[name]
+        if not isinstance(value, int) or not low <= value <= high:
+            raise ValueError(f"{name} is {value!r:.80}; expected a whole number from {low} to {high}")
+        return value
+
+    def number(self, name: str, low: float, high: float) -> float:
+        """A value that is a number in [low, high].
+
+        Raises:
+            ValueError: It is not.
+        """
+        value = self.values[name]
+        if not isinstance(value, int | float) or not low <= value <= high:  # of NaN, neither is true
+            raise ValueError(f"{name} is {value!r:.80}; expected a number from {low:g} to {high:g}")
+        return value
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """An array of this shape and dtype; a dimension of -1 may be anything.
+
+        Raises:
+            ValueError: It is another.
+        """
+        array = self.arrays[name]
+        fits = len(array.shape) == len(shape) and all(n in (-1, m) for n, m in zip(shape, array.shape, strict=True))
+        if not fits or array.dtype != dtype:
+            raise ValueError(f"{name} is {array.dtype} {list(array.shape)}; expected {np.dtype(dtype)} {list(shape)}")
+        return array
+
+    def slots(self, name: str, n_slots: int) -> NDArray[np.int64]:
+        """An array of slots below `n_slots`, int64 `[N]`, none twice.
+
+        Raises:
+            ValueError: It is not.
+        """
+        slots = self.array(name, (-1,), np.int64)
+        if (len(slots) and not 0 <= slots.min() <= slots.max() < n_slots) or len(np.unique(slots)) != len(slots):
+            raise ValueError(
+                f"{name} has slots from {slots.min()} to {slots.max()}; expected some below {n_slots}, once"
+            )
+        return slots
 
 
 class Part(Protocol):

@@ -3,6 +3,8 @@
 Schaul et al. 2016, "Prioritized Experience Replay", https://arxiv.org/abs/1511.05952.
 """
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,6 +41,18 @@ def check_priorities(keys: NDArray[np.int64], priorities: NDArray[np.float64]) -
             f"the priority at index {index} (key {keys[index]}) is {priorities[index]}; expected a number from 0 to "
             f"{MAX_PRIORITY:g}; find where it comes from, an error that is NaN or not its absolute value"
         )
+
+
+def _leaves_of(state: PartState, n_leaves: int, largest: float) -> NDArray[np.float64]:
+    """Priorities in [0, largest].
+
+    Raises:
+        ValueError: There are others.
+    """
+    leaves = state.array("priorities", (n_leaves,), np.float64)
+    if not ((leaves >= 0.0) & (leaves <= largest)).all():
+        raise ValueError(f"priorities are from {leaves.min()} to {leaves.max()}; expected them in [0, {largest:g}]")
+    return leaves
 
 
 class Prioritized(Sampler):
@@ -138,8 +152,9 @@ class Prioritized(Sampler):
 
     def load_state(self, state: PartState) -> None:
         """See `Sampler.load_state`."""
-        self._tree.load_leaves(state.arrays["priorities"])
-        self._n, self._largest = state.values["n"], state.values["largest"]
+        self._tree.load_leaves(_leaves_of(state, self._tree.capacity, MAX_PRIORITY))
+        self._n = state.whole("n", 0, self._tree.capacity)
+        self._largest = state.number("largest", 0.0, MAX_PRIORITY)
         self._rng.bit_generator.state = state.values["generator"]
 
 
@@ -189,5 +204,5 @@ class LowestPriority(Sampler):
 
     def load_state(self, state: PartState) -> None:
         """See `Sampler.load_state`."""
-        self._tree.load_leaves(state.arrays["priorities"])
-        self._largest = state.values["largest"]
+        self._tree.load_leaves(_leaves_of(state, self._tree.capacity, math.inf))
+        self._largest = state.number("largest", 0.0, MAX_PRIORITY)

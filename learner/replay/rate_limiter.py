@@ -18,6 +18,8 @@ from services.errors import ConfigurationError
 _CHECK_S = 0.5
 
 _COUNTERS: Final = ("inserts", "samples", "size", "enough")
+# Nobody counts so far; beyond it, floats cannot.
+_MAX_COUNT: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -281,7 +283,7 @@ class LimiterCounters:
     def load_state(self, state: PartState) -> None:
         """See `Part.load_state`."""
         for name in _COUNTERS:
-            setattr(self._limiter, f"_{name}", state.values[name])
+            setattr(self._limiter, f"_{name}", state.whole(name, 0, _MAX_COUNT))
         self._limiter._tell()
 
 

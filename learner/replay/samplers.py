@@ -156,7 +156,7 @@ class Uniform(Sampler):
 
     def load_state(self, state: PartState) -> None:
         """See `Sampler.load_state`."""
-        entries = state.arrays["list"]
+        entries = state.slots("list", len(self._list))
         self.clear()
         self.insert(entries)
         self._rng.bit_generator.state = state.values["generator"]

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from learner.checkpoints.manifest import read_as_vouched_for
 from learner.replay.array_file import ArrayFileWriter, read_pieces
 from learner.replay.entry_store import EntryStore
 from learner.replay.part_state import Part, PartState, join
@@ -63,11 +64,12 @@ class SavedBuffer:
         """Reads what an equal buffer has written, in place of whatever is in; keys go on.
 
         Raises:
-            ConfigurationError: If rows are missing, or a file is none.
+            ConfigurationError: If rows are missing, a file is none, or no equal buffer has written it; what is in is of
+                no more use then.
         """
-        arrays = {name: array for piece in read_pieces(directory / _STATE) for name, array in piece.items()}
-        state = PartState(arrays, json.loads((directory / _VALUES).read_text(encoding="utf-8")))
-        with self._lock:
+        with read_as_vouched_for(directory), self._lock:
+            arrays = {name: array for piece in read_pieces(directory / _STATE) for name, array in piece.items()}
+            state = PartState(arrays, json.loads((directory / _VALUES).read_text(encoding="utf-8")))
             for name, part in self._parts.items():
                 part.load_state(state.part(name))
             key_of = self._store.row_keys(state.part("store"))

@@ -115,12 +115,13 @@ class SlotStore(ABC):
 
     def load_state(self, state: PartState) -> None:
         """See `EntryStore.load_state`."""
-        slots = state.part("slots").arrays
-        self._generation[:] = slots["generation"]
-        self._n_free = len(slots["free"])
-        self._free[: self._n_free] = slots["free"]
+        slots = state.part("slots")
+        self._generation[:] = slots.array("generation", (self.capacity,), np.int64)
+        free = slots.slots("free", self.capacity)
+        self._n_free = len(free)
+        self._free[: self._n_free] = free
         self._is_taken.fill(True)
-        self._is_taken[slots["free"]] = False
+        self._is_taken[free] = False
         self._remover.load_state(state.part("remover"))
 
     def _keys(self, slots: Slots) -> NDArray[np.int64]:

@@ -32,7 +32,7 @@ class TimesSampled:
 
     def load_state(self, state: PartState) -> None:
         """Takes up what `state` has said."""
-        self._times[:] = state.arrays["times"]
+        self._times[:] = state.array("times", self._times.shape, np.int32)
 
     def left(self, slots: Slots) -> NDArray[np.int32]:
         """How often entries may still be drawn, int32 `[N]`."""

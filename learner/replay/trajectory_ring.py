@@ -26,6 +26,8 @@ _AHEAD_BYTES: Final = 1 << 18
 
 # Of no dimension: numpy takes half as long with them as with Python's ints.
 _ENTRY: Final = np.array(ENTRY, np.uint8)
+# What keys, which count them, have room for.
+_MAX_ROWS: Final = 1 << 62
 _NO_FLAG: Final = np.array(0, np.uint8)  # and of bools it finds those that are not 0 in a third of the time
 _ONE: Final = np.array(1)
 
@@ -224,12 +226,17 @@ class TrajectoryRing:
 
     def load_state(self, state: PartState) -> None:
         """See `EntryStore.load_state`."""
-        self._tail, self._head, self.size = (state.values[name] for name in ("tail", "head", "size"))
+        head = self._head = state.whole("head", 0, _MAX_ROWS)
+        tail = self._tail = state.whole("tail", max(head - self.n_slots, 0), head)
+        flags = state.array("flags", (head - tail,), np.uint8)
+        self.size = state.whole("size", 0, self.capacity)
+        if self.size != np.count_nonzero(flags & _ENTRY):
+            raise ValueError(f"size is {self.size}, and the flags have {np.count_nonzero(flags & _ENTRY)} entries")
         self._columns.flags.fill(0)
         first = 0
         for span in self._slices(*self.span):
             n = span.stop - span.start
-            self._columns.flags[span] = state.arrays["flags"][first : first + n]
+            self._columns.flags[span] = flags[first : first + n]
             first += n
 
     def _slices(self, tail: int, n_rows: int) -> list[slice]:

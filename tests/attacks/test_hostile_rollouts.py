@@ -7,6 +7,7 @@ import pytest
 from gymnasium import spaces
 from rollcast.v1 import rollout_pb2, tensor_pb2
 
+from actor.statistics.aggregator import EpochStatsAggregator
 from services.errors import InvalidInputError, InvalidRolloutError, InvalidTensorError, LimitExceededError
 from services.rollout_codec import RolloutAssembler, RolloutEncoder, rollout_to_proto
 from services.rollout_service import parse_request
@@ -367,3 +368,17 @@ def test_nothing_is_allocated_before_the_last_column_is_checked(framed):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 1 << 20
+
+
+@pytest.mark.parametrize("reduction", range(1, 8))
+def test_values_as_large_as_floats_are_do_not_stop_who_reduces_them(reduction):
+    """Found by tests.fuzz: the square of 1e200 raised OverflowError where the learner adds up its epoch."""
+    request = message()
+    request.rollout.event_statistics.add(event="parcel").epoch.add(name="all", reduction=reduction, cumulative=True)
+    for value in (1e200, -1e200, 1.7e308, 1.7e308, 0.0):
+        request.rollout.events.add(value=value)
+    (rollout,) = [assembler().add(request)]
+    aggregator = EpochStatsAggregator()
+    for _ in range(2):
+        aggregator.add_all(rollout.episodes, rollout.events)
+        assert "parcel/all" in "".join(aggregator.epoch_stats())

@@ -46,6 +46,9 @@ def little_memory():
         {"dtype": F32, "shape": [2], "data": b"0" * 9},
         {"dtype": F32, "shape": [], "data": b""},
         {"dtype": F32, "shape": [0, 2**63 - 1], "data": b"0"},
+        # found by tests.fuzz: as many bytes as it says, and an array that numpy cannot make
+        {"dtype": F32, "shape": [0, 2**63 - 1], "data": b""},
+        {"dtype": F32, "shape": [2**31, 0, 2**31], "data": b""},
         {"dtype": tensor_pb2.DATA_TYPE_BOOL, "shape": [1], "data": b"\xff"},
         {"dtype": F32, "shape": [1], "data": b"0000", "deferred": True},
     ],

@@ -1,0 +1,171 @@
+"""What somebody may have put in the folder of a run: refused by an error that names the file, in bounded memory."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+import xxhash
+
+from learner.checkpoints.manifest import (
+    FORMAT,
+    MANIFEST_FILE,
+    CheckpointInfo,
+    verify,
+    write_manifest,
+)
+from learner.replay.array_file import ArrayFileWriter, read_pieces
+from learner.run_directory import RunDirectory
+from learner.settings import TrainSettings
+from services.errors import ConfigurationError
+from tests.unit.learner.replay.played_rollouts import World
+from tests.unit.learner.replay.test_saved_buffer import make_buffer, play_into
+
+INFO = {"n_updates": 1, "env_steps": 2, "policy_version": 3, "mean_return": 4.0, "has_ended": False}
+
+
+def arrays_of(header):
+    encoded = json.dumps(header).encode()
+    return struct.pack("<I", len(encoded)) + encoded
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"[" * 100_000,
+        b"\xff",
+        b"{}",
+        json.dumps({**INFO, "software_version": "1"}).encode(),
+        json.dumps({**INFO, "software_version": "1", "files": {"a": 3}}).encode(),
+        json.dumps({**INFO, "software_version": "1", "files": [], "more": 1}).encode(),
+        json.dumps({**INFO, "software_version": "1", "mean_return": "much", "files": {}}).encode(),
+        json.dumps(
+            {**INFO, "software_version": 1, "files": {"../../etc/passwd": {"bytes": 1, "xxh3_128": ""}}}
+        ).encode(),
+    ],
+)
+def test_manifests_whose_digest_is_right(tmp_path, body):
+    head = f"rollcast-checkpoint {FORMAT} {xxhash.xxh3_128_hexdigest(body)}\n".encode()
+    (tmp_path / MANIFEST_FILE).write_bytes(head + body)
+    with pytest.raises(ConfigurationError, match=f"{tmp_path} is damaged: manifest is none"):
+        verify(tmp_path)
+
+
+def test_a_manifest_names_no_file_outside(tmp_path):
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    (tmp_path / "secret").write_text("x")
+    write_manifest(checkpoint, CheckpointInfo(**INFO, software_version="1"))
+    files = {"../secret": {"bytes": 1, "xxh3_128": xxhash.xxh3_128_hexdigest(b"x")}}
+    body = json.dumps({**INFO, "software_version": "1", "files": files}).encode()
+    head = f"rollcast-checkpoint {FORMAT} {xxhash.xxh3_128_hexdigest(body)}\n".encode()
+    (checkpoint / MANIFEST_FILE).write_bytes(head + body)
+    with pytest.raises(ConfigurationError, match=r"it holds \[\], and was written with \['\.\./secret'\]"):
+        verify(checkpoint)
+
+
+def spoil_values(directory, **changes):
+    path = directory / "values.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def state_of(directory):
+    (arrays,) = read_pieces(directory / "state.arrays")
+    return arrays
+
+
+def spoil_arrays(directory, **changes):
+    arrays = {**state_of(directory), **changes}
+    (directory / "state.arrays").unlink()
+    with ArrayFileWriter(directory / "state.arrays") as file:
+        file.append(arrays)
+
+
+def as_nan(directory, name):
+    return state_of(directory)[name] * np.nan
+
+
+@pytest.mark.parametrize(
+    ("kind", "spoil", "match"),
+    [
+        ({}, lambda it: spoil_values(it, **{"store.head": []}), "head is \\[\\]"),
+        ({}, lambda it: spoil_values(it, **{"store.head": 1 << 70}), "head is 1180591620717411303424"),
+        ({}, lambda it: spoil_values(it, **{"store.tail": -1}), "tail is -1"),
+        ({}, lambda it: spoil_values(it, **{"store.size": 3}), "size is 3"),
+        ({}, lambda it: spoil_arrays(it, **{"store.flags": np.zeros(1, np.uint8)}), "flags is uint8"),
+        ({}, lambda it: spoil_values(it, **{"limiter.inserts": None}), "inserts is None"),
+        ({}, lambda it: spoil_values(it, **{"sampler.generator": {"bit_generator": "x"}}), "does not fit"),
+        ({}, lambda it: (it / "values.json").write_text("[" * 100_000), "RecursionError"),
+        ({}, lambda it: (it / "state.arrays").write_bytes(arrays_of({"a": ["<f4", [1 << 40]]})), "beyond its end"),
+        ({}, lambda it: (it / "state.arrays").write_bytes(b""), "ValueError"),
+        ({"sampler": "prioritized"}, lambda it: spoil_values(it, **{"sampler.n": -1}), "n is -1"),
+        (
+            {"sampler": "prioritized"},
+            lambda it: spoil_arrays(it, **{"sampler.priorities": as_nan(it, "sampler.priorities")}),
+            "priorities are from nan",
+        ),
+        (
+            {"entry": "rollouts", "capacity": 8},
+            lambda it: spoil_arrays(it, **{"store.slots.free": np.array([0, 99])}),
+            "free has slots from 0 to 99",
+        ),
+        (
+            {"entry": "rollouts", "capacity": 8},
+            lambda it: spoil_arrays(it, **{"sampler.list": np.array([1, 1])}),
+            "list has slots from 1 to 1",
+        ),
+        (
+            {"entry": "rollouts", "capacity": 8},
+            lambda it: spoil_arrays(it, **{"store.slots.generation": np.zeros((8, 1), np.int64)}),
+            "generation is int64",
+        ),
+    ],
+)
+def test_replay_buffers_that_no_buffer_has_written(tmp_path, kind, spoil, match):
+    buffer = make_buffer(None, **kind)
+    play_into(buffer, World(n_steps=4, has_reset_rows=False), np.random.default_rng(3), 2)
+    buffer.saved.begin().write(tmp_path / "state", None)
+    make_buffer(None, **kind).saved.load(tmp_path / "state")
+    spoil(tmp_path / "state")
+    with pytest.raises(ConfigurationError, match=match):
+        make_buffer(None, **kind).saved.load(tmp_path / "state")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: " + "[" * 3000,
+        "seed: 2001-13-45",
+        "1: 2",
+        "- 1",
+        "!!python/object/apply:os.system [ls]",
+        "seed: [1, 2]",
+        "replay: 3",
+        "hidden_sizes: {a: 1}",
+        "n_actors: .nan",
+    ],
+)
+def test_settings_that_no_run_has_written(tmp_path, text):
+    run = RunDirectory(tmp_path)
+    run.settings_path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=str(tmp_path)):
+        TrainSettings.from_command_line("rollcast train", ["--resume", str(tmp_path)])
+
+
+def test_settings_that_are_no_text(tmp_path):
+    RunDirectory(tmp_path).settings_path.write_bytes(b"seed: \xff")
+    with pytest.raises(ConfigurationError, match="expected the settings of a run"):
+        RunDirectory(tmp_path).read_settings()
+
+
+def test_records_that_are_none_go_with_those_that_come_after(tmp_path):
+    run = RunDirectory(tmp_path)
+    kept = b'{"env_steps": 3}\n'
+    spoilt = (
+        b"\0\0\0\n[]\n{}\n\xff\n" + b"[" * 100_000 + b'\n{"env_steps": "x"}\n{"env_steps": NaN}\n{"env_steps": 9}\n{"e'
+    )
+    run.metrics_path.write_bytes(spoilt[:4] + kept + spoilt[4:])
+    run.cut_metrics(5)
+    assert run.metrics_path.read_bytes() == kept

@@ -1,0 +1,195 @@
+"""Decoders of what is agreed and told: tensors, spaces, offers, agreements, errors, how a learner stands."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+from google.protobuf.message import Message
+from google.rpc import status_pb2
+from gymnasium import spaces
+from rollcast.v1 import learner_pb2, rollout_pb2, space_pb2, tensor_pb2
+
+from services import space_codec
+from services.error_status import STATUS_CODES, error_from_rpc, error_to_status
+from services.errors import RollcastError
+from services.join_codec import (
+    join_agreement_from_proto,
+    join_agreement_to_proto,
+    join_offer_from_proto,
+    join_offer_to_proto,
+)
+from services.space_codec import environment_spaces_from_proto, environment_spaces_to_proto
+from services.spaces import EnvironmentSpaces, SubstepSpaces, space_leaves
+from services.status_codec import actor_from_proto, actor_to_proto, status_from_proto, status_to_proto
+from services.tensors import DTYPES, tensor_from_proto, tensor_to_proto
+from tests.contract.golden_messages import SPACE, golden_messages
+from tests.fuzz.messages import join_pieces, split_pieces
+from tests.fuzz.oracle import SMALL_CHANGE_BYTES, Target
+from tests.fuzz.protobuf_mutator import message_mutator, stream_mutator
+from tests.unit.services.rollout_examples import NESTED
+from tests.unit.services.test_status_and_join_codecs import AGREEMENT, OFFER
+
+# The declared limit is 2**23 elements: lowered to these, reaching it costs microseconds.
+_MAX_SPACE_ELEMENTS = 1 << 12
+LOWERED_SPACES = ((space_codec, "MAX_SPACE_ELEMENTS", _MAX_SPACE_ELEMENTS),)
+# Two bounds, which side is bounded, and what gymnasium copies and compares of them, in float64 and complex steps.
+_BYTES_PER_ELEMENT = 96
+_SMALL = {"0": SubstepSpaces(observation=spaces.MultiBinary(3), action=spaces.MultiDiscrete([2, 3], start=[1, 0]))}
+SPACES_BYTES = SMALL_CHANGE_BYTES + _BYTES_PER_ELEMENT * _MAX_SPACE_ELEMENTS
+
+
+def tensor(folder: Path) -> Target:
+    """One tensor, with its bytes."""
+    arrays = [np.ones((2, 3), dtype) for dtype in DTYPES.values()]
+    return _codec(
+        "tensor",
+        tensor_pb2.Tensor,
+        lambda proto: tensor_from_proto(proto, what="a tensor"),
+        tensor_to_proto,
+        [tensor_to_proto(array) for array in arrays],
+    )
+
+
+def environment(folder: Path) -> Target:
+    """The spaces of an environment, as offers and recordings have them."""
+    leaves = (*space_leaves(SPACE).values(), SPACE, spaces.Box(0, 255, (8, 8, 3), np.uint8))
+    examples = ({"0": SubstepSpaces(observation=leaf, action=spaces.Discrete(2))} for leaf in leaves)
+    seeds = (*(_joined(example) for example in examples), _joined(NESTED))
+
+    def decode(content: bytes) -> EnvironmentSpaces:
+        return environment_spaces_from_proto(
+            space_pb2.SubstepSpaces.FromString(piece) for piece in split_pieces(content)
+        )
+
+    return Target(
+        name="spaces",
+        decode=decode,
+        encode=_joined,
+        seeds=seeds,
+        mutate=stream_mutator(space_pb2.SubstepSpaces, seeds),
+        limit_bytes=SPACES_BYTES,
+        bytes_per_byte=512,
+        limits=LOWERED_SPACES,
+    )
+
+
+def join_offer(folder: Path) -> Target:
+    """What an actor offers."""
+    return _codec(
+        "join offer",
+        rollout_pb2.JoinRequest,
+        join_offer_from_proto,
+        join_offer_to_proto,
+        [join_offer_to_proto(replace(OFFER, spaces=_SMALL)), golden_messages()["join_request"]],
+        limit_bytes=SPACES_BYTES,
+        bytes_per_byte=512,
+        limits=LOWERED_SPACES,
+    )
+
+
+def join_agreement(folder: Path) -> Target:
+    """What a learner answers to it."""
+    offer = replace(OFFER, n_envs=0)
+    return _codec(
+        "join agreement",
+        rollout_pb2.JoinResponse,
+        lambda proto: join_agreement_from_proto(proto, offer),
+        join_agreement_to_proto,
+        [join_agreement_to_proto(AGREEMENT), golden_messages()["join_response_of_a_learner"]],
+    )
+
+
+def learner_status(folder: Path) -> Target:
+    """How a learner stands, its replay buffer too."""
+    return _codec(
+        "status",
+        learner_pb2.LearnerStatus,
+        status_from_proto,
+        status_to_proto,
+        [golden_messages()["learner_status"]],
+        bytes_per_byte=128,
+    )
+
+
+def actor_info(folder: Path) -> Target:
+    """How an actor stands."""
+    return _codec(
+        "actor info",
+        learner_pb2.ActorInfo,
+        actor_from_proto,
+        actor_to_proto,
+        [golden_messages()["actor_info"]],
+    )
+
+
+def error_status(folder: Path) -> Target:
+    """What comes with a call that failed."""
+    seeds = tuple(error_to_status(kind("what is wrong")).SerializeToString() for kind in STATUS_CODES)
+
+    def decode(content: bytes) -> RollcastError:
+        return error_from_rpc(_FailedCall(content), "localhost:1")
+
+    return Target(
+        name="error status",
+        decode=decode,
+        seeds=seeds,
+        mutate=message_mutator(status_pb2.Status, seeds),
+    )
+
+
+class _FailedCall(grpc.RpcError, grpc.Call):
+    """A call as gRPC's client sees it fail, with the trailer that is decoded."""
+
+    def __init__(self, trailer: bytes) -> None:
+        self._trailer = trailer
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.INVALID_ARGUMENT
+
+    def details(self) -> str:
+        return "details"
+
+    def trailing_metadata(self) -> Any:
+        return (("grpc-status-details-bin", self._trailer),)
+
+    def initial_metadata(self) -> Any:
+        return ()
+
+    def is_active(self) -> bool:
+        return False
+
+    def time_remaining(self) -> None:
+        return None
+
+    def cancel(self) -> bool:
+        return False
+
+    def add_callback(self, callback: Callable[[], None]) -> bool:
+        return False
+
+
+def _joined(value: EnvironmentSpaces) -> bytes:
+    return join_pieces(proto.SerializeToString() for proto in environment_spaces_to_proto(value))
+
+
+def _codec(
+    name: str,
+    kind: type[Message],
+    from_proto: Callable[[Any], Any],
+    to_proto: Callable[[Any], Message],
+    examples: list[Any],
+    **fields: Any,
+) -> Target:
+    """A pair of functions between messages and values, as most codecs are."""
+    seeds = tuple(example if isinstance(example, bytes) else example.SerializeToString() for example in examples)
+    return Target(
+        name=name,
+        decode=lambda content: from_proto(kind.FromString(content)),
+        encode=lambda value: to_proto(value).SerializeToString(deterministic=True),
+        seeds=seeds,
+        mutate=message_mutator(kind, seeds),
+        **fields,
+    )

@@ -1,0 +1,206 @@
+"""Decoders of policies: their chunks, what an actor loads, what a client asks a policy; policies in files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+import xxhash
+from google.protobuf.message import DecodeError
+from gymnasium import spaces
+from numpy.typing import NDArray
+from rollcast.v1 import policy_pb2, tensor_pb2
+
+from actor.policies.exploration import EPSILONS
+from actor.policies.policy import make_policy
+from actor.policies.torch_policy import TorchPolicy
+from learner.run_directory import RunDirectory, SavedPolicy
+from services.policies import PolicyHead, PolicySpec, PolicyState
+from services.policy_service import PolicyServicer
+from services.rollouts import Observation
+from services.spaces import EnvironmentSpaces, SubstepSpaces, space_leaves
+from services.stream_gate import StreamGate
+from services.tensors import tensor_to_proto
+from services.weights import PolicyAssembler, encode_policy
+from tests.fuzz.file_mutators import mutate_safetensors
+from tests.fuzz.messages import join_pieces, split_pieces
+from tests.fuzz.oracle import Target
+from tests.fuzz.protobuf_mutator import message_mutator, stream_mutator
+from tests.fuzz.rollout_targets import SMALL
+from tests.unit.services.rollout_examples import example_leaf
+
+_SPACES: EnvironmentSpaces = {
+    "0": SubstepSpaces(observation=spaces.Box(-1, 1, (4,), np.float32), action=spaces.Discrete(3))
+}
+_HEADS: Sequence[PolicyHead] = ("default", "q_values")
+
+
+def policy_chunks(folder: Path) -> Target:
+    """The chunks of policies, one after the other."""
+    seeds = tuple(_chunks(_file(head), n_chunks) for head in _HEADS for n_chunks in (1, 3))
+    mutate_chunks = stream_mutator(policy_pb2.PolicyChunk, seeds, _repair)
+
+    def decode(content: bytes) -> Sequence[tuple[int, PolicyState]]:
+        assembler = PolicyAssembler()
+        received = [assembler.add(policy_pb2.PolicyChunk.FromString(piece)) for piece in split_pieces(content)]
+        return [policy for policy in received if policy is not None]
+
+    def encode(received: Sequence[tuple[int, PolicyState]]) -> bytes:
+        return join_pieces(
+            policy_pb2.GetPolicyResponse.FromString(message).chunk.SerializeToString()
+            for version, state in received
+            for message in encode_policy(version, state).chunks
+        )
+
+    def mutate(content: bytes, rng: Random) -> bytes:
+        """The chunks, or the file that they hold."""
+        if rng.random() < 0.5:
+            return mutate_chunks(content, rng)
+        return _chunks(mutate_safetensors(_content_of(content), rng), rng.choice((1, 2, 5)))
+
+    return Target(
+        name="policy chunks",
+        decode=decode,
+        encode=encode,
+        seeds=seeds,
+        mutate=mutate,
+        bytes_per_byte=32,
+        max_length=1 << 15,
+    )
+
+
+def policy_weights(folder: Path) -> Target:
+    """The arrays of a policy, and who loads them: numpy, and torch."""
+    policies = {head: make_policy(_SPACES, _spec(head), seed=0) for head in _HEADS}
+    modules = {head: TorchPolicy(_SPACES, _spec(head)) for head in _HEADS}
+    seeds = tuple(_file(head) for head in _HEADS)
+
+    def decode(content: bytes) -> None:
+        policy = PolicyAssembler().add(_chunk(content))
+        assert policy is not None, "it is the only chunk"
+        head = "q_values" if EPSILONS in policy[1] else "default"
+        policies[head].load(*policy)
+        modules[head].load_state_arrays(policy[1])
+
+    return Target(
+        name="policy weights",
+        decode=decode,
+        seeds=seeds,
+        mutate=mutate_safetensors,
+        bytes_per_byte=64,
+        max_length=1 << 13,
+    )
+
+
+def act_request(folder: Path) -> Target:
+    """What a client asks a policy."""
+    rng = np.random.default_rng(0)
+    seeds = tuple(
+        policy_pb2.ActRequest(
+            substep_key=key,
+            observation=[
+                tensor_pb2.NamedTensor(path=path, tensor=tensor_to_proto(example_leaf(leaf, (2,), rng)))
+                for path, leaf in space_leaves(substep.observation).items()
+            ],
+        ).SerializeToString()
+        for key, substep in SMALL.items()
+    )
+    servicer = PolicyServicer(_Source(), StreamGate(1))
+    return Target(
+        name="act request",
+        decode=lambda content: servicer.act(policy_pb2.ActRequest.FromString(content), None),
+        seeds=seeds,
+        mutate=message_mutator(policy_pb2.ActRequest, seeds),
+        bytes_per_byte=64,
+    )
+
+
+def saved_policy(folder: Path) -> Target:
+    """A policy in the folder of a run."""
+    run = RunDirectory(folder)
+    seeds = []
+    for head in _HEADS:
+        state = TorchPolicy(_SPACES, _spec(head)).state_arrays()
+        policy = SavedPolicy(spec=_spec(head), state=state, policy_version=1, env_steps=2, mean_return=3.0)
+        run.write_policy("last", policy)
+        seeds.append(run.policy_path("last").read_bytes())
+
+    def decode(content: bytes) -> SavedPolicy:
+        run.policy_path("last").write_bytes(content)
+        return run.read_policy("last")
+
+    def encode(policy: SavedPolicy) -> bytes:
+        run.write_policy("best", policy)
+        return run.policy_path("best").read_bytes()
+
+    return Target(
+        name="saved policy",
+        decode=decode,
+        encode=encode,
+        seeds=tuple(seeds),
+        mutate=mutate_safetensors,
+        bytes_per_byte=64,
+        max_length=1 << 13,
+    )
+
+
+class _Source:
+    """A learner whose policy acts with zeros."""
+
+    spaces = SMALL
+
+    def act(self, observation: Observation, *, substep_key: str, deterministic: bool) -> tuple[NDArray[Any], int]:
+        n_rows = len(next(iter(observation.values())))
+        return np.zeros((n_rows, 2), np.int64), 1
+
+
+def _spec(head: PolicyHead) -> PolicySpec:
+    return PolicySpec(head=head, hidden_sizes=(4,))
+
+
+def _file(head: PolicyHead) -> bytes:
+    return safetensors.numpy.save(dict(TorchPolicy(_SPACES, _spec(head)).state_arrays()))
+
+
+def _chunk(file: bytes) -> policy_pb2.PolicyChunk:
+    (chunk,) = _cut(file, 1)
+    return chunk
+
+
+def _cut(file: bytes, n_chunks: int) -> list[policy_pb2.PolicyChunk]:
+    """What `encode_policy` makes of a file, in pieces of whatever size."""
+    n_bytes = max(-(-len(file) // n_chunks), 1)
+    payloads = [file[start : start + n_bytes] for start in range(0, max(len(file), 1), n_bytes)]
+    digest = xxhash.xxh3_128_digest(file)
+    return [
+        policy_pb2.PolicyChunk(
+            version=7, index=i, count=len(payloads), total_bytes=len(file), digest=digest, payload=payload
+        )
+        for i, payload in enumerate(payloads)
+    ]
+
+
+def _chunks(file: bytes, n_chunks: int) -> bytes:
+    return join_pieces(chunk.SerializeToString() for chunk in _cut(file, n_chunks))
+
+
+def _content_of(content: bytes) -> bytes:
+    """The payloads of chunks that parse."""
+    payloads = []
+    for piece in split_pieces(content):
+        try:
+            payloads.append(policy_pb2.PolicyChunk.FromString(piece).payload)
+        except DecodeError:
+            continue
+    return b"".join(payloads)
+
+
+def _repair(chunks: list[Any], rng: Random) -> None:
+    """Makes what they say of themselves true again."""
+    file = b"".join(chunk.payload for chunk in chunks)
+    for index, chunk in enumerate(chunks):
+        chunk.digest, chunk.total_bytes = xxhash.xxh3_128_digest(file), len(file)
+        if rng.random() < 0.9:
+            chunk.index, chunk.count, chunk.version = index, len(chunks), chunks[0].version
