@@ -16,7 +16,7 @@ Mutate = Callable[[bytes, Random], bytes]
 
 _LINES = (
     "a: &a [*a, *a]",
-    "a: " + "[" * 2000,
+    "a: " + "[" * 100,
     "!!python/object/apply:os.system [ls]",
     "run_dir: 2001-13-45",
     "x: 0x" + "f" * 40,
