@@ -18,6 +18,7 @@ from services.errors import ConfigurationError, NotReadyError
 from services.joining import JoinOffer
 from services.policies import PolicySpec
 from tests.rollout_samples import CARTPOLE_LIKE, make_rollout
+from tests.unit.learner.checkpoints.resumable_runs import settings_for, train
 from tests.unit.learner.durable.logs import HEADER, always
 
 BATCH = 3
@@ -204,3 +205,9 @@ def test_a_run_does_not_forget_its_log(tmp_path: Path):
 
 def test_slices_are_named():
     assert RolloutSlice(make_rollout(sequence=4), 1, 2).name == ("a", 1, 4, 1, 2)
+
+
+def test_nobody_is_promised_what_cannot_be_kept(tmp_path: Path):
+    with pytest.raises(ConfigurationError, match="--durable with --actor-kind sequential; expected subprocess"):
+        train(settings_for(tmp_path / "run", "impala", "--durable"))
+    assert not (tmp_path / "run").exists()
