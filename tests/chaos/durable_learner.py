@@ -3,9 +3,7 @@
 python -m tests.chaos.durable_learner COMMAND ...        # as `python -m learner COMMAND ...`
 """
 
-import json
 import sys
-from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +13,12 @@ from numpy.typing import NDArray
 from learner.algorithms.impala import Impala
 from learner.batch import Batch
 from learner.cli import main
-from learner.durable.coverage import Coverage, OpenRollouts
-from learner.durable.recovery import RecoveredRollouts, take_inventory
-from learner.replay.step_columns import STEP
-from services.recording_codec import RecordingHeader
+from learner.replay.array_file import ArrayFileWriter, read_pieces
 from services.spaces import FLAT_SUBSTEP, EnvironmentSpaces
 from tests.chaos.bookkeeping import seed_and_total
+from tests.chaos.run_files import checkpoints, rollouts_in_log, steps_in_buffer
 
-_BOOKS = "books.npy"
+_BOOKS = "books.arrays"
 
 # Rows of what an environment's seed and its number of steps were.
 Steps = NDArray[np.int64]
@@ -48,54 +44,44 @@ class BookkeepingImpala(Impala):
 
     def save(self, directory: Path) -> None:
         super().save(directory)
-        np.save(directory / _BOOKS, np.concatenate([np.empty((0, 2), np.int64), *self._books]))
+        with ArrayFileWriter(directory / _BOOKS) as file:
+            file.append({"steps": np.concatenate([np.empty((0, 2), np.int64), *self._books])})
 
     def load(self, directory: Path) -> None:
         super().load(directory)
-        self._books = [np.load(directory / _BOOKS, allow_pickle=False)]
+        self._books = _read(directory / _BOOKS)
 
 
-def read_books(run_dir: Path, spaces: EnvironmentSpaces, n_rollout_steps: int) -> tuple[Steps, int]:
+def read_books(run_dir: Path, spaces: EnvironmentSpaces) -> tuple[Steps, int]:
     """What a run has learnt from, or has in its buffer or its log, in that order.
 
     Args:
         run_dir: Of a run that has stopped.
         spaces: Of its environment.
-        n_rollout_steps: T.
 
     Returns:
         The steps; and how many of them are from the log.
     """
-    checkpoint = max(run_dir.glob("checkpoints/[0-9]*"), key=lambda path: int(path.name))
-    if (checkpoint / _BOOKS).exists():
-        steps = [np.load(checkpoint / _BOOKS, allow_pickle=False)]
+    books = checkpoints(run_dir)[-1] / _BOOKS
+    if books.exists():
+        steps = _read(books)
     else:
-        steps = [_rows(checkpoint / "replay" / "substep0")]
-    state = json.loads((checkpoint / "training.json").read_text())["actors"]["log"]
-    header = RecordingHeader(spaces=spaces, n_rollout_steps=n_rollout_steps, n_envs=1)
-    found = take_inventory(run_dir / "log", header, Coverage.from_json(state)).found
-    rollouts = RecoveredRollouts(run_dir / "log", header, deque(found), OpenRollouts())
-    n_logged = 0
-    while (piece := rollouts.take(1)) is not None:
+        totals, n_wrong = steps_in_buffer(run_dir, spaces)
+        assert not n_wrong, f"{n_wrong} steps in the buffer have rewards that are not theirs"
+        steps = [np.stack([np.full_like(total, seed), total], axis=-1) for seed, total in totals.items()]
+    n_learnt = sum(map(len, steps))
+    for piece in rollouts_in_log(run_dir, spaces):
         rollout = piece.to_rollout()
-        observed = rollout.substeps[FLAT_SUBSTEP].observation[""][:, 0]
-        steps.append(steps_of(observed if rollout.valid is None else observed[rollout.valid[:, 0]]))
-        n_logged += len(steps[-1])
-    assert not rollouts.n_lost
-    return np.concatenate(steps), n_logged
+        observed = rollout.substeps[FLAT_SUBSTEP].observation[""]
+        for b in range(observed.shape[1]):
+            is_step = slice(None) if rollout.valid is None else rollout.valid[:, b]
+            steps.append(steps_of(observed[is_step, b]))
+    books_and_log = np.concatenate(steps)
+    return books_and_log, len(books_and_log) - n_learnt
 
 
-def _rows(directory: Path) -> Steps:
-    """The steps in a ring of transitions."""
-    files = sorted(directory.glob("rows-*.npz"), key=lambda path: int(path.stem.split("-")[1]))
-    with np.load(directory / "state.npz", allow_pickle=False) as arrays:
-        (name,) = (name for name in arrays if name.endswith("flags"))
-        flags = arrays[name]
-    columns = []
-    for path in files:
-        with np.load(path, allow_pickle=False) as arrays:
-            columns += [arrays[name] for name in arrays if arrays[name].shape[1:] == (24,)]
-    return steps_of(np.concatenate(columns)[(flags & STEP) > 0])
+def _read(books: Path) -> list[Steps]:
+    return [piece["steps"] for piece in read_pieces(books)]
 
 
 if __name__ == "__main__":

@@ -27,7 +27,10 @@ N_KILLS = 1
 OPTIONS = {
     # a batch is one rollout and a half of another
     "impala": ("--batch-size", 3),
-    "dqn": ("--batch-size", 8, "--replay.min-size", 200, "--replay.capacity", 100_000, "--dqn.learning-rate", 1e-9),
+    "dqn": (
+        *("--batch-size", 8, "--dqn.learning-rate", 1e-9),
+        *("--replay.n-step", 1, "--replay.min-size", 200, "--replay.capacity", 100_000),
+    ),
 }
 ENVIRONMENT = ("--env-id", "tests.chaos.bookkeeping:BookkeepingEnv")
 
@@ -70,7 +73,7 @@ def test_what_was_acknowledged_is_learnt_from_once(algorithm: str, tmp_path: Pat
                 assert process.wait(20) == 0, process.stdout and process.stdout.read()
     env = BookkeepingEnv()
     spaces = {FLAT_SUBSTEP: SubstepSpaces(observation=env.observation_space, action=gymnasium.spaces.Discrete(4))}
-    steps, n_logged = read_books(run_dir, spaces, N_ROLLOUT_STEPS)
+    steps, n_logged = read_books(run_dir, spaces)
     checkpoint = max(run_dir.glob("checkpoints/[0-9]*"), key=lambda path: int(path.name))
     known = json.loads((checkpoint / "training.json").read_text())["actors"]["actors"]
     assert {name: actor["incarnation"] for name, actor in known.items()} == {"one": 1, "two": 1}

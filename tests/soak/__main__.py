@@ -11,8 +11,8 @@ from tests.soak.run import run_soak
 from tests.soak.samples import read_samples
 
 
-def main() -> int:
-    """Runs, judges and draws; returns 1 if anything grew, ended or stood still."""
+def make_parser() -> argparse.ArgumentParser:
+    """The options."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0, help="how long")
     parser.add_argument("--warm-up-minutes", type=float, help="what is not judged; without it, a third of the time")
@@ -21,7 +21,12 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="for logs, runs and samples.csv; without it, a temporary one")
     parser.add_argument("--plot", type=Path, help="draw into this svg or png; needs matplotlib, see make peers")
     parser.add_argument("--again", type=Path, help="judge and draw this samples.csv, instead of running")
-    options = parser.parse_args()
+    return parser
+
+
+def main() -> int:
+    """Runs, judges and draws; returns 1 if anything grew, ended or stood still."""
+    options = make_parser().parse_args()
     seconds = 60 * options.minutes
     warm_up_s = seconds / 3 if options.warm_up_minutes is None else 60 * options.warm_up_minutes
     wrong: list[str] = []

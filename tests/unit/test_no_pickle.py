@@ -67,7 +67,7 @@ def violations(source, *, multiprocessing_allowed=False):
             found.extend(f"{line}: torch.{name}" for name in sorted(names & {"save", "load"}))
         elif text == "allow_pickle" and following != ["=", "False"]:
             found.append(f"{line}: allow_pickle")
-        elif text in {"np", "numpy"} and following == [".", "load"]:
+        elif text in {"np", "numpy"} and following == [".", "load"] and tokens[index - 1].string != ".":
             # it allocates what a header claims; learner.replay.array_file reads what is there
             found.append(f"{line}: {text}.load")
         elif text == "yaml" and following[:1] == ["."] and following[1] not in SAFE_YAML:

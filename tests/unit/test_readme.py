@@ -23,6 +23,7 @@ from learner.settings import (
     StatusSettings,
     TrainSettings,
 )
+from tests.soak.__main__ import make_parser
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -126,6 +127,7 @@ class TestCommands:
 
     def test_every_option_in_the_text_exists(self, page: str):
         known = set().union(*(options_of(command) for command in SETTINGS)) | FOREIGN_OPTIONS
+        known |= set(re.findall(r"--[\w-]+", make_parser().format_help()))
         named = {option for code in inline_code(page) for option in re.findall(r"(?<!\S)--[\w.-]+", code)}
         assert named <= known
 
