@@ -53,8 +53,9 @@ def write_run(run_dir: Path, gigabytes: float) -> None:
     from actor.environments.make import EnvironmentFactory
     from benchmarks.ingest import Load, synthetic_rollout
     from learner.actors.remote import RemoteDistributedActors
+    from learner.run_parts import actors_batch_size
     from learner.settings import ServingSettings
-    from learner.training_run import actors_batch_size, probe_spaces, training_run
+    from learner.training_run import probe_spaces, training_run
 
     settings = ServingSettings.from_command_line("rollcast learner", options(run_dir, gigabytes))
 

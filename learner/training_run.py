@@ -8,47 +8,37 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import gymnasium
-import torch
 
 from actor.environments.make import EnvironmentFactory, environment_spaces, make_vector_env
 from actor.policies.torch_policy import TorchPolicy
 from actor.threads import limit_threads
 from learner.actors.base import DistributedActors
 from learner.actors.served import ServedDistributedActors
-from learner.algorithms.algorithm import Algorithm
-from learner.algorithms.dqn import Dqn
-from learner.algorithms.impala import Impala
-from learner.algorithms.independent_learners import IndependentLearners
-from learner.algorithms.sac import Sac
-from learner.algorithms.schedules import linear
 from learner.checkpoints.manifest import CheckpointInfo
 from learner.checkpoints.resuming import RUNS, newest_checkpoint
 from learner.control import TrainingControl
-from learner.demonstrations import load_recording
 from learner.durable.rollouts import DurableRollouts, refuse_leftovers
-from learner.experience import ExperienceSource, FreshExperience
-from learner.replay.served import serve_buffers
-from learner.replay.substep_buffers import SubstepBuffers, make_buffers
-from learner.replayed_experience import MAX_TRAJECTORIES, ReplayedExperience
-from learner.replayed_rounds import ReplayedRounds
 from learner.run_directory import RunDirectory
+from learner.run_parts import (
+    choose_device,
+    load_initial_data,
+    make_algorithm,
+    make_experience,
+    make_replay_buffers,
+    plays_in_rounds,
+    set_torch_threads,
+)
 from learner.settings import LearnerSettings, TrainSettings
-from learner.slot_order import trajectories_of_an_actor
 from learner.stall_watchdog import StallWatchdog
 from learner.trainer import Schedule, Trainer, TrainingSummary
 from learner.writers import JsonLinesWriter, TensorBoardWriter
 from services.errors import AddressInUseError, ConfigurationError
-from services.policies import PolicySpec
 from services.spaces import EnvironmentSpaces
 from services.status import Phase
 
 logger = logging.getLogger(__name__)
-
-# By the names of `--algorithm`; each finds its settings under the same name.
-ALGORITHMS: dict[str, type[Impala] | type[Sac] | type[Dqn]] = {"impala": Impala, "sac": Sac, "dqn": Dqn}
 
 MakeActors = Callable[[TorchPolicy, TrainingControl], DistributedActors]
 
@@ -135,6 +125,11 @@ def training_run(
         run_directory.write_settings(settings.model_dump(mode="json", exclude={"resume"}))
         control = TrainingControl(algorithm=settings.algorithm, run_dir=run_directory.path)
         actors = make_actors(algorithm.policy, control)
+        if checkpoint is not None and settings.deterministic and isinstance(actors, ServedDistributedActors):
+            raise ConfigurationError(
+                "--resume with --deterministic, and actors in other processes; expected --actor-kind sequential: the "
+                "others cannot begin in step in the middle of a run; begin another run"
+            )
         stop_return = settings.stop_return if settings.stop_return is not None else reward_threshold(settings.env_id)
         first_step = 0
         if not is_new:
@@ -147,11 +142,6 @@ def training_run(
         )
         for writer in writers:
             stack.callback(writer.close)
-        if checkpoint is not None and settings.deterministic and isinstance(actors, ServedDistributedActors):
-            raise ConfigurationError(
-                "--resume with --deterministic, and actors in other processes; expected --actor-kind sequential: the "
-                "others cannot begin in step in the middle of a run; begin another run"
-            )
         trainer = Trainer(
             make_experience(settings, actors, algorithm, buffers),
             algorithm,
@@ -238,119 +228,6 @@ def _keep_durable(
     )
 
 
-def make_algorithm(settings: LearnerSettings, spaces: EnvironmentSpaces, device: torch.device) -> Algorithm:
-    """Makes the algorithm that the settings name; one a substep, where there are several.
-
-    Raises:
-        ConfigurationError: It cannot learn on these spaces.
-    """
-    spec = PolicySpec(network=settings.network, hidden_sizes=settings.hidden_sizes, activation=settings.activation)
-
-    def make(spaces: EnvironmentSpaces, *, seed: int) -> Algorithm:
-        return ALGORITHMS[settings.algorithm](spaces, spec, _algorithm_settings(settings), device=device, seed=seed)
-
-    if len(spaces) == 1:
-        return make(spaces, seed=settings.seed)
-    return IndependentLearners(spaces, make, seed=settings.seed)
-
-
-def make_replay_buffers(
-    settings: LearnerSettings, spaces: EnvironmentSpaces, *, device: torch.device, announce: Callable[[str], None]
-) -> SubstepBuffers:
-    """Allocates the buffer that the settings ask for, one a substep; `device` is the learner's.
-
-    Raises:
-        ConfigurationError: They cannot work together, or the machine, or the device, has not got the memory.
-    """
-    return make_buffers(
-        settings.replay,
-        spaces,
-        n_rollout_steps=settings.n_rollout_steps,
-        batch_size=settings.batch_size,
-        n_envs=MAX_TRAJECTORIES,
-        discount=_algorithm_settings(settings).discount,
-        seed=settings.seed,
-        learner_device=device,
-        announce=announce,
-    )
-
-
-def load_initial_data(
-    settings: LearnerSettings,
-    spaces: EnvironmentSpaces,
-    buffers: SubstepBuffers | None,
-    *,
-    announce: Callable[[str], None],
-) -> None:
-    """Fills the buffers from the file that the settings name, where they name one.
-
-    Raises:
-        ConfigurationError: There is no buffer to fill, or the file cannot be opened, or has no rollouts.
-        RecordingError: The file is not whole.
-        SpacesMismatchError: It was recorded with other spaces.
-    """
-    path = settings.initial_data
-    if path is None:
-        return
-    if buffers is None:
-        off_policy = " or ".join(name for name, algorithm in ALGORITHMS.items() if algorithm.learns_from_replay)
-        raise ConfigurationError(
-            f"--initial-data: {str(path)!r} with --algorithm {settings.algorithm}, which learns from fresh rollouts "
-            f"and has no replay buffer; expected {off_policy}; choose one of them, or leave --initial-data out"
-        )
-    load_recording(buffers, path, spaces, announce=announce)
-
-
-def make_experience(
-    settings: LearnerSettings, actors: DistributedActors, algorithm: Algorithm, buffers: SubstepBuffers | None
-) -> ExperienceSource:
-    """Fresh rollouts, or samples of replay buffers where there are some."""
-    if buffers is None:
-        return FreshExperience(actors)
-    policy, replay = algorithm.policy, settings.replay
-    if isinstance(actors, ServedDistributedActors):
-        actors.replay = serve_buffers(buffers, policy.spaces, n_rollout_steps=settings.n_rollout_steps)
-    beta = linear(replay.beta, replay.beta_end) if replay.sampler == "prioritized" else None
-    if plays_in_rounds(settings):
-        return ReplayedRounds(
-            actors,
-            buffers,
-            policy=policy,
-            policy_state=algorithm.policy_state,
-            batch_size=settings.batch_size,
-            beta=beta,
-        )
-    return ReplayedExperience(actors, buffers, policy=policy, batch_size=settings.batch_size, beta=beta)
-
-
-def plays_in_rounds(settings: LearnerSettings) -> bool:
-    """Whether actors fill a replay buffer in rounds; see `ReplayedRounds`."""
-    return settings.deterministic and ALGORITHMS[settings.algorithm].learns_from_replay
-
-
-def actors_batch_size(settings: LearnerSettings, spaces: EnvironmentSpaces, n_actors: int) -> int:
-    """Trajectories that are collected at once.
-
-    Args:
-        settings: What was asked for.
-        spaces: What is learnt on.
-        n_actors: How many actors there will be.
-
-    Returns:
-        Those of a batch; or, for a replay buffer, those of a round in deterministic mode, else whatever comes first.
-
-    Raises:
-        ConfigurationError: In deterministic mode the environment has several substeps.
-    """
-    if not ALGORITHMS[settings.algorithm].learns_from_replay:
-        return settings.batch_size
-    return n_actors * trajectories_of_an_actor(spaces, settings.envs_per_actor) if settings.deterministic else 1
-
-
-def _algorithm_settings(settings: LearnerSettings) -> Any:  # noqa: ANN401 - each algorithm has a class of its own
-    return getattr(settings, settings.algorithm)
-
-
 def probe_spaces(env_factory: EnvironmentFactory) -> EnvironmentSpaces:
     """Makes one environment to see its spaces, and closes it."""
     vector_env = make_vector_env(env_factory, 1)
@@ -358,24 +235,6 @@ def probe_spaces(env_factory: EnvironmentFactory) -> EnvironmentSpaces:
         return environment_spaces(vector_env)
     finally:
         vector_env.close()
-
-
-def choose_device(name: str) -> torch.device:
-    """The device that is asked for.
-
-    Raises:
-        ConfigurationError: CUDA is asked for, and there is none.
-    """
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigurationError("--device: 'cuda', but torch finds no CUDA device here; use --device cpu, or auto")
-    return torch.device(name)
-
-
-def set_torch_threads(n_threads: int, n_local_actors: int) -> None:
-    """Gives torch its threads in this process; 0: the cores that local actors leave, at least one."""
-    torch.set_num_threads(n_threads or max(1, len(os.sched_getaffinity(0)) - n_local_actors))
 
 
 def reward_threshold(env_id: str) -> float | None:

@@ -11,8 +11,9 @@ from learner.actors.remote import RemoteDistributedActors
 from learner.commands.running import print_line, run_and_report
 from learner.control import TrainingControl
 from learner.first_actor import spaces_of_first_actor
+from learner.run_parts import actors_batch_size
 from learner.settings import ServingSettings
-from learner.training_run import actors_batch_size, probe_spaces, training_run
+from learner.training_run import probe_spaces, training_run
 
 
 def learner(settings: ServingSettings, console: Console) -> int:

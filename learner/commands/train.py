@@ -11,8 +11,9 @@ from learner.actors.sequential import SequentialDistributedActors
 from learner.actors.subproc import SubprocDistributedActors
 from learner.commands.running import print_line, run_and_report
 from learner.control import TrainingControl
+from learner.run_parts import actors_batch_size
 from learner.settings import TrainSettings
-from learner.training_run import actors_batch_size, probe_spaces, training_run
+from learner.training_run import probe_spaces, training_run
 
 
 def train(settings: TrainSettings, console: Console) -> int:

@@ -85,7 +85,7 @@ def _read(books: Path) -> list[Steps]:
 
 
 if __name__ == "__main__":
-    import learner.training_run
+    import learner.run_parts
 
-    learner.training_run.ALGORITHMS["impala"] = BookkeepingImpala
+    learner.run_parts.ALGORITHMS["impala"] = BookkeepingImpala
     sys.exit(main(sys.argv[1:]))

@@ -18,8 +18,8 @@ from learner.checkpoints.store import CheckpointStore
 from learner.checkpoints.training import TrainingCheckpoints
 from learner.experience import FreshExperience
 from learner.progress import TrainingProgress
+from learner.run_parts import make_algorithm
 from learner.settings import TrainSettings
-from learner.training_run import make_algorithm
 from services.spaces import EnvironmentSpaces, SubstepSpaces
 from tests.contract.golden_messages import rollout_with_events
 from tests.fuzz.file_mutators import Mutate, mutate_arrays, mutate_json, mutate_safetensors, pieces_mutator

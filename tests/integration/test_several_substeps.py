@@ -17,9 +17,10 @@ from learner.checkpoints.store import CheckpointStore
 from learner.control import TrainingControl
 from learner.first_actor import spaces_of_first_actor
 from learner.run_directory import RunDirectory
+from learner.run_parts import actors_batch_size
 from learner.settings import ServingSettings
 from learner.trainer import TrainingSummary
-from learner.training_run import actors_batch_size, training_run
+from learner.training_run import training_run
 from services.client import LearnerClient
 from services.errors import ConfigurationError, InvalidInputError, SpacesMismatchError
 from services.joining import JoinOffer

@@ -18,8 +18,9 @@ from learner.replay.buffer import ReplayBuffer
 from learner.replay.replay_settings import ReplaySettings
 from learner.replay.substep_buffers import make_buffers
 from learner.replayed_experience import MAX_TRAJECTORIES, ReplayedExperience
+from learner.run_parts import load_initial_data
 from learner.settings import TrainSettings
-from learner.training_run import load_initial_data, probe_spaces
+from learner.training_run import probe_spaces
 from services.errors import (
     ConfigurationError,
     InvalidInputError,

@@ -6,8 +6,9 @@ from actor.environments.make import EnvironmentFactory
 from actor.policies.torch_policy import TorchPolicy
 from learner.actors.sequential import SequentialDistributedActors
 from learner.control import TrainingControl
+from learner.run_parts import actors_batch_size
 from learner.settings import TrainSettings
-from learner.training_run import TrainingRun, actors_batch_size, probe_spaces, training_run
+from learner.training_run import TrainingRun, probe_spaces, training_run
 from services.policies import PolicyState
 
 OPTIONS = {
