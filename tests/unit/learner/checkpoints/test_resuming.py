@@ -5,9 +5,12 @@ import numpy as np
 import pytest
 import yaml
 
+from actor.environments.make import EnvironmentFactory
+from learner.actors.remote import RemoteDistributedActors
 from learner.checkpoints.store import CheckpointStore
 from learner.run_directory import RunDirectory
 from learner.settings import ServingSettings, TrainSettings
+from learner.training_run import probe_spaces, training_run
 from services.errors import ConfigurationError
 from tests.unit.learner.checkpoints.resumable_runs import resumed, settings_for, train
 
@@ -67,6 +70,25 @@ def test_metrics_go_on_in_the_same_file(tmp_path):
     assert steps == sorted(set(steps)), "what was made twice is written once"
     assert steps[-1] >= 640
     assert len(list((tmp_path / "run" / "tensorboard").glob("events*"))) == 2
+
+
+def test_a_resume_that_is_refused_leaves_the_metrics_as_they_were(tmp_path):
+    run_dir = tmp_path / "run"
+    train(settings_for(run_dir, "impala", "--deterministic"), n_casts=9)
+    with (run_dir / "metrics.jsonl").open("a") as metrics:
+        metrics.write('{"env_steps": 1000000}\n')
+    before = records(run_dir)
+
+    def make_actors(policy, control):
+        return RemoteDistributedActors(policy, 8, 4, addresses=())
+
+    spaces = probe_spaces(EnvironmentFactory("CartPole-v1"))
+    with (
+        pytest.raises(ConfigurationError, match="--resume with --deterministic, and actors in other processes"),
+        training_run(resumed(run_dir), spaces, make_actors, n_local_actors=0),
+    ):
+        pass
+    assert records(run_dir) == before
 
 
 def test_a_run_that_has_ended_ends_at_once_unless_more_is_asked_for(tmp_path):
