@@ -58,6 +58,7 @@ class RolloutLog:
         segments: Those that are there, oldest first.
         ask_for_checkpoint: Makes one, and returns when it is written; called in a thread of its own.
         make_writer: Makes segments.
+        segment_bytes: How large one is that has no larger rollout.
     """
 
     def __init__(

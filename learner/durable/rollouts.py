@@ -170,11 +170,17 @@ def refuse_leftovers(folder: Path, header: RecordingHeader, state: Mapping[str, 
         state: As of `DurableRollouts.open`.
 
     Raises:
-        ConfigurationError: It has rollouts that the checkpoint has not.
+        ConfigurationError: It has rollouts that the checkpoint has not, or cannot be read.
     """
     if not any(folder.glob("*.log")):
         return
-    inventory = take_inventory(folder, header, Coverage.nothing() if state is None else Coverage.from_json(state))
+    try:
+        inventory = take_inventory(folder, header, Coverage.nothing() if state is None else Coverage.from_json(state))
+    except OSError as error:
+        raise ConfigurationError(
+            f"--no-durable: the log {folder} cannot be read: {error.strerror}; expected one of which the "
+            "checkpoint has everything; look at the disk, or remove the folder to give up what is in it"
+        ) from error
     if inventory.found:
         raise ConfigurationError(
             f"--no-durable: the log {folder} has {len(inventory.found)} acknowledged rollouts that no checkpoint has; "

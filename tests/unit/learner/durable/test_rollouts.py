@@ -10,6 +10,7 @@ import pytest
 
 from actor.policies.torch_policy import TorchPolicy
 from learner.actors.remote import RemoteDistributedActors
+from learner.durable.records import N_MARKER
 from learner.durable.rollouts import DurableRollouts, refuse_leftovers
 from learner.experience import FreshExperience
 from learner.rollout_intake import IntakeStream
@@ -201,6 +202,18 @@ def test_a_run_does_not_forget_its_log(tmp_path: Path):
     assert learner.take_all() == [(1, 0, 2)]
     refuse_leftovers(tmp_path / "log", HEADER, learner.durable.state())
     assert not (tmp_path / "log").exists()
+
+
+def test_a_log_that_cannot_be_read_is_said_with_what_to_do(tmp_path: Path):
+    # a folder in a segment's place can be opened, and not read
+    (tmp_path / f"{1:010d}-{bytes(N_MARKER).hex()}.log").mkdir()
+    durable = DurableRollouts(tmp_path, max_bytes=1 << 30, ask_for_checkpoint=lambda: None)
+    with pytest.raises(ConfigurationError, match=r"--durable: .* cannot be read: Is a directory; expected a folder"):
+        durable.open(HEADER, None)
+    with pytest.raises(
+        ConfigurationError, match=r"--no-durable: .* cannot be read: Is a directory; .* remove the folder"
+    ):
+        refuse_leftovers(tmp_path, HEADER, None)
 
 
 def test_slices_are_named():
