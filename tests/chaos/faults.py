@@ -28,7 +28,7 @@ _WEIGHTS: Final[dict[Kind, int]] = {
     "black_hole": 1,
 }
 _LONG: Final[frozenset[Kind]] = frozenset({"garble", "black_hole"})
-# Faults that last, and for how long: a dead connection is found after 60 s, so some freezes are longer than that.
+# Faults that last, and for how long: a dead connection is found after 9 s, so some freezes are longer than that.
 _LASTING_S: Final[dict[Kind, tuple[float, ...]]] = {
     "freeze": (0.2, 1.0, 3.0, 65.0),
     "delay": (0.5, 1.0, 2.0),

@@ -119,7 +119,7 @@ def run_learner_chaos(
                 books=lineage,
                 n_faults=n,
                 rng=rng,
-                # a connection that is found dead after a minute tells nothing new about a learner
+                # a connection that keepalive has to find dead tells nothing new about a learner
                 short=True,
                 timeout_s=_RECOVERY_TIMEOUT_S,
             )
