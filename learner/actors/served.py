@@ -1,7 +1,6 @@
 """Actors behind the learner's gRPC server: what local processes, containers and remote actors have in common."""
 
 import dataclasses
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from learner.actors.base import DistributedActors
 from learner.actors.stale_trajectories import StaleTrajectories
 from learner.actors.unsteered import UnsteeredControl
 from learner.actors.waits import explain_wait
+from learner.arrivals import Arrivals
 from learner.durable.rollouts import DurableRollouts
 from learner.publisher import PolicyPublisher
 from learner.rollout_intake import RolloutDestination, RolloutIntake
@@ -106,7 +106,6 @@ class ServedDistributedActors(DistributedActors):
         self._bounded_staleness = bounded_staleness
         # How many actors make a batch, in step with one another; 0: as they come.
         self._n_in_step = actors_in_step(policy.spaces, batch_size, envs_per_actor) if deterministic else 0
-        self._order: SlotOrder | None = None
         self._max_actors = self._n_in_step or max(max_actors, n_actors)
         self._control = control
         self._security = security
@@ -120,6 +119,7 @@ class ServedDistributedActors(DistributedActors):
         # Where rollouts are written before they are acknowledged, from `start` to `stop`; None: nowhere.
         self.durable: DurableRollouts | None = None
         self._queue = RolloutQueue(self._capacity)
+        self._arrivals = Arrivals(self._queue)
         self._publisher: PolicyPublisher | None = None
         self._registry: ActorRegistry | None = None
         self._intake: RolloutIntake | None = None
@@ -178,7 +178,8 @@ class ServedDistributedActors(DistributedActors):
             in_step=bool(self._n_in_step),
             durable=self.durable,
         )
-        self._order = SlotOrder(self._n_in_step, self._registry.slot_of) if self._n_in_step else None
+        order = SlotOrder(self._n_in_step, self._registry.slot_of) if self._n_in_step else None
+        self._arrivals = Arrivals(self._queue, order=order, durable=self.durable)
         control = self._control or UnsteeredControl(self)
         try:
             for address in self._addresses:
@@ -310,24 +311,12 @@ class ServedDistributedActors(DistributedActors):
         """Where rollouts come in; None before `start`."""
         return self._intake
 
-    def _get(self, max_trajectories: int, timeout_s: float, *, enough: int = 1) -> RolloutSlice | None:
-        if self.durable is not None and (recovered := self.durable.take(max_trajectories)) is not None:
-            return recovered
-        if self._order is None:
-            return self._queue.get(max_trajectories, timeout_s, enough=enough)
-        while (piece := self._order.take(max_trajectories)) is None:
-            arrived = self._queue.get(sys.maxsize, timeout_s)
-            if arrived is None:
-                return None
-            self._order.add(arrived)
-        return piece
-
     def poll_slice(self, max_trajectories: int) -> RolloutSlice | None:
         """Takes what is in the queue; now and then looks after the actors."""
         # not only while waiting: the others may be fast enough that a dead actor is never missed
         if time.monotonic() >= self._next_look:
             self._look_after()
-        return self._fresh(self._get(max_trajectories, 0.0))
+        return self._fresh(self._arrivals.get(max_trajectories, 0.0))
 
     def next_slice(self, max_trajectories: int, *, enough: int = 1) -> RolloutSlice:
         """Waits for rollouts, and says for whom."""
@@ -338,7 +327,7 @@ class ServedDistributedActors(DistributedActors):
         with self.waiting.waiting_for("rollouts"):
             while True:
                 self._look_after()
-                piece = self._fresh(self._get(max_trajectories, _LOOK_S, enough=enough))
+                piece = self._fresh(self._arrivals.get(max_trajectories, _LOOK_S, enough=enough))
                 if piece is not None:
                     return piece
                 reason = self.explain_wait()
