@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,6 +15,10 @@ from services.joining import JoinOffer
 from services.limits import DEFAULT_LIMITS, MAX_REMEMBERED_ACTORS
 from services.rollouts import ActorFailure, Rollout
 from services.status import ActorInfo, ActorState
+
+# Processes that are remembered to have had a name before. A supervisor that restarts its actor under one name brings a
+# new one each time, and checkpoints and the log of a durable learner have all of them.
+_MAX_REPLACED: Final = 64
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,8 +44,8 @@ class ActorRecord:
     last_error: str = ""
     last_seen: float = field(default_factory=time.monotonic)
     cancel_stream: Callable[[], None] | None = None
-    # processes that had this name before
-    replaced_nonces: frozenset[int] = frozenset()
+    # processes that had this name before, the last of them last
+    replaced_nonces: tuple[int, ...] = ()
     accepting: threading.Lock = field(default_factory=threading.Lock)
     # nobody had the name before, and no stream was ever opened: it may be nobody's
     is_provisional: bool = False
@@ -78,7 +82,7 @@ class EarlierActor:
         incarnation: How often its name had joined.
         process_nonce: Of the process that had joined last.
         taken_sequence: The last of its rollouts that the checkpoint has, in its batches or its replay buffer.
-        replaced_nonces: Of the processes that had the name before.
+        replaced_nonces: Of the processes that had the name before, the last of them last; at most 64.
     """
 
     slot: int
@@ -161,15 +165,17 @@ class ActorRegistry:
             # a learner that was started anew goes on counting where the actor left off
             incarnation = max(offer.incarnation, 1) if known is None else known.incarnation + 1
             acknowledged = offer.acknowledged_sequence if known is None else 0
-            replaced_nonces: frozenset[int] = frozenset()
-            if before is not None:
-                replaced_nonces = frozenset(before.replaced_nonces) | ({before.process_nonce} - {offer.process_nonce})
+            replaced_nonces = () if before is None else before.replaced_nonces
+            if before is not None and not came_back:
+                replaced_nonces = (*replaced_nonces, before.process_nonce)[-_MAX_REPLACED:]
             if came_back and earlier is not None:
                 incarnation = earlier.incarnation
                 # those above the checkpoint's were acknowledged by a learner that died, and are no more
                 acknowledged = max(acknowledged, earlier.taken_sequence)
             elif earlier is not None:
                 incarnation = max(incarnation, earlier.incarnation + 1)
+            if before is None:
+                self._forget_too_many()
             record = ActorRecord(
                 actor_id=actor_id,
                 slot=self._new_slot(actor_id) if before is None else before.slot,
@@ -254,7 +260,7 @@ class ActorRegistry:
                         incarnation=record.incarnation,
                         process_nonce=record.process_nonce,
                         taken_sequence=record.taken_sequence,
-                        replaced_nonces=tuple(sorted(record.replaced_nonces)),
+                        replaced_nonces=record.replaced_nonces,
                     )
                 )
                 for name, record in self._records.items()
@@ -321,10 +327,18 @@ class ActorRegistry:
             else:
                 record.state = ActorState.LOST
                 record.last_error = f"joined and opened no stream within {self._join_lease_s:g} s"
-        if len(self._records) >= MAX_REMEMBERED_ACTORS:
-            gone = [record for record in self._records.values() if not record.is_alive]
-            if gone:
-                del self._records[min(gone, key=lambda record: record.last_seen).actor_id]
+
+    def _forget_too_many(self) -> None:
+        """Makes room for one more name. Called with the lock held."""
+        n_too_many = len(self._records) + len(self._earlier) + 1 - MAX_REMEMBERED_ACTORS
+        if n_too_many <= 0:
+            return
+        # those of the checkpoint that have not come back have been gone for longest
+        gone = [record for record in self._records.values() if not record.is_alive]
+        gone.sort(key=lambda record: record.last_seen)
+        for name in (*self._earlier, *(record.actor_id for record in gone))[:n_too_many]:
+            self._earlier.pop(name, None)
+            self._records.pop(name, None)
 
     def _new_slot(self, actor_id: str) -> int:
         """The first that is nobody's."""

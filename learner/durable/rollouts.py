@@ -196,7 +196,7 @@ def _entry(rollout: Rollout, record: ActorRecord, number: int) -> LogEntry:
         slot=record.slot,
         incarnation=rollout.incarnation,
         process_nonce=record.process_nonce,
-        replaced_nonces=tuple(sorted(record.replaced_nonces)),
+        replaced_nonces=record.replaced_nonces,
         n_envs=record.offer.n_envs,
         sequence=rollout.sequence,
         n_trajectories=rollout.n_envs,

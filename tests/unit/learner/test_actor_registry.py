@@ -111,6 +111,19 @@ def test_of_too_many_names_the_one_gone_for_longest_is_forgotten(monkeypatch):
         registry.join(offer(f"guest-{nonce}", nonce))
         registry.close_stream(registry.open_stream(f"guest-{nonce}", 1, cancel), cancel, clean=True)
     assert {info.actor_id for info in registry.infos()} == {"stays", "guest-4", "guest-5"}
+    assert registry.join(offer("guest-4", 9)).incarnation == 2, "who comes back makes nobody one too many"
+    assert len(registry.infos()) == 3
+
+
+def test_names_of_a_checkpoint_count_among_those_that_are_remembered(monkeypatch):
+    registry = make_registry()
+    for nonce in range(3):
+        registry.join(offer(f"before-{nonce}", nonce))
+    following = resumed(registry)
+    monkeypatch.setattr("learner.actor_registry.MAX_REMEMBERED_ACTORS", 3)
+    following.join(offer("before-1", 1))
+    following.join(offer("new", 9))
+    assert set(following.state()) == {"before-1", "before-2", "new"}
 
 
 def test_streams_need_a_join_and_the_newest_incarnation():
@@ -144,6 +157,16 @@ def test_a_process_that_was_replaced_does_not_come_back():
     with pytest.raises(ActorReplacedError, match="give each actor its own --actor-id"):
         registry.join(offer("a", 1))
     assert registry.join(offer("a", 2)) is newer, "the newer process is left in peace"
+
+
+def test_of_the_processes_that_had_a_name_the_last_64_are_remembered():
+    registry = make_registry()
+    for nonce in range(100):
+        registry.join(offer("a", nonce))
+    assert resumed(registry).state()["a"]["replaced_nonces"] == tuple(range(35, 99))
+    for nonce in (35, 98):
+        with pytest.raises(ActorReplacedError):
+            registry.join(offer("a", nonce))
 
 
 def test_infos_tell_what_happened():
