@@ -51,11 +51,12 @@ STATUS_CODES: Final[dict[type[RollcastError], grpc.StatusCode]] = {
     errors.StatisticsError: grpc.StatusCode.NOT_FOUND,
 }
 
-# What gRPC says where it got through to somebody, and TLS failed. A server that refuses a client's certificate, or
-# takes no plain TCP, only closes the connection.
-_HANDSHAKE: Final = re.compile(
-    r"handshake failed|SSL_ERROR|Verification Check failed|failed to connect.*(Socket closed|reset by peer)", re.DOTALL
-)
+# What gRPC says where it got through to somebody, and TLS failed.
+_HANDSHAKE: Final = re.compile(r"handshake failed|SSL_ERROR|Verification Check failed")
+# What it says where somebody only closed the connection: a server that refuses a client's certificate or takes no plain
+# TCP does, and so does a proxy whose learner is down.
+_CLOSED: Final = re.compile(r"failed to connect.*(Socket closed|reset by peer)", re.DOTALL)
+_TLS_TO_CHECK: Final = "check --tls-ca, --tls-cert and --tls-key here, --tls-cert and --tls-client-ca there"
 
 _TOO_LARGE: Final = re.compile(r"message larger than max \(\d+ vs\. \d+\)")
 
@@ -185,7 +186,13 @@ def _unreachable(details: str, target: str) -> errors.LearnerUnreachableError:
         return errors.LearnerUnreachableError(
             f"the learner at {target} and this client do not agree on TLS ({details}); expected it on both sides or on "
             "neither, with certificates that are in force, name this address and come from authorities that the other "
-            "side knows; check --tls-ca, --tls-cert and --tls-key here, --tls-cert and --tls-client-ca there"
+            f"side knows; {_TLS_TO_CHECK}"
+        )
+    if _CLOSED.search(details):
+        return errors.LearnerUnreachableError(
+            f"whoever listens at {target} closed the connection at once ({details}); expected a rollcast learner; "
+            "either a proxy listens there and the learner behind it is down: start it; or learner and client do not "
+            f"agree on TLS: {_TLS_TO_CHECK}"
         )
     return errors.LearnerUnreachableError(
         f"no learner answers at {target} ({details}); expected a rollcast learner there; start one with "

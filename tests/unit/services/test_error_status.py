@@ -1,3 +1,5 @@
+import re
+
 import grpc
 import pytest
 
@@ -80,6 +82,24 @@ def test_bare_codes_name_the_target(code, error_class):
     assert type(error) is error_class
     assert "there:1" in str(error)
     assert "no such luck" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("details", "message"),
+    [
+        ("Connection refused", "^no learner answers at there:1"),
+        ("failed to connect to all addresses; last error: Socket closed", "learner behind it is down.* agree on TLS"),
+        ("failed to connect ...: Handshake read failed (Socket closed)", "learner behind it is down.* agree on TLS"),
+        (
+            "failed to connect ...: (sendmsg: Connection reset by peer (104))",
+            "learner behind it is down.* agree on TLS",
+        ),
+        ("failed to connect ...: Ssl handshake failed", "^the learner at there:1 and this client do not agree on TLS"),
+    ],
+)
+def test_who_does_not_answer_is_told_from_who_closes_the_connection_and_whose_tls_fails(details, message):
+    error = error_from_rpc(FakeCall(grpc.StatusCode.UNAVAILABLE, details), "there:1")
+    assert re.search(message, str(error))
 
 
 def test_a_message_that_grpc_refuses_for_its_size():
