@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 from services.status import Throttled
@@ -13,11 +14,16 @@ _MAX_KEPT: Final = 64
 
 
 class Refusals:
-    """Counts, by who and limit. Safe from any thread; of bounded size."""
+    """Counts, by who and limit. Safe from any thread; of bounded size.
 
-    def __init__(self) -> None:
+    Args:
+        clock: Seconds, for tests.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._lock = threading.Lock()  # guards _kept
-        # (who, limit): how often, and when last; the oldest first
+        # (who, limit): how often without a minute's pause, and when last; the oldest first
         self._kept: dict[tuple[str, str], tuple[int, float]] = {}
 
     def note(self, who: str, limit: str) -> None:
@@ -28,14 +34,15 @@ class Refusals:
             limit: As `services.limits` calls it.
         """
         with self._lock:
-            times, _ = self._kept.pop((who, limit), (0, 0.0))
-            self._kept[who, limit] = times + 1, time.monotonic()
+            now = self._clock()
+            times, last = self._kept.pop((who, limit), (0, now))
+            self._kept[who, limit] = (times if now - last <= _LATELY_S else 0) + 1, now
             if len(self._kept) > _MAX_KEPT:
                 del self._kept[next(iter(self._kept))]
 
     def lately(self) -> tuple[Throttled, ...]:
         """Those of the last minute, the latest first."""
-        now = time.monotonic()
+        now = self._clock()
         with self._lock:
             return tuple(
                 Throttled(who=who, limit=limit, times=times, idle_s=now - last)

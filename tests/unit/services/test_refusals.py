@@ -22,11 +22,15 @@ def test_it_is_bounded():
     assert [met.who for met in refusals.lately()] == [str(number) for number in range(999, 935, -1)]
 
 
-def test_it_forgets(monkeypatch):
-    refusals = Refusals()
-    refusals.note("a", "max_streams")
-    monkeypatch.setattr("services.refusals._LATELY_S", -1.0)
+def test_after_a_minute_it_forgets_and_counts_anew():
+    ticks = iter((0.0, 59.0, 118.0, 178.0, 179.0, 179.0, 179.0))
+    refusals = Refusals(clock=lambda: next(ticks))
+    for _ in range(3):
+        refusals.note("a", "max_streams")
+    assert [(met.times, met.idle_s) for met in refusals.lately()] == [(3, 60.0)]
     assert refusals.lately() == ()
+    refusals.note("a", "max_streams")
+    assert [met.times for met in refusals.lately()] == [1]
 
 
 @pytest.mark.parametrize(
