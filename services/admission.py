@@ -9,14 +9,14 @@ from services.call_rate import CallRate
 from services.errors import InvalidInputError
 from services.stream_gate import CallPlace, StreamGate
 
-# What watches over a learner is not put off, and costs nothing.
-_EXEMPT: Final = frozenset({"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/List"})
+# What watches over a learner is not put off, however often it asks.
+_UNCOUNTED: Final = frozenset({"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/List"})
 # Whose reader may take its time, since that is how it prefetches: it costs one batch, however long it takes.
 _UNHURRIED: Final = frozenset({"/rollcast.v1.ReplayService/Sample"})
 
 
 class AdmissionInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
-    """Goes inside `ErrorInterceptor`, so that a refusal is a rich status. Checks of health pass by.
+    """Goes inside `ErrorInterceptor`, so that a refusal is a rich status. Checks of health are not counted.
 
     Every method becomes one of a stream of requests: gRPC would wait for the only request of a unary one in a thread of
     the pool, without a deadline, before anybody is asked.
@@ -46,8 +46,8 @@ class AdmissionInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  #
         """
         handler: Any = continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None or method in _EXEMPT:
-            return handler  # type: ignore[no-any-return]  # gRPC's handlers are untyped named tuples
+        if handler is None:
+            return None
         if handler.response_streaming:
             make: Any = grpc.stream_stream_rpc_method_handler
             wrapped = self._stream(handler.stream_stream or handler.unary_stream, handler.request_streaming, method)
@@ -61,8 +61,11 @@ class AdmissionInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  #
         )
 
     def _unary(self, behaviour: Callable[..., Any], method: str) -> Callable[..., Any]:
+        is_counted = method not in _UNCOUNTED
+
         def call(requests: Iterator[Any], context: grpc.ServicerContext) -> object:
-            self._rate.check(context.peer())
+            if is_counted:
+                self._rate.check(context.peer())
             with self._gate.call(method, context.peer(), context.cancel, is_stream=False) as place:
                 return behaviour(_only(requests, place), context)
 
@@ -79,12 +82,7 @@ class AdmissionInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  #
                 request = _first_in_time(requests, place) if has_many_requests else _only(requests, place)
                 responses: Any = behaviour(request, context)
                 try:
-                    if is_unhurried:
-                        yield from responses
-                    for response in responses:
-                        place.expect("take a message")
-                        yield response
-                        place.settle()
+                    yield from responses if is_unhurried else _taken_in_time(responses, place)
                 finally:
                     responses.close()
 
@@ -98,6 +96,13 @@ def _only(requests: Iterator[Any], place: CallPlace) -> object:
     if request is None:
         raise InvalidInputError(f"{place.name} came without a request; expected one message; send it")
     return request
+
+
+def _taken_in_time(responses: Iterator[Any], place: CallPlace) -> Iterator[Any]:
+    for response in responses:
+        place.expect("take a message")
+        yield response
+        place.settle()
 
 
 def _first_in_time(requests: Iterator[Any], place: CallPlace) -> Iterator[Any]:

@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class ErrorInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
-    """Wraps what `AdmissionInterceptor` makes of handlers: all have a stream of requests. Health checks pass by.
+    """Wraps what `AdmissionInterceptor` makes of handlers: all have a stream of requests.
 
     A stream pays for it once, at its start and end: messages are delegated with `yield from`. Handlers without
     serialisers (raw bytes) stay without.
@@ -44,8 +44,8 @@ class ErrorInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # gen
         """
         handler: Any = continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None or not handler.request_streaming:
-            return handler  # type: ignore[no-any-return]  # gRPC's handlers are untyped named tuples
+        if handler is None:
+            return None
         decode = _decoder(handler, method)
         if handler.response_streaming:
             make: Any = grpc.stream_stream_rpc_method_handler

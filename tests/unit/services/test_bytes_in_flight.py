@@ -7,6 +7,7 @@ from services.bytes_in_flight import BytesInFlight
 from services.errors import NotReadyError
 from services.limits import Limits
 from services.refusals import Refusals
+from tests.processes import wait_until
 
 DEADLINE_S = 10.0
 
@@ -46,15 +47,6 @@ class Holder:
         assert self.has_room.is_set()
 
 
-def wait_until(condition):
-    deadline = threading.Event()
-    for _ in range(1000):
-        if condition():
-            return
-        deadline.wait(0.01)
-    pytest.fail("it did not happen")
-
-
 def test_room_is_counted_and_given_back_at_the_end(stream, stack):
     room = BytesInFlight(limits())
     first, second = stream(room), stream(room)
@@ -73,9 +65,9 @@ def test_who_finds_no_room_is_held_back_in_order(stream):
     streams = [stream(room, who) for who in "abc"]
     streams[0].hold(6)
     large = Holder(streams[1], 10)
-    wait_until(lambda: len(room._waiting) == 1)
+    wait_until(lambda: len(room._waiting) == 1, "one waits")
     small = Holder(streams[2], 1)
-    wait_until(lambda: len(room._waiting) == 2)
+    wait_until(lambda: len(room._waiting) == 2, "both wait")
     assert not small.has_room.is_set()  # there is room for it, and another asked before
     streams[0].give_back()
     large.join()
@@ -106,7 +98,8 @@ def test_a_whole_rollout_that_waits_for_the_learner_is_left_alone(stream):
     first.hold(10)
     first.went_on(complete=True)
     holder = Holder(stream(room, "b"), 10)
-    wait_until(lambda: [(met.who, met.limit) for met in refusals.lately()] == [("b", "max_bytes_in_flight")])
+    held_back = [("b", "max_bytes_in_flight")]
+    wait_until(lambda: [(met.who, met.limit) for met in refusals.lately()] == held_back, "it is told")
     assert not cancelled.is_set()
     first.give_back()
     holder.join()

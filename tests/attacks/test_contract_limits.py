@@ -1,0 +1,174 @@
+"""Every limit of the contract, met over a real connection: a status code, and a detail that names the limit."""
+
+import re
+
+import numpy as np
+import pytest
+from rollcast.v1 import learner_pb2, policy_pb2, replay_pb2, rollout_pb2, space_pb2, tensor_pb2
+
+from learner.replay.served import serve_buffers
+from services import limits
+from services.client import LearnerClient
+from services.errors import LimitExceededError
+from services.join_codec import join_offer_to_proto
+from services.limits import MAX_WAITING_ROLLOUTS
+from services.rollout_codec import RolloutEncoder, rollout_to_proto
+from services.weights import EncodedPolicy
+from tests.attacks.limited_calls import ACT, EXHAUSTED, INVALID, JOIN, OPENING, SAMPLE, STREAM, WATCH, answer_to
+from tests.integration.learner_fakes import make_rollout, offer, serve
+from tests.integration.test_replay_service import SPACES as REPLAY_SPACES
+from tests.integration.test_replay_service import T, make_buffer
+
+
+@pytest.fixture
+def address():
+    """A learner with a replay buffer that nobody breaks."""
+    replay = serve_buffers({"0": make_buffer(n_rollouts=0)}, REPLAY_SPACES, n_rollout_steps=T)
+    with serve(replay=replay) as learner:
+        learner.source.publish(1, {"w": np.zeros(1, np.float32)})
+        with LearnerClient(learner.address) as client:
+            client.join(offer())
+        yield learner.address
+
+
+def join(**changes):
+    request = join_offer_to_proto(offer("other"))
+    for name, value in changes.items():
+        setattr(request, name, value)
+    return request
+
+
+def join_with(space, *, n_agents=0):
+    request = join()
+    request.substeps[0].observation.CopyFrom(space)
+    request.substeps[0].n_agents = n_agents
+    return request
+
+
+def nested(depth):
+    space = space_pb2.Space(discrete=space_pb2.Discrete(n=2))
+    for _ in range(depth):
+        space = space_pb2.Space(tuple=space_pb2.TupleSpace(members=[space]))
+    return space
+
+
+def rollout(**changes):
+    header = rollout_to_proto(make_rollout())
+    header.MergeFrom(rollout_pb2.Rollout(**changes))
+    return rollout_pb2.StreamRolloutsRequest(rollout=header)
+
+
+def large_body():
+    (message,) = RolloutEncoder().encode(make_rollout())
+    request = rollout_pb2.StreamRolloutsRequest.FromString(message)
+    request.ClearField("digest")
+    request.body = bytes((1 << 20) + 1)
+    return request
+
+
+def statistic(**changes):
+    return rollout_pb2.EventStatistic(**({"event": "x", "epoch": [rollout_pb2.EpochStatistic(reduction=1)]} | changes))
+
+
+def observation(rank):
+    tensor = tensor_pb2.Tensor(dtype=tensor_pb2.DATA_TYPE_FLOAT32, shape=[1] * rank, data=bytes(4))
+    return policy_pb2.ActRequest(observation=[tensor_pb2.NamedTensor(path="", tensor=tensor)])
+
+
+VALUE = rollout_pb2.EventValue(statistic=0, value=1.0)
+MET = {
+    "max_frame_bytes": (STREAM, [OPENING, large_body()], EXHAUSTED),
+    "max_rank": (ACT, [observation(33)], INVALID),
+    "max_space_depth": (JOIN, [join_with(nested(17))], INVALID),
+    "max_space_elements": (
+        JOIN,
+        [join_with(space_pb2.Space(multi_binary=space_pb2.MultiBinary(shape=[1 << 24])))],
+        INVALID,
+    ),
+    "max_space_leaves": (
+        JOIN,
+        [join_with(space_pb2.Space(tuple=space_pb2.TupleSpace(members=[nested(0)] * 1025)))],
+        INVALID,
+    ),
+    "max_agents": (JOIN, [join_with(nested(0), n_agents=4097)], INVALID),
+    "max_envs_per_actor": (JOIN, [join(n_envs=65537)], INVALID),
+    "max_actor_id_length": (JOIN, [join(actor_id="a" * 129)], INVALID),
+    "max_network_length": (JOIN, [join(network="n" * 513)], INVALID),
+    "max_event_statistics": (STREAM, [OPENING, rollout(event_statistics=[statistic()] * 257)], INVALID),
+    "max_values_per_episode": (
+        STREAM,
+        [OPENING, rollout(event_statistics=[statistic()], events=[VALUE] * 1025)],
+        INVALID,
+    ),
+    "max_grouping": (
+        STREAM,
+        [
+            OPENING,
+            rollout(
+                event_statistics=[statistic()],
+                events=[rollout_pb2.EventValue(statistic=0, value=1.0, group=["g"] * 9)],
+            ),
+        ],
+        INVALID,
+    ),
+    "max_name_length": (STREAM, [OPENING, rollout(event_statistics=[statistic(event="e" * 129)])], INVALID),
+    "max_batch_bytes": (SAMPLE, [replay_pb2.SampleRequest(batch_size=1 << 30)], EXHAUSTED),
+    "max_timeout_s": (SAMPLE, [replay_pb2.SampleRequest(batch_size=1, timeout_s=3601)], INVALID),
+    "min_interval_s": (WATCH, [learner_pb2.WatchStatusRequest(interval_s=0.01)], INVALID),
+    "max_interval_s": (WATCH, [learner_pb2.WatchStatusRequest(interval_s=3601)], INVALID),
+}
+
+
+@pytest.mark.parametrize("limit", MET)
+def test_what_a_client_sends(address, limit):
+    method, requests, code = MET[limit]
+    assert answer_to(address, method, *requests) == (code, limit)
+
+
+def test_every_limit_is_met_here():
+    declared = {name.lower() for name in vars(limits) if re.match(r"M(AX|IN)_", name)}
+    # what is forgotten is tried with the registry alone
+    met = {*MET, "max_remembered_actors", *(name.removeprefix("test_") for name in globals())}
+    assert declared - met == set()
+
+
+def test_max_message_bytes(address):
+    with LearnerClient(address) as client, pytest.raises(LimitExceededError, match="4194304") as refused:
+        client.act({"": np.zeros((400_000, 4), np.float32)})
+    assert refused.value.limit == "max_message_bytes"
+
+
+def policy_of(**changes):
+    chunk = policy_pb2.PolicyChunk(**({"version": 1, "count": 1, "total_bytes": 8, "payload": b"x" * 8} | changes))
+    message = policy_pb2.GetPolicyResponse(chunk=chunk).SerializeToString()
+    return EncodedPolicy(version=1, chunks=(message,), digest=b"", n_bytes=8)
+
+
+def refusal_of_a_policy(**changes):
+    """What a client says to a learner that casts it."""
+    with serve() as learner, LearnerClient(learner.address) as client:
+        learner.source.encoded = policy_of(**changes)
+        with pytest.raises(LimitExceededError) as refused:
+            client.get_policy()
+        return refused.value.limit
+
+
+def test_max_policy_bytes():
+    assert refusal_of_a_policy(total_bytes=(1 << 30) + 1) == "max_policy_bytes"
+
+
+def test_max_chunk_bytes():
+    n_bytes = (1 << 20) + 1
+    assert refusal_of_a_policy(total_bytes=n_bytes, payload=bytes(n_bytes)) == "max_chunk_bytes"
+
+
+def test_max_waiting_rollouts():
+    with serve() as learner, LearnerClient(learner.address) as client:
+        learner.sink.credit = 0
+        client.join(offer())
+        uplink = client.open_rollout_stream("a", 1)
+        with pytest.raises(LimitExceededError) as refused:
+            for sequence in range(1, MAX_WAITING_ROLLOUTS + 2):
+                uplink.send(make_rollout(sequence))
+        uplink.cancel()
+    assert refused.value.limit == "max_waiting_rollouts"
