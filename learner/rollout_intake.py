@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from learner.actor_registry import ActorRecord, ActorRegistry
+from learner.actor_records import ActorRecord
+from learner.actor_registry import ActorRegistry
 from learner.durable.rollouts import DurableRollouts
 from services.errors import (
     DuplicateSequenceError,

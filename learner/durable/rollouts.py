@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from learner.actor_registry import ActorRecord
+from learner.actor_records import ActorRecord
 from learner.durable.coverage import Coverage
 from learner.durable.log import RolloutLog
 from learner.durable.records import LogEntry, Payload

@@ -26,7 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from learner.actor_registry import ActorRecord, ActorRegistry
+from learner.actor_records import ActorRecord
+from learner.actor_registry import ActorRegistry
 from learner.actors.served import ServedDistributedActors
 from learner.algorithms.algorithm import Metrics
 from learner.algorithms.impala import Impala

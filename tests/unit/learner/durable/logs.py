@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from learner.actor_registry import ActorRecord
+from learner.actor_records import ActorRecord
 from learner.durable.coverage import Coverage, OpenRollouts
 from learner.durable.log import RolloutLog
 from learner.durable.records import LogEntry, Payload
