@@ -10,7 +10,7 @@ from services.limits import DEFAULT_LIMITS, Limits
 
 ROOT = Path(__file__).parents[3]
 CONTRACT = sorted(name.lower() for name in vars(limits) if re.match(r"M(AX|IN)_", name))
-SETTINGS = sorted(field for field in Limits.__dataclass_fields__)
+SETTINGS = sorted(Limits.__dataclass_fields__)
 
 
 def test_the_settings_are_all_there_is_but_for_the_actors():
