@@ -26,7 +26,7 @@ from services.errors import (
     UnknownActorError,
     UnreadableMessageError,
 )
-from services.limits import MAX_WAITING_ROLLOUTS, Limits
+from services.limits import MAX_WAITING_ROLLOUTS
 from services.message_body import seal
 from services.rollout_codec import RolloutEncoder
 from services.rollouts import ActorFailure
@@ -317,28 +317,6 @@ def test_an_oversized_message_is_refused_by_limit(learner, client):
     client.join(offer())
     assert type(raw_stream(learner.address, opening(), bytes(5 << 20))) is LimitExceededError
     assert client.status().env_steps == 12
-
-
-def test_max_rollout_bytes_is_enforced():
-    with serve(limits=Limits(max_rollout_bytes=100)) as learner, LearnerClient(learner.address) as client:
-        client.join(offer())
-        uplink = client.open_rollout_stream("a", 1)
-        uplink.send(make_rollout(1))
-        with pytest.raises(LimitExceededError, match=r"actor 'a', rollout 1 has \d+ bytes.*at most 100"):
-            list(uplink.responses())
-
-
-def test_streams_beyond_the_limit_are_refused_while_control_calls_are_answered():
-    with serve(limits=Limits(max_actors=1)) as learner, LearnerClient(learner.address) as client:
-        learner.source.publish(1, {"w": np.zeros(1)})
-        subscriptions = [client.subscribe_policy() for _ in range(10)]
-        policies = [iter(subscription) for subscription in subscriptions]
-        assert [next(policy)[0] for policy in policies] == [1] * 10
-        with pytest.raises(LimitExceededError, match="10 streams are open"):
-            list(client.subscribe_policy())
-        assert client.status().env_steps == 12
-        for subscription in subscriptions:
-            subscription.cancel()
 
 
 def test_threads_have_names(learner, client):
