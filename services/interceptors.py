@@ -80,6 +80,9 @@ class ErrorInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # gen
     def _end_call(self, error: Exception, context: grpc.ServicerContext, method: str) -> NoReturn:
         if isinstance(error, grpc.RpcError):  # the caller has gone: there is nobody to tell
             raise error
+        code = context.code()  # type: ignore[attr-defined]  # the stubs do not have it
+        if isinstance(error, NotImplementedError) and code is grpc.StatusCode.UNIMPLEMENTED:
+            raise error  # a generated servicer says so of a method that it does not have
         if not isinstance(error, RollcastError):
             _log.error("%s failed on a request from %s", method, context.peer(), exc_info=error)
             error = RollcastError(

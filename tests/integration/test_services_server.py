@@ -141,6 +141,13 @@ def faster(options):
     return tuple((name, value // 40 if name in short else value) for name, value in options)
 
 
+def test_a_method_that_the_health_service_does_not_have(learner):
+    with make_channel(learner.address) as channel:
+        with pytest.raises(grpc.RpcError) as refused:
+            channel.unary_unary("/grpc.health.v1.Health/List")(b"", timeout=DEADLINE_S)
+    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
 def test_the_probe(learner):
     command = [sys.executable, "-m", "services.health_probe", learner.address]
     done = subprocess.run([*command, ROLLOUT_SERVICE], timeout=30, capture_output=True, text=True, check=False)
