@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import safetensors
 import safetensors.numpy
-import yaml
 
+from learner.settings_file import encode_settings, read_settings
 from services.errors import ConfigurationError
 from services.policies import PolicySpec, PolicyState
 
@@ -175,27 +175,15 @@ class RunDirectory:
 
     def write_settings(self, settings: Mapping[str, Any]) -> None:
         """Writes the resolved settings: plain values, lists and mappings."""
-        _write_atomically(self.settings_path, yaml.safe_dump(dict(settings), sort_keys=False).encode())
+        _write_atomically(self.settings_path, encode_settings(settings))
 
     def read_settings(self) -> dict[str, Any]:
         """Reads the settings of the run.
 
         Raises:
-            ConfigurationError: If there are none, or they are not YAML.
+            ConfigurationError: If there are none, or the file holds anything else.
         """
-        path = self.settings_path
-        try:
-            settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-        # ValueError: no UTF-8, or a date of a thirteenth month; RecursionError: a thousand lists in one another
-        except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-            raise ConfigurationError(
-                f"{path} cannot be read: {error}; expected the settings of a run. Restore the file."
-            ) from error
-        if not isinstance(settings, dict) or not all(isinstance(name, str) for name in settings):
-            raise ConfigurationError(
-                f"{path} holds a {type(settings).__name__}; expected a mapping of names to values. Restore the file."
-            )
-        return settings
+        return read_settings(self.settings_path)
 
     def write_policy(self, name: PolicyName, policy: SavedPolicy) -> None:
         """Writes a policy in place of the one of that name."""

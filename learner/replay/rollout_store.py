@@ -143,13 +143,34 @@ class RolloutStore(SlotStore):
         self._write_finals(slots, arrays, wanted)
 
     def _write_finals(self, slots: Slots, arrays: Mapping[str, NDArray[Any]], wanted: NDArray[np.bool_]) -> None:
-        sizes = arrays["n_finals"][wanted]
-        if not sizes.any():
+        sizes, final_t, finals = self._finals_of(PartState(arrays), len(wanted))
+        is_wanted = np.repeat(wanted, sizes)
+        if not is_wanted.any():
             return
-        is_wanted = np.repeat(wanted, arrays["n_finals"])
-        finals = [arrays[f"final{i}"][is_wanted] for i in range(len(self._columns.observations))]
-        has_some = sizes > 0
-        self._put_finals(slots[has_some], sizes[has_some], arrays["final_t"][is_wanted], finals)
+        has_some = wanted & (sizes > 0)
+        self._put_finals(
+            slots[has_some[wanted]], sizes[has_some], final_t[is_wanted], [final[is_wanted] for final in finals]
+        )
+
+    def _finals_of(self, rows: PartState, n: int) -> tuple[NDArray[np.int64], NDArray[np.int64], list[NDArray[Any]]]:
+        """Of n entries: how many final observations each has, their t, and themselves; as `read_rows` had them.
+
+        Raises:
+            ValueError: No store had them so. `_put_finals` takes them as they are, and samples have them as they are.
+        """
+        n_steps = self._layout.n_rollout_steps
+        sizes = rows.array("n_finals", (n,), np.int64)
+        if ((sizes < 0) | (sizes > n_steps)).any():
+            raise ValueError(f"n_finals is from {sizes.min()} to {sizes.max()}; expected from 0 to {n_steps}")
+        n_finals = int(sizes.sum())
+        if not n_finals:
+            return sizes, np.empty(0, np.int64), []
+        t = rows.array("final_t", (n_finals,), np.int64)
+        if not 0 <= t.min() <= t.max() < n_steps or (np.diff(t + n_steps * np.repeat(np.arange(n), sizes)) <= 0).any():
+            raise ValueError(f"final_t is from {t.min()} to {t.max()}; expected below {n_steps}, ascending in an entry")
+        leaves = [leaf for substep in self._layout.substeps.values() for leaf in substep.observation.values()]
+        finals = [rows.array(f"final{i}", (n_finals, *leaf.shape), leaf.dtype) for i, leaf in enumerate(leaves)]
+        return sizes, t, finals
 
     def _step_rows(self, slots: Slots) -> NDArray[np.int64]:
         """Rows of all steps of entries, int64 `[N * T]`."""

@@ -18,7 +18,7 @@ from learner.replay.array_file import ArrayFileWriter, read_pieces
 from learner.run_directory import RunDirectory
 from learner.settings import TrainSettings
 from services.errors import ConfigurationError
-from tests.unit.learner.replay.played_rollouts import World
+from tests.unit.learner.replay.played_rollouts import GOES_ON, TRUNCATES, World
 from tests.unit.learner.replay.test_saved_buffer import make_buffer, play_into
 
 INFO = {"n_updates": 1, "env_steps": 2, "policy_version": 3, "mean_return": 4.0, "has_ended": False}
@@ -144,6 +144,15 @@ def test_replay_buffers_that_no_buffer_has_written(tmp_path, kind, spoil, match)
         "replay: 3",
         "hidden_sizes: {a: 1}",
         "n_actors: .nan",
+        "seed: 1" + ":0" * 400 + ".5",
+        "seed: !!bool x",
+        "seed: !!int ''",
+        "seed: !!timestamp x",
+        "seed: 0x" + "f" * 4000,
+        "a: &a [*a, *a]",
+        "a: &a {b: 1}\nc: &c {<<: [*a, *a]}",
+        "hidden_sizes: [" + "1, " * (1 << 16) + "]",
+        "hidden_sizes: [" + "[[1], " * 30_000,
     ],
 )
 def test_settings_that_no_run_has_written(tmp_path, text):
@@ -157,6 +166,63 @@ def test_settings_that_are_no_text(tmp_path):
     RunDirectory(tmp_path).settings_path.write_bytes(b"seed: \xff")
     with pytest.raises(ConfigurationError, match="expected the settings of a run"):
         RunDirectory(tmp_path).read_settings()
+
+
+@pytest.mark.parametrize("level", ["[*a{0}, *a{0}, *a{0}]", "{{<<: [*a{0}, *a{0}, *a{0}]}}"])
+def test_settings_of_which_a_kilobyte_is_more_than_any_memory(tmp_path, level):
+    levels = [f"a{n + 1}: &a{n + 1} {level.format(n)}" for n in range(30)]
+    RunDirectory(tmp_path).settings_path.write_text("\n".join(["a0: &a0 {x: 1}", *levels]))
+    with pytest.raises(ConfigurationError, match="line 1 has the anchor or alias 'a0'; expected plain values"):
+        RunDirectory(tmp_path).read_settings()
+
+
+@pytest.mark.parametrize("kwargs", [{"a": "x" * (1 << 17)}, {"a": 1 << 4000}, {"a": json.loads("[" * 40 + "]" * 40)}])
+def test_settings_that_could_not_be_read_again_are_not_written(tmp_path, kwargs):
+    with pytest.raises(ConfigurationError, match=r"could not be read again.*--env-kwargs"):
+        RunDirectory(tmp_path).write_settings({"env_kwargs": kwargs})
+
+
+def test_settings_that_come_twice_are_written_in_full(tmp_path):
+    twice = {"a": [1, 2]}
+    RunDirectory(tmp_path).write_settings({"b": twice, "c": twice})
+    assert RunDirectory(tmp_path).read_settings() == {"b": twice, "c": twice}
+
+
+def spoil_rows(directory, **changes):
+    (path,) = directory.glob("rows-*")
+    (piece,) = read_pieces(path)
+    path.unlink()
+    with ArrayFileWriter(path) as file:
+        file.append({**piece, **{name: change(piece[name]) for name, change in changes.items()}})
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"n_finals": lambda n: -n}, "n_finals is from -"),
+        ({"n_finals": lambda n: n * 3}, "n_finals is from"),
+        ({"n_finals": lambda n: n.astype(np.float64)}, "n_finals is float64"),
+        ({"final_t": lambda t: t.astype(np.float64)}, "final_t is float64"),
+        ({"final_t": lambda t: t[1:]}, "final_t is int64"),
+        ({"final_t": lambda t: t + 9}, "final_t is from"),
+        ({"final_t": lambda t: t - 9}, "final_t is from"),
+        ({"final_t": lambda t: t * 0}, "final_t is from 0 to 0; .*ascending"),
+        ({"final0": lambda values: values.astype(np.int32)}, "final0 is int32"),
+        ({"final0": lambda values: values[:, None]}, "final0 is"),
+        ({"final0": lambda values: values[:-1]}, "final0 is"),
+    ],
+)
+def test_final_observations_that_no_buffer_has_kept(tmp_path, changes, match):
+    kind = {"entry": "rollouts", "capacity": 8}
+    buffer, world = make_buffer(None, **kind), World(n_steps=4, has_reset_rows=False)
+    ends = np.full((4, world.n_envs), GOES_ON)
+    ends[1:3] = TRUNCATES
+    buffer.insert(world.play(ends)[0])
+    buffer.saved.begin().write(tmp_path / "state", None)
+    make_buffer(None, **kind).saved.load(tmp_path / "state")
+    spoil_rows(tmp_path / "state", **changes)
+    with pytest.raises(ConfigurationError, match=match):
+        make_buffer(None, **kind).saved.load(tmp_path / "state")
 
 
 def test_records_that_are_none_go_with_those_that_come_after(tmp_path):
