@@ -13,6 +13,7 @@ from learner.actors.stale_trajectories import StaleTrajectories
 from learner.actors.unsteered import UnsteeredControl
 from learner.actors.waits import explain_wait
 from learner.arrivals import Arrivals
+from learner.durable.coverage import Coverage
 from learner.durable.rollouts import DurableRollouts
 from learner.publisher import PolicyPublisher
 from learner.rollout_intake import RolloutDestination, RolloutIntake
@@ -232,6 +233,8 @@ class ServedDistributedActors(DistributedActors):
         super().load_state(state)
         self._actors_before = state["actors"]
         self.log_before = state.get("log")
+        if self.log_before is not None:
+            Coverage.from_json(self.log_before)  # a checkpoint that has none is refused while it is read
 
     def _recover(self, durable: DurableRollouts) -> None:
         """Finds what a learner that was killed had acknowledged; it is handed out first."""

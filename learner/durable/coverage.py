@@ -53,8 +53,12 @@ class Coverage:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Reads what `to_json` made."""
-        return cls(
+        """Reads what `to_json` made.
+
+        Raises:
+            ValueError: A number is none that it makes; and whatever comes of values of other types.
+        """
+        coverage = cls(
             position=values["position"],
             open_runs=tuple((first, last) for first, last in values["open_runs"]),
             open_spans={
@@ -62,6 +66,13 @@ class Coverage:
                 for number, spans in values["open_spans"].items()
             },
         )
+        spans = [span for spans in coverage.open_spans.values() for span in spans]
+        numbers = [coverage.position, *(number for pair in (*coverage.open_runs, *spans) for number in pair)]
+        if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
+            raise ValueError(f"what a checkpoint has of the log is {values!r:.200}; expected whole numbers from 0 on")
+        if not all(start < stop for start, stop in spans):
+            raise ValueError(f"open_spans is {values['open_spans']!r:.200}; expected trajectories in each")
+        return coverage
 
 
 @dataclass(slots=True)

@@ -158,37 +158,36 @@ class SegmentReader:
 
     def _head_at(self, position: int) -> RecordHead | None:
         content = self._read(position, _LOOK_BYTES)
-        record = decode_head(self._marker, content, position)
-        if record is None and len(content) >= HEAD.size and content.startswith(self._marker):
-            record = decode_head(self._marker, self._read(position, HEAD.size + MAX_ENTRY_BYTES), position)
-        return record
+        if len(content) < HEAD.size or not content.startswith(self._marker):
+            return None
+        n_bytes = HEAD.size + HEAD.unpack_from(content)[1]
+        if len(content) < n_bytes <= HEAD.size + MAX_ENTRY_BYTES:
+            content = self._read(position, n_bytes)
+        return decode_head(self._marker, content, position)
 
     def _find_head(self, position: int) -> RecordHead | None:
         """The first whole head from there on."""
-        while (found := self._find(self._marker, position)) is not None:
-            record = self._head_at(found)
-            if record is not None:
-                return record
-            position = found + 1
-        return None
+        heads = (self._head_at(found) for found in self._find(self._marker, position))
+        return next((record for record in heads if record is not None), None)
 
     def _find_tail(self, position: int) -> int | None:
-        """Where the first whole tail from there on ends."""
-        while (found := self._find(inverted(self._marker), position)) is not None:
+        """Where the last whole tail from there on ends: no head is there, so all before it is one flaw."""
+        end = None
+        for found in self._find(inverted(self._marker), position):
             if decode_tail(self._marker, self._read(found, TAIL.size)) is not None:
-                return found + TAIL.size
-            position = found + 1
-        return None
+                end = found + TAIL.size
+        return end
 
-    def _find(self, wanted: bytes, position: int) -> int | None:
+    def _find(self, wanted: bytes, position: int) -> Iterator[int]:
+        """Every place from there on where these bytes are; the file is read once, however many there are."""
         while content := self._read(position, _READ_BYTES):
             index = content.find(wanted)
-            if index >= 0:
-                return position + index
+            while index >= 0:
+                yield position + index
+                index = content.find(wanted, index + 1)
             if len(content) < _READ_BYTES:
-                return None
+                return
             position += len(content) - len(wanted) + 1
-        return None
 
     def _read(self, position: int, n_bytes: int) -> bytes:
         """So many bytes; fewer at the end of the file."""

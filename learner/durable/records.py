@@ -79,7 +79,10 @@ class LogEntry:
         except (ValueError, TypeError, LookupError, RecursionError) as error:
             raise _no_entry(encoded) from error
         numbers = [getattr(entry, field.name) for field in fields(cls) if field.type is int]
-        if not all(type(value) is int and value >= 0 for value in (*numbers, *entry.replaced_nonces)):
+        if not all(type(value) is int and 0 <= value < 1 << 64 for value in (*numbers, *entry.replaced_nonces)):
+            raise _no_entry(encoded)
+        # this run's next number and next policy version have 64 bits, too
+        if entry.slot >= 1 << 32 or max(entry.number, entry.policy_version) >= 1 << 63:
             raise _no_entry(encoded)
         if type(entry.actor_id) is not str or not entry.n_envs or not entry.n_trajectories:
             raise _no_entry(encoded)

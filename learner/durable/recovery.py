@@ -188,7 +188,10 @@ class RecoveredRollouts:
                     actor_id=entry.actor_id,
                     incarnation=entry.incarnation,
                 )
-                self._rollout = assembler.assemble(*payload)
+                rollout = assembler.assemble(*payload)
+                problem = _contradiction(rollout, found)
+            if not problem:
+                self._rollout = rollout
                 self._spans = deque(found.spans)
                 self._last[process] = entry.sequence
         except OSError as error:
@@ -208,6 +211,18 @@ class RecoveredRollouts:
                 found.record.end - found.record.start,
                 _REMEDY,
             )
+
+
+def _contradiction(rollout: Rollout, found: Found) -> str:
+    """What a rollout has that its entry, or the checkpoint, says otherwise; empty: nothing."""
+    entry = found.record.entry
+    written = entry.sequence, entry.n_trajectories, entry.policy_version
+    read = rollout.sequence, rollout.n_envs, rollout.policy_version
+    if read != written:
+        return f"its sequence, trajectories and policy version are {read}, and {written} in its entry"
+    if any(stop > rollout.n_envs for _, stop in found.spans):
+        return f"it has {rollout.n_envs} trajectories, and the checkpoint says that {list(found.spans)} are open"
+    return ""
 
 
 def note_open(found: Sequence[Found], open_rollouts: OpenRollouts) -> None:

@@ -22,7 +22,7 @@ def run_settings(folder: Path) -> Target:
     for algorithm in ("impala", "dqn"):
         values = {"algorithm": algorithm, "run_dir": str(folder), "hidden_sizes": [8], "replay": {"capacity": 9}}
         settings = TrainSettings.model_validate(values)
-        # what nobody has set is left out: PyYAML takes 0.1 s for all of it
+        # what nobody has set is left out: changes are of what there is
         run.write_settings(settings.model_dump(mode="json", exclude={"resume"}, exclude_unset=True))
         seeds.append(run.settings_path.read_bytes())
 

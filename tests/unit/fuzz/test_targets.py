@@ -14,7 +14,7 @@ from tests.fuzz.run import fuzz, shared_out
 from tests.fuzz.targets import TARGETS, make_target
 
 N_MESSAGES = 60
-READ_NEARLY_ANYTHING = {"learner_status", "actor_info", "error_status", "metrics"}
+READ_NEARLY_ANYTHING = {"learner_status", "actor_info", "error_status", "log_segment", "metrics"}
 REFUSES_NEARLY_ANYTHING = {"certificates", "run_settings"}
 
 
