@@ -2,6 +2,7 @@
 
 import json
 import math
+import operator
 import struct
 from collections.abc import Callable, Sequence
 from random import Random
@@ -112,7 +113,8 @@ def mutate_arrays(content: bytes, rng: Random) -> bytes:
         (length,) = struct.unpack("<I", rest[:4])
         head = rest[4 : 4 + length]
         try:
-            n_bytes = sum(np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in json.loads(head).values())
+            shapes = json.loads(head).values()
+            n_bytes = operator.index(sum(np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in shapes))
         except (ValueError, TypeError, AttributeError, RecursionError):
             return mutate_bytes(content, rng)
         pieces.append((head, rest[4 + length : 4 + length + n_bytes]))
