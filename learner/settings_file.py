@@ -55,7 +55,11 @@ def read_settings(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             content = file.read(MAX_SETTINGS_BYTES + 1)
-        settings = yaml.load(_checked(content), Loader=_Loader)
+        loader = _Loader(_checked(content))
+        try:
+            settings = loader.get_single_data()
+        finally:
+            loader.dispose()
     # ValueError: no UTF-8, or a date of a thirteenth month; ArithmeticError: a number above every float
     except (OSError, ValueError, ArithmeticError, yaml.YAMLError) as error:
         raise ConfigurationError(

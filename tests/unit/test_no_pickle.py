@@ -30,7 +30,10 @@ LOCAL_PROCESS_LAUNCHER = {
     "tests/conftest.py",
 }
 
-SAFE_YAML = {"safe_load", "safe_load_all", "safe_dump", "YAMLError", "SafeLoader"}
+SAFE_YAML = {
+    *("safe_load", "safe_load_all", "safe_dump", "dump", "YAMLError", "SafeLoader", "SafeDumper"),
+    *("Event", "ScalarEvent", "CollectionStartEvent", "CollectionEndEvent", "ScalarNode"),
+}
 
 SKIPPED = {"build", "dist", "runs", "node_modules", "__pycache__"}
 
