@@ -17,6 +17,7 @@ from services.channel import make_channel
 from services.credentials import server_credentials
 from services.limits import MAX_MESSAGE_BYTES
 from services.security import PLAIN_CLIENT, ClientSecurity, ServerTls
+from services.server import KEEPALIVE_OPTIONS
 
 _SERVICE = "rollcast.benchmarks.Bare"
 # As many as rollout streams have under way: one credit always, one more that the queue has reserved room for.
@@ -131,6 +132,7 @@ def _serve(
             ("grpc.so_reuseport", 0),
             ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
             ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+            *KEEPALIVE_OPTIONS,
         ),
     )
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, {method: handler}),))

@@ -55,11 +55,8 @@ _HANDSHAKE_TIMEOUT_MS: Final = 10_000
 # How long handlers may take to notice that their call has been cancelled.
 _JOIN_TIMEOUT_S: Final = 5.0
 
-_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
-    # Otherwise a second learner would silently share the port.
-    ("grpc.so_reuseport", 0),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+# What a server has to have, so that it finds dead connections, and bears the pings of our clients.
+KEEPALIVE_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
@@ -67,6 +64,13 @@ _OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     ("grpc.http2.max_pings_without_data", 0),
     # The name of GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, which has "recv" in its name but not its value.
     ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
+)
+_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
+    # Otherwise a second learner would silently share the port.
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    *KEEPALIVE_OPTIONS,
     ("grpc.server_handshake_timeout_ms", _HANDSHAKE_TIMEOUT_MS),
 )
 
