@@ -132,7 +132,7 @@ def resume_once(began: float, run_dir: Path) -> None:
     mark(Trainer, "resume", before=True)
     mark(ExperienceSource, "__enter__")
     learn = Dqn.update
-    Dqn.update = update  # type: ignore[method-assign]
+    Dqn.update = update  # type: ignore[method-assign]  # on purpose: it tells when
     sys.exit(main(["learner", "--resume", str(run_dir)]))
 
 

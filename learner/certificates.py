@@ -77,7 +77,7 @@ def _write(directory: Path, files: dict[str, bytes]) -> list[Path]:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name, content in files.items():
-            # never readable by others, not even before it is written
+            # never readable by others, not even before it is written; Path.open takes no opener (PTH123)
             with open(os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:  # noqa: PTH123
                 file.write(content)
     except OSError as error:

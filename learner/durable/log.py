@@ -241,7 +241,7 @@ class RolloutLog:
                 self._writer.abandon()
                 self._writer = None
                 self._files.end()
-            self._changed.acquire()
+            self._changed.acquire()  # held by others for a few lines only, none of which waits
             self._busy_since = None
             for waiting in group:
                 if not waiting.is_done:

@@ -12,7 +12,7 @@ class _Paced(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._step_s = step_s
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        time.sleep(self._step_s)
+        time.sleep(self._step_s)  # what a simulator takes: it waits for nothing
         return super().step(action)
 
 

@@ -64,6 +64,7 @@ def run_soak(
                 for name, process in crew.steady.items():
                     writer.write(take_samples(name, process.pid, time_s))
             n_looks += 1
+            # the time between two looks is what is wanted, not a state
             time.sleep(max(0.0, started + n_looks * interval_s - time.monotonic()))
         if not wrong and updates is not None:
             for crew, before in zip(crews, updates, strict=True):
