@@ -17,12 +17,15 @@ PROTOS       = $(shell find proto/rollcast -name '*.proto')
 # a file without a service would only get an empty _pb2_grpc.py
 SERVICES     = $(shell grep -rl --include='*.proto' '^service ' proto/rollcast)
 PROTOC       = $(BIN)/python -m grpc_tools.protoc -Iproto
+# How many test files run at once; processes that are started and waited for keep no core busy.
+TEST_PROCESSES ?= 2
 # those that can be run; the rest of the folder is what they share
 BENCHMARKS   = $(patsubst benchmarks/%.py,%,$(shell grep -l '^if __name__ == "__main__"' benchmarks/*.py))
 PYTEST       = $(BIN)/python -m pytest $(PYTEST_ARGS)
+PYTEST_FILES = $(PYTEST) --numprocesses $(TEST_PROCESSES) --dist loadfile
 
 .DEFAULT_GOAL := help
-# The steps of `make test` run in their order, and tests do not share two cores with each other.
+# The steps of `make test` run in their order.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -113,11 +116,11 @@ proto-check: env ## lint and format of the .proto files, and whether the committ
 
 .PHONY: unit
 unit: env ## unit tests, golden wire bytes, hostile input
-	$(PYTEST) tests/unit tests/contract tests/attacks
+	$(PYTEST_FILES) tests/unit tests/contract tests/attacks
 
 .PHONY: integration
 integration: env ## real servers, and clients in other languages (Node.js, where there is one)
-	$(PYTEST) tests/integration
+	$(PYTEST_FILES) tests/integration
 
 # With CI=true the tests themselves run without this question, and fail where no engine answers.
 .PHONY: e2e

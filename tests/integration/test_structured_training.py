@@ -72,8 +72,12 @@ def test_an_actor_from_elsewhere_plays_it_like_any_other(tmp_path: Path):
         running(*acting, "--actor-id", "two"),
         LearnerClient(f"127.0.0.1:{port}") as client,
     ):
-        wait_until(lambda: _updates(client) > 10, "updates from what both actors play", 60)
-        assert {info.actor_id for info in client.actors() if info.rollouts} == {"one", "two"}
+        wait_until(lambda: _updates(client) > 10, "updates", 60)
+        wait_until(lambda: _who_plays(client) == {"one", "two"}, "rollouts of both actors", 60)
+
+
+def _who_plays(client: LearnerClient) -> set[str]:
+    return {info.actor_id for info in client.actors() if info.rollouts}
 
 
 def _updates(client: LearnerClient) -> int:
