@@ -7,6 +7,7 @@ import secrets
 import socket
 import sys
 from collections.abc import Iterator, Mapping
+from ipaddress import ip_network
 from typing import TYPE_CHECKING
 
 from services.errors import ConfigurationError, ContainerEngineError
@@ -132,15 +133,16 @@ class DockerRun:
                 f"network is {network!r}, which the engine does not have: docker network create {network}; or leave it "
                 "out, for a network that is made and removed with the actors"
             )
-        gateways = [block["Gateway"] for block in attributes["IPAM"].get("Config") or () if block.get("Gateway")]
-        if attributes["Driver"] != "bridge" or not gateways or not _is_ours(gateways[0]):
+        gateways = [_gateway_of(block) for block in attributes["IPAM"].get("Config") or ()]
+        ours = next((gateway for gateway in gateways if _is_ours(gateway)), None)
+        if attributes["Driver"] != "bridge" or ours is None:
             raise ConfigurationError(
                 f"network is {network!r}, a network of the kind {attributes['Driver']} whose gateway "
                 f"{gateways[0] if gateways else '(none)'} is no address of this machine, so that its containers would "
                 "not reach the learner; expected a bridge network of an engine on this machine, or 'host'; for an "
                 "engine elsewhere start the actors there, with RemoteDistributedActors"
             )
-        return str(gateways[0])
+        return ours
 
     def check_image(self, image: str) -> None:
         """Checks that the engine has the image. Nothing is pulled unasked.
@@ -243,6 +245,14 @@ def _lives(run_id: str) -> bool:
     if sign is not None:
         sign.close()
     return sign is None
+
+
+def _gateway_of(block: Mapping[str, str]) -> str:
+    """The gateway of a network's block of addresses, the first of them where the engine names none.
+
+    Engines name none for `bridge` until they have been started a second time.
+    """
+    return block.get("Gateway") or str(ip_network(block["Subnet"], strict=False).network_address + 1)
 
 
 def _is_ours(host: str) -> bool:

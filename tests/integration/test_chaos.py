@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.learner_run import run_learner_chaos
+from tests.chaos.learner_run import Algorithm, run_learner_chaos
 from tests.chaos.run import run_chaos
 
 pytestmark = pytest.mark.slow
@@ -28,4 +28,25 @@ def test_a_learner_that_dies_and_finds_its_newest_checkpoint_damaged_goes_on(tmp
     assert report.is_clean, report
     assert {recovery.fault.kind for recovery in report.recoveries} >= set(kinds), report
     assert report.notes["lives of the learner"] == 3, report
+    assert report.notes["trajectories in its line"] > 0, report
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("algorithm", ["impala", "sac"])
+def test_a_durable_learner_that_is_killed_has_what_it_acknowledged(algorithm: Algorithm, tmp_path: Path):
+    report = run_learner_chaos(
+        tmp_path,
+        algorithm=algorithm,
+        durable=True,
+        n_learner_faults=1,
+        n_actor_faults=0,
+        n_actors=2,
+        seed=5,
+        short=True,
+        only=("learner_kill",),
+    )
+    assert report.is_clean, report
+    assert report.notes["skipped"] == 0, report
+    assert report.notes["lives of the learner"] == 2, report
+    assert report.n_acknowledged > 0, report
     assert report.notes["trajectories in its line"] > 0, report
