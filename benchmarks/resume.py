@@ -77,7 +77,7 @@ def write_run(run_dir: Path, gigabytes: float) -> None:
         rollout = synthetic_rollout(Load("images", IMAGE, n_steps=T, n_envs=4, target=""), "actor")
         buffer.load([rollout] * (buffer.info().capacity // rollout.reward.size))
         trainer._algorithm.update(buffer_batch(trainer), progress=0.0)
-        trainer._save_last_checkpoint()
+        trainer._keeper.save_last_checkpoint(has_ended=False)
     del torch
 
 

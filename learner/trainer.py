@@ -1,41 +1,28 @@
 """The training loop."""
 
-import contextlib
 import dataclasses
-import functools
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from actor.statistics.events import EpisodeEvents
 from learner.algorithms.algorithm import Algorithm, Metrics
-from learner.checkpoints.store import CheckpointStore
-from learner.checkpoints.training import TrainingCheckpoints
 from learner.control import TrainingControl
 from learner.experience import ExperienceSource
 from learner.progress import TrainingProgress
-from learner.run_directory import PolicyName, RunDirectory, SavedPolicy
+from learner.run_directory import RunDirectory
+from learner.run_keeper import RunKeeper
 from learner.training_events import TrainingEvents
-from learner.wait_log import WaitLog
+from learner.training_schedule import TrainingSchedule
 from learner.writers import MetricsWriter, write_all
-from services.errors import CollectInterruptedError, NotReadyError
+from services.errors import CollectInterruptedError
 from services.status import Phase
 
 logger = logging.getLogger(__name__)
-
-# The best policy is written at most this often: early in training every episode is a record.
-_BEST_POLICY_INTERVAL_S = 2.0
-# How long the trainer waits for the checkpoint before, when the number of updates asks for the next; and an operator.
-_DUE_TIMEOUT_S = 60.0
-# How long the end of training waits for a checkpoint: a replay buffer of 60 GB at 100 MB/s.
-_WRITE_TIMEOUT_S = 600.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,29 +44,6 @@ class TrainingSummary:
         path.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n", encoding="utf-8")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
-    """When to do what.
-
-    Attributes:
-        total_steps: Environment steps, those of every agent, after which training ends.
-        stop_return: Mean return at which training ends; None: at none.
-        updates_per_broadcast: Updates between two policies that are cast; None: the experience source casts them.
-        log_interval_s: Seconds between two records of metrics.
-        checkpoint_interval_s: Seconds between two checkpoints.
-        checkpoint_interval_updates: Updates between two checkpoints, instead; None: it is the seconds that count.
-        keep_checkpoints: How many of the last checkpoints are kept, besides the best.
-    """
-
-    total_steps: int
-    stop_return: float | None
-    updates_per_broadcast: int | None = 1
-    log_interval_s: float = 2.0
-    checkpoint_interval_s: float = 300.0
-    checkpoint_interval_updates: int | None = None
-    keep_checkpoints: int = 3
-
-
 class Trainer:
     """Collects, updates, broadcasts, until there is a reason to stop. Everything else looks on.
 
@@ -98,7 +62,7 @@ class Trainer:
         experience: ExperienceSource,
         algorithm: Algorithm,
         control: TrainingControl,
-        schedule: Schedule,
+        schedule: TrainingSchedule,
         *,
         device: torch.device,
         run: RunDirectory | None = None,
@@ -110,24 +74,14 @@ class Trainer:
         self._control = control
         self._schedule = schedule
         self._device = str(device)
-        self._run = run
         self._writers = writers
         self._progress = TrainingProgress()
+        self._keeper = None if run is None else RunKeeper(run, algorithm, experience, self._progress, schedule)
         self._solved = self._has_ended = False
-        self._best_return = float("-inf")
         self._statistics: Mapping[str, float] = {}
-        # What of the statistics a checkpoint keeps that an operator asks for, while the trainer's thread adds to them.
-        self._recorded_statistics: list[dict[str, Any]] = []
-        self._checkpoints = None
-        if run is not None:
-            store = CheckpointStore(run.checkpoints_path, keep=schedule.keep_checkpoints)
-            store.tidy()
-            self._checkpoints = TrainingCheckpoints(store, algorithm, experience, self._progress)
         self._events = self._actors.get_epoch_stats_aggregator().events(TrainingEvents)
-        self._left_out = WaitLog()
-        self._next_log = self._next_best = 0.0
-        self._next_checkpoint = time.monotonic() + schedule.checkpoint_interval_s
-        control.attach(experience, self._progress, self._save_for_operator if run is not None else None)
+        self._next_log = 0.0
+        control.attach(experience, self._progress, None if self._keeper is None else self._keeper.save_for_operator)
 
     def resume(self, checkpoint: Path) -> None:
         """Goes on from a checkpoint of the run; called before `run`.
@@ -135,9 +89,8 @@ class Trainer:
         Raises:
             ConfigurationError: If it is of another algorithm, environment or network.
         """
-        assert self._checkpoints is not None, "a run without a directory has no checkpoints"
-        self._best_return = self._checkpoints.restore(checkpoint)
-        self._recorded_statistics = self._actors.get_epoch_stats_aggregator().state()
+        assert self._keeper is not None, "a run without a directory has no checkpoints"
+        self._keeper.resume(checkpoint)
 
     def run(self) -> TrainingSummary:
         """Trains until solved, out of steps, or told to stop; saves the policy, stops the actors.
@@ -175,13 +128,11 @@ class Trainer:
             logger.info("training was stopped")
         finally:
             control.enter(Phase.STOPPING)
-            if self._checkpoints is not None:
-                self._checkpoints.finish(_WRITE_TIMEOUT_S, self._actors.waiting)
-            self._save_policy("last")
-            self._save_policy_if_best()
+            if self._keeper is not None:
+                self._keeper.save_policies()
         # Between two checkpoints that the number of updates asks for, another one would change what follows.
-        if self._checkpoints is not None and (schedule.checkpoint_interval_updates is None or self._has_ended):
-            self._save_last_checkpoint()
+        if self._keeper is not None and (schedule.checkpoint_interval_updates is None or self._has_ended):
+            self._keeper.save_last_checkpoint(has_ended=self._has_ended)
         control.enter(Phase.FINISHED)
         return self._summary()
 
@@ -202,23 +153,10 @@ class Trainer:
         if now >= self._next_log:
             self._next_log = now + self._schedule.log_interval_s
             self._write_metrics(metrics)
-        if now >= self._next_best:
-            self._next_best = now + _BEST_POLICY_INTERVAL_S
-            with _training_goes_on("the best policy"):
-                self._save_policy_if_best()
-        if self._run is not None and self._checkpoint_is_due(now):
-            self._next_checkpoint = now + self._schedule.checkpoint_interval_s
-            with _training_goes_on(f"the checkpoint after {self._algorithm.n_updates} updates"):
-                self._save_checkpoint()
-            if self._schedule.checkpoint_interval_updates is not None:
-                # by time, it would differ from run to run
-                self._experience.renew()
-
-    def _checkpoint_is_due(self, now: float) -> bool:
-        every = self._schedule.checkpoint_interval_updates
-        if every is not None:
-            return self._algorithm.n_updates % every == 0
-        return now >= self._next_checkpoint
+        was_due = self._keeper is not None and self._keeper.keep_due()
+        if was_due and self._schedule.checkpoint_interval_updates is not None:
+            # by time, it would differ from run to run
+            self._experience.renew()
 
     def _write_metrics(self, metrics: Metrics) -> None:
         now = self._progress.snapshot()
@@ -251,73 +189,8 @@ class Trainer:
         )
         # A record ends an epoch: the next one tells of its own episodes.
         aggregator.reset_epoch()
-        self._recorded_statistics = aggregator.state()
-
-    def _save_policy(self, name: PolicyName) -> None:
-        if self._run is None:
-            return
-        self._run.write_policy(name, self._saved_policy())
-        if name == "last" and not self._run.policy_path("best").exists():
-            self._save_policy("best")
-
-    def _saved_policy(self) -> SavedPolicy:
-        now = self._progress.snapshot()
-        return SavedPolicy(
-            spec=self._algorithm.policy.spec,
-            state=self._algorithm.policy_state(),
-            policy_version=self._actors.policy_version,
-            env_steps=now.env_steps,
-            mean_return=now.mean_return,
-        )
-
-    def _save_policy_if_best(self) -> None:
-        mean_return = self._progress.recent_mean_return()
-        if mean_return is not None and mean_return > self._best_return:
-            self._save_policy("best")
-            self._best_return = mean_return
-
-    def _save_checkpoint(self) -> None:
-        """Begins the one that is due; left out while the one before is still being written."""
-        assert self._checkpoints is not None, "a run without a directory has no checkpoints"
-        if self._schedule.checkpoint_interval_updates is not None:
-            self._checkpoints.finish(_DUE_TIMEOUT_S, self._actors.waiting)
-        self._recorded_statistics = self._actors.get_epoch_stats_aggregator().state()
-        if self._begin_checkpoint() is None:
-            what, seconds = self._checkpoints.describe()
-            self._left_out.note(f"{what}; the one that is due is left out", seconds)
-
-    def _save_last_checkpoint(self) -> None:
-        assert self._checkpoints is not None, "likewise"
-        self._recorded_statistics = self._actors.get_epoch_stats_aggregator().state()
-        self._checkpoints.wait(self._begin_or_refuse(), _WRITE_TIMEOUT_S)
-
-    def _save_for_operator(self, between_updates: Callable[[], AbstractContextManager[None]]) -> tuple[Path, int]:
-        assert self._checkpoints is not None, "likewise"
-        self._checkpoints.finish(_DUE_TIMEOUT_S)
-        with between_updates():
-            written, version = self._begin_or_refuse(), self._actors.policy_version
-        return self._checkpoints.wait(written, _WRITE_TIMEOUT_S), version
-
-    def _begin_or_refuse(self) -> "Future[Path]":
-        assert self._checkpoints is not None, "likewise"
-        written = self._begin_checkpoint()
-        if written is None:
-            what, seconds = self._checkpoints.describe()
-            raise NotReadyError(
-                f"no checkpoint can be begun: waiting {seconds:.0f} s for {what}; expected that to be there by now; "
-                "look whether the disk hangs, and ask again"
-            )
-        return written
-
-    def _begin_checkpoint(self) -> "Future[Path] | None":
-        assert self._checkpoints is not None, "likewise"
-        assert self._run is not None, "likewise"
-        return self._checkpoints.begin(
-            best_return=self._best_return,
-            statistics=self._recorded_statistics,
-            has_ended=self._has_ended,
-            then=functools.partial(self._run.write_policy, "last", self._saved_policy()),
-        )
+        if self._keeper is not None:
+            self._keeper.note_statistics()
 
     def _summary(self) -> TrainingSummary:
         now = self._progress.snapshot()
@@ -332,13 +205,3 @@ class Trainer:
             policy_lag_mean=now.policy_lag_mean,
             policy_lag_max=now.policy_lag_max,
         )
-
-
-@contextlib.contextmanager
-def _training_goes_on(what: str) -> Iterator[None]:
-    """What cannot be written, because the disk is full, is an error in the log; it is written when it is due again."""
-    try:
-        yield
-    except OSError as error:
-        message = "%s is not written: %s; the one before is kept, and training goes on"
-        logger.error(message, what, error)  # noqa: TRY400  # the message says it all

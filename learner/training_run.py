@@ -32,7 +32,8 @@ from learner.run_parts import (
 )
 from learner.settings import LearnerSettings, TrainSettings
 from learner.stall_watchdog import StallWatchdog
-from learner.trainer import Schedule, Trainer, TrainingSummary
+from learner.trainer import Trainer, TrainingSummary
+from learner.training_schedule import TrainingSchedule
 from learner.writers import JsonLinesWriter, TensorBoardWriter
 from services.errors import AddressInUseError, ConfigurationError
 from services.spaces import EnvironmentSpaces
@@ -146,7 +147,7 @@ def training_run(
             make_experience(settings, actors, algorithm, buffers),
             algorithm,
             control,
-            Schedule(
+            TrainingSchedule(
                 total_steps=settings.total_steps,
                 stop_return=stop_return,
                 updates_per_broadcast=None if plays_in_rounds(settings) else settings.updates_per_broadcast,

@@ -7,7 +7,8 @@ from learner.algorithms.impala import Impala
 from learner.algorithms.impala_settings import ImpalaSettings
 from learner.control import TrainingControl
 from learner.experience import Experience, FreshExperience
-from learner.trainer import Schedule, Trainer
+from learner.trainer import Trainer
+from learner.training_schedule import TrainingSchedule
 from tests.actor_kinds import make_actors
 
 
@@ -46,7 +47,7 @@ def test_metrics_have_what_was_dropped_and_what_the_source_tells():
         source,
         Impala(actors.policy.spaces, actors.policy.spec, ImpalaSettings()),
         TrainingControl(algorithm="impala", run_dir=None),
-        Schedule(total_steps=100, stop_return=None, log_interval_s=0.0),
+        TrainingSchedule(total_steps=100, stop_return=None, log_interval_s=0.0),
         device=torch.device("cpu"),
         writers=[kept],
     )
@@ -63,7 +64,7 @@ def test_metrics_have_the_statistics_of_events():
         FreshExperience(actors),
         Impala(actors.policy.spaces, actors.policy.spec, ImpalaSettings()),
         TrainingControl(algorithm="impala", run_dir=None),
-        Schedule(total_steps=100, stop_return=None, log_interval_s=0.0),
+        TrainingSchedule(total_steps=100, stop_return=None, log_interval_s=0.0),
         device=torch.device("cpu"),
         writers=[kept],
     )
@@ -86,7 +87,7 @@ def test_episodes_are_kept_until_the_next_record_only():
         FreshExperience(actors),
         algorithm,
         TrainingControl(algorithm="impala", run_dir=None),
-        Schedule(total_steps=500, stop_return=None, log_interval_s=0.0),
+        TrainingSchedule(total_steps=500, stop_return=None, log_interval_s=0.0),
         device=torch.device("cpu"),
     )
     summary = trainer.run()

@@ -200,7 +200,7 @@ def test_training_goes_on_when_the_best_policy_cannot_be_written(tmp_path, monke
         write(self, name, policy)
 
     monkeypatch.setattr(RunDirectory, "write_policy", fail_once)
-    monkeypatch.setattr("learner.trainer._BEST_POLICY_INTERVAL_S", 0.0)
+    monkeypatch.setattr("learner.run_keeper._BEST_POLICY_INTERVAL_S", 0.0)
     run = train(settings_for(tmp_path / "run", "impala", "--total-steps", "4800"))
     assert "the best policy is not written: no space left on device" in caplog.text
     assert run.run_directory.read_policy("best").mean_return is not None, "and is, when the next is due"

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from learner import trainer as trainer_module
+from learner import run_keeper
 from learner.checkpoints.store import CheckpointStore
+from learner.trainer import Trainer
 from services.errors import NotReadyError
 from tests.unit.learner.checkpoints.resumable_runs import settings_for, train
 
@@ -22,8 +23,8 @@ class HangingDisk:
         def hang(store: CheckpointStore, *arguments: object, **options: object) -> Path:
             self._n_quick -= 1
             if self._n_quick < 0:
-                monkeypatch.setattr(trainer_module, "_DUE_TIMEOUT_S", 0.05)
-                monkeypatch.setattr(trainer_module, "_WRITE_TIMEOUT_S", 0.05)
+                monkeypatch.setattr(run_keeper, "_DUE_TIMEOUT_S", 0.05)
+                monkeypatch.setattr(run_keeper, "_WRITE_TIMEOUT_S", 0.05)
                 self.hangs.set()
                 assert self.released.wait(60)
             return commit(store, *arguments, **options)
@@ -46,7 +47,7 @@ def test_what_is_due_while_one_is_being_written_is_left_out(tmp_path, monkeypatc
     caplog.set_level("INFO")
     monkeypatch.setattr("learner.wait_log.FIRST_S", 0.01)
     disk = HangingDisk(monkeypatch, n_quick=1)
-    write_metrics = trainer_module.Trainer._write_metrics
+    write_metrics = Trainer._write_metrics
 
     def release_late(trainer, metrics):
         write_metrics(trainer, metrics)
@@ -54,7 +55,7 @@ def test_what_is_due_while_one_is_being_written_is_left_out(tmp_path, monkeypatc
             monkeypatch.undo()
             disk.released.set()
 
-    monkeypatch.setattr(trainer_module.Trainer, "_write_metrics", release_late)
+    monkeypatch.setattr(Trainer, "_write_metrics", release_late)
     options = ("--keep-checkpoints", "9", "--log-interval-s", "1e-9")
     train(settings_for(tmp_path / "run", "impala", *options))
     assert names(tmp_path / "run")[:2] == ["00000005", "00000010"]
@@ -75,7 +76,7 @@ def test_the_end_of_training_waits_no_longer_than_its_deadline(tmp_path, monkeyp
 
 
 def test_the_last_checkpoint_has_a_deadline_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(trainer_module, "_WRITE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(run_keeper, "_WRITE_TIMEOUT_S", 0.05)
     disk = HangingDisk(monkeypatch, n_quick=0)
     options = ("--checkpoint-interval-updates", "1000")
     with pytest.raises(NotReadyError, match=r"waited 0 s for the checkpoint after \d+ updates .* checkpoint before"):
