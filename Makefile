@@ -17,7 +17,7 @@ PROTOS       = $(shell find proto/rollcast -name '*.proto')
 # a file without a service would only get an empty _pb2_grpc.py
 SERVICES     = $(shell grep -rl --include='*.proto' '^service ' proto/rollcast)
 PROTOC       = $(BIN)/python -m grpc_tools.protoc -Iproto
-# How many test files run at once; processes that are started and waited for keep no core busy.
+# How many test files run at once: most tests wait for processes that they have started.
 TEST_PROCESSES ?= 2
 # those that can be run; the rest of the folder is what they share
 BENCHMARKS   = $(patsubst benchmarks/%.py,%,$(shell grep -l '^if __name__ == "__main__"' benchmarks/*.py))

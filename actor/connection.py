@@ -13,6 +13,7 @@ from typing import Self
 
 from actor.policy_feed import PolicyFeed
 from actor.reconnects import Reconnects
+from actor.silence import Silence
 from services.client import LearnerClient
 from services.errors import (
     ConfigurationError,
@@ -75,11 +76,14 @@ class LearnerConnection:
         self._changed = threading.Condition()
         self._client: LearnerClient | None = None
         self._agreement: JoinAgreement | None = None
+        # the stream that is open; and the same from its first answer on
+        self._stream: RolloutUplink | None = None
         self._uplink: RolloutUplink | None = None
         self._unacknowledged: deque[Rollout] = deque()
         self._acknowledged = 0
         self._credit_sequence = 0
         self._min_policy_version = 0
+        self._silence = Silence()
         self._ended = False
         self._error: RollcastError | None = None
         self._feed = PolicyFeed(
@@ -137,7 +141,10 @@ class LearnerConnection:
             self._changed.wait_for(lambda: self._error or self._ended or may_start(), timeout_s)
             if self._error:
                 raise self._error
-            return not self._ended and may_start()
+            if self._ended or may_start():
+                return not self._ended
+        self._doubt_silence()
+        return False
 
     def take_policy(self) -> tuple[int, PolicyState] | None:
         """Returns the learner's newest policy, `(version, state)`; None before the first."""
@@ -247,6 +254,35 @@ class LearnerConnection:
                 return agreement
         raise AssertionError("counting never ends")
 
+    def _doubt_silence(self) -> None:
+        """Opens the streams anew where a learner that is silent says what tells that something was lost on its way."""
+        with self._changed:
+            client, stream, acknowledged = self._client, self._stream, self._acknowledged
+            if client is None or stream is None or not self._silence.is_to_be_asked():
+                return
+            offer, has_sent = self._current_offer(), bool(self._unacknowledged)
+        try:
+            answer = client.join(offer)
+        except RollcastError as error:
+            # whoever keeps the stream finds out, too, and waits
+            logger.debug("the learner at %s does not say how far it is: %s", self._address, error)
+            return
+        with self._changed:
+            if self._stream is not stream or self._acknowledged != acknowledged:
+                return
+            newest = self._feed.newest
+            lost = self._silence.find_loss(
+                answer,
+                is_open=self._uplink is not None,
+                acknowledged=acknowledged,
+                has_sent=has_sent,
+                policy_version=newest[0] if newest else 0,
+            )
+        if lost:
+            stream.cancel(
+                NotReadyError(f"{lost} was lost on its way; expected what was sent; join again and send it again")
+            )
+
     def _new_client(self) -> LearnerClient:
         try:
             return LearnerClient(self._address, timeout_s=10.0, security=self._security)
@@ -306,7 +342,7 @@ class LearnerConnection:
                 return
             finally:
                 with self._changed:
-                    self._uplink = None
+                    self._stream = self._uplink = None
             self._pause(delay_s)
             if self._join_with_backoff(self._reconnect_timeout_s) is None:
                 return
@@ -318,9 +354,13 @@ class LearnerConnection:
             assert client is not None
             assert agreement is not None
         uplink = client.open_rollout_stream(agreement.actor_id, agreement.incarnation)
+        with self._changed:
+            self._stream = uplink
+            self._silence.opened()
         for progress in uplink.responses():
             self._on_contact()
             with self._changed:
+                self._silence.heard()
                 while self._unacknowledged and self._unacknowledged[0].sequence <= progress.acknowledged_sequence:
                     self._unacknowledged.popleft()
                 if self._uplink is None:
@@ -330,6 +370,7 @@ class LearnerConnection:
                     self._uplink = uplink
                 if progress.acknowledged_sequence > self._acknowledged:
                     self._acknowledged = progress.acknowledged_sequence
+                    self._silence.progressed()
                     reconnects.progressed()
                 self._credit_sequence = progress.credit_sequence
                 self._min_policy_version = progress.min_policy_version

@@ -3,6 +3,7 @@
 from actor.backoff import backoff_delays
 from services.errors import (
     LearnerUnreachableError,
+    MissingMessageError,
     NotReadyError,
     RollcastError,
     ThrottledError,
@@ -52,5 +53,5 @@ class Reconnects:
 
 
 def _may_be_damage(error: RollcastError) -> bool:
-    """Whether a bit that was flipped on the way explains it: no message of ours is too large."""
-    return isinstance(error, UnreadableMessageError) or error.limit == "max_message_bytes"
+    """Whether a bit that was flipped on the way explains it: none of our messages is too large, or left out."""
+    return isinstance(error, UnreadableMessageError | MissingMessageError) or error.limit == "max_message_bytes"

@@ -35,6 +35,8 @@ class ActorRecord:
     # processes that had this name before, the last of them last
     replaced_nonces: tuple[int, ...] = ()
     accepting: threading.Lock = field(default_factory=threading.Lock)
+    # for how long its stream has been waiting for what comes next, in seconds; any thread may ask
+    awaiting_s: Callable[[], float] = lambda: 0.0
     # nobody had the name before, and no stream was ever opened: it may be nobody's
     is_provisional: bool = False
 

@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import secrets
 import threading
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -12,8 +13,8 @@ from learner.actor_registry import ActorRegistry
 from learner.durable.rollouts import DurableRollouts
 from services.errors import (
     DuplicateSequenceError,
-    InvalidRolloutError,
     LimitExceededError,
+    MissingMessageError,
     NotReadyError,
     ProtocolMismatchError,
     RollcastError,
@@ -24,6 +25,7 @@ from services.policies import PolicySpec
 from services.rollout_codec import RolloutEncoder
 from services.rollouts import ActorFailure, Rollout, StreamProgress
 from services.spaces import EnvironmentSpaces, check_spaces_match
+from services.status import ActorState
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +73,8 @@ class RolloutIntake:
         policy: What every actor shall build.
         n_rollout_steps: T.
         envs_per_actor: What an actor steps that leaves it to the learner.
-        credit_version: The policy version that a rollout started on a credit given now must have at least; 0: any.
+        policy_version: The newest that was cast.
+        bounded_staleness: Whether a rollout that is started on a credit given now must have at least that version.
         in_step: Every actor has one credit at a time, and starts rollout s with policy version s: nobody plays ahead.
         durable: Where rollouts are written before they are acknowledged; None: nowhere.
     """
@@ -85,7 +88,8 @@ class RolloutIntake:
         policy: PolicySpec,
         n_rollout_steps: int,
         envs_per_actor: int,
-        credit_version: Callable[[], int] = lambda: 0,
+        policy_version: Callable[[], int] = lambda: 0,
+        bounded_staleness: bool = False,
         in_step: bool = False,
         durable: DurableRollouts | None = None,
     ) -> None:
@@ -95,7 +99,8 @@ class RolloutIntake:
         self._policy = policy
         self._n_rollout_steps = n_rollout_steps
         self._envs_per_actor = envs_per_actor
-        self._credit_version = credit_version
+        self._policy_version = policy_version
+        self._bounded_staleness = bounded_staleness
         self._in_step = in_step
         self._durable = durable
         # Tells actors that come back whether it is this learner they come back to; 0 would say nothing.
@@ -148,7 +153,9 @@ class RolloutIntake:
         # equal to the learner's, which are kept once
         record = self._registry.join(dataclasses.replace(offer, spaces=self._spaces))
         env_seed, agent_seed = self._registry.seeds(record)
-        logger.info("actor %s joined: slot %d, incarnation %d", record.actor_id, record.slot, record.incarnation)
+        # one that has a stream only asks how far it is
+        level = logging.DEBUG if record.state is ActorState.STREAMING else logging.INFO
+        logger.log(level, "actor %s joined: slot %d, incarnation %d", record.actor_id, record.slot, record.incarnation)
         return JoinAgreement(
             actor_id=record.actor_id,
             slot=record.slot,
@@ -161,6 +168,8 @@ class RolloutIntake:
             max_message_bytes=MAX_MESSAGE_BYTES,
             n_envs=offer.n_envs,
             learner_nonce=self._nonce,
+            awaiting_s=record.awaiting_s(),
+            policy_version=self._policy_version(),
         )
 
     def open_stream(self, actor_id: str, incarnation: int, *, peer: str, cancel: Callable[[], None]) -> "IntakeStream":
@@ -231,6 +240,8 @@ class IntakeStream:
         self._has_reservation = False
         self._credit = self._acknowledged + 1
         self._extend_credit()
+        self._awaiting_since: float | None = None
+        record.awaiting_s = self._awaiting_s
 
     def progress(self) -> StreamProgress:
         """What the actor is to know."""
@@ -238,15 +249,19 @@ class IntakeStream:
             acknowledged_sequence=self._acknowledged,
             credit_sequence=self._credit,
             end_of_training=self._intake._ended.is_set(),
-            min_policy_version=self._credit if self._intake._in_step else self._intake._credit_version(),
+            min_policy_version=self._min_policy_version(),
         )
+
+    def awaits_message(self, awaits: bool) -> None:
+        """Notes whether nothing is left to do but to wait for what the actor sends next."""
+        self._awaiting_since = time.monotonic() if awaits else None
 
     def accept(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> StreamProgress:
         """Passes a rollout on, waiting while there is no room; drops it if it was accepted before.
 
         Raises:
             DuplicateSequenceError: It was sent on this very stream before.
-            InvalidRolloutError: Rollouts before it are missing.
+            MissingMessageError: Rollouts before it have not come.
             LimitExceededError: It was not credited.
             NotReadyError: The learner is stopping, or the disk takes no more of its log.
         """
@@ -266,9 +281,9 @@ class IntakeStream:
                 "wait for credit"
             )
         if sequence != self._acknowledged + 1:
-            raise InvalidRolloutError(
+            raise MissingMessageError(
                 f"actor {self.actor_id!r} sent rollout {sequence} after {self._acknowledged}: those between are "
-                "missing; send every rollout that is not acknowledged, in order"
+                "missing; join again and send every rollout that is not acknowledged, in order"
             )
         if self._intake._ended.is_set():
             return self.progress()
@@ -299,6 +314,16 @@ class IntakeStream:
             self._has_reservation = False
         self._intake._registry.close_stream(self._record, self._cancel, clean=clean)
         logger.info("actor %s %s", self.actor_id, "left" if clean else "was lost")
+
+    def _awaiting_s(self) -> float:
+        since = self._awaiting_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def _min_policy_version(self) -> int:
+        """What a rollout that is started on a credit given now must have at least; 0: any."""
+        if self._intake._in_step:
+            return self._credit
+        return self._intake._policy_version() if self._intake._bounded_staleness else 0
 
     def _pass_on(self, rollout: Rollout, is_active: Callable[[], bool]) -> bool:
         registry = self._intake._registry

@@ -28,6 +28,7 @@ STATUS_CODES: Final[dict[type[RollcastError], grpc.StatusCode]] = {
     errors.InvalidTensorError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.InvalidSpaceError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.InvalidRolloutError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.MissingMessageError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.UnreadableMessageError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.MismatchError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.SpacesMismatchError: grpc.StatusCode.FAILED_PRECONDITION,

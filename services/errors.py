@@ -6,6 +6,7 @@
     │   ├── InvalidTensorError       ... in a tensor: dtype, shape, size
     │   ├── InvalidSpaceError        ... in a space
     │   ├── InvalidRolloutError      ... in a rollout: columns, order, NaN
+    │   │   └── MissingMessageError  ... and what should have come before it has not: lost on its way, or never sent
     │   └── UnreadableMessageError   bytes that are no message: damaged on their way, or never one
     ├── MismatchError                two sides that cannot work together
     │   ├── SpacesMismatchError      their spaces differ
@@ -64,6 +65,10 @@ class InvalidSpaceError(InvalidInputError):
 
 class InvalidRolloutError(InvalidInputError):
     """A rollout that does not fit what was agreed at Join."""
+
+
+class MissingMessageError(InvalidRolloutError):
+    """A message of a rollout stream came, and what should have come before it has not."""
 
 
 class UnreadableMessageError(InvalidInputError):

@@ -126,6 +126,8 @@ def join_agreement_to_proto(agreement: JoinAgreement) -> rollout_pb2.JoinRespons
         max_message_bytes=agreement.max_message_bytes,
         n_envs=agreement.n_envs,
         learner_nonce=agreement.learner_nonce,
+        awaiting_s=agreement.awaiting_s,
+        policy_version=agreement.policy_version,
     )
 
 
@@ -185,4 +187,6 @@ def join_agreement_from_proto(proto: rollout_pb2.JoinResponse, offer: JoinOffer)
         max_message_bytes=proto.max_message_bytes,
         n_envs=n_envs,
         learner_nonce=proto.learner_nonce,
+        awaiting_s=proto.awaiting_s,
+        policy_version=proto.policy_version,
     )

@@ -39,3 +39,5 @@ class JoinAgreement:
     max_message_bytes: int
     n_envs: int = 0
     learner_nonce: int = 0
+    awaiting_s: float = 0.0
+    policy_version: int = 0

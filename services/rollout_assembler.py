@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rollcast.v1 import rollout_pb2
 
 from services.columns import INT32
-from services.errors import InvalidRolloutError, InvalidTensorError, LimitExceededError
+from services.errors import InvalidRolloutError, InvalidTensorError, LimitExceededError, MissingMessageError
 from services.limits import MAX_FRAME_BYTES
 from services.rollout_header import AgreedColumns, RolloutAgreement, SubstepAgreement, describe, refuse
 from services.rollout_layout import RolloutLayout
@@ -84,7 +84,8 @@ class RolloutAssembler:
             The rollout, when this message completes it. Arrays that came in one message are read-only.
 
         Raises:
-            InvalidRolloutError: The message is out of order or does not fit the agreement.
+            MissingMessageError: What should have come before the message has not.
+            InvalidRolloutError: The message does not fit the agreement.
             InvalidTensorError: A tensor does not fit the agreement, or holds a value that is not allowed.
             LimitExceededError: The rollout is above `max_rollout_bytes`, or a body above 1 MiB.
         """
@@ -129,8 +130,8 @@ class RolloutAssembler:
     def _add_header(self, header: rollout_pb2.Rollout, body: memoryview) -> Rollout | None:
         if (pending := self._pending) is not None:
             n_expected = len(pending.deferred)
-            progress = f"{pending.n_received} of {n_expected} deferred bytes before the next rollout"
-            refuse(pending.header, progress, "all of them first")
+            found = f"{pending.n_received} of {n_expected} deferred bytes before the next rollout"
+            _miss(pending.header, found, "all of them first")
         agreed = self._agreement.of(header)
         layout = agreed.check(header)
         n_deferred = layout.n_deferred_bytes
@@ -144,12 +145,12 @@ class RolloutAssembler:
     def _add_frame(self, frame: rollout_pb2.TensorFrame, body: memoryview) -> Rollout | None:
         pending = self._pending
         if pending is None:
-            raise InvalidRolloutError(
+            raise MissingMessageError(
                 f"a frame of rollout {frame.sequence} came, but no rollout waits for one; expected a rollout with "
-                "deferred tensors first; see RolloutService.StreamRollouts"
+                "deferred tensors first; join again and send it again; see RolloutService.StreamRollouts for the order"
             )
         if frame.sequence != pending.header.sequence or frame.offset != pending.n_received:
-            refuse(
+            _miss(
                 pending.header,
                 f"a frame of rollout {frame.sequence} at offset {frame.offset}",
                 f"one of rollout {pending.header.sequence} at offset {pending.n_received}",
@@ -207,6 +208,13 @@ def _finish(
         ),
         env_seeds=tuple(header.env_seeds),
         events=event_values_from_proto(header.events, statistics) if statistics else (),
+    )
+
+
+def _miss(header: rollout_pb2.Rollout, found: str, expected: str) -> NoReturn:
+    raise MissingMessageError(
+        f"actor {header.actor_id!r}, rollout {header.sequence} has {found}; expected {expected}; join again and "
+        "send it again"
     )
 
 

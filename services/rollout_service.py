@@ -94,9 +94,16 @@ class RolloutStream(Protocol):
 
         Raises:
             DuplicateSequenceError: The sequence came on this stream before.
-            InvalidRolloutError: Its sequence leaves a gap.
+            MissingMessageError: Its sequence leaves a gap.
             LimitExceededError: Its sequence is above the credit.
             ActorReplacedError: Another process has joined under the same name.
+        """
+
+    def awaits_message(self, awaits: bool) -> None:
+        """Notes whether nothing is left to do but to wait for what the actor sends next.
+
+        Args:
+            awaits: Whether it is so now.
         """
 
     def fail(self, failure: ActorFailure) -> None:
@@ -229,7 +236,9 @@ class RolloutServicer:
         )
         while True:
             try:
+                stream.awaits_message(True)
                 message = next(requests, None)
+                stream.awaits_message(False)
                 if message is None:
                     return not ended.wait(_CANCELLATION_S)
                 if sealed and not message.request.digest:

@@ -9,7 +9,7 @@ import grpc
 from rollcast.v1 import rollout_pb2
 
 from services.error_status import error_from_rpc, parse_response
-from services.errors import LimitExceededError, NotReadyError
+from services.errors import LimitExceededError, NotReadyError, RollcastError
 from services.limits import MAX_WAITING_ROLLOUTS
 from services.message_body import damaged, seal
 from services.rollout_codec import RolloutEncoder
@@ -40,6 +40,7 @@ class RolloutUplink:
         self._credit_sequence = 0
         self._closed = False
         self._cancelled = False
+        self._reason: RollcastError | None = None
         opening = rollout_pb2.OpenStream(actor_id=actor_id, incarnation=incarnation)
         # without serialisers: the requests are serialised already, and damage in a response is to be noticed here
         stream_rollouts = channel.stream_stream(_METHOD, request_serializer=None, response_deserializer=None)
@@ -118,6 +119,8 @@ class RolloutUplink:
                     min_policy_version=response.min_policy_version,
                 )
         except grpc.RpcError as error:
+            if self._reason is not None:
+                raise self._reason from error
             if not self._cancelled:
                 raise error_from_rpc(error, self._target) from error
         finally:
@@ -130,10 +133,14 @@ class RolloutUplink:
         """
         self._finish()
 
-    def cancel(self) -> None:
-        """Ends the stream at once; `responses` ends without an error."""
+    def cancel(self, reason: RollcastError | None = None) -> None:
+        """Ends the stream at once.
+
+        Args:
+            reason: What `responses` raises; None: it ends without an error.
+        """
         with self._changed:
-            self._cancelled = True
+            self._cancelled, self._reason = True, reason
         self._finish()
         self._call.cancel()
 

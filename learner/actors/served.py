@@ -175,7 +175,8 @@ class ServedDistributedActors(DistributedActors):
             policy=self.policy.spec,
             n_rollout_steps=self.n_rollout_steps,
             envs_per_actor=self._envs_per_actor,
-            credit_version=(lambda: publisher.version) if self._bounded_staleness else lambda: 0,
+            policy_version=lambda: publisher.version,
+            bounded_staleness=self._bounded_staleness,
             in_step=bool(self._n_in_step),
             durable=self.durable,
         )

@@ -8,7 +8,13 @@ from gymnasium import spaces
 from rollcast.v1 import rollout_pb2, tensor_pb2
 
 from actor.statistics.aggregator import EpochStatsAggregator
-from services.errors import InvalidInputError, InvalidRolloutError, InvalidTensorError, LimitExceededError
+from services.errors import (
+    InvalidInputError,
+    InvalidRolloutError,
+    InvalidTensorError,
+    LimitExceededError,
+    MissingMessageError,
+)
 from services.rollout_codec import RolloutAssembler, RolloutEncoder, rollout_to_proto
 from services.rollout_service import parse_request
 from services.spaces import SubstepSpaces
@@ -218,7 +224,7 @@ def test_messages_out_of_order():
     refused(rollout_pb2.StreamRolloutsRequest(), InvalidRolloutError, "without content")
     refused(rollout_pb2.StreamRolloutsRequest(open=rollout_pb2.OpenStream()), InvalidRolloutError, "open")
     frame = rollout_pb2.TensorFrame(sequence=1)
-    refused(rollout_pb2.StreamRolloutsRequest(frame=frame), InvalidRolloutError, "no rollout waits for one")
+    refused(rollout_pb2.StreamRolloutsRequest(frame=frame), MissingMessageError, "no rollout waits for one")
 
 
 @pytest.fixture
@@ -259,13 +265,13 @@ def test_frames_out_of_order_too_many_or_too_big(framed):
 def test_a_rollout_before_the_last_frame_and_a_frame_after_it(framed):
     victim = assembler(PIXELS, N_STEPS, N_ENVS)
     assert victim.add(*framed[0]) is None
-    with pytest.raises(InvalidRolloutError, match=r"1048576 of .* deferred bytes before the next rollout"):
+    with pytest.raises(MissingMessageError, match=r"1048576 of .* deferred bytes before the next rollout"):
         victim.add(*framed[0])
     victim = assembler(PIXELS, N_STEPS, N_ENVS)
     for message_with_body in framed[:-1]:
         assert victim.add(*message_with_body) is None
     assert victim.add(*framed[-1]) is not None
-    with pytest.raises(InvalidRolloutError, match="no rollout waits"):
+    with pytest.raises(MissingMessageError, match="no rollout waits"):
         victim.add(*framed[-1])
 
 

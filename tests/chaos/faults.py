@@ -13,7 +13,7 @@ from tests.chaos.proxy import NetworkFault, Proxy
 ProcessFault = Literal["kill", "terminate", "freeze"]
 Kind = Literal[ProcessFault, NetworkFault]
 
-# How often each is drawn, of 40. A process takes seconds of both cores to start, and a connection that has gone silent
+# How often each is drawn, of 41. A process takes seconds of both cores to start, and a connection that has gone silent
 # is found by keepalive only: these are drawn less often than what is over in a second.
 _WEIGHTS: Final[dict[Kind, int]] = {
     "kill": 3,
@@ -26,8 +26,9 @@ _WEIGHTS: Final[dict[Kind, int]] = {
     "flip": 4,
     "garble": 2,
     "black_hole": 1,
+    "inflate": 1,
 }
-_LONG: Final[frozenset[Kind]] = frozenset({"garble", "black_hole"})
+_LONG: Final[frozenset[Kind]] = frozenset({"garble", "black_hole", "inflate"})
 # Faults that last, and for how long: a dead connection is found after 9 s, so some freezes are longer than that.
 _LASTING_S: Final[dict[Kind, tuple[float, ...]]] = {
     "freeze": (0.2, 1.0, 3.0, 65.0),
@@ -83,7 +84,7 @@ def draw_faults(n_faults: int, rng: random.Random, *, short: bool, only: Sequenc
     Args:
         n_faults: How many.
         rng: From where.
-        short: None that lasts longer than a few seconds, or takes keepalive to be found.
+        short: None that lasts longer than a few seconds, or takes keepalive, or a silence, to be found.
         only: These kinds; none: all.
 
     Returns:

@@ -4,7 +4,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
@@ -72,6 +72,8 @@ class Scene:
     clocks: dict[str, Clock]
     n_actors: int
     durable: bool
+    # what was acknowledged to every actor, by incarnation
+    acknowledged: Callable[[], Mapping[str, Mapping[int, int]]]
     failures: list[str] = field(default_factory=list)
 
     def await_that(self, condition: Callable[[], bool], what: str, stop: threading.Event) -> None:
@@ -192,7 +194,7 @@ def _damage_log(scene: Scene, rng: random.Random, *, truncated: bool) -> None:
     """What the file had, and no checkpoint, is lost; the learner has to go on with the rest."""
     with scene.learner.down():
         damage(segments(scene.learner.run_dir), rng, truncated=truncated)
-        scene.lineage.forgive()
+        scene.lineage.forgive(scene.acknowledged())
 
 
 def _fill_disk(scene: Scene, rng: random.Random, stop: threading.Event, seconds: float) -> None:

@@ -100,8 +100,8 @@ def run_learner_chaos(
         lineage = Lineage(learner.record, durable=durable)
         stack.callback(lineage.close)
         report.entries = lineage.entries
-        scene = Scene(learner, lineage, disk, clocks, n_actors, durable)
-        actors = []
+        actors: list[ActorAssault] = []
+        scene = Scene(learner, lineage, disk, clocks, n_actors, durable, lambda: acknowledged_to(actors))
         for i, n in enumerate(share(n_actor_faults, n_actors)):
             proxy = Proxy(learner.port, rng.randrange(2**32))
             actor = SupervisedActor(

@@ -13,6 +13,8 @@ from learner.rollout_queue import RolloutSlice
 from tests.chaos.ledger import Entries, Process, what_is_wrong
 
 _LOOK_S = 0.05
+# How many acknowledgements to an actor may be under way, or about to be written down: as many as it has credits.
+_UNDER_WAY = 2
 
 # One environment of one process, by its seed.
 Player = tuple[str, int, int]
@@ -55,8 +57,8 @@ class Lineage:
     def __init__(self, path: Path, *, durable: bool) -> None:
         self._path = path
         self._durable = durable
-        # Whether this process may lack what was acknowledged; and the next.
-        self._may_skip = self._may_skip_next = not durable
+        # Up to where rollouts of a process may be missing that were acknowledged for good.
+        self._forgiven: dict[Process, int] = {}
         self._offset = 0
         self.changed = threading.Condition()  # guards all below
         self._state = _State()
@@ -93,10 +95,16 @@ class Lineage:
         with self.changed:
             return self._state.n_learnt
 
-    def forgive(self) -> None:
-        """The next process may lack what was acknowledged, whatever was promised: somebody has damaged its files."""
+    def forgive(self, acknowledged: Mapping[str, Mapping[int, int]]) -> None:
+        """From now on, what was acknowledged may be missing, whatever was promised: somebody has damaged the log.
+
+        Args:
+            acknowledged: To every actor, by incarnation.
+        """
         with self.changed:
-            self._may_skip_next = True
+            for actor_id, sequences in acknowledged.items():
+                for incarnation, sequence in sequences.items():
+                    self._forgiven[actor_id, incarnation] = sequence + _UNDER_WAY
 
     def close(self) -> None:
         """Reads what there is to its end, and stops."""
@@ -113,11 +121,11 @@ class Lineage:
                     learnt[incarnation] = min(learnt.get(incarnation, last), last)
             for incarnation, sequence in acknowledged.items():
                 last = learnt.get(incarnation, 0)
-                if sequence > last and self._durable:
+                if sequence > last and self._durable and sequence > self._forgiven.get((actor_id, incarnation), 0):
                     self.entries.lost.append(
                         f"rollouts {last + 1} to {sequence} of {actor_id}, incarnation {incarnation}"
                     )
-                elif sequence > last and incarnation in learnt:
+                elif sequence > last and (self._durable or incarnation in learnt):
                     self.n_skipped += sequence - last
 
     def enter_logged(self, pieces: Sequence[RolloutSlice]) -> None:
@@ -173,7 +181,6 @@ class Lineage:
         self.n_lives += 1
         self._joined, self._met = {}, set()
         self._snapshot = self._checkpoint = None
-        self._may_skip, self._may_skip_next = self._may_skip_next, not self._durable
         if self._before is None:
             self._before = self._state
         self._state = _State()
@@ -226,21 +233,26 @@ class Lineage:
     def _enter(self, player: Player, sequence: int) -> None:
         actor_id, incarnation, seed = player
         last = self._state.last.get(player, 0)
-        if self._may_skip and (player not in self._met or self._durable):
-            # what was acknowledged by a learner that is no more does not come again
-            first = sequence if self._durable else self._joined.get((actor_id, incarnation), 0) + 1
-            if sequence == first > last + 1:
-                self.n_skipped += first - last - 1
-                self._state.miss(player, range(last + 1, first))
-                last = first - 1
+        gap = range(last + 1, sequence)
+        if gap and self._may_be_missing(player, gap):
+            self.n_skipped += len(gap)
+            self._state.miss(player, gap)
+            last = sequence - 1
         self._met.add(player)
         name = f"rollout {sequence} of {actor_id}, incarnation {incarnation}, environment {seed}"
         if sequence <= last:
             self.entries.duplicated.append(name)
         elif sequence != last + 1:
-            (self.entries.disordered if self._may_skip else self.entries.lost).append(f"before {name}, after {last}")
+            (self.entries.lost if self._durable else self.entries.disordered).append(f"before {name}, after {last}")
             self._state.miss(player, range(last + 1, sequence))
         self._state.last[player] = max(last, sequence)
+
+    def _may_be_missing(self, player: Player, gap: range) -> bool:
+        process = player[:2]
+        if self._durable:
+            return gap.stop - 1 <= self._forgiven.get(process, 0)
+        # what was acknowledged by a learner that is no more does not come again
+        return player not in self._met and gap.stop - 1 == self._joined.get(process, 0)
 
 
 def _steps(last: int, missing: tuple[range, ...], n_rollout_steps: int) -> NDArray[np.int64]:

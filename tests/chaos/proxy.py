@@ -5,9 +5,11 @@ import random
 import socket
 import struct
 import threading
-from typing import Literal
+from typing import Literal, get_args
 
-NetworkFault = Literal["delay", "cut", "half_close", "stall", "black_hole", "flip", "garble"]
+NetworkFault = Literal["delay", "cut", "half_close", "stall", "black_hole", "flip", "garble", "inflate"]
+# Those that change bytes of what the actor sends next.
+Damage = Literal["flip", "garble", "inflate"]
 
 _CHUNK_BYTES = 1 << 16
 _LOOK_S = 0.1
@@ -15,6 +17,8 @@ _CONNECT_TIMEOUT_S = 5.0
 # A chunk that is as long has a rollout at its end. One of nine bytes has the head of a frame of HTTP/2.
 _ROLLOUT_BYTES = 1024
 _FRAME_HEAD_BYTES = 9
+_MESSAGE_HEAD_BYTES = 5
+_DATA = 0
 
 
 class Link:
@@ -34,8 +38,8 @@ class Link:
         self._flowing.set()
         self._swallow = False
         self.delay_s = 0.0
-        self._flip: Literal["flip", "garble"] | None = None
-        self.flipped = threading.Event()
+        self._damage: Damage | None = None
+        self.damaged = threading.Event()
         self._threads = [
             threading.Thread(target=self._pump, args=pair, name=f"chaos-link-{way}", daemon=True)
             for way, pair in (("up", (client, server)), ("down", (server, client)))
@@ -78,14 +82,15 @@ class Link:
         """Takes everything and forwards nothing any more, without ever ending the connection."""
         self._swallow = True
 
-    def flip(self, fault: Literal["flip", "garble"]) -> None:
-        """Flips one bit of what the actor sends next; `flipped` tells when.
+    def damage(self, fault: Damage) -> None:
+        """Flips one bit of what the actor sends next; `damaged` tells when.
 
         Args:
-            fault: `flip` hits a rollout, `garble` hits anything: what tells HTTP/2 where a frame ends, too.
+            fault: `flip` hits a rollout; `garble` hits anything: what tells HTTP/2 where a frame ends, too; `inflate`
+                hits the length of a rollout's message, which is 64 KiB more then: the learner waits for the rest.
         """
-        self.flipped.clear()
-        self._flip = fault
+        self.damaged.clear()
+        self._damage = fault
 
     def _pump(self, source: socket.socket, target: socket.socket) -> None:
         source.settimeout(_LOOK_S)
@@ -106,7 +111,7 @@ class Link:
                 if not chunk:
                     target.shutdown(socket.SHUT_WR)
                     return
-                if self._flip and source is self._ends[0]:
+                if self._damage and source is self._ends[0]:
                     chunk = self._flip_a_bit(chunk)
                 self._send(target, chunk)
         except OSError:
@@ -117,13 +122,19 @@ class Link:
                     end.shutdown(socket.SHUT_RDWR)
 
     def _flip_a_bit(self, chunk: bytes) -> bytes:
-        if len(chunk) < (_ROLLOUT_BYTES if self._flip == "flip" else _FRAME_HEAD_BYTES):
+        if len(chunk) < (_FRAME_HEAD_BYTES if self._damage == "garble" else _ROLLOUT_BYTES):
             return chunk
-        start = len(chunk) // 2 if self._flip == "flip" else 0
         changed = bytearray(chunk)
-        changed[self._rng.randrange(start, len(chunk))] ^= 1 << self._rng.randrange(8)
-        self._flip = None
-        self.flipped.set()
+        if self._damage == "inflate":
+            length = _find_length(chunk)
+            if length is None:
+                return chunk
+            changed[length + 1] ^= 1  # of 64 KiB
+        else:
+            start = len(chunk) // 2 if self._damage == "flip" else 0
+            changed[self._rng.randrange(start, len(chunk))] ^= 1 << self._rng.randrange(8)
+        self._damage = None
+        self.damaged.set()
         return bytes(changed)
 
     def _send(self, target: socket.socket, chunk: bytes) -> None:
@@ -133,6 +144,19 @@ class Link:
                 left = left[target.send(left) :]
             except TimeoutError:
                 continue
+
+
+def _find_length(chunk: bytes) -> int | None:
+    """Where the length of a message of rollouts stands, of 4 bytes: in a frame of data that begins with a whole one."""
+    frame = 0
+    while len(chunk) >= frame + _FRAME_HEAD_BYTES + _MESSAGE_HEAD_BYTES:
+        n_bytes, kind = int.from_bytes(chunk[frame : frame + 3]), chunk[frame + 3]
+        message = frame + _FRAME_HEAD_BYTES
+        n_message = int.from_bytes(chunk[message + 1 : message + _MESSAGE_HEAD_BYTES])
+        if kind == _DATA and not chunk[message] and _ROLLOUT_BYTES // 2 < n_message < min(n_bytes, 1 << 16):
+            return message + 1
+        frame = message + n_bytes
+    return None
 
 
 class Proxy:
@@ -161,7 +185,7 @@ class Proxy:
         Args:
             fault: What to do.
             delay_s: By how much `delay` delays each piece, in seconds.
-            timeout_s: How long `flip` waits for something to hit, in seconds.
+            timeout_s: How long what changes bytes waits for something to hit, in seconds.
 
         Returns:
             Whether there was a connection to do it to.
@@ -179,10 +203,10 @@ class Proxy:
                     link.stall(stalled=True)
                 case "black_hole":
                     link.swallow()
-                case "flip" | "garble":
-                    link.flip(fault)
-        if fault in {"flip", "garble"}:
-            return bool(links) and links[-1].flipped.wait(timeout_s)
+                case "flip" | "garble" | "inflate":
+                    link.damage(fault)
+        if fault in get_args(Damage):
+            return bool(links) and links[-1].damaged.wait(timeout_s)
         return bool(links)
 
     def heal(self) -> None:

@@ -13,6 +13,7 @@ from gymnasium import spaces
 
 from services.errors import (
     DuplicateSequenceError,
+    MissingMessageError,
     NotReadyError,
     RefusedError,
     RollcastError,
@@ -66,6 +67,8 @@ class FakeStream:
             raise DuplicateSequenceError(
                 f"actor {self.actor_id!r} sent rollout {rollout.sequence} twice; expected once"
             )
+        if self.sink.refuses_gaps and rollout.sequence > self.seen + 1:
+            raise MissingMessageError(f"rollout {rollout.sequence} came after {self.seen}; expected all; join again")
         deadline = time.monotonic() + DEADLINE_S
         with self.sink.changed:
             self.sink.waiting += 1
@@ -82,6 +85,9 @@ class FakeStream:
         if self.sink.ended:
             return StreamProgress(acknowledged_sequence=self.seen, credit_sequence=self.seen, end_of_training=True)
         return self.progress()
+
+    def awaits_message(self, awaits: bool) -> None:
+        self.sink.awaits = awaits
 
     def fail(self, failure: ActorFailure) -> None:
         with self.sink.changed:
@@ -116,8 +122,15 @@ class FakeSink:
         self.learner_nonce = 1
         # whether a stream begins where the last one ended, as a learner's do
         self.resumes = False
+        # whether it misses rollouts that were left out, as a learner does
+        self.refuses_gaps = False
         self.join_error: Exception | None = None
         self.accept_error: Exception | None = None
+        # whether the newest stream waits for what its actor sends; and what an actor is told that asks
+        self.awaits = False
+        self.awaiting_s = 0.0
+        self.policy_version = 0
+        self.acknowledged_sequence = 0
 
     def join(self, offer: JoinOffer) -> JoinAgreement:
         if self.join_error is not None:
@@ -136,7 +149,13 @@ class FakeSink:
             n_envs=offer.n_envs or 2,
         )
         known = self.joined.setdefault(offer.actor_id, agreement)
-        return dataclasses.replace(known, learner_nonce=self.learner_nonce)
+        return dataclasses.replace(
+            known,
+            learner_nonce=self.learner_nonce,
+            awaiting_s=self.awaiting_s,
+            policy_version=self.policy_version,
+            acknowledged_sequence=self.acknowledged_sequence,
+        )
 
     def open_stream(self, actor_id: str, incarnation: int, *, peer: str, cancel: Callable[[], None]) -> FakeStream:
         assert peer

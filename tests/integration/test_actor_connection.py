@@ -137,6 +137,21 @@ def test_damaged_messages_come_again_either_way(monkeypatch, direction: str):
         assert [rollout.sequence for rollout in learner.sink.rollouts] == list(range(1, 13))
 
 
+def test_rollouts_of_which_one_has_vanished_come_again(monkeypatch):
+    monkeypatch.setattr(reconnects, "backoff_delays", quick)
+    encode, count = rollout_uplink.RolloutEncoder.encode, itertools.count()
+    monkeypatch.setattr(
+        rollout_uplink.RolloutEncoder, "encode", lambda *args: iter(()) if next(count) == 3 else encode(*args)
+    )
+    with serve() as learner, LearnerConnection(learner.address, offer()) as connection:
+        learner.sink.resumes = learner.sink.refuses_gaps = True
+        learner.source.publish(1, {"w": np.zeros(3, np.float32)})
+        connection.join()
+        play(connection, 8)
+        assert len(learner.sink.streams) == 2
+        assert [rollout.sequence for rollout in learner.sink.rollouts] == list(range(1, 9))
+
+
 def test_an_actor_whose_messages_never_parse_gives_up(monkeypatch):
     monkeypatch.setattr(reconnects, "backoff_delays", quick)
     monkeypatch.setattr(rollout_uplink.RolloutEncoder, "encode", lambda *_: iter([b"\xff\xff\xff"]))

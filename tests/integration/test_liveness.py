@@ -91,3 +91,25 @@ def test_an_actor_comes_back_from_a_black_hole_without_a_duplicate(learner: Fake
         learner.sink.wait_for(lambda: len(learner.sink.streams) > 1)
         assert connection.drain(20.0) == 0
         assert [rollout.sequence for rollout in learner.sink.rollouts] == [1, 2]
+
+
+def test_an_actor_whose_rollout_vanishes_asks_after_it(
+    learner: FakeLearner, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """A flipped bit in the length of a message: the learner waits for the rest of it, and pings are answered."""
+    monkeypatch.setattr("actor.silence.SILENCE_S", 1.0)
+    monkeypatch.setattr("tests.chaos.proxy._ROLLOUT_BYTES", 200)
+    learner.sink.resumes = True
+    with LearnerConnection(proxy.address, offer()) as connection:
+        connection.join()
+        wait_until(lambda: connection.wait_for_credit(1, 0.1), "credit")
+        connection.send(make_rollout(1))
+        assert connection.drain(20.0) == 0
+        proxy.inject("inflate", 0.0, 0.0)
+        connection.send(make_rollout(2))
+        assert not connection.wait_for_credit(9, 3.0)
+        assert len(learner.sink.streams) == 1, "a learner that is busy is left alone"
+        learner.sink.awaiting_s = 3.0
+        wait_until(lambda: connection.wait_for_credit(6, 0.1), "credit for what comes after the lost one", 20.0)
+        assert [rollout.sequence for rollout in learner.sink.rollouts] == [1, 2]
+    assert "rollout 2, which the learner has awaited for 3 s, was lost on its way" in caplog.text

@@ -5,6 +5,7 @@ from services.errors import (
     InvalidRolloutError,
     LearnerUnreachableError,
     LimitExceededError,
+    MissingMessageError,
     NotReadyError,
     ThrottledError,
     UnknownActorError,
@@ -33,7 +34,10 @@ def test_what_would_only_come_again_is_raised(error):
     assert raised.value is error
 
 
-@pytest.mark.parametrize("error", [UnreadableMessageError("x"), LimitExceededError("x", limit="max_message_bytes")])
+@pytest.mark.parametrize(
+    "error",
+    [UnreadableMessageError("x"), MissingMessageError("x"), LimitExceededError("x", limit="max_message_bytes")],
+)
 def test_damage_is_believed_in_five_times_in_a_row(error):
     reconnects = Reconnects()
     for _ in range(2):

@@ -15,10 +15,13 @@ def taken(*sequences: int, incarnation: int = 1) -> list[object]:
     return ["taken", [["a", incarnation, sequence, SEEDS] for sequence in sequences], []]
 
 
-def lineage_of(path: Path, *lines: list[object], durable: bool = False) -> Lineage:
+def lineage_of(path: Path, *lines: list[object], durable: bool = False, forgiven: int | None = None) -> Lineage:
     path = path / "record"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path.unlink(missing_ok=True)
     lineage = Lineage(path, durable=durable)
+    if forgiven is not None:
+        lineage.forgive({"a": {1: forgiven}})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     lineage.close()
     return lineage
 
@@ -40,6 +43,17 @@ def test_what_was_acknowledged_may_be_skipped_unless_acknowledgements_last(tmp_p
     assert (lineage.entries.all(), lineage.n_skipped) == ([], 4)
     durable = lineage_of(tmp_path, *lines, durable=True)
     assert len(durable.entries.lost) == len(SEEDS)
+
+
+def test_what_a_damaged_log_had_may_be_missing_in_every_line_that_goes_on_from_before(tmp_path: Path):
+    lines = (*BEFORE, *AFTER, taken(5), *AFTER, ["joined", "a", 1, 4], taken(5))
+    lineage = lineage_of(tmp_path, *lines, durable=True, forgiven=4)
+    lineage.check_acknowledged("a", {1: 6})
+    assert (lineage.entries.all(), lineage.n_skipped) == ([], 9)
+    assert len(lineage_of(tmp_path, *BEFORE, taken(8), durable=True, forgiven=4).entries.lost) == len(SEEDS)
+    lineage = lineage_of(tmp_path, *BEFORE, durable=True, forgiven=4)
+    lineage.check_acknowledged("a", {1: 7})
+    assert len(lineage.entries.lost) == 1
 
 
 def test_a_checkpoint_has_what_was_learnt_up_to_its_snapshot_whenever_it_is_named(tmp_path: Path):

@@ -20,6 +20,7 @@ from services.policies import PolicySpec
 from services.rollouts import ActorFailure, Rollout
 from services.spaces import FLAT_SUBSTEP, SubstepSpaces
 from services.status import ActorState
+from tests.processes import wait_until
 from tests.rollout_samples import CARTPOLE_LIKE, make_rollout
 
 DEADLINE_S = 10.0
@@ -74,6 +75,21 @@ def test_every_learner_is_another():
     nonces = [intake.intake.join(offer(actor_id=name)).learner_nonce for name in "ab"]
     assert nonces[0] == nonces[1] != 0
     assert Intake().intake.join(offer()).learner_nonce != nonces[0]
+
+
+def test_who_asks_is_told_for_how_long_the_newest_stream_has_been_awaiting_what_comes_next():
+    intake = Intake()
+    old = intake.join_and_open()
+    assert intake.intake.join(offer()).awaiting_s == 0
+    old.awaits_message(True)
+    wait_until(lambda: intake.intake.join(offer()).awaiting_s > 0.05, "some time")
+    new = intake.join_and_open()
+    assert intake.intake.join(offer()).awaiting_s == 0, "the old stream does not count"
+    new.awaits_message(True)
+    old.close(clean=False)
+    wait_until(lambda: intake.intake.join(offer()).awaiting_s > 0.05, "some time")
+    new.awaits_message(False)
+    assert intake.intake.join(offer()).awaiting_s == 0
 
 
 def test_join_refuses_other_spaces_and_names_the_place():
