@@ -100,6 +100,8 @@ def acting_options(actor_id: str, address: str, *, n_envs: int | None, step_s: f
         "--actor-id": actor_id,
         "--env-id": "tests.chaos.bookkeeping:BookkeepingEnv",
         "--env-kwargs": f'{{"step_s": {step_s}}}',
+        # the learner may still be starting, beside other work
+        "--connect-timeout-s": "300",
         # for those whose run was killed: they end by themselves
         "--reconnect-timeout-s": "120",
     }
