@@ -155,6 +155,7 @@ class LearnerConnection:
         """Keeps the rollout until it is acknowledged, and sends it. Returns at once."""
         with self._changed:
             self._unacknowledged.append(rollout)
+            self._silence.broken()
             uplink = self._uplink
             if uplink is not None:
                 # a stream that has just ended takes no more: the next one sends what is unacknowledged
@@ -360,7 +361,7 @@ class LearnerConnection:
         for progress in uplink.responses():
             self._on_contact()
             with self._changed:
-                self._silence.heard()
+                self._silence.broken()
                 while self._unacknowledged and self._unacknowledged[0].sequence <= progress.acknowledged_sequence:
                     self._unacknowledged.popleft()
                 if self._uplink is None:

@@ -13,7 +13,7 @@ SILENCE_S = 15.0
 
 
 class Silence:
-    """The silence of one learner on the rollout stream. Needs the connection's lock.
+    """The silence on the rollout stream, which begins when the actor has sent something. Needs the connection's lock.
 
     After every time that something seemed to be lost, what is silent for twice as long is believed to be slow.
     """
@@ -27,10 +27,10 @@ class Silence:
     def opened(self) -> None:
         """A stream was opened, perhaps to another learner."""
         self._told_version = 0
-        self.heard()
+        self.broken()
 
-    def heard(self) -> None:
-        """The learner has said something."""
+    def broken(self) -> None:
+        """Something was said: by the learner, or by the actor, which may have played for long."""
         self._since, self._ask_after_s = time.monotonic(), self._may_last_s
 
     def progressed(self) -> None:
@@ -38,7 +38,7 @@ class Silence:
         self._may_last_s = SILENCE_S
 
     def is_to_be_asked(self) -> bool:
-        """Whether it has been silent for so long that it should be asked; then not again for as long."""
+        """Whether it has been silent for so long that the learner should be asked; then not again for as long."""
         silent_s = time.monotonic() - self._since
         if silent_s < self._ask_after_s:
             return False

@@ -113,3 +113,22 @@ def test_an_actor_whose_rollout_vanishes_asks_after_it(
         wait_until(lambda: connection.wait_for_credit(6, 0.1), "credit for what comes after the lost one", 20.0)
         assert [rollout.sequence for rollout in learner.sink.rollouts] == [1, 2]
     assert "rollout 2, which the learner has awaited for 3 s, was lost on its way" in caplog.text
+
+
+def test_an_actor_that_has_played_for_long_does_not_take_its_own_silence_for_a_loss(
+    learner: FakeLearner, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("actor.silence.SILENCE_S", 0.5)
+    learner.sink.awaiting_s = 60.0
+    learner.sink.capacity = 0
+    with LearnerConnection(learner.address, offer()) as connection:
+        connection.join()
+        wait_until(lambda: connection.wait_for_credit(1, 0.1), "credit")
+        threading.Event().wait(1.0)  # it plays
+        connection.send(make_rollout(1))
+        assert not connection.wait_for_credit(9, 0.1)
+        assert connection.take_policy() is not None
+        with learner.sink.changed:
+            learner.sink.capacity = 1
+        assert connection.drain(10.0) == 0
+        assert len(learner.sink.streams) == 1

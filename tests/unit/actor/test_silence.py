@@ -44,7 +44,7 @@ def test_it_is_asked_when_it_has_been_silent_for_long_and_then_not_again_for_as_
         if silent.is_to_be_asked():
             asked.append(second)
     assert asked == [15, 30, 45]
-    silent.heard()
+    silent.broken()
     clock.now += 14.9
     assert not silent.is_to_be_asked()
 
@@ -86,7 +86,7 @@ def test_what_is_lost_again_and_again_may_only_be_slow(clock: Clock):
     clock.now += 59.0
     assert not silent.is_to_be_asked()
     silent.progressed()
-    silent.heard()
+    silent.broken()
     clock.now += 15.0
     assert silent.is_to_be_asked()
     assert find_loss(silent, answer(awaiting_s=15.0))
