@@ -23,7 +23,7 @@ from learner.replay.layout import make_layout
 from learner.replay.limiter_state import Waiting
 from learner.replay.memory import describe_available
 from learner.replay.part_state import GeneratorPart, Part
-from learner.replay.prioritized import check_priorities
+from learner.replay.prioritized import as_priorities, check_priorities
 from learner.replay.replay_settings import ReplaySettings
 from learner.replay.row_plan import acting_trajectories, pieces, plan_rows
 from learner.replay.samplers import Slots
@@ -308,7 +308,7 @@ class ReplayBuffer:
                 then none is set.
         """
         key_array = np.asarray(keys, np.int64)
-        priority_array = np.asarray(priorities, np.float64)
+        priority_array = as_priorities(priorities)
         check_priorities(key_array, priority_array)
         with self._changed:
             slots, is_there = self._store.find(key_array)

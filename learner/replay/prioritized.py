@@ -6,7 +6,7 @@ Schaul et al. 2016, "Prioritized Experience Replay", https://arxiv.org/abs/1511.
 import math
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from learner.replay.min_tree import MinTree
 from learner.replay.part_state import PartState, generator_state
@@ -16,6 +16,16 @@ from services.errors import InvalidInputError
 
 # Far above any priority that means something, and far enough below the largest float64 for sums over 1e9 entries.
 MAX_PRIORITY = 1e100
+
+
+def as_priorities(values: ArrayLike) -> NDArray[np.float64]:
+    """Priorities as a buffer reckons with them; yet to be checked.
+
+    Args:
+        values: Numbers, of any dtype and shape. NaN stays NaN, without numpy's warning for those that signal.
+    """
+    with np.errstate(invalid="ignore"):
+        return np.asarray(values, np.float64)
 
 
 def check_priorities(keys: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from rollcast.v1 import replay_pb2
 
-from learner.replay.prioritized import check_priorities
+from learner.replay.prioritized import as_priorities, check_priorities
 from services import replay_batch_assembler
 from services.replay import ReplayBatch, ReplayInfo, ReplayWaiting
 from services.replay_batch_assembler import BatchAssembler
@@ -58,7 +58,7 @@ def priorities(folder: Path) -> Target:
 
     def decode(content: bytes) -> None:
         keys, values = priorities_from_proto(replay_pb2.UpdatePrioritiesRequest.FromString(content))
-        check_priorities(np.asarray(keys, np.int64), np.asarray(values, np.float64))
+        check_priorities(np.asarray(keys, np.int64), as_priorities(values))
 
     return Target(
         name="priorities",

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from learner.replay.insertion_order import Fifo, Lifo
-from learner.replay.prioritized import LowestPriority, Prioritized, check_priorities
+from learner.replay.prioritized import LowestPriority, Prioritized, as_priorities, check_priorities
 from learner.replay.samplers import Sampler, Slots, Uniform
 from learner.replay.uniform_rows import UniformRows
 from services.errors import InvalidInputError, NotReadyError
@@ -132,6 +132,12 @@ def test_only_zero_priorities_is_an_error():
     sampler.update(np.arange(3), np.zeros(3))
     with pytest.raises(NotReadyError, match="sum of all priorities"):
         sampler.sample(1)
+
+
+def test_a_signalling_nan_is_one_that_is_refused_like_others():
+    signalling = np.array([0x7F800001], np.uint32).view(np.float32)
+    with pytest.raises(InvalidInputError, match="is nan"):
+        check_priorities(np.array([5]), as_priorities(signalling))
 
 
 @pytest.mark.parametrize(("wrong", "text"), [(-0.5, "-0.5"), (np.nan, "nan"), (np.inf, "inf"), (1e101, "1e.101")])
