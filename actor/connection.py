@@ -30,6 +30,8 @@ from services.security import PLAIN_CLIENT, ClientSecurity
 
 logger = logging.getLogger(__name__)
 
+# How long a silent learner may take to say how far it is: the thread that asks is the one that is told to stop.
+_ASK_TIMEOUT_S = 2.0
 # How long the learner may take to see a stream out before it is cancelled.
 _CLOSE_TIMEOUT_S = 1.0
 
@@ -263,7 +265,7 @@ class LearnerConnection:
                 return
             offer, has_sent = self._current_offer(), bool(self._unacknowledged)
         try:
-            answer = client.join(offer)
+            answer = client.join(offer, timeout_s=_ASK_TIMEOUT_S)
         except RollcastError as error:
             # whoever keeps the stream finds out, too, and waits
             logger.debug("the learner at %s does not say how far it is: %s", self._address, error)

@@ -85,11 +85,12 @@ class LearnerClient:
         """Closes the channel; open streams end."""
         self._channel.close()
 
-    def join(self, offer: JoinOffer) -> JoinAgreement:
+    def join(self, offer: JoinOffer, *, timeout_s: float | None = None) -> JoinAgreement:
         """Agrees with the learner on spaces and work; call it before every rollout stream.
 
         Args:
             offer: Who wants to act.
+            timeout_s: How long the learner may take, in seconds; None: as for every call.
 
         Returns:
             What the actor shall do.
@@ -103,8 +104,8 @@ class LearnerClient:
             UnreadableMessageError: What came is no message: try again a few times.
             LearnerUnreachableError: Nobody answers.
         """
-        answer = parse_response(rollout_pb2.JoinResponse, self._call(self._join, join_offer_to_proto(offer)))
-        return join_agreement_from_proto(answer, offer)
+        response = self._call(self._join, join_offer_to_proto(offer), timeout_s=timeout_s)
+        return join_agreement_from_proto(parse_response(rollout_pb2.JoinResponse, response), offer)
 
     def open_rollout_stream(self, actor_id: str, incarnation: int) -> RolloutUplink:
         """Opens the stream rollouts travel on; errors come out of its `responses`.
