@@ -1,5 +1,6 @@
 """The write-ahead log: an accepted rollout is on the disk before it is acknowledged."""
 
+import errno
 import logging
 import math
 import threading
@@ -24,8 +25,10 @@ logger = logging.getLogger(__name__)
 SEGMENT_BYTES: Final = 64 << 20
 # How often those that wait look whether they are still wanted.
 _LOOK_S: Final = 0.5
-# From an early checkpoint that did not help to the next.
+# From an early checkpoint that did not help to the next; and where the disk is full, so that most do not.
 _CROWDED_INTERVAL_S: Final = 1.0
+_FULL_DISK_INTERVAL_S: Final = 5.0
+_FULL_DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _CLOSE_S: Final = 10.0
 # A disk that takes longer is told of.
 _HANGS_S: Final = 1.0
@@ -53,7 +56,8 @@ class RolloutLog:
     Args:
         folder: Where; it exists.
         header: What the rollouts look like.
-        max_bytes: Above half of it a checkpoint is asked for, so that segments can go; at all of it, streams wait.
+        max_bytes: Above half of it, or where the disk is full, a checkpoint is asked for, so that segments can go; at
+            all of it, streams wait.
         next_number: Of the rollout that comes next.
         segments: Those that are there, oldest first.
         ask_for_checkpoint: Makes one, and returns when it is written; called in a thread of its own.
@@ -91,6 +95,7 @@ class RolloutLog:
         self._closing = False
         self._busy_since: float | None = None
         self._problem = ""
+        self._disk_is_full = False
         self._asking = threading.Event()
         self._asked_at = -math.inf
         self._full_since = math.inf
@@ -153,7 +158,7 @@ class RolloutLog:
         """A checkpoint has been written: what it, and the one before it, have is removed.
 
         The one before counts so that nothing is lost where the last one is damaged; unless the log is above half of
-        what it may take: then what the last one has goes, too.
+        what it may take, or the disk is full: then what the last one has goes, too.
         """
         with self._changed:
             self._covered.append(coverage)
@@ -230,12 +235,12 @@ class RolloutLog:
         self._waiting.clear()
         began = self._busy_since = time.monotonic()
         self._changed.release()
-        error = f"the write-ahead log {self._folder} was interrupted; send the rollout again"
+        error, disk_is_full = f"the write-ahead log {self._folder} was interrupted; send the rollout again", False
         try:
             self._write(group)
             error = ""
         except OSError as failure:
-            error = self._explain(failure, group)
+            error, disk_is_full = self._explain(failure, group), failure.errno in _FULL_DISK
         finally:
             if error and self._writer is not None:
                 self._writer.abandon()
@@ -249,7 +254,7 @@ class RolloutLog:
             self._changed.notify_all()
         if self._problem and not error:
             logger.info("the write-ahead log %s goes on", self._folder)
-        self._problem = error
+        self._problem, self._disk_is_full = error, disk_is_full
         self._n_commits += 1
         self._n_rollouts += len(group)
         self._commit_s += time.monotonic() - began
@@ -294,7 +299,8 @@ class RolloutLog:
         return self._files.n_bytes > self._max_bytes
 
     def _is_crowded(self) -> bool:
-        return self._files.n_bytes > self._max_bytes // 2
+        """Whether segments should go."""
+        return self._disk_is_full or self._files.n_bytes > self._max_bytes // 2
 
     def _use(self) -> str:
         return f"{self._files.n_bytes:,} bytes in {self._folder}, of --durable-max-bytes {self._max_bytes:,}"
@@ -302,7 +308,8 @@ class RolloutLog:
     def _ask_if_crowded(self) -> None:
         """Has a checkpoint made. Called with the lock held."""
         now = time.monotonic()
-        if self._closing or self._asking.is_set() or now < self._asked_at + _CROWDED_INTERVAL_S:
+        interval_s = _FULL_DISK_INTERVAL_S if self._disk_is_full else _CROWDED_INTERVAL_S
+        if self._closing or self._asking.is_set() or now < self._asked_at + interval_s:
             return
         if self._is_crowded():
             self._asked_at = now
@@ -314,7 +321,7 @@ class RolloutLog:
         try:
             self._ask_for_checkpoint()
         except (OSError, RollcastError) as error:
-            logger.warning("the write-ahead log is large, and an early checkpoint cannot be made: %s", error)
+            logger.warning("the write-ahead log needs room, and an early checkpoint cannot be made: %s", error)
         finally:
             self._asking.clear()
 

@@ -214,6 +214,32 @@ def test_a_file_that_is_removed_is_used_again(tmp_path: Path):
     assert len(sequences(tmp_path, coverage)) == len(range(covered, sequence))
 
 
+def test_a_log_on_a_full_disk_asks_for_a_checkpoint_and_uses_the_room_of_what_that_has(tmp_path: Path):
+    asked = threading.Event()
+
+    def checkpoint() -> None:
+        for covered in range(1, sequence):
+            log.open.cover(name(covered))
+        log.covered(log.open.coverage())
+        asked.set()
+
+    def make_writer(folder: Path, *arguments: Any) -> SegmentWriter:
+        if len(list(folder.glob("*.log"))) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return SegmentWriter(folder, *arguments)
+
+    options: dict[str, Any] = {"segment_bytes": 4096, "max_bytes": 1 << 30, "make_writer": make_writer}
+    with opened(tmp_path, ask_for_checkpoint=checkpoint, **options) as log:
+        sequence = 1
+        with pytest.raises(NotReadyError, match="No space left on device"):
+            while append(log, make_rollout(sequence=sequence)):
+                sequence += 1
+        assert "No space left on device" in log.problem()
+        assert asked.wait(DEADLINE_S)
+        assert append(log, make_rollout(sequence=sequence))
+        assert not log.problem()
+
+
 def test_a_log_at_its_limit_asks_for_a_checkpoint_and_makes_streams_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
