@@ -4,6 +4,7 @@ import importlib.util
 from pathlib import Path
 
 _LIBRARY = "vendor/libfaketime/src/libfaketime.so.1"
+_SHARED_MEMORY = Path("/dev/shm")
 
 
 class Clock:
@@ -34,3 +35,11 @@ class Clock:
             "FAKETIME_CACHE_DURATION": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         }
+
+
+def remove_traces() -> None:
+    """Removes what libfaketime keeps in shared memory for every process, of processes that were killed."""
+    for path in _SHARED_MEMORY.glob("*faketime_s*"):
+        pid = path.name.rpartition("_")[2]
+        if pid.isdigit() and not Path("/proc", pid).exists():
+            path.unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from tests.chaos.assault import Assault
 from tests.chaos.bookkeeping import bookkeeping_spaces
-from tests.chaos.clock import Clock
+from tests.chaos.clock import Clock, remove_traces
 from tests.chaos.disk import SmallDisk
 from tests.chaos.learner_faults import LEARNER_KINDS, LOG_KINDS, LearnerKind, Scene, draw_learner_faults
 from tests.chaos.learner_process import LearnerProcess
@@ -89,6 +89,7 @@ def run_learner_chaos(
     report = Report(algorithm + ("-durable" if durable else ""), seed)
     clocks = {name: Clock(folder / name) for name in ("learner_clock", "actors_clock")}
     with contextlib.ExitStack() as stack:
+        stack.callback(remove_traces)
         disk = stack.enter_context(SmallDisk(folder / "disk"))
         impossible = {*(() if disk.is_mounted else ("disk_full",)), *(() if durable else LOG_KINDS)}
         kinds = [kind for kind in only or LEARNER_KINDS if kind not in impossible]

@@ -1,4 +1,4 @@
-"""One target under atheris, in a process of its own: `python -m tests.fuzz.fuzzer TARGET FOLDER --messages N`.
+"""One target under atheris, in a process of its own: `python -m tests.fuzz.fuzzer TARGET FOLDER SCRATCH --messages N`.
 
 libFuzzer drives: it keeps what reaches new code and changes that again. Each change is its own, of bytes and of what it
 has seen compared, or one of the target's. What the oracle refuses is written down and does not end the run; what ends
@@ -13,7 +13,6 @@ import os
 import resource
 import signal
 import sys
-import tempfile
 import time
 import traceback
 import tracemalloc
@@ -96,36 +95,36 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.fuzzer", description=__doc__)
     parser.add_argument("target", choices=TARGETS)
     parser.add_argument("folder", type=Path, help="for findings and the result")
+    parser.add_argument("scratch", type=Path, help="for files that a decoder reads; empty")
     parser.add_argument("--messages", type=int, required=True)
     parser.add_argument("--seed", type=int, required=True)
     options = parser.parse_args()
     faulthandler.enable()
     warnings.simplefilter("error")
     signal.signal(signal.SIGVTALRM, _took_too_long)
-    with tempfile.TemporaryDirectory(prefix="rollcast-fuzz-", dir=_memory_folder()) as scratch:
-        with atheris.instrument_imports(include=["services", "actor", "learner"]):
-            target = make_target(options.target, Path(scratch))
-        corpus = options.folder / "seeds"
-        corpus.mkdir(parents=True)
-        with limited(target):
-            for number, seed in enumerate(target.seeds):
-                (corpus / str(number)).write_bytes(seed)
-                target.decode(seed)  # what is imported and made once is nobody's allocation
-            resource.setrlimit(resource.RLIMIT_AS, (_MAX_ADDRESS_BYTES, _MAX_ADDRESS_BYTES))
-            tracemalloc.start(1)
-            run = _Run(target, options.messages, options.folder)
-            arguments = [
-                sys.argv[0],
-                f"-seed={options.seed + 1}",  # 0 stands for any
-                f"-max_len={target.max_length}",
-                "-len_control=0",
-                "-timeout=60",
-                "-rss_limit_mb=8192",
-                f"-artifact_prefix={options.folder}/",
-                str(corpus),
-            ]
-            atheris.Setup(arguments, run.take, custom_mutator=_mutator(target))
-            atheris.Fuzz()
+    with atheris.instrument_imports(include=["services", "actor", "learner"]):
+        target = make_target(options.target, options.scratch)
+    corpus = options.folder / "seeds"
+    corpus.mkdir(parents=True)
+    with limited(target):
+        for number, seed in enumerate(target.seeds):
+            (corpus / str(number)).write_bytes(seed)
+            target.decode(seed)  # what is imported and made once is nobody's allocation
+        resource.setrlimit(resource.RLIMIT_AS, (_MAX_ADDRESS_BYTES, _MAX_ADDRESS_BYTES))
+        tracemalloc.start(1)
+        run = _Run(target, options.messages, options.folder)
+        arguments = [
+            sys.argv[0],
+            f"-seed={options.seed + 1}",  # 0 stands for any
+            f"-max_len={target.max_length}",
+            "-len_control=0",
+            "-timeout=60",
+            "-rss_limit_mb=8192",
+            f"-artifact_prefix={options.folder}/",
+            str(corpus),
+        ]
+        atheris.Setup(arguments, run.take, custom_mutator=_mutator(target))
+        atheris.Fuzz()
 
 
 def _mutator(target: Target) -> Any:
@@ -137,11 +136,6 @@ def _mutator(target: Target) -> Any:
         return changed if len(changed) <= max_length else content
 
     return mutate
-
-
-def _memory_folder() -> str | None:
-    """A file system in memory, where there is one: a decoder of files reads a thousand a second."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def _took_too_long(signum: int, frame: Any) -> None:
