@@ -30,6 +30,8 @@ from services.security import PLAIN_CLIENT, ClientSecurity
 
 logger = logging.getLogger(__name__)
 
+# How long a call may take, which is tried again: who is told to stop meanwhile has to end before an engine kills it, in 10 s.
+_CALL_TIMEOUT_S = 5.0
 # How long a silent learner may take to say how far it is: the thread that asks is the one that is told to stop.
 _ASK_TIMEOUT_S = 2.0
 # How long the learner may take to see a stream out before it is cancelled.
@@ -288,7 +290,7 @@ class LearnerConnection:
 
     def _new_client(self) -> LearnerClient:
         try:
-            return LearnerClient(self._address, timeout_s=10.0, security=self._security)
+            return LearnerClient(self._address, timeout_s=_CALL_TIMEOUT_S, security=self._security)
         except ConfigurationError as error:
             if self._agreement is None:
                 raise

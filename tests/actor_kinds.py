@@ -43,10 +43,9 @@ class RemoteWithProcesses(RemoteDistributedActors):
     def stop(self) -> None:
         super().stop()
         for process in self.processes:
-            # most have gone by now; one that was still starting would wait for a learner to come, and one whose Join
-            # met a server that was stopping waits for as long as that call may take, which is 10 s
+            # most have gone by now; one that was still starting would wait for a learner to come
             process.terminate()
-            assert process.wait(20) in (0, -signal.SIGTERM)
+            assert process.wait(10) in (0, -signal.SIGTERM)
         self.processes = []
 
 

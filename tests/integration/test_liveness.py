@@ -79,13 +79,18 @@ def test_both_sides_find_a_black_hole(learner: FakeLearner, proxy: Proxy):
         assert sorted(ends) == ["policies", "rollouts"]
 
 
+def send_the_first(connection: LearnerConnection) -> None:
+    """Joins, and sees a rollout acknowledged."""
+    connection.join()
+    wait_until(lambda: connection.wait_for_credit(1, 0.1), "credit")
+    connection.send(make_rollout(1))
+    assert connection.drain(20.0) == 0
+
+
 def test_an_actor_comes_back_from_a_black_hole_without_a_duplicate(learner: FakeLearner, proxy: Proxy):
     learner.sink.resumes = True
     with LearnerConnection(proxy.address, offer()) as connection:
-        connection.join()
-        wait_until(lambda: connection.wait_for_credit(1, 0.1), "credit")
-        connection.send(make_rollout(1))
-        assert connection.drain(20.0) == 0
+        send_the_first(connection)
         assert proxy.inject("black_hole", 0.0, 0.0)
         connection.send(make_rollout(2))
         learner.sink.wait_for(lambda: len(learner.sink.streams) > 1)
@@ -101,10 +106,7 @@ def test_an_actor_whose_rollout_vanishes_asks_after_it(
     monkeypatch.setattr("tests.chaos.proxy._ROLLOUT_BYTES", 200)
     learner.sink.resumes = True
     with LearnerConnection(proxy.address, offer()) as connection:
-        connection.join()
-        wait_until(lambda: connection.wait_for_credit(1, 0.1), "credit")
-        connection.send(make_rollout(1))
-        assert connection.drain(20.0) == 0
+        send_the_first(connection)
         proxy.inject("inflate", 0.0, 0.0)
         connection.send(make_rollout(2))
         assert not connection.wait_for_credit(9, 3.0)
