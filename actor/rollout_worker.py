@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
+from actor.environments.executed_actions import ExecutedActions
 from actor.environments.failures import environment_failure
 from actor.environments.make import environment_spaces
 from actor.environments.recovering import failures_in, log_dropped_episode
@@ -17,7 +18,7 @@ from actor.recording import EpisodeTracker, RolloutColumns
 from actor.statistics.environment import events_in
 from actor.statistics.firing import listen_to
 from actor.vector.base import LockstepVectorEnv
-from actor.worker_arguments import action_bounds, checked_seeds
+from actor.worker_arguments import checked_seeds
 from services.errors import ActorFailedError, ConfigurationError
 from services.rollouts import Rollout, SubstepColumns
 from services.spaces import FLAT_SUBSTEP, flatten_observation, space_leaves
@@ -82,7 +83,7 @@ class RolloutWorker:
         self._mask = action_mask_of(self._spaces)
         self._has_reset_rows = _autoreset_mode(vector_env) is AutoresetMode.NEXT_STEP
         self._env_seeds, self._reset_seed = _seeds(env_seed, vector_env)
-        self._bounds = action_bounds(self._spaces.action)
+        self._executed = ExecutedActions(self._spaces.action)
         self._episodes = EpisodeTracker(vector_env.num_envs, has_reset_rows=self._has_reset_rows)
         # The observation the next rollout starts from, [B, ...] for every leaf; None before the first.
         self._observation: dict[str, NDArray[Any]] | None = None
@@ -171,7 +172,7 @@ class RolloutWorker:
 
     def _play(self, columns: RolloutColumns, should_stop: Callable[[], bool] | None) -> int:
         """Fills the columns; returns how many steps were played."""
-        act, step, bounds = self._policy.act, self._vector_env.step, self._bounds
+        act, step, executed = self._policy.act, self._vector_env.step, self._executed
         if self._deterministic:
             act = functools.partial(act, deterministic=True)
         for t in range(self._n_rollout_steps):
@@ -185,9 +186,7 @@ class RolloutWorker:
             self._parameters[t] = parameters
             columns.action[t] = action
             try:
-                observation, reward, terminated, truncated, infos = step(
-                    action if bounds is None else np.clip(action, *bounds)
-                )
+                observation, reward, terminated, truncated, infos = step(executed(action))
             except ActorFailedError:
                 raise
             except Exception as error:

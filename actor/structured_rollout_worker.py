@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from actor.environments.executed_actions import ExecutedActions
 from actor.environments.structured import ActorId, Turn
 from actor.policies.policy import Policy
 from actor.statistics.firing import listen_to
 from actor.substep_recorder import Rows, SubstepRecorder, index_array
 from actor.vector.structured import StructuredVectorEnv
-from actor.worker_arguments import action_bounds, checked_seeds
+from actor.worker_arguments import checked_seeds
 from services.errors import ConfigurationError
 from services.rollouts import Rollout
 
@@ -74,7 +75,7 @@ class StructuredRolloutWorker:
         self._n_steps = n_rollout_steps
         spaces = vector_env.spaces
         self._n_agents = {key: substep.n_agents for key, substep in spaces.items()}
-        self._bounds = {key: action_bounds(substep.action) for key, substep in spaces.items()}
+        self._executed = {key: ExecutedActions(substep.action) for key, substep in spaces.items()}
         self._recorders = {
             key: SubstepRecorder(substep, n_rollout_steps, vector_env.num_envs * substep.n_agents)
             for key, substep in spaces.items()
@@ -167,8 +168,7 @@ class StructuredRolloutWorker:
         recorder, policy = self._recorders[key], self._policy
         action, parameters = policy.act(recorder.seen(trajectories), deterministic=self._deterministic, substep_key=key)
         recorder.act(trajectories, action, policy.log_prob(parameters, action, key))
-        bounds = self._bounds[key]
-        return action if bounds is None else np.clip(action, *bounds)
+        return self._executed[key](action)
 
     def _record(self, index: int, turn: Turn) -> None:
         for actor, reward in turn.rewards.items():

@@ -1,20 +1,10 @@
 """What both kinds of rollout workers make of their arguments."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box
-from numpy.typing import NDArray
 
 from services.errors import ConfigurationError
-
-
-def action_bounds(action_space: object) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """What actions are clipped to on their way into the environment, and only there."""
-    if isinstance(action_space, Box) and (action_space.bounded_below.any() or action_space.bounded_above.any()):
-        return action_space.low, action_space.high
-    return None
 
 
 def checked_seeds(env_seed: int | Sequence[int], n_envs: int) -> list[int]:

@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium.wrappers import RecordVideo
 from numpy.typing import NDArray
 
+from actor.environments.executed_actions import ExecutedActions
 from actor.environments.make import EnvFactory, EnvironmentFactory
 from actor.environments.structured import ActorId, SingleAgentEnv, StructuredEnv
 from actor.policies.policy import Policy
@@ -137,12 +138,13 @@ def _play_episode(
 ) -> tuple[dict[ActorId, float], int]:
     """Returns what each agent has earned, and how many turns it took."""
     policy.seed(seed)
+    executed = {key: ExecutedActions(substep.action) for key, substep in env.spaces.items()}
     turn = env.reset(seed=seed)
     returns: dict[ActorId, float] = dict.fromkeys(turn.observations, 0.0)
     n_turns = 0
     while turn.observations:
         actions = {
-            actor: _act(policy, env, actor, observation, deterministic)
+            actor: executed[actor.substep_key](_act(policy, env, actor, observation, deterministic))
             for actor, observation in turn.observations.items()
         }
         turn = env.step(actions)

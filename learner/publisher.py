@@ -5,6 +5,7 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
+from actor.environments.executed_actions import ExecutedActions
 from actor.policies.policy import Policy, make_policy
 from services.errors import InvalidInputError, NotReadyError
 from services.policies import PolicySpec, PolicyState
@@ -29,6 +30,7 @@ class PolicyPublisher:
     def __init__(self, spaces: EnvironmentSpaces, spec: PolicySpec, *, seed: int, first_version: int = 1) -> None:
         self.spaces = spaces
         self._spec = spec
+        self._executed = {key: ExecutedActions(substep.action) for key, substep in spaces.items()}
         self._seed = seed
         self._changed = threading.Condition()  # guards the newest policy and the end
         self._newest: tuple[EncodedPolicy, PolicyState] | None = None
@@ -88,7 +90,9 @@ class PolicyPublisher:
     def act(
         self, observation: Observation, *, substep_key: str, deterministic: bool
     ) -> tuple[NDArray[np.generic], int]:
-        """Actions `[N, ...]` of the newest policy for observations `[N, ...]`, and its version.
+        """Chooses actions `[N, ...]` with the newest policy for observations `[N, ...]`; returns its version, too.
+
+        The actions are those that an environment is given: inside the space.
 
         Raises:
             NotReadyError: There is no policy yet.
@@ -106,7 +110,7 @@ class PolicyPublisher:
             if self._policy.version != encoded.version:
                 self._policy.load(encoded.version, state)
             action, _ = self._policy.act(observation, deterministic=deterministic, substep_key=substep_key)
-            return np.array(action), encoded.version
+            return np.array(self._executed[substep_key](action)), encoded.version
 
     def _require_newest(self) -> tuple[EncodedPolicy, PolicyState]:
         if self._newest is None:

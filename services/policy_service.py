@@ -61,7 +61,7 @@ class PolicySource(Protocol):
             deterministic: The most likely action, or a sample.
 
         Returns:
-            Actions `[N, ...]` and the version that chose.
+            Actions `[N, ...]`, inside the action space, and the version that chose.
 
         Raises:
             NotReadyError: There is no policy yet.

@@ -15,6 +15,7 @@ from learner.evaluate import evaluate_policy, summarize, t_quantile_975
 from services.errors import ConfigurationError
 from services.policies import PolicySpec
 from services.spaces import FLAT_SUBSTEP, SubstepSpaces
+from tests.unit.actor.sample_environments import SampledEnv
 from tests.unit.actor.structured_environments import SPACES as STRUCTURED_SPACES
 from tests.unit.actor.structured_environments import ScriptedEnv, alternating
 
@@ -52,6 +53,27 @@ def test_deterministic_takes_the_likeliest_action():
         evaluate_policy(FACTORY, cartpole_policy(seed), n_episodes=3, seed=3, deterministic=True) for seed in (0, 0)
     ]
     assert len(evaluations[0].returns) == len(evaluations[1].returns) == 3
+
+
+@pytest.mark.parametrize("deterministic", [True, False], ids=["likeliest", "drawn"])
+def test_box_actions_are_clipped_as_they_were_in_training(deterministic):
+    box = Box(-1.0, 1.0, (1,), np.float32)
+    position = Box(-np.inf, np.inf, (1,), np.float32)
+    spaces = {FLAT_SUBSTEP: SubstepSpaces(observation=position, action=box)}
+    policy = make_policy(spaces, PolicySpec(hidden_sizes=(8,)), seed=0)
+    state = TorchPolicy(spaces, PolicySpec(hidden_sizes=(8,))).state_arrays()
+    state[max(name for name in state if name.endswith("bias"))][:] = 3.0  # the means
+    policy.load(1, state)
+    given: list[np.ndarray] = []
+
+    class Logged(SampledEnv):
+        def step(self, action):
+            given.append(np.array(action))
+            return super().step(action)
+
+    evaluate_policy(lambda: Logged(position, box), policy, n_episodes=10, seed=3, deterministic=deterministic)
+    assert all(box.contains(action) for action in given)
+    assert max(given) == 1.0
 
 
 def test_statistics_by_hand():

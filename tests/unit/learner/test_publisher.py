@@ -67,6 +67,24 @@ def test_act_keeps_to_action_masks():
     assert set(action[::2].tolist()) == {1, 2}
 
 
+@pytest.mark.parametrize("deterministic", [True, False], ids=["likeliest", "drawn"])
+def test_act_answers_with_actions_inside_the_space_of_every_substep(deterministic):
+    box, wide = spaces.Box(-1.0, 1.0, (2,), np.float32), spaces.Box(0.0, np.inf, (), np.float64)
+    position = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+    substeps = {
+        "move": SubstepSpaces(observation=position, action=box),
+        "take": SubstepSpaces(observation=position, action=wide),
+        "wait": SubstepSpaces(observation=position, action=spaces.MultiDiscrete([2, 3], start=[5, -1])),
+    }
+    publisher = PolicyPublisher(substeps, SPEC, seed=0)
+    publisher.publish(TorchPolicy(substeps, SPEC).state_arrays())
+    rows = np.random.default_rng(0).normal(0.0, 5.0, (200, 3)).astype(np.float32)
+    for key, substep in substeps.items():
+        action, _ = publisher.act({"": rows}, substep_key=key, deterministic=deterministic)
+        assert action.dtype == substep.action.dtype
+        assert all(substep.action.contains(np.asarray(row)) for row in action)
+
+
 def test_act_uses_the_newest_version():
     publisher, policy = make_publisher()
     observation = {"": np.zeros((3, 4), np.float32)}
