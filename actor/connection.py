@@ -30,7 +30,8 @@ from services.security import PLAIN_CLIENT, ClientSecurity
 
 logger = logging.getLogger(__name__)
 
-# How long a call may take, which is tried again: who is told to stop meanwhile has to end before an engine kills it, in 10 s.
+# How long a call may take before it is tried again, in seconds. An actor that is told to stop in mid-call still has to
+# end before an engine kills it, 10 s later.
 _CALL_TIMEOUT_S = 5.0
 # How long a silent learner may take to say how far it is: the thread that asks is the one that is told to stop.
 _ASK_TIMEOUT_S = 2.0
