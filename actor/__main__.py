@@ -18,6 +18,7 @@ from actor.settings import ActorSettings
 from actor.threads import limit_threads
 from services.allocator import reuse_large_buffers
 from services.errors import ConfigurationError, RollcastError
+from services.printable import log_to_stderr, printable_lines
 from services.rollouts import ActorFailure
 from services.version import software_version
 
@@ -33,9 +34,9 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "python -m ac
     try:
         settings = ActorSettings.from_command_line(program, sys.argv[1:] if arguments is None else arguments)
     except ConfigurationError as error:
-        sys.stderr.write(f"{program}: {error}\n")
+        sys.stderr.write(printable_lines(f"{program}: {error}") + "\n")
         return 2
-    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    log_to_stderr(settings.log_level)
     stop = threading.Event()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -48,12 +49,12 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "python -m ac
     try:
         run_actor(settings, stop)
     except ConfigurationError as error:
-        sys.stderr.write(f"{program}: {error}\n")
+        sys.stderr.write(printable_lines(f"{program}: {error}") + "\n")
         return 2
     except RollcastError as error:
         if stop.is_set():
             return 0
-        sys.stderr.write(f"{program}: {type(error).__name__}: {error}\n")
+        sys.stderr.write(printable_lines(f"{program}: {type(error).__name__}: {error}") + "\n")
         return 1
     return 0
 

@@ -6,7 +6,6 @@ launcher; everything after that crosses the socket as it would from another mach
 
 import contextlib
 import json
-import logging
 import multiprocessing
 import os
 import secrets
@@ -27,6 +26,7 @@ from actor.environments.supply import EnvironmentSupply
 from actor.threads import limit_threads
 from services.allocator import reuse_large_buffers
 from services.errors import RollcastError
+from services.printable import log_to_stderr
 from services.rollouts import ActorFailure
 from services.version import software_version
 
@@ -70,7 +70,7 @@ def run_local_actor(plan: LocalActorPlan, failures: Connection) -> None:
     # Ctrl-C reaches the whole process group: the learner decides when its actors end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
-    logging.basicConfig(level=plan.log_level, format=f"%(asctime)s {plan.actor_id} %(levelname)s %(message)s")
+    log_to_stderr(plan.log_level, name=plan.actor_id)
     socket_dir = Path(plan.address.removeprefix("unix:")).parent
     threading.Thread(
         target=_end_with_parent, args=(stop, socket_dir), name="rollcast-orphan-watch", daemon=True

@@ -1,11 +1,11 @@
 """The `rollcast` command. Light to import: actor processes that are spawned import it again."""
 
-import logging
 import sys
 from collections.abc import Callable, Sequence
 
 from services.allocator import reuse_large_buffers
 from services.errors import ConfigurationError, RollcastError
+from services.printable import log_to_stderr, printable_lines
 from services.version import software_version
 
 USAGE = """\
@@ -52,24 +52,20 @@ def _run(command: str, arguments: list[str]) -> int:
     try:
         return COMMANDS[command](arguments)
     except ConfigurationError as error:
-        sys.stderr.write(f"rollcast {command}: {error}\n")
+        sys.stderr.write(printable_lines(f"rollcast {command}: {error}") + "\n")
         return 2
     except RollcastError as error:
-        sys.stderr.write(f"rollcast {command}: {type(error).__name__}: {error}\n")
+        sys.stderr.write(printable_lines(f"rollcast {command}: {type(error).__name__}: {error}") + "\n")
         return 1
     except KeyboardInterrupt:
         return 130
-
-
-def _log_to_stderr(level: str) -> None:
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
 
 
 def _train(arguments: list[str]) -> int:
     from learner.settings import TrainSettings
 
     settings = TrainSettings.from_command_line("rollcast train", arguments)
-    _log_to_stderr(settings.log_level)
+    log_to_stderr(settings.log_level)
     reuse_large_buffers()
     if settings.actor_kind == "subprocess" and settings.start_method in (None, "forkserver"):
         from learner.actors.forkserver import start_forkserver
@@ -87,7 +83,7 @@ def _learner(arguments: list[str]) -> int:
     from learner.settings import ServingSettings
 
     settings = ServingSettings.from_command_line("rollcast learner", arguments)
-    _log_to_stderr(settings.log_level)
+    log_to_stderr(settings.log_level)
     reuse_large_buffers()
     from rich.console import Console
 
@@ -124,7 +120,7 @@ def _evaluate(arguments: list[str]) -> int:
     from learner.settings import EvaluateSettings
 
     settings = EvaluateSettings.from_command_line("rollcast evaluate", arguments)
-    _log_to_stderr(settings.log_level)
+    log_to_stderr(settings.log_level)
     from rich.console import Console
 
     from learner.commands.evaluate import evaluate
@@ -136,7 +132,7 @@ def _record(arguments: list[str]) -> int:
     from learner.record_settings import RecordSettings
 
     settings = RecordSettings.from_command_line("rollcast record", arguments)
-    _log_to_stderr(settings.log_level)
+    log_to_stderr(settings.log_level)
     from rich.console import Console
 
     from learner.commands.record import record
@@ -162,7 +158,7 @@ def _replay(arguments: list[str]) -> int:
     from learner.replay_serve_settings import ReplayServeSettings
 
     settings = ReplayServeSettings.from_command_line("rollcast replay serve", rest)
-    _log_to_stderr(settings.log_level)
+    log_to_stderr(settings.log_level)
     reuse_large_buffers()
     from learner.commands.replay_serve import replay_serve
 

@@ -16,6 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from services.channel import make_channel
 from services.error_status import error_from_rpc
 from services.errors import RollcastError
+from services.printable import printable
 from services.security import PLAIN_CLIENT, ClientSecurity
 
 _TIMEOUT_S: Final = 3.0
@@ -65,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     reason = probe(*arguments, security=security)
     if reason is not None:
-        sys.stderr.write(f"{reason}\n")
+        sys.stderr.write(f"{printable(reason)}\n")
     return 0 if reason is None else 1
 
 

@@ -3,7 +3,7 @@
 from rich.console import Console
 
 from learner.certificates import make_certificates
-from learner.commands.running import print_line
+from learner.commands.printing import print_line
 from learner.settings import CertsSettings
 
 

@@ -1,10 +1,10 @@
 """`rollcast doctor`: what is wrong with a run, and what to do."""
 
-import json
 from collections.abc import Sequence
 
 from rich.console import Console
 
+from learner.commands.printing import print_json, print_line
 from learner.doctor import Finding, Severity, diagnose
 from learner.settings import DoctorSettings
 from services.client import LearnerClient
@@ -28,7 +28,8 @@ def doctor(settings: DoctorSettings, console: Console) -> int:
             f"{status.policy_version}, {status.actors_alive} actors"
         )
     if settings.json_output:
-        console.print_json(json.dumps({"summary": summary, "findings": [_as_json(finding) for finding in findings]}))
+        document = {"summary": summary, "findings": [_as_json(finding) for finding in findings]}
+        print_json(console, document)
     else:
         _print(console, summary, findings)
     return int(any(finding.severity is Severity.WRONG for finding in findings))
@@ -49,7 +50,7 @@ def _print(console: Console, summary: str, findings: Sequence[Finding]) -> None:
     if not findings:
         lines.append("nothing is wrong")
     for line in lines:
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+        print_line(console, line)
 
 
 def _as_json(finding: Finding) -> dict[str, str]:

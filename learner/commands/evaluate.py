@@ -9,6 +9,7 @@ from rich.table import Table
 from actor.environments.make import EnvironmentFactory
 from actor.policies.policy import make_policy
 from actor.threads import limit_threads
+from learner.commands.printing import cell
 from learner.evaluate import Evaluation, evaluate_policy
 from learner.run_directory import RunDirectory
 from learner.settings import EvaluateSettings
@@ -57,10 +58,10 @@ def _print(console: Console, settings: EvaluateSettings, evaluation: Evaluation,
         ("95 % confidence", f"{low:.2f} to {high:.2f} (Student's t)"),
         ("mean length", f"{sum(evaluation.lengths) / len(evaluation.lengths):.1f} steps"),
     ):
-        table.add_row(name, value)
+        table.add_row(name, cell(value))
     if len(evaluation.agent_returns) > 1:
         for agent, mean in evaluation.agent_returns.items():
-            table.add_row(f"  {agent}", f"{mean:.2f}")
+            table.add_row(cell(f"  {agent}"), f"{mean:.2f}")
     if settings.video is not None:
-        table.add_row("video", str(settings.video))
+        table.add_row("video", cell(str(settings.video)))
     console.print(table)

@@ -8,7 +8,8 @@ from actor.environments.make import EnvironmentFactory
 from actor.policies.torch_policy import TorchPolicy
 from learner.actors.base import DistributedActors
 from learner.actors.remote import RemoteDistributedActors
-from learner.commands.running import print_line, run_and_report
+from learner.commands.printing import print_line
+from learner.commands.running import run_and_report
 from learner.control import TrainingControl
 from learner.first_actor import spaces_of_first_actor
 from learner.run_parts import actors_batch_size

@@ -22,7 +22,7 @@ from actor.settings import EnvironmentSettings
 from actor.threads import limit_threads
 from actor.workers import make_worker
 from learner.actor_registry import derive_seed
-from learner.commands.running import print_line
+from learner.commands.printing import print_line
 from learner.record_settings import RANDOM, RecordSettings
 from learner.run_directory import RunDirectory, SavedPolicy
 from services.errors import RollcastError

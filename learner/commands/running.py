@@ -7,6 +7,7 @@ from types import FrameType
 
 from rich.console import Console
 
+from learner.commands.printing import print_line
 from learner.settings import LearnerSettings
 from learner.trainer import TrainingSummary
 from learner.training_run import TrainingRun
@@ -55,11 +56,6 @@ def stop_on_signals(run: TrainingRun) -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def print_line(console: Console, line: str) -> None:
-    """Prints a line as it is, whatever the width of the terminal."""
-    console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def print_summary(console: Console, summary: TrainingSummary, run: TrainingRun) -> None:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import enum
-import json
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from learner.commands.printing import cell, print_json, print_line
 from learner.settings import StatusSettings
 from services.client import LearnerClient
 from services.status import ActorInfo, LearnerStatus
@@ -38,17 +38,17 @@ def _show(settings: StatusSettings, console: Console, current: LearnerStatus, ac
         document = dataclasses.asdict(current)
         if settings.actors:
             document["actors"] = [dataclasses.asdict(info) for info in actors]
-        console.print_json(json.dumps(_as_json(document)))
+        print_json(console, _as_json(document))
         return
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in _rows(dataclasses.asdict(current)):
-        table.add_row(name, value)
+        table.add_row(name, cell(value))
     console.print(table)
     if actors:
         console.print(_actors_table(actors))
     for info in actors:
         if info.last_error:
-            console.print(f"{info.actor_id}: {info.last_error}", soft_wrap=True, highlight=False, markup=False)
+            print_line(console, f"{info.actor_id}: {info.last_error}")
 
 
 def _actors_table(actors: Sequence[ActorInfo]) -> Table:
@@ -56,7 +56,7 @@ def _actors_table(actors: Sequence[ActorInfo]) -> Table:
     for info in actors:
         table.add_row(
             str(info.slot),
-            info.actor_id if info.incarnation == 1 else f"{info.actor_id} #{info.incarnation}",
+            cell(info.actor_id if info.incarnation == 1 else f"{info.actor_id} #{info.incarnation}"),
             info.state.name.lower(),
             str(info.n_envs),
             f"{info.rollouts:,}",

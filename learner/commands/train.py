@@ -9,7 +9,8 @@ from actor.policies.torch_policy import TorchPolicy
 from learner.actors.base import DistributedActors
 from learner.actors.sequential import SequentialDistributedActors
 from learner.actors.subproc import SubprocDistributedActors
-from learner.commands.running import print_line, run_and_report
+from learner.commands.printing import print_line
+from learner.commands.running import run_and_report
 from learner.control import TrainingControl
 from learner.run_parts import actors_batch_size
 from learner.settings import TrainSettings

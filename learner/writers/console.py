@@ -10,6 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from services.printable import printable
 from services.status import LearnerStatus, Phase
 
 # Rows of statistics: all of them are in the files.
@@ -105,7 +106,7 @@ class ConsoleView:
             self._live.update(self._screen(status), refresh=True)
         else:
             for line in self._lines(status):
-                self._console.print(line, soft_wrap=True, highlight=False, markup=False)
+                self._console.print(printable(line), soft_wrap=True, highlight=False, markup=False, emoji=False)
 
     def _run(self) -> None:
         while True:
@@ -134,7 +135,7 @@ class ConsoleView:
     def _screen(self, status: LearnerStatus) -> RenderableType:
         head = Text.assemble(
             ("rollcast", "bold"),
-            f"  {status.algorithm}  " if status.algorithm else "  ",
+            f"  {printable(status.algorithm)}  " if status.algorithm else "  ",
             (status.phase.name.lower(), _PHASE_STYLES[status.phase]),
             f"  {_duration(status.seconds)}",
         )
@@ -203,7 +204,7 @@ def _own_statistics(statistics: Mapping[str, float]) -> list[RenderableType]:
         row = Table.grid(padding=(0, 1))
         row.add_column(width=64, no_wrap=True, overflow="ellipsis", style="dim")
         row.add_column(width=13, no_wrap=True, justify="right")
-        row.add_row(Text(name), value)
+        row.add_row(Text(printable(name)), value)
         rows.append(row)
     return rows
 
@@ -220,7 +221,7 @@ def _shown(statistics: Mapping[str, float]) -> list[tuple[str, str]]:
 
 def _footer(status: LearnerStatus) -> Text:
     # One line always, however long: a view that changes its height jumps.
-    text = Text(_waiting(status) or status.run_dir, "yellow" if status.waiting_for else "dim")
+    text = Text(printable(_waiting(status) or status.run_dir), "yellow" if status.waiting_for else "dim")
     text.no_wrap, text.overflow = True, "ellipsis"
     return text
 
