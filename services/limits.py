@@ -66,13 +66,13 @@ class Limits:
         max_connections: TCP connections that are open at once.
         max_streams_per_connection: Calls that are open on one connection; further ones wait at the client.
         max_rollout_bytes: The tensors of one rollout, in bytes.
-        max_bytes_in_flight: The tensors of all rollouts that are being put together or wait to be taken, in bytes. A
-            rollout for which there is no room is not read further: its actor is held back.
+        max_bytes_in_flight: The tensors of all rollouts that are being put together or wait to be taken, in bytes, as
+            far as they have come. A rollout for which there is no room is not read further: its actor is held back.
         calls_per_second: Calls of all clients, streams that are opened included; twice as many in a burst. A unix
             socket and health checks are exempt.
         calls_per_second_per_host: Those from one address.
         stalled_stream_s: How long a client may take to take one message, to say whose stream it has opened, or to go on
-            with a rollout that others wait for, in seconds.
+            with a rollout that it has begun, in seconds.
         join_lease_s: How long an actor that has joined may take to open its stream before its slot is another's.
     """
 

@@ -1,9 +1,9 @@
 """From messages to a rollout: columns are views of the message's body, or of the bodies put together."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Protocol
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -21,6 +21,18 @@ from services.statistics_codec import event_statistics_from_proto, event_values_
 
 _NO_BODY: Final = memoryview(b"")
 _NO_FINAL_INDEX: Final = np.empty((0, 2), INT32)
+
+
+class Hold(Protocol):
+    """Makes room for what a message brings of a rollout."""
+
+    def __call__(self, n_bytes: int, /, *, completes: bool) -> None:
+        """Waits until there is room.
+
+        Args:
+            n_bytes: Bytes of tensors in the message.
+            completes: Whether the rollout is whole with them.
+        """
 
 
 @dataclass(slots=True)
@@ -47,8 +59,8 @@ class RolloutAssembler:
         max_rollout_bytes: The largest rollout, in bytes of its tensors; None: what spaces, T and B amount to.
         actor_id: Whose rollouts these must be; None: anybody's.
         incarnation: Which of its processes'; None: any.
-        hold: Called with the bytes of every rollout whose header is right, before anything is allocated for it; may
-            wait until there is room, or raise.
+        hold: Called before a message is kept, with the bytes of tensors that it brings, and whether the rollout is
+            whole with them; may wait until there is room, or raise.
     """
 
     def __init__(
@@ -60,7 +72,7 @@ class RolloutAssembler:
         *,
         actor_id: str | None = None,
         incarnation: int | None = None,
-        hold: Callable[[int], None] = lambda _n_bytes: None,
+        hold: Hold = lambda _n_bytes, *, completes: None,
     ) -> None:
         self._hold = hold
         self._agreement = RolloutAgreement(
@@ -136,9 +148,11 @@ class RolloutAssembler:
         layout = agreed.check(header)
         n_deferred = layout.n_deferred_bytes
         _check_body(header, body, 0, n_deferred)
-        self._hold(layout.n_bytes)
-        if len(body) == n_deferred:
+        is_whole = len(body) == n_deferred
+        self._hold(layout.n_bytes - n_deferred + len(body), completes=is_whole)
+        if is_whole:
             return _finish(header, agreed, layout, body)
+        # the kernel gives no memory for it before bytes are written there
         self._pending = _Pending(header, agreed, layout, np.empty(n_deferred, np.uint8))
         return self._fill(self._pending, body)
 
@@ -158,6 +172,7 @@ class RolloutAssembler:
         if not body:
             refuse(pending.header, f"a frame without a body at offset {frame.offset}", "at least one byte in it")
         _check_body(pending.header, body, pending.n_received, len(pending.deferred))
+        self._hold(len(body), completes=pending.n_received + len(body) == len(pending.deferred))
         return self._fill(pending, body)
 
     def _fill(self, pending: _Pending, body: memoryview) -> Rollout | None:

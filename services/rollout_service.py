@@ -247,7 +247,6 @@ class RolloutServicer:
                     stream.fail(_failure(message.request.failure))
                     continue
                 rollout = assembler.add(*message)
-                in_flight.went_on(complete=rollout is not None)
             except RollcastError as error:
                 stream.rejected(error)
                 raise

@@ -244,7 +244,8 @@ def make_server(
     limits.check()
     n_threads = limits.max_streams + _SPARE_THREADS
     refusals = Refusals()
-    gate = StreamGate(limits, refusals)
+    bytes_in_flight = BytesInFlight(limits, refusals)
+    gate = StreamGate(limits, refusals, look_after=bytes_in_flight.end_stalled)
     executor = ThreadPoolExecutor(max_workers=n_threads, thread_name_prefix="rollcast-rpc")
     interceptors: list[grpc.ServerInterceptor] = [  # type: ignore[type-arg]  # in the stubs only
         ErrorInterceptor(refusals),
@@ -258,7 +259,6 @@ def make_server(
         ("grpc.max_concurrent_streams", limits.max_streams_per_connection),
     )
     server = grpc.server(executor, interceptors=interceptors, options=options, maximum_concurrent_rpcs=n_threads)
-    bytes_in_flight = BytesInFlight(limits, refusals)
     add_rollout_service(RolloutServicer(sink, bytes_in_flight, max_rollout_bytes=limits.max_rollout_bytes), server)
     add_policy_service(PolicyServicer(source, gate), server)
     learner_pb2_grpc.add_LearnerServiceServicer_to_server(LearnerServicer(control, gate, refusals), server)  # type: ignore[no-untyped-call]

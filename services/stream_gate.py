@@ -67,11 +67,18 @@ class StreamGate:
     Args:
         limits: `max_streams` and `stalled_stream_s`.
         refusals: Notes those that were ended.
+        look_after: Called whenever the gate looks for calls that are stuck: ends what else does not go on.
     """
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS, refusals: Refusals | None = None) -> None:
+    def __init__(
+        self,
+        limits: Limits = DEFAULT_LIMITS,
+        refusals: Refusals | None = None,
+        look_after: Callable[[], None] = lambda: None,
+    ) -> None:
         self._limits = limits
         self._refusals = refusals or Refusals()
+        self._look_after = look_after
         self._lock = threading.Lock()  # guards the two below
         self._n_streams = 0
         self._places: set[CallPlace] = set()
@@ -152,6 +159,7 @@ class StreamGate:
 
     def _watch(self) -> None:
         while not self._stopping.wait(_LOOK_S):
+            self._look_after()
             now = time.monotonic()
             with self._lock:
                 places = tuple(self._places)

@@ -9,16 +9,11 @@ import pytest
 from rollcast.v1 import rollout_pb2
 
 from actor.connection import LearnerConnection
-from learner.actor_registry import ActorRegistry
-from learner.rollout_intake import RolloutIntake
-from learner.rollout_queue import RolloutQueue
 from services.channel import make_channel
 from services.client import LearnerClient
 from services.errors import LearnerUnreachableError, LimitExceededError, RollcastError, ThrottledError
 from services.limits import Limits
-from services.policies import PolicySpec
 from services.rollout_codec import RolloutEncoder
-from services.server import make_server
 from tests.attacks.limited_calls import (
     ACT,
     EXHAUSTED,
@@ -31,7 +26,8 @@ from tests.attacks.limited_calls import (
     limit_in,
     throttled,
 )
-from tests.integration.learner_fakes import SPACES, FakeControl, FakeSource, make_rollout, offer, serve
+from tests.attacks.served_intake import serve_intake
+from tests.integration.learner_fakes import make_rollout, offer, serve
 from tests.processes import wait_until
 
 DEADLINE_S = 20.0
@@ -39,22 +35,6 @@ DEADLINE_S = 20.0
 HEALTH_CHECK, HEALTH_WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
 SUBSCRIBE = "/rollcast.v1.PolicyService/SubscribePolicy"
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
-
-
-@contextlib.contextmanager
-def serve_intake(limits):
-    """A learner whose joins and rollouts are a real learner's."""
-    registry = ActorRegistry(max_actors=limits.max_actors, seed=0, join_lease_s=limits.join_lease_s)
-    intake = RolloutIntake(
-        registry, RolloutQueue(100), spaces=SPACES, policy=PolicySpec(), n_rollout_steps=5, envs_per_actor=2
-    )
-    server = make_server("127.0.0.1:0", sink=intake, source=FakeSource(), control=FakeControl(), limits=limits)
-    server.start()
-    try:
-        with LearnerClient(server.address) as client:
-            yield client, registry
-    finally:
-        server.stop(0.0)
 
 
 def test_max_actors():

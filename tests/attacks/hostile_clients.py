@@ -1,0 +1,194 @@
+"""Clients that pay nothing: calls without a request, and rollouts that are declared and never sent."""
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import grpc
+import numpy as np
+from rollcast.v1 import rollout_pb2
+
+from services.channel import make_channel
+from services.client import LearnerClient
+from services.errors import RollcastError
+from services.joining import JoinOffer
+from services.rollout_codec import RolloutEncoder
+from services.rollouts import Rollout, SubstepColumns
+from services.spaces import EnvironmentSpaces, space_leaves
+
+_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY = 1, 3, 4, 6, 7
+_END_STREAM, _END_HEADERS, _ACK = 1, 4, 1
+_STREAM: Final = "/rollcast.v1.RolloutService/StreamRollouts"
+_JOIN_DEADLINE_S: Final = 20.0
+
+
+def _frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream_id) + payload
+
+
+def _header_block(authority: str, method: str) -> bytes:
+    """HPACK, every header as a literal that is not indexed."""
+    fields = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": method,
+        ":authority": authority,
+        "te": "trailers",
+        "content-type": "application/grpc",
+    }
+    return b"".join(
+        bytes((0, len(name))) + name.encode() + bytes((len(value),)) + value.encode() for name, value in fields.items()
+    )
+
+
+class HalfOpenConnection:
+    """One connection with calls of which only the headers are sent; one that is ended is opened again.
+
+    Args:
+        address: The server's, `host:port`.
+        methods: Called in turns.
+        n_calls: Calls that are open at once.
+    """
+
+    def __init__(self, address: str, methods: Sequence[str], n_calls: int) -> None:
+        host, _, port = address.rpartition(":")
+        self._blocks = [_header_block(address, method) for method in methods]
+        self._next_id = 1
+        self._socket = socket.create_connection((host, int(port)))
+        self._socket.sendall(_PREFACE + _frame(_SETTINGS, 0, 0) + b"".join(self._open() for _ in range(n_calls)))
+        self._thread = threading.Thread(target=self._serve, name="half-open-calls")
+        self._thread.start()
+
+    @property
+    def n_opened(self) -> int:
+        """Calls that were opened so far."""
+        return self._next_id // 2
+
+    def close(self) -> None:
+        """Ends the connection."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._socket.close()
+
+    def _open(self) -> bytes:
+        stream_id, self._next_id = self._next_id, self._next_id + 2
+        return _frame(_HEADERS, _END_HEADERS, stream_id, self._blocks[self.n_opened % len(self._blocks)])
+
+    def _serve(self) -> None:
+        ended: set[int] = set()
+        with contextlib.suppress(OSError), self._socket.makefile("rb") as stream:
+            while len(head := stream.read(9)) == 9:
+                size = int.from_bytes(head[:3], "big")
+                kind, flags, stream_id = struct.unpack(">BBI", head[3:])
+                payload = stream.read(size)
+                if kind in (_SETTINGS, _PING) and not flags & _ACK:
+                    self._socket.sendall(_frame(kind, _ACK, 0, payload if kind == _PING else b""))
+                if kind == _GOAWAY:
+                    return
+                is_end = kind == _RST_STREAM or (kind == _HEADERS and flags & _END_STREAM)
+                if is_end and stream_id not in ended:
+                    ended.add(stream_id)
+                    self._socket.sendall(self._open())
+
+
+@contextlib.contextmanager
+def half_open_calls(
+    address: str, methods: Sequence[str], *, n_calls: int = 200, n_connections: int = 5
+) -> Iterator[list[HalfOpenConnection]]:
+    """Keeps calls half open while the body runs: headers, and neither a message nor an end."""
+    with contextlib.ExitStack() as stack:
+        connections = []
+        for _ in range(n_connections):
+            connections.append(HalfOpenConnection(address, methods, n_calls // n_connections))
+            stack.callback(connections[-1].close)
+        yield connections
+
+
+class HollowActor:
+    """Joins with many environments, declares a rollout of all of them, sends none of it, and comes again when ended.
+
+    Args:
+        address: The learner's.
+        offer: Who it says it is.
+    """
+
+    def __init__(self, address: str, offer: JoinOffer) -> None:
+        self._address = address
+        self._offer = offer
+        self._over = threading.Event()
+        self.has_declared = threading.Event()
+        self.n_declared = 0
+        self._thread = threading.Thread(target=self._come_again_and_again, name=f"hollow-{offer.actor_id}")
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends it."""
+        self._over.set()
+        self._thread.join()
+
+    def _come_again_and_again(self) -> None:
+        with make_channel(self._address) as channel, LearnerClient(self._address, timeout_s=_JOIN_DEADLINE_S) as client:
+            while not self._over.is_set():
+                with contextlib.suppress(grpc.RpcError, RollcastError):
+                    self._declare(channel, client)
+
+    def _declare(self, channel: grpc.Channel, client: LearnerClient) -> None:
+        agreement = client.join(self._offer)
+        opening = rollout_pb2.OpenStream(actor_id=agreement.actor_id, incarnation=agreement.incarnation)
+        header = hollow_header(self._offer.spaces, agreement.n_rollout_steps, self._offer.n_envs)
+        header.rollout.actor_id, header.rollout.incarnation = agreement.actor_id, agreement.incarnation
+        header.rollout.sequence = agreement.acknowledged_sequence + 1
+
+        def requests() -> Iterator[bytes]:
+            yield rollout_pb2.StreamRolloutsRequest(open=opening).SerializeToString()
+            yield header.SerializeToString()
+            self.n_declared += 1
+            self.has_declared.set()
+            self._over.wait()
+
+        call = channel.stream_stream(_STREAM)(requests())
+        ender = threading.Thread(target=lambda: (self._over.wait(), call.cancel()), daemon=True)
+        ender.start()
+        for _ in call:
+            pass
+
+
+def hollow_header(spaces: EnvironmentSpaces, n_steps: int, n_envs: int) -> rollout_pb2.StreamRolloutsRequest:
+    """The header of a rollout, without any of the bytes that it declares; with no more memory than one step takes."""
+    (substep,) = spaces.values()
+    ((path, leaf),) = space_leaves(substep.observation).items()
+
+    def zeros(*shape: int, dtype: object) -> np.ndarray:
+        # a view: the encoder looks at shape and type only, until the first body is cut
+        return np.broadcast_to(np.zeros((), dtype), shape)
+
+    rollout = Rollout(
+        actor_id="a",
+        incarnation=1,
+        sequence=1,
+        policy_version=1,
+        substeps={
+            key: SubstepColumns(
+                observation={path: zeros(n_steps, n_envs, *leaf.shape, dtype=leaf.dtype)},
+                action=zeros(n_steps, n_envs, *substep.action.shape, dtype=substep.action.dtype),
+                log_prob=zeros(n_steps, n_envs, dtype=np.float32),
+                last_observation={path: zeros(n_envs, *leaf.shape, dtype=leaf.dtype)},
+                final_observation={path: zeros(0, *leaf.shape, dtype=leaf.dtype)},
+            )
+            for key in spaces
+        },
+        reward=zeros(n_steps, n_envs, dtype=np.float32),
+        terminated=zeros(n_steps, n_envs, dtype=np.bool_),
+        truncated=zeros(n_steps, n_envs, dtype=np.bool_),
+        valid=None,
+        final_index=np.empty((0, 2), np.int32),
+        episodes=(),
+        env_seeds=(),
+    )
+    header, _ = RolloutEncoder().pieces(rollout)
+    return rollout_pb2.StreamRolloutsRequest(rollout=rollout_pb2.Rollout.FromString(header))
