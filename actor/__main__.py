@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from actor.acting_loop import Heartbeat, act_until_stopped, make_offer
+from actor.acting_loop import GRACE_S, act_until_stopped, make_offer
 from actor.connection import LearnerConnection
 from actor.environments.make import EnvironmentFactory
 from actor.environments.supply import EnvironmentSupply
+from actor.heartbeat import Heartbeat
 from actor.settings import ActorSettings
 from actor.threads import limit_threads
 from services.allocator import reuse_large_buffers
@@ -70,7 +71,6 @@ def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
     security = settings.client_security()
     limit_threads(settings.torch_threads)
     reuse_large_buffers()
-    heartbeat = Heartbeat(Path(settings.heartbeat_file) if settings.heartbeat_file else None)
     env_factory = EnvironmentFactory(
         settings.env_id,
         settings.env_kwargs,
@@ -79,7 +79,12 @@ def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
         settings.on_step_failure,
     )
     step_timeout_s = settings.step_timeout_s
-    with EnvironmentSupply(env_factory, settings.envs_per_actor, step_timeout_s=step_timeout_s) as environments:
+    heartbeat_file = Path(settings.heartbeat_file) if settings.heartbeat_file else None
+    with (
+        # the watchdog ends a process whose step hangs: it is to say so first
+        Heartbeat(heartbeat_file, patience_s=step_timeout_s + 2 * GRACE_S) as heartbeat,
+        EnvironmentSupply(env_factory, settings.envs_per_actor, step_timeout_s=step_timeout_s) as environments,
+    ):
         offer = make_offer(
             environments,
             actor_id=settings.actor_id,
@@ -93,7 +98,7 @@ def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
             security=security,
             connect_timeout_s=settings.connect_timeout_s,
             reconnect_timeout_s=settings.reconnect_timeout_s,
-            on_contact=heartbeat.beat,
+            on_attempt=heartbeat.beat,
             stop=stop,
         )
         with connection:

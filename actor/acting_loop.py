@@ -5,12 +5,12 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 
 from actor.connection import LearnerConnection
 from actor.environments.failures import EnvironmentFailedError
 from actor.environments.make import DEFAULT_STEP_TIMEOUT_S
 from actor.environments.supply import EnvironmentSupply
+from actor.heartbeat import Heartbeat
 from actor.policies.policy import Policy, make_policy
 from actor.step_watchdog import StepWatchdog
 from actor.workers import Worker, make_worker
@@ -24,30 +24,11 @@ logger = logging.getLogger(__name__)
 DRAIN_TIMEOUT_S = 2.0
 
 # What a step may take beyond its limit before the process is ended for it.
-_GRACE_S = 5.0
+GRACE_S = 5.0
 
 # How often a waiting actor looks around, and says what it is waiting for.
 _WAIT_S = 1.0
 _REPORT_EVERY_S = 10.0
-
-
-class Heartbeat:
-    """Touches a file at most once a second, so that a health check can see that the actor lives.
-
-    Args:
-        path: The file, or None for none.
-    """
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._last = 0.0
-
-    def beat(self) -> None:
-        """Says that the actor is alive."""
-        now = time.monotonic()
-        if self._path is not None and now - self._last >= 1.0:
-            self._last = now
-            self._path.touch()
 
 
 def act_until_stopped(
@@ -70,13 +51,13 @@ def act_until_stopped(
         on_hang: Called from another thread when a step takes too long, after the learner has been told. It ends the
             process: the thread that acts cannot be made to.
         step_timeout_s: How long a step, or a reset, may take, in seconds.
-        heartbeat: Beats while the loop turns.
+        heartbeat: Hears whenever the loop turns; None: nobody does.
 
     Raises:
         RollcastError: The learner refused, or was lost for good.
         Exception: Whatever the environment or the policy raised, after the learner has been told.
     """
-    heartbeat = heartbeat or Heartbeat(None)
+    heartbeat = heartbeat or Heartbeat(None, patience_s=step_timeout_s)
     agreement = connection.join()
     logger.info(
         "joined %s: slot %d, incarnation %d, %d environments",
@@ -116,7 +97,7 @@ def act_until_stopped(
             on_hang(failure)
 
         # Environments in processes have the same limit, and know which of them hangs: they are to say so first.
-        with StepWatchdog(step_timeout_s + min(step_timeout_s, _GRACE_S), hangs) as watchdog:
+        with StepWatchdog(step_timeout_s + min(step_timeout_s, GRACE_S), hangs) as watchdog:
             _collect_and_send(
                 worker,
                 policy,

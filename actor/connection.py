@@ -54,7 +54,7 @@ class LearnerConnection:
         connect_timeout_s: How long the first join may take, in seconds.
         reconnect_timeout_s: How long a lost learner is waited for, in seconds.
         stop: Ends every wait for the learner.
-        on_contact: Called whenever the learner has answered.
+        on_attempt: Called by the thread that calls `join`, before each attempt.
     """
 
     def __init__(
@@ -66,14 +66,14 @@ class LearnerConnection:
         connect_timeout_s: float = 60.0,
         reconnect_timeout_s: float = 600.0,
         stop: threading.Event | None = None,
-        on_contact: Callable[[], None] = lambda: None,
+        on_attempt: Callable[[], None] = lambda: None,
     ) -> None:
         self._address = address
         self._offer = offer
         self._security = security
         self._connect_timeout_s = connect_timeout_s
         self._reconnect_timeout_s = reconnect_timeout_s
-        self._on_contact = on_contact
+        self._on_attempt = on_attempt
         self._stop = stop or threading.Event()
         self._closing = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -91,9 +91,7 @@ class LearnerConnection:
         self._silence = Silence()
         self._ended = False
         self._error: RollcastError | None = None
-        self._feed = PolicyFeed(
-            self._changed, is_over=self._is_over, on_end=self._note_last_policy, on_contact=on_contact
-        )
+        self._feed = PolicyFeed(self._changed, is_over=self._is_over, on_end=self._note_last_policy)
 
     def __enter__(self) -> Self:
         return self
@@ -116,7 +114,7 @@ class LearnerConnection:
             LearnerUnreachableError: Nobody answered within `connect_timeout_s`.
             RollcastError: The learner refused; trying again will not help.
         """
-        agreement = self._join_with_backoff(self._connect_timeout_s)
+        agreement = self._join_with_backoff(self._connect_timeout_s, self._on_attempt)
         if agreement is None:
             raise LearnerUnreachableError(f"closed while joining the learner at {self._address}")
         for name, target in (("uplink", self._keep_uplink), ("policies", self._feed.keep)):
@@ -229,13 +227,16 @@ class LearnerConnection:
             if self._closing.wait(min(left_s, 0.2)):
                 return
 
-    def _join_with_backoff(self, timeout_s: float) -> JoinAgreement | None:
+    def _join_with_backoff(
+        self, timeout_s: float, on_attempt: Callable[[], None] = lambda: None
+    ) -> JoinAgreement | None:
         """Joins, trying again while that can help; None when closed meanwhile."""
         deadline = time.monotonic() + timeout_s
         reconnects = Reconnects()
         for attempt in itertools.count(1):
             if self._closing.is_set() or self._stop.is_set():
                 return None
+            on_attempt()
             client = None
             try:
                 client = self._new_client()
@@ -319,7 +320,6 @@ class LearnerConnection:
             self._changed.notify_all()
         if old_client is not None:
             old_client.close()
-        self._on_contact()
         if before is not None and (before.n_rollout_steps, before.policy, before.incarnation) != (
             agreement.n_rollout_steps,
             agreement.policy,
@@ -364,7 +364,6 @@ class LearnerConnection:
             self._stream = uplink
             self._silence.opened()
         for progress in uplink.responses():
-            self._on_contact()
             with self._changed:
                 self._silence.broken()
                 while self._unacknowledged and self._unacknowledged[0].sequence <= progress.acknowledged_sequence:

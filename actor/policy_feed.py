@@ -24,7 +24,6 @@ class PolicyFeed:
         changed: The connection's lock; told of every policy, and of the end.
         is_over: Whether nothing is to be had from the learner any more; called with the lock held.
         on_end: Called with the lock held when the learner has cast its last policy.
-        on_contact: Called whenever a policy has come.
     """
 
     def __init__(
@@ -33,12 +32,10 @@ class PolicyFeed:
         *,
         is_over: Callable[[], bool],
         on_end: Callable[[], None],
-        on_contact: Callable[[], None],
     ) -> None:
         self._changed = changed
         self._is_over = is_over
         self._on_end = on_end
-        self._on_contact = on_contact
         self._client: LearnerClient | None = None
         self._learner_nonce = 0
         self._subscription: PolicySubscription | None = None
@@ -85,7 +82,6 @@ class PolicyFeed:
             try:
                 for policy in subscription:
                     reconnects.progressed()
-                    self._on_contact()
                     with self._changed:
                         if self._client is not client:
                             break

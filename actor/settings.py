@@ -83,6 +83,6 @@ class ActorSettings(ActingSettings, ClientSecuritySettings):
     )
     heartbeat_file: str = Field(
         "",
-        description="Touched every second or so while the actor lives; for health checks.",
+        description="Touched every second while the actor lives, also while it waits for a learner; for health checks.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="What to log, to stderr.")

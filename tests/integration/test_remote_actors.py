@@ -1,5 +1,6 @@
 """Actors that dial in: what they survive, and what they are refused for."""
 
+import os
 import re
 import signal
 from pathlib import Path
@@ -176,3 +177,11 @@ def test_a_learner_without_the_environment_asks_the_first_actor(tmp_path: Path):
     refused = rollcast("evaluate", tmp_path / "run", "--n-episodes", 2)
     assert refused.returncode == 2
     assert "not.installed" in refused.stderr
+
+
+def test_an_actor_that_waits_for_a_learner_is_seen_to_live(tmp_path: Path):
+    file = tmp_path / "heartbeat"
+    with running("actor", "--learner-address", f"127.0.0.1:{free_port()}", "--heartbeat-file", str(file)):
+        wait_until(file.is_file, "the first touch")
+        os.utime(file, (0, 0))
+        wait_until(lambda: file.stat().st_mtime > 0, "a touch without any learner")
