@@ -68,7 +68,8 @@ def act_until_stopped(
     )
     try:
         policy = make_policy(
-            environments.spaces,
+            # in the learner's order, in which its network sees them
+            agreement.spaces or environments.spaces,
             agreement.policy,
             seed=agreement.agent_seed,
             allowed_network=network,

@@ -27,12 +27,10 @@ from services.policies import PolicyState
 from services.rollout_uplink import RolloutUplink
 from services.rollouts import ActorFailure, Rollout
 from services.security import PLAIN_CLIENT, ClientSecurity
+from services.spaces import leaf_order
 
 logger = logging.getLogger(__name__)
 
-# How long a call may take before it is tried again, in seconds. An actor that is told to stop in mid-call still has to
-# end before an engine kills it, 10 s later.
-_CALL_TIMEOUT_S = 5.0
 # How long a silent learner may take to say how far it is: the thread that asks is the one that is told to stop.
 _ASK_TIMEOUT_S = 2.0
 # How long the learner may take to see a stream out before it is cancelled.
@@ -292,7 +290,7 @@ class LearnerConnection:
 
     def _new_client(self) -> LearnerClient:
         try:
-            return LearnerClient(self._address, timeout_s=_CALL_TIMEOUT_S, security=self._security)
+            return LearnerClient(self._address, security=self._security)
         except ConfigurationError as error:
             if self._agreement is None:
                 raise
@@ -320,17 +318,22 @@ class LearnerConnection:
             self._changed.notify_all()
         if old_client is not None:
             old_client.close()
-        if before is not None and (before.n_rollout_steps, before.policy, before.incarnation) != (
+        if before is not None and (before.n_rollout_steps, before.policy, before.incarnation, self._order(before)) != (
             agreement.n_rollout_steps,
             agreement.policy,
             agreement.incarnation,
+            self._order(agreement),
         ):
             raise ProtocolMismatchError(
                 f"the learner at {self._address} came back with another plan: rollouts of {agreement.n_rollout_steps} "
                 f"steps with {agreement.policy} for incarnation {agreement.incarnation}; before, "
-                f"{before.n_rollout_steps} steps with {before.policy} for {before.incarnation}; start this actor again "
-                "to follow it"
+                f"{before.n_rollout_steps} steps with {before.policy} for {before.incarnation}; or it has the "
+                "observations in another order; start this actor again to follow it"
             )
+
+    def _order(self, agreement: JoinAgreement) -> list[tuple[str, str]]:
+        """Returns the leaves in the order in which the policy of an agreement sees them."""
+        return leaf_order(agreement.spaces or self._offer.spaces)
 
     def _keep_uplink(self) -> None:
         """Thread: opens the rollout stream, sends what is unacknowledged, reads answers; again after every loss."""

@@ -11,11 +11,23 @@ from typing import Any, Final
 import numpy as np
 
 from learner.actor_records import ActorRecord, EarlierActor
-from services.errors import ActorReplacedError, LimitExceededError, UnknownActorError
+from services.errors import (
+    ActorReplacedError,
+    LimitExceededError,
+    MissingMessageError,
+    NotReadyError,
+    RollcastError,
+    ThrottledError,
+    UnknownActorError,
+    UnreadableMessageError,
+)
 from services.joining import JoinOffer
 from services.limits import DEFAULT_LIMITS, MAX_REMEMBERED_ACTORS
 from services.rollouts import ActorFailure, Rollout
 from services.status import ActorInfo, ActorState
+
+# Refusals after which an actor sends the same again: nothing is wrong with what it has played.
+_TRIED_AGAIN: Final = (MissingMessageError, NotReadyError, ThrottledError, UnreadableMessageError)
 
 # Processes that are remembered to have had a name before. A supervisor that restarts its actor under one name brings a
 # new one each time, and checkpoints and the log of a durable learner have all of them.
@@ -209,10 +221,15 @@ class ActorRegistry:
             record.state = ActorState.FAILED
             record.last_error = f"{failure.exception_type}: {failure.message} (environment seed {failure.env_seed})"
 
-    def rejected(self, record: ActorRecord, reason: str) -> None:
-        """Notes why a rollout of an actor was refused."""
+    def rejected(self, record: ActorRecord, cancel: Callable[[], None], error: RollcastError) -> None:
+        """Notes why a message of an actor was refused, which ends its stream.
+
+        An actor is expected back soon where its message was lost or damaged on the way; otherwise it has to be mended.
+        """
         with self._lock:
-            record.last_error = reason
+            record.last_error = str(error)
+            if record.cancel_stream is cancel and not isinstance(error, _TRIED_AGAIN):
+                record.state = ActorState.REFUSED
 
     def lost(self, actor_id: str, reason: str) -> None:
         """Notes that an actor's process has ended, whatever its stream says."""

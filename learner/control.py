@@ -10,6 +10,7 @@ from learner.actors.base import DistributedActors
 from learner.actors.served import ServedDistributedActors
 from learner.experience import ExperienceSource
 from learner.progress import TrainingProgress
+from services.description import LearnerDescription
 from services.errors import NotReadyError, RefusedError
 from services.status import ActorInfo, LearnerStatus, Phase
 from services.version import software_version
@@ -32,10 +33,12 @@ class TrainingControl:
     Args:
         algorithm: Its name, for the status.
         run_dir: Where the run is kept; None: nowhere.
+        batch_size: Trajectories, or entries of the replay buffer, in a batch; 0: nobody has said.
     """
 
-    def __init__(self, *, algorithm: str, run_dir: Path | None) -> None:
+    def __init__(self, *, algorithm: str, run_dir: Path | None, batch_size: int = 0) -> None:
         self.algorithm = algorithm
+        self._batch_size = batch_size
         self._run_dir = run_dir
         self._changed = threading.Condition()  # guards the four below
         self._phase = Phase.STARTING
@@ -143,6 +146,17 @@ class TrainingControl:
     def actors(self) -> list[ActorInfo]:
         """Every actor that has joined, by slot."""
         return self._actors.actor_infos if isinstance(self._actors, ServedDistributedActors) else []
+
+    def describe(self) -> LearnerDescription:
+        """Tells what is learnt, and from what.
+
+        Raises:
+            NotReadyError: Training has not started.
+        """
+        intake = self._actors.intake if isinstance(self._actors, ServedDistributedActors) else None
+        if intake is None:
+            raise NotReadyError("the learner is starting or stopping; expected it to train; try again with backoff")
+        return intake.describe(algorithm=self.algorithm, batch_size=self._batch_size)
 
     def status(self) -> LearnerStatus:
         """How training stands, and what it is waiting for."""

@@ -105,7 +105,7 @@ def _waits(status: LearnerStatus, actors: Sequence[ActorInfo]) -> Iterator[Findi
 def _missing(status: LearnerStatus, actors: Sequence[ActorInfo]) -> Iterator[Finding]:
     somebody_plays = any(info.state is ActorState.STREAMING for info in actors)
     for info in actors:
-        if info.state in (ActorState.LOST, ActorState.FAILED):
+        if info.state in (ActorState.LOST, ActorState.FAILED, ActorState.REFUSED):
             why = f": {info.last_error}" if info.last_error else ", and did not say why"
             yield Finding(
                 severity=Severity.NOTE if somebody_plays else Severity.WRONG,

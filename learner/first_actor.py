@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 from typing import NoReturn
 
+from services.description import LearnerDescription
 from services.errors import CollectTimeoutError, NotReadyError, RefusedError
 from services.joining import JoinOffer
 from services.limits import Limits
@@ -89,6 +90,10 @@ class _Reception:
     def act(self, observation: Observation, *, substep_key: str, deterministic: bool) -> NoReturn:
         """Asks to come back."""
         del observation, substep_key, deterministic
+        self._not_ready()
+
+    def describe(self) -> LearnerDescription:
+        """Asks to come back."""
         self._not_ready()
 
     def status(self) -> LearnerStatus:

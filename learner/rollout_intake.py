@@ -11,6 +11,7 @@ from typing import Protocol
 from learner.actor_records import ActorRecord
 from learner.actor_registry import ActorRegistry
 from learner.durable.rollouts import DurableRollouts
+from services.description import LearnerDescription
 from services.errors import (
     DuplicateSequenceError,
     LimitExceededError,
@@ -24,8 +25,9 @@ from services.limits import MAX_MESSAGE_BYTES
 from services.policies import PolicySpec
 from services.rollout_codec import RolloutEncoder
 from services.rollouts import ActorFailure, Rollout, StreamProgress
-from services.spaces import EnvironmentSpaces, check_spaces_match
+from services.spaces import EnvironmentSpaces, check_spaces_match, leaf_order
 from services.status import ActorState
+from services.version import software_version
 
 logger = logging.getLogger(__name__)
 
@@ -143,6 +145,7 @@ class RolloutIntake:
                 f"{self._policy.network!r}: start both with the same"
             )
         check_spaces_match(self._spaces, offer.spaces, expected_side="the learner", offered_side=f"actor {name!r}")
+        has_own_order = leaf_order(offer.spaces) != leaf_order(self._spaces)
         if not offer.n_envs:
             offer = dataclasses.replace(offer, n_envs=self._envs_per_actor)
         if self._in_step and offer.n_envs != self._envs_per_actor:
@@ -170,6 +173,24 @@ class RolloutIntake:
             learner_nonce=self._nonce,
             awaiting_s=record.awaiting_s(),
             policy_version=self._policy_version(),
+            spaces=self._spaces if has_own_order else None,
+        )
+
+    def describe(self, *, algorithm: str, batch_size: int) -> LearnerDescription:
+        """Tells what is learnt, and from what; the limits are the server's to add.
+
+        Args:
+            algorithm: The algorithm's name; empty: nobody knows.
+            batch_size: How much a batch holds; 0: nobody learns here.
+        """
+        return LearnerDescription(
+            spaces=self._spaces,
+            policy=self._policy,
+            n_rollout_steps=self._n_rollout_steps,
+            batch_size=batch_size,
+            n_envs=self._envs_per_actor,
+            algorithm=algorithm,
+            software_version=software_version(),
         )
 
     def open_stream(self, actor_id: str, incarnation: int, *, peer: str, cancel: Callable[[], None]) -> "IntakeStream":
@@ -197,9 +218,9 @@ class RolloutIntake:
         with self._lock:
             self._duplicates += 1
 
-    def _note_rejected(self, record: ActorRecord, error: RollcastError) -> None:
+    def _note_rejected(self, record: ActorRecord, cancel: Callable[[], None], error: RollcastError) -> None:
         logger.warning("refused a rollout: %s", error)
-        self._registry.rejected(record, str(error))
+        self._registry.rejected(record, cancel, error)
         with self._lock:
             self._rejected += 1
 
@@ -305,7 +326,7 @@ class IntakeStream:
 
     def rejected(self, error: RollcastError) -> None:
         """Counts and logs a rollout that did not fit."""
-        self._intake._note_rejected(self._record, error)
+        self._intake._note_rejected(self._record, self._cancel, error)
 
     def close(self, *, clean: bool) -> None:
         """Gives back what was reserved."""

@@ -124,7 +124,9 @@ def training_run(
             run_directory = RunDirectory.create(run_directory.path.parent, run_directory.path.name)
             stack.enter_context(run_directory.locked())
         run_directory.write_settings(settings.model_dump(mode="json", exclude={"resume"}))
-        control = TrainingControl(algorithm=settings.algorithm, run_dir=run_directory.path)
+        control = TrainingControl(
+            algorithm=settings.algorithm, run_dir=run_directory.path, batch_size=settings.batch_size
+        )
         actors = make_actors(algorithm.policy, control)
         if checkpoint is not None and settings.deterministic and isinstance(actors, ServedDistributedActors):
             raise ConfigurationError(

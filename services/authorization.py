@@ -25,6 +25,7 @@ METHOD_ROLES: Final[dict[str, Role | None]] = {
     "/rollcast.v1.PolicyService/SubscribePolicy": Role.ACTOR,
     "/rollcast.v1.PolicyService/GetPolicy": Role.ACTOR,
     "/rollcast.v1.PolicyService/Act": Role.OPERATOR,
+    "/rollcast.v1.LearnerService/DescribeLearner": Role.VIEWER,
     "/rollcast.v1.LearnerService/GetStatus": Role.VIEWER,
     "/rollcast.v1.LearnerService/WatchStatus": Role.VIEWER,
     "/rollcast.v1.LearnerService/ListActors": Role.VIEWER,

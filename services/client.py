@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -17,10 +17,13 @@ from rollcast.v1 import (
 )
 
 from services.channel import make_channel
+from services.description import LearnerDescription
+from services.description_codec import description_from_proto
 from services.error_status import error_from_rpc, parse_response
 from services.errors import InvalidTensorError
 from services.join_codec import join_agreement_from_proto, join_offer_to_proto
 from services.joining import JoinAgreement, JoinOffer
+from services.limits import CALL_TIMEOUT_S, POLICY_TIMEOUT_S, UPDATE_TIMEOUT_S
 from services.message_body import seal
 from services.policies import PolicyState
 from services.policy_subscription import PolicySubscription
@@ -32,11 +35,6 @@ from services.status import ActorInfo, LearnerStatus
 from services.status_codec import actor_from_proto, status_from_proto
 from services.tensors import tensor_from_proto, tensor_to_proto
 from services.weights import PolicyAssembler
-
-# Ample for policies up to 100 MB, says the contract.
-_POLICY_TIMEOUT_S: Final = 30.0
-# A checkpoint is written between two updates and may be large; the contract asks for this deadline.
-_CHECKPOINT_TIMEOUT_S: Final = 60.0
 
 _Request = TypeVar("_Request")
 
@@ -52,14 +50,16 @@ class LearnerClient:
 
     Args:
         address: "host:port" or "unix:/path".
-        timeout_s: Deadline of every unary call, in seconds; get_policy and save_checkpoint have 30 and 60 at least.
+        timeout_s: Deadline of every unary call, in seconds; get_policy has 30 at least, pause and save_checkpoint 60.
         security: Certificates and token.
 
     Raises:
         ConfigurationError: The address is malformed, or a file of `security` cannot be used.
     """
 
-    def __init__(self, address: str, *, timeout_s: float = 10.0, security: ClientSecurity = PLAIN_CLIENT) -> None:
+    def __init__(
+        self, address: str, *, timeout_s: float = CALL_TIMEOUT_S, security: ClientSecurity = PLAIN_CLIENT
+    ) -> None:
         self.address = address
         self._timeout_s = timeout_s
         self._channel = make_channel(address, security)
@@ -143,7 +143,7 @@ class LearnerClient:
             LearnerUnreachableError: Nobody answers.
         """
         assembler = PolicyAssembler()
-        call = self._policies.GetPolicy(policy_pb2.GetPolicyRequest(), timeout=max(self._timeout_s, _POLICY_TIMEOUT_S))
+        call = self._policies.GetPolicy(policy_pb2.GetPolicyRequest(), timeout=max(self._timeout_s, POLICY_TIMEOUT_S))
         try:
             for response in call:
                 if (policy := assembler.add(response.chunk)) is not None:
@@ -179,6 +179,20 @@ class LearnerClient:
         request = policy_pb2.ActRequest(observation=leaves, deterministic=deterministic, substep_key=substep_key)
         response = self._call(self._policies.Act, request)
         return tensor_from_proto(response.action, what="the action"), response.policy_version
+
+    def describe(self) -> LearnerDescription:
+        """Asks what the learner learns, and from what: spaces, network, T, limits.
+
+        Returns:
+            The description; it holds for as long as the learner runs.
+
+        Raises:
+            NotReadyError: The learner does not know its spaces yet: try again with backoff.
+            ProtocolMismatchError: The learner is from before this call.
+            LearnerUnreachableError: Nobody answers.
+        """
+        response = self._call(self._learner.DescribeLearner, learner_pb2.DescribeLearnerRequest())
+        return description_from_proto(response.description)
 
     def status(self) -> LearnerStatus:
         """How training stands, and what it is waiting for.
@@ -233,7 +247,8 @@ class LearnerClient:
             RefusedError: Training has ended.
             LearnerUnreachableError: Nobody answers.
         """
-        self._call(self._learner.Pause, learner_pb2.PauseRequest())
+        timeout_s = max(self._timeout_s, UPDATE_TIMEOUT_S)
+        self._call(self._learner.Pause, learner_pb2.PauseRequest(), timeout_s=timeout_s)
 
     def resume(self) -> None:
         """Ends a pause.
@@ -253,7 +268,7 @@ class LearnerClient:
             RefusedError: The run keeps no directory.
             LearnerUnreachableError: Nobody answers.
         """
-        timeout_s = max(self._timeout_s, _CHECKPOINT_TIMEOUT_S)
+        timeout_s = max(self._timeout_s, UPDATE_TIMEOUT_S)
         response = self._call(self._learner.SaveCheckpoint, learner_pb2.SaveCheckpointRequest(), timeout_s=timeout_s)
         return response.path, response.policy_version
 

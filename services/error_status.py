@@ -41,6 +41,7 @@ STATUS_CODES: Final[dict[type[RollcastError], grpc.StatusCode]] = {
     errors.LimitExceededError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.ThrottledError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.NotReadyError: grpc.StatusCode.UNAVAILABLE,
+    errors.DamagedMessageError: grpc.StatusCode.UNAVAILABLE,
     errors.RefusedError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.AddressInUseError: grpc.StatusCode.UNAVAILABLE,
     errors.LearnerUnreachableError: grpc.StatusCode.UNAVAILABLE,
@@ -170,7 +171,7 @@ def parse_response(message_class: type[_Message], serialized: bytes) -> _Message
         The message.
 
     Raises:
-        NotReadyError: It is not what the server sealed.
+        DamagedMessageError: It is not what the server sealed.
         UnreadableMessageError: It is none.
     """
     try:

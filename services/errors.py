@@ -19,6 +19,7 @@
     ├── LimitExceededError           a declared limit: message, rollout, actors, credits
     │   └── ThrottledError           ... of what all clients share, and which gets free again: streams, calls a second
     ├── NotReadyError                not now: starting, stopping, no policy yet
+    │   └── DamagedMessageError      ... a message is not what its writer sealed: damaged on its way
     ├── RefusedError                 not in this state of the run: pause after the end, checkpoint without run directory
     ├── AddressInUseError            somebody else serves this address
     ├── LearnerUnreachableError      nobody answers at this address
@@ -117,6 +118,10 @@ class ThrottledError(LimitExceededError):
 
 class NotReadyError(RollcastError):
     """Not now, but later: try again with backoff."""
+
+
+class DamagedMessageError(NotReadyError):
+    """A message is not what its writer sealed: it was damaged on its way, and may be sent again."""
 
 
 class RefusedError(RollcastError):

@@ -10,11 +10,56 @@ from services.joining import PROTOCOL_VERSION, JoinAgreement, JoinOffer
 from services.limits import MAX_ACTOR_ID_LENGTH, MAX_ENVS_PER_ACTOR, MAX_NETWORK_LENGTH
 from services.policies import Activation, PolicyHead, PolicySpec
 from services.space_codec import environment_spaces_from_proto, environment_spaces_to_proto
-from services.spaces import check_action_space_supported
+from services.spaces import check_action_space_supported, check_spaces_match
 
 _ACTOR_ID: Final = re.compile(r"[A-Za-z0-9._-]*", re.ASCII)
 _ACTIVATIONS: Final[tuple[Activation, ...]] = get_args(Activation)
 _HEADS: Final[tuple[PolicyHead, ...]] = get_args(PolicyHead)
+
+
+def policy_spec_to_proto(spec: PolicySpec) -> rollout_pb2.PolicySpec:
+    """Encodes the architecture of a policy.
+
+    Args:
+        spec: The architecture.
+
+    Returns:
+        The message.
+    """
+    return rollout_pb2.PolicySpec(
+        network=spec.network,
+        hidden_sizes=spec.hidden_sizes,
+        activation=spec.activation,
+        # Empty, so that actors from before there were heads understand it, and its bytes are what they were.
+        head="" if spec.head == "default" else spec.head,
+    )
+
+
+def policy_spec_from_proto(proto: rollout_pb2.PolicySpec) -> PolicySpec:
+    """Decodes the architecture of a learner's policy.
+
+    Args:
+        proto: The message.
+
+    Returns:
+        The architecture.
+
+    Raises:
+        InvalidInputError: The activation or the head is not known.
+    """
+    activation = next((known for known in _ACTIVATIONS if known == proto.activation), None)
+    if activation is None:
+        raise InvalidInputError(
+            f"the learner's policy has activation {proto.activation!r}; expected one of {list(_ACTIVATIONS)}; install "
+            "the same rollcast on both sides"
+        )
+    head = next((known for known in _HEADS if known == (proto.head or "default")), None)
+    if head is None:
+        raise InvalidInputError(
+            f"the learner's policy has head {proto.head!r}; expected one of {list(_HEADS)}; install the same rollcast "
+            "on both sides"
+        )
+    return PolicySpec(network=proto.network, hidden_sizes=tuple(proto.hidden_sizes), activation=activation, head=head)
 
 
 def join_offer_to_proto(offer: JoinOffer) -> rollout_pb2.JoinRequest:
@@ -116,18 +161,13 @@ def join_agreement_to_proto(agreement: JoinAgreement) -> rollout_pb2.JoinRespons
         n_rollout_steps=agreement.n_rollout_steps,
         env_seed=agreement.env_seed,
         agent_seed=agreement.agent_seed,
-        policy=rollout_pb2.PolicySpec(
-            network=agreement.policy.network,
-            hidden_sizes=agreement.policy.hidden_sizes,
-            activation=agreement.policy.activation,
-            # Empty, so that actors from before there were heads understand it, and its bytes are what they were.
-            head="" if agreement.policy.head == "default" else agreement.policy.head,
-        ),
+        policy=policy_spec_to_proto(agreement.policy),
         max_message_bytes=agreement.max_message_bytes,
         n_envs=agreement.n_envs,
         learner_nonce=agreement.learner_nonce,
         awaiting_s=agreement.awaiting_s,
         policy_version=agreement.policy_version,
+        substeps=environment_spaces_to_proto(agreement.spaces or {}),
     )
 
 
@@ -143,7 +183,8 @@ def join_agreement_from_proto(proto: rollout_pb2.JoinResponse, offer: JoinOffer)
 
     Raises:
         InvalidInputError: The learner gives no name, no incarnation, no work, another number of environments than was
-            offered, or an activation or a head that is not known.
+            offered, an activation or a head that is not known, or a malformed space.
+        SpacesMismatchError: It gives other spaces than were offered.
     """
     if not proto.actor_id or proto.incarnation < 1 or proto.n_rollout_steps < 1:
         raise InvalidInputError(
@@ -157,19 +198,10 @@ def join_agreement_from_proto(proto: rollout_pb2.JoinResponse, offer: JoinOffer)
             f"{offer.n_envs or 'as many as it wants'}; expected what was offered, or 1 to {MAX_ENVS_PER_ACTOR}; "
             "install the same rollcast on both sides, or set --envs-per-actor here"
         )
-    activation = next((known for known in _ACTIVATIONS if known == proto.policy.activation), None)
-    if activation is None:
-        raise InvalidInputError(
-            f"the learner's policy has activation {proto.policy.activation!r}; expected one of "
-            f"{list(_ACTIVATIONS)}; install "
-            "the same rollcast on both sides"
-        )
-    head = next((known for known in _HEADS if known == (proto.policy.head or "default")), None)
-    if head is None:
-        raise InvalidInputError(
-            f"the learner's policy has head {proto.policy.head!r}; expected one of {list(_HEADS)}; install the same "
-            "rollcast on both sides"
-        )
+    policy = policy_spec_from_proto(proto.policy)
+    spaces = environment_spaces_from_proto(proto.substeps) if proto.substeps else None
+    if spaces is not None:
+        check_spaces_match(offer.spaces, spaces, expected_side=f"actor {proto.actor_id!r}", offered_side="the learner")
     return JoinAgreement(
         actor_id=proto.actor_id,
         slot=proto.slot,
@@ -178,15 +210,11 @@ def join_agreement_from_proto(proto: rollout_pb2.JoinResponse, offer: JoinOffer)
         n_rollout_steps=proto.n_rollout_steps,
         env_seed=proto.env_seed,
         agent_seed=proto.agent_seed,
-        policy=PolicySpec(
-            network=proto.policy.network,
-            hidden_sizes=tuple(proto.policy.hidden_sizes),
-            activation=activation,
-            head=head,
-        ),
+        policy=policy,
         max_message_bytes=proto.max_message_bytes,
         n_envs=n_envs,
         learner_nonce=proto.learner_nonce,
         awaiting_s=proto.awaiting_s,
         policy_version=proto.policy_version,
+        spaces=spaces,
     )

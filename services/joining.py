@@ -41,3 +41,5 @@ class JoinAgreement:
     learner_nonce: int = 0
     awaiting_s: float = 0.0
     policy_version: int = 0
+    # The learner's, where the offer has substeps or members of a Dict in another order; None: the order is the offer's.
+    spaces: EnvironmentSpaces | None = None

@@ -9,8 +9,10 @@ from typing import Final, Protocol
 import grpc
 from rollcast.v1 import learner_pb2, learner_pb2_grpc
 
+from services.description import LearnerDescription, LearnerLimits
+from services.description_codec import description_to_proto
 from services.errors import InvalidInputError
-from services.limits import MAX_INTERVAL_S, MIN_INTERVAL_S
+from services.limits import MAX_INTERVAL_S, MIN_INTERVAL_S, Limits
 from services.refusals import Refusals
 from services.status import ActorInfo, LearnerStatus, Phase
 from services.status_codec import actor_to_proto, status_to_proto
@@ -22,6 +24,13 @@ _LOOK_S: Final = 0.5
 
 class LearnerControl(Protocol):
     """The learner, as LearnerServicer sees it. Called from many threads."""
+
+    def describe(self) -> LearnerDescription:
+        """Tells what is learnt, and from what; the servicer adds the limits.
+
+        Raises:
+            NotReadyError: The spaces are not known yet.
+        """
 
     def status(self) -> LearnerStatus:
         """How training stands; answers at once in every phase."""
@@ -60,15 +69,25 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         control: The learner.
         gate: Says when the server stops; shared with its other services.
         refusals: Who was refused or held back lately, which the status tells.
+        limits: What clients may do.
     """
 
-    def __init__(self, control: LearnerControl, gate: StreamGate, refusals: Refusals) -> None:
+    def __init__(self, control: LearnerControl, gate: StreamGate, refusals: Refusals, limits: Limits) -> None:
         self._control = control
+        self._limits = LearnerLimits.of(limits)
         self._gate = gate
         self._refusals = refusals
 
     def _status(self) -> LearnerStatus:
         return dataclasses.replace(self._control.status(), throttled=self._refusals.lately())
+
+    def DescribeLearner(  # noqa: N802
+        self, request: learner_pb2.DescribeLearnerRequest, context: grpc.ServicerContext
+    ) -> learner_pb2.DescribeLearnerResponse:
+        """Serves rollcast.v1.LearnerService.DescribeLearner."""
+        del request, context
+        description = dataclasses.replace(self._control.describe(), limits=self._limits)
+        return learner_pb2.DescribeLearnerResponse(description=description_to_proto(description))
 
     def GetStatus(  # noqa: N802
         self, request: learner_pb2.GetStatusRequest, context: grpc.ServicerContext

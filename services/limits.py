@@ -53,6 +53,13 @@ MAX_TIMEOUT_S: Final = 3600.0
 MIN_INTERVAL_S: Final = 0.1
 MAX_INTERVAL_S: Final = 3600.0
 
+# Deadlines of unary calls, in seconds, as the contract has them: of every call; of one that brings a whole policy; of
+# one that waits for the running update to end. An actor that is told to stop has to end within the 10 s after which an
+# engine kills it, whatever call it is in.
+CALL_TIMEOUT_S: Final = 5.0
+POLICY_TIMEOUT_S: Final = 30.0
+UPDATE_TIMEOUT_S: Final = 60.0
+
 # Rollouts that wait for credit in one stream's uplink, on the actor's side.
 MAX_WAITING_ROLLOUTS: Final = 256
 

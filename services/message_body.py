@@ -12,7 +12,7 @@ import xxhash
 from numpy.typing import NDArray
 from rollcast.v1 import policy_pb2, replay_pb2, rollout_pb2
 
-from services.errors import NotReadyError
+from services.errors import DamagedMessageError
 
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 _BODY_NUMBER: Final = 15
@@ -78,7 +78,7 @@ def open_body(head: bytes, n_bytes: int) -> bytes:
 
 
 def seal(head: bytes, pieces: Iterable[memoryview | NDArray[Any]] = ()) -> bytes:
-    """Appends its digest to a serialised message.
+    """Appends its digest to a serialised message: XXH3-64 with seed 0.
 
     Args:
         head: The serialised message, without digest and body.
@@ -141,7 +141,7 @@ def parse_sealed(message_class: type[_Message], serialized: bytes) -> _Message:
 
     Raises:
         google.protobuf.message.DecodeError: The bytes are no such message.
-        NotReadyError: They are not those that their writer sealed.
+        DamagedMessageError: They are not those that their writer sealed.
     """
     # nearly always it does, and no field need be looked at
     is_sealed = matches_seal(serialized, _NO_BODY, max(len(serialized) - _N_DIGEST_BYTES, 0))
@@ -153,13 +153,13 @@ def parse_sealed(message_class: type[_Message], serialized: bytes) -> _Message:
     return message
 
 
-def damaged(how: str) -> NotReadyError:
+def damaged(how: str) -> DamagedMessageError:
     """The error of a message that is not what its writer sealed.
 
     Args:
         how: What tells.
     """
-    return NotReadyError(
+    return DamagedMessageError(
         f"a message was damaged on its way: {how}; expected what was sent; join again with backoff and send it again"
     )
 

@@ -11,6 +11,7 @@ from rollcast.v1 import replay_pb2, replay_pb2_grpc
 
 from services.channel import make_channel
 from services.error_status import error_from_rpc
+from services.limits import CALL_TIMEOUT_S
 from services.replay import ReplayBatch, ReplayInfo
 from services.replay_batch_assembler import BatchAssembler
 from services.replay_codec import replay_info_from_proto
@@ -39,7 +40,12 @@ class ReplayClient:
     """
 
     def __init__(
-        self, address: str, *, timeout_s: float = 10.0, substep_key: str = "", security: ClientSecurity = PLAIN_CLIENT
+        self,
+        address: str,
+        *,
+        timeout_s: float = CALL_TIMEOUT_S,
+        substep_key: str = "",
+        security: ClientSecurity = PLAIN_CLIENT,
     ) -> None:
         self.address = address
         self._substep_key = substep_key

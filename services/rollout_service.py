@@ -1,6 +1,7 @@
 """RolloutService: actors join and stream what they have played; the learner is behind two Protocols."""
 
 import functools
+import logging
 import threading
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, Final, NamedTuple, Protocol
@@ -9,13 +10,15 @@ import grpc
 from rollcast.v1 import rollout_pb2
 
 from services.bytes_in_flight import BytesInFlight, StreamBytes
-from services.errors import InvalidRolloutError, RollcastError
+from services.errors import DamagedMessageError, InvalidRolloutError, RollcastError
 from services.join_codec import join_agreement_to_proto, join_offer_from_proto
 from services.joining import JoinAgreement, JoinOffer
 from services.message_body import damaged, find_seal, matches_seal, parse_sealed, seal, split_body
 from services.rollout_assembler import RolloutAssembler
 from services.rollouts import ActorFailure, Rollout, StreamProgress
 from services.spaces import EnvironmentSpaces
+
+_log = logging.getLogger(__name__)
 
 # gRPC reports the end of the requests an instant before it reports that the call was cancelled or the connection lost.
 # The actor's half-close, where the call lives on, is told from these by waiting for that instant.
@@ -44,7 +47,7 @@ def parse_request(serialized: bytes) -> RequestWithBody:
 
     Raises:
         google.protobuf.message.DecodeError: The bytes are no such message.
-        NotReadyError: They are not those that their writer sealed.
+        DamagedMessageError: They are not those that their writer sealed.
     """
     head, body = split_body(serialized)
     n_sealed = find_seal(head)
@@ -247,6 +250,9 @@ class RolloutServicer:
                     stream.fail(_failure(message.request.failure))
                     continue
                 rollout = assembler.add(*message)
+            except DamagedMessageError as error:  # nothing is wrong with what the actor played
+                _log.warning("actor %r will send a message again: %s", stream.actor_id, error)
+                raise
             except RollcastError as error:
                 stream.rejected(error)
                 raise

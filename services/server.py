@@ -261,7 +261,7 @@ def make_server(
     server = grpc.server(executor, interceptors=interceptors, options=options, maximum_concurrent_rpcs=n_threads)
     add_rollout_service(RolloutServicer(sink, bytes_in_flight, max_rollout_bytes=limits.max_rollout_bytes), server)
     add_policy_service(PolicyServicer(source, gate), server)
-    learner_pb2_grpc.add_LearnerServiceServicer_to_server(LearnerServicer(control, gate, refusals), server)  # type: ignore[no-untyped-call]
+    learner_pb2_grpc.add_LearnerServiceServicer_to_server(LearnerServicer(control, gate, refusals, limits), server)  # type: ignore[no-untyped-call]
     services = _SERVICES
     if replay is not None:
         services = (*_SERVICES, REPLAY_SERVICE)

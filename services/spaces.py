@@ -125,7 +125,7 @@ def check_spaces_match(
 ) -> None:
     """Refuses spaces that differ, naming the first path at which they do.
 
-    The order of a Dict's members counts, because a network sees them in that order.
+    Substeps and the members of a Dict have names, so their order does not count; `leaf_order` tells where it does.
 
     Args:
         expected: The spaces that were there first.
@@ -141,6 +141,18 @@ def check_spaces_match(
             f"spaces differ at {path}: {expected_side} has {mine}, {offered_side} has {theirs}; expected the same; "
             "start both with the same environment and wrappers"
         )
+
+
+def leaf_order(environment: EnvironmentSpaces) -> list[tuple[str, str]]:
+    """Lists the leaves of all observations in their order, which is the order in which a network sees them.
+
+    Args:
+        environment: The spaces by substep key.
+
+    Returns:
+        Substep key and path of every leaf.
+    """
+    return [(key, path) for key, substep in environment.items() for path in space_leaves(substep.observation)]
 
 
 def describe_space(space: gymnasium.Space[Any]) -> str:
@@ -200,7 +212,7 @@ def _nest(space: gymnasium.Space[Any], leaves: Observation, path: str) -> Nested
 
 
 def _differences(expected: EnvironmentSpaces, offered: EnvironmentSpaces) -> Iterator[tuple[str, str, str]]:
-    if list(expected) != list(offered):
+    if expected.keys() != offered.keys():
         yield "the substeps", str(list(expected)), str(list(offered))
     for key in expected:
         yield from _space_differences(f"{key}/observation", expected[key].observation, offered[key].observation)
@@ -216,7 +228,7 @@ def _space_differences(
     for kind in (spaces.Dict, spaces.Tuple):
         if isinstance(mine, kind) and isinstance(theirs, kind):
             members, others = dict(_members(mine)), dict(_members(theirs))
-            if list(members) != list(others):
+            if members.keys() != others.keys():
                 yield path, f"members {list(members)}", f"members {list(others)}"
             else:
                 for key, member in members.items():

@@ -24,6 +24,7 @@ class ActorState(enum.Enum):
     LOST = 3
     LEFT = 4
     FAILED = 5
+    REFUSED = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING, NoReturn
 
-from services.errors import RefusedError
+from services.description import LearnerDescription
+from services.errors import NotReadyError, RefusedError
 from services.replay import ReplayStatus, joint_replay_status
 from services.status import ActorInfo, LearnerStatus, Phase
 from services.version import software_version
@@ -20,6 +21,14 @@ class UnsteeredControl:
 
     def __init__(self, actors: "ServedDistributedActors") -> None:
         self._actors = actors
+
+    def describe(self) -> LearnerDescription:
+        """Describes the actors' side; the algorithm is the affair of whoever collects."""
+        intake = self._actors.intake
+        if intake is None:
+            raise NotReadyError("the actors are starting or stopping; expected them to run; try again with backoff")
+        nobody_collects = self._actors.destination is not None
+        return intake.describe(algorithm="", batch_size=0 if nobody_collects else self._actors.batch_size)
 
     def status(self) -> LearnerStatus:
         """What is known without a trainer."""

@@ -3,7 +3,7 @@
 import dataclasses
 import enum
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -12,6 +12,8 @@ from rich.table import Table
 from learner.commands.printing import cell, print_json, print_line
 from learner.settings import StatusSettings
 from services.client import LearnerClient
+from services.errors import NotReadyError, ProtocolMismatchError
+from services.spaces import describe_space
 from services.status import ActorInfo, LearnerStatus
 
 
@@ -27,21 +29,50 @@ def status(settings: StatusSettings, console: Console) -> int:
     with LearnerClient(settings.address, timeout_s=settings.timeout_s, security=settings.client_security()) as client:
         if settings.watch:
             for current in client.watch_status(1.0):
-                _show(settings, console, current, client.actors() if settings.actors else ())
+                _show(settings, console, current, client.actors() if settings.actors else (), _describe(client))
         else:
-            _show(settings, console, client.status(), client.actors() if settings.actors else ())
+            _show(settings, console, client.status(), client.actors() if settings.actors else (), _describe(client))
     return 0
 
 
-def _show(settings: StatusSettings, console: Console, current: LearnerStatus, actors: Sequence[ActorInfo]) -> None:
+def _describe(client: LearnerClient) -> dict[str, Any]:
+    """Asks what the learner learns; returns nothing where it cannot say: it is starting, or from before this call."""
+    try:
+        description = client.describe()
+    except (NotReadyError, ProtocolMismatchError):
+        return {}
+    return {
+        "network": description.policy.network,
+        "n_rollout_steps": description.n_rollout_steps,
+        "batch_size": description.batch_size,
+        "envs_per_actor": description.n_envs,
+        "spaces": {
+            key: {
+                "observation": describe_space(substep.observation),
+                "action": describe_space(substep.action),
+                "n_agents": substep.n_agents,
+            }
+            for key, substep in description.spaces.items()
+        },
+    }
+
+
+def _show(
+    settings: StatusSettings,
+    console: Console,
+    current: LearnerStatus,
+    actors: Sequence[ActorInfo],
+    description: Mapping[str, Any],
+) -> None:
+    values = dataclasses.asdict(current) | dict(description)
     if settings.json_output:
-        document = dataclasses.asdict(current)
+        document = values
         if settings.actors:
             document["actors"] = [dataclasses.asdict(info) for info in actors]
         print_json(console, _as_json(document))
         return
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for name, value in _rows(dataclasses.asdict(current)):
+    for name, value in _rows(values):
         table.add_row(name, cell(value))
     console.print(table)
     if actors:

@@ -1,13 +1,20 @@
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
+import xxhash
 from rollcast.v1 import policy_pb2, rollout_pb2, space_pb2
 
+from services.message_body import seal
 from services.rollout_codec import RolloutAssembler
 from services.rollout_service import parse_request
 from services.space_codec import space_from_proto
-from services.weights import PolicyAssembler
+from services.weights import PolicyAssembler, encode_policy
 from tests.contract.golden_messages import FOLDER, SPACE, SUBSTEP, golden_messages, rollout, rollout_with_events
 from tests.unit.services.rollout_examples import assert_same_rollout
+
+DOCS = Path(__file__).parents[2] / "docs/protocol.md"
 
 
 def golden(name: str) -> bytes:
@@ -38,3 +45,17 @@ def test_old_bytes_still_decode():
     version, state = PolicyAssembler().add(policy_pb2.GetPolicyResponse.FromString(golden("policy_chunk")).chunk)
     assert version == 9
     np.testing.assert_array_equal(state["w"], np.arange(3, dtype=np.float32))
+
+
+def test_digests_are_those_that_the_documentation_gives_for_clients_in_other_languages():
+    documented = dict(re.findall(r"XXH3-(64|128) of `rollcast` is `([0-9a-f]+)`", DOCS.read_text()))
+    assert documented == {
+        "64": f"{xxhash.xxh3_64_intdigest(b'rollcast', seed=0):016x}",
+        "128": xxhash.xxh3_128_digest(b"rollcast", seed=0).hex(),
+    }
+    head = rollout_pb2.StreamRolloutsRequest(open=rollout_pb2.OpenStream(actor_id="a")).SerializeToString()
+    sealed = rollout_pb2.StreamRolloutsRequest.FromString(seal(head))
+    assert sealed.digest == xxhash.xxh3_64_intdigest(head, seed=0)
+    (chunk,) = encode_policy(1, {"w": np.zeros(1, np.float32)}).chunks
+    policy = policy_pb2.GetPolicyResponse.FromString(chunk).chunk
+    assert policy.digest == xxhash.xxh3_128_digest(policy.payload, seed=0)

@@ -13,6 +13,7 @@ from gymnasium import spaces
 from rollcast.v1 import learner_pb2, rollout_pb2, space_pb2, tensor_pb2
 
 from services import space_codec
+from services.description_codec import description_from_proto, description_to_proto
 from services.error_status import STATUS_CODES, error_from_rpc, error_to_status
 from services.errors import RollcastError
 from services.join_codec import (
@@ -30,7 +31,7 @@ from tests.fuzz.messages import join_pieces, split_pieces
 from tests.fuzz.oracle import SMALL_CHANGE_BYTES, Target
 from tests.fuzz.protobuf_mutator import message_mutator, stream_mutator
 from tests.unit.services.rollout_examples import NESTED
-from tests.unit.services.test_status_and_join_codecs import AGREEMENT, OFFER
+from tests.unit.services.test_status_and_join_codecs import AGREEMENT, DESCRIPTION, OFFER
 
 # The declared limit is 2**23 elements: lowered to these, reaching it costs microseconds.
 _MAX_SPACE_ELEMENTS = 1 << 12
@@ -92,13 +93,20 @@ def join_offer(folder: Path) -> Target:
 
 def join_agreement(folder: Path) -> Target:
     """What a learner answers to it."""
-    offer = replace(OFFER, n_envs=0)
+    offer = replace(OFFER, n_envs=0, spaces=_SMALL)
     return _codec(
         "join agreement",
         rollout_pb2.JoinResponse,
         lambda proto: join_agreement_from_proto(proto, offer),
         join_agreement_to_proto,
-        [join_agreement_to_proto(AGREEMENT), golden_messages()["join_response_of_a_learner"]],
+        [
+            join_agreement_to_proto(AGREEMENT),
+            join_agreement_to_proto(replace(AGREEMENT, spaces=_SMALL)),
+            golden_messages()["join_response_of_a_learner"],
+        ],
+        limit_bytes=SPACES_BYTES,
+        bytes_per_byte=512,
+        limits=LOWERED_SPACES,
     )
 
 
@@ -111,6 +119,20 @@ def learner_status(folder: Path) -> Target:
         status_to_proto,
         [golden_messages()["learner_status"]],
         bytes_per_byte=128,
+    )
+
+
+def learner_description(folder: Path) -> Target:
+    """What a learner learns, and from what."""
+    return _codec(
+        "description",
+        learner_pb2.LearnerDescription,
+        description_from_proto,
+        description_to_proto,
+        [description_to_proto(replace(DESCRIPTION, spaces=_SMALL)), description_to_proto(DESCRIPTION)],
+        limit_bytes=SPACES_BYTES,
+        bytes_per_byte=512,
+        limits=LOWERED_SPACES,
     )
 
 

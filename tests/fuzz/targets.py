@@ -26,6 +26,7 @@ TARGETS: Final[Mapping[str, Entry]] = {
     "join_offer": Entry("message_targets", 1.5),
     "join_agreement": Entry("message_targets", 3),
     "learner_status": Entry("message_targets", 3),
+    "learner_description": Entry("message_targets", 1.5),
     "actor_info": Entry("message_targets", 2),
     "error_status": Entry("message_targets", 2),
     "rollout": Entry("rollout_targets", 5),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from services.description import LearnerDescription
 from services.errors import (
     DuplicateSequenceError,
     MissingMessageError,
@@ -218,6 +219,17 @@ class FakeControl:
         self.phase = Phase.TRAINING
         self.calls: list[str] = []
         self.run_dir = "/run"
+
+    def describe(self) -> LearnerDescription:
+        return LearnerDescription(
+            spaces=SPACES,
+            policy=PolicySpec(),
+            n_rollout_steps=5,
+            batch_size=4,
+            n_envs=2,
+            algorithm="fake",
+            software_version="test",
+        )
 
     def status(self) -> LearnerStatus:
         return LearnerStatus(phase=self.phase, env_steps=12, mean_return=1.5, waiting_for="rollouts")

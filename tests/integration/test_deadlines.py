@@ -13,31 +13,34 @@ from services.authorization import METHOD_ROLES
 from services.client import LearnerClient
 from services.errors import RollcastError
 from services.health_probe import probe
+from services.limits import CALL_TIMEOUT_S, POLICY_TIMEOUT_S, UPDATE_TIMEOUT_S
 from services.replay_client import ReplayClient
 from tests.integration.learner_fakes import offer
 
 # How much of a deadline a slow machine may have used before the call arrives.
 SLACK_S = 10.0
-DOCS = Path(__file__).parents[2] / "docs/protocol.md"
+ROOT = Path(__file__).parents[2]
+DOCS, PROTOS = ROOT / "docs/protocol.md", ROOT / "proto/rollcast/v1"
 # Streams that live as long as whoever opened them. A batch of Sample has a deadline of its own in the request.
 ENDLESS = {"StreamRollouts", "SubscribePolicy", "WatchStatus", "Sample"}
 CALLS: dict[str, tuple[float | None, Callable[[LearnerClient, ReplayClient], object]]] = {
-    "RolloutService/Join": (10.0, lambda learner, _: learner.join(offer())),
+    "RolloutService/Join": (CALL_TIMEOUT_S, lambda learner, _: learner.join(offer())),
     "RolloutService/StreamRollouts": (None, lambda learner, _: list(learner.open_rollout_stream("a", 1).responses())),
     "PolicyService/SubscribePolicy": (None, lambda learner, _: list(learner.subscribe_policy())),
-    "PolicyService/GetPolicy": (30.0, lambda learner, _: learner.get_policy()),
-    "PolicyService/Act": (10.0, lambda learner, _: learner.act({"": np.zeros((1, 4), np.float32)})),
-    "LearnerService/GetStatus": (10.0, lambda learner, _: learner.status()),
+    "PolicyService/GetPolicy": (POLICY_TIMEOUT_S, lambda learner, _: learner.get_policy()),
+    "PolicyService/Act": (CALL_TIMEOUT_S, lambda learner, _: learner.act({"": np.zeros((1, 4), np.float32)})),
+    "LearnerService/DescribeLearner": (CALL_TIMEOUT_S, lambda learner, _: learner.describe()),
+    "LearnerService/GetStatus": (CALL_TIMEOUT_S, lambda learner, _: learner.status()),
     "LearnerService/WatchStatus": (None, lambda learner, _: list(learner.watch_status())),
-    "LearnerService/ListActors": (10.0, lambda learner, _: learner.actors()),
-    "LearnerService/Pause": (10.0, lambda learner, _: learner.pause()),
-    "LearnerService/Resume": (10.0, lambda learner, _: learner.resume()),
-    "LearnerService/SaveCheckpoint": (60.0, lambda learner, _: learner.save_checkpoint()),
-    "LearnerService/Stop": (10.0, lambda learner, _: learner.stop()),
-    "ReplayService/GetReplayInfo": (10.0, lambda _, replay: replay.info()),
+    "LearnerService/ListActors": (CALL_TIMEOUT_S, lambda learner, _: learner.actors()),
+    "LearnerService/Pause": (UPDATE_TIMEOUT_S, lambda learner, _: learner.pause()),
+    "LearnerService/Resume": (CALL_TIMEOUT_S, lambda learner, _: learner.resume()),
+    "LearnerService/SaveCheckpoint": (UPDATE_TIMEOUT_S, lambda learner, _: learner.save_checkpoint()),
+    "LearnerService/Stop": (CALL_TIMEOUT_S, lambda learner, _: learner.stop()),
+    "ReplayService/GetReplayInfo": (CALL_TIMEOUT_S, lambda _, replay: replay.info()),
     "ReplayService/Sample": (None, lambda _, replay: list(replay.samples(4))),
-    "ReplayService/UpdatePriorities": (10.0, lambda _, replay: replay.update_priorities([1], [1.0])),
-    "ReplayService/Reset": (10.0, lambda _, replay: replay.reset()),
+    "ReplayService/UpdatePriorities": (CALL_TIMEOUT_S, lambda _, replay: replay.update_priorities([1], [1.0])),
+    "ReplayService/Reset": (CALL_TIMEOUT_S, lambda _, replay: replay.reset()),
 }
 
 
@@ -71,8 +74,25 @@ def test_no_rpc_is_forgotten():
     assert served == set(CALLS)
     assert {name.partition("/")[2] for name, (deadline_s, _) in CALLS.items() if deadline_s is None} == ENDLESS
     table = DOCS.read_text().partition("## Calls and deadlines")[2]
-    documented = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\|([^|]*)\|", table, re.MULTILINE))))
-    assert documented == {name.partition("/")[2] for name in CALLS}
+    documented = {
+        name: float(seconds[1]) if (seconds := re.match(r" (\d+) s", deadline)) else None
+        for names, deadline in re.findall(r"^\|([^|]*)\|([^|]*)\|", table, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", names)
+    }
+    assert documented == {name.partition("/")[2]: deadline_s for name, (deadline_s, _) in CALLS.items()}
+
+
+@pytest.mark.parametrize("service", ["rollout", "policy", "learner", "replay"])
+def test_the_contract_says_the_same_deadlines(service):
+    text = " ".join(re.sub(r"^\s*// ?", "", (PROTOS / f"{service}.proto").read_text(), flags=re.MULTILINE).split())
+    head, *calls = re.split(r"\brpc ", text.partition("service ")[2].partition("message ")[0])
+    comments = [head.partition("{")[2], *(call.partition(";")[2] for call in calls[:-1])]
+    deadlines = {name.partition("/")[2]: seconds for name, (seconds, _) in CALLS.items()}
+    common = re.search(r"use a deadline of (\d+) s", text.partition("service ")[0], re.IGNORECASE)
+    for comment, call in zip(comments, calls, strict=True):
+        name = re.match(r"\w+", call)[0]
+        said = re.search(r"use a deadline of (\d+) s", comment, re.IGNORECASE) or common
+        assert (float(said[1]) if said else None) == deadlines.get(name) or name in ENDLESS, name
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -97,7 +117,7 @@ def test_so_do_health_checks(nobody, ask):
     ask(address)
     ((method, remaining_s),) = handler.asked
     assert method == "/grpc.health.v1.Health/Check"
-    assert 0.0 < remaining_s <= 11.0
+    assert 0.0 < remaining_s <= CALL_TIMEOUT_S + 1.0
 
 
 def health_of(address):

@@ -14,7 +14,9 @@ import pytest
 from services.client import LearnerClient
 from services.errors import LearnerUnreachableError
 from services.rollout_file import read_rollouts
+from services.spaces import FLAT_SUBSTEP
 from services.status import ActorState, Phase
+from tests.integration.test_order_of_members import N_ENVS, T, listening
 from tests.processes import ROOT, free_port, rollcast, running, wait_until
 
 pytestmark = pytest.mark.slow
@@ -77,6 +79,14 @@ class TestBufCurl:
         status = json.loads(done.stdout)["status"]
         assert status["phase"] == "PHASE_TRAINING"
         assert status["algorithm"] == "impala"
+
+    def test_describe_learner(self, buf_curl):
+        done = buf_curl("LearnerService/DescribeLearner")
+        assert done.returncode == 0, done.stderr
+        description = json.loads(done.stdout)["description"]
+        assert (description["nRolloutSteps"], description["batchSize"]) == (8, 2)
+        assert (description["algorithm"], description["policy"]["network"]) == ("impala", "auto")
+        assert description["substeps"][0]["action"] == {"discrete": {"n": "2"}}
 
     def test_list_actors(self, buf_curl):
         done = buf_curl("LearnerService/ListActors")
@@ -198,3 +208,23 @@ class TestNode:
             (actor,) = client.actors()
             assert (actor.state, actor.rollouts, actor.env_steps) == (ActorState.LEFT, 1, 16)
             assert client.status().rejected_rollouts == 0
+
+    def test_the_members_of_a_dict_may_come_in_any_order(self, node):
+        """An actor asks what is learnt, and offers and sends what is in a Dict in an order of its own."""
+        with listening() as actors:
+            done = _run(node, NODE / "any_order.mjs", actors.addresses[0], ROOT / "proto", timeout=60)
+            assert done.returncode == 0, done.stderr
+            batch, *_ = actors.collect_outputs("cpu")
+        described, agreed = (json.loads(line) for line in done.stdout.splitlines())
+        assert described == {
+            "members": ["near", "far"],
+            "network": "auto",
+            "n_rollout_steps": T,
+            "batch_size": N_ENVS,
+            "n_envs": N_ENVS,
+            "max_message_bytes": str(4 << 20),
+        }
+        assert agreed == {"offered": ["far", "near"], "order": ["near", "far"], "acknowledged": "1"}
+        columns = batch.substeps[FLAT_SUBSTEP]
+        np.testing.assert_array_equal(columns.observation["near"], np.full((T, N_ENVS, 2), 0.5, np.float32))
+        np.testing.assert_array_equal(columns.observation["far"], np.full((T, N_ENVS, 2), 50.0, np.float32))

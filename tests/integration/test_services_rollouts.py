@@ -13,6 +13,7 @@ from services.client import LearnerClient
 from services.error_status import error_from_rpc
 from services.errors import (
     ActorReplacedError,
+    DamagedMessageError,
     DuplicateSequenceError,
     InvalidInputError,
     InvalidRolloutError,
@@ -303,12 +304,13 @@ def test_damaged_messages_are_refused_in_a_way_that_brings_them_again(learner, c
     damaged = bytearray(sent)
     damaged[-1] ^= 1
     error = raw_stream(learner.address, seal(opening()), bytes(damaged))
-    assert type(error) is NotReadyError
+    assert type(error) is DamagedMessageError
     assert "damaged on its way" in str(error)
     error = raw_stream(learner.address, seal(opening()), opening())
-    assert type(error) is NotReadyError
+    assert type(error) is DamagedMessageError
     assert "it has no digest" in str(error)
     assert not learner.sink.rollouts
+    assert not learner.sink.rejections, "nothing is wrong with what was played"
     assert raw_stream(learner.address, opening(), sent) is None
     assert len(learner.sink.rollouts) == 1
 

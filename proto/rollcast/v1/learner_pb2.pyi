@@ -1,4 +1,6 @@
 from rollcast.v1 import replay_pb2 as _replay_pb2
+from rollcast.v1 import rollout_pb2 as _rollout_pb2
+from rollcast.v1 import space_pb2 as _space_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -25,6 +27,7 @@ class ActorState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ACTOR_STATE_LOST: _ClassVar[ActorState]
     ACTOR_STATE_LEFT: _ClassVar[ActorState]
     ACTOR_STATE_FAILED: _ClassVar[ActorState]
+    ACTOR_STATE_REFUSED: _ClassVar[ActorState]
 PHASE_UNSPECIFIED: Phase
 PHASE_STARTING: Phase
 PHASE_TRAINING: Phase
@@ -37,6 +40,7 @@ ACTOR_STATE_STREAMING: ActorState
 ACTOR_STATE_LOST: ActorState
 ACTOR_STATE_LEFT: ActorState
 ACTOR_STATE_FAILED: ActorState
+ACTOR_STATE_REFUSED: ActorState
 
 class LearnerStatus(_message.Message):
     __slots__ = ("phase", "waiting_for", "waiting_s", "env_steps", "seconds", "env_steps_per_second", "updates", "updates_per_second", "policy_version", "policy_lag_mean", "policy_lag_max", "queue_size", "queue_capacity", "actors_alive", "actors_expected", "episodes", "mean_return", "duplicate_rollouts", "rejected_rollouts", "run_dir", "waiting_fraction", "software_version", "algorithm", "stale_trajectories", "replay", "throttled")
@@ -105,6 +109,62 @@ class Throttled(_message.Message):
     times: int
     idle_s: float
     def __init__(self, who: _Optional[str] = ..., limit: _Optional[str] = ..., times: _Optional[int] = ..., idle_s: _Optional[float] = ...) -> None: ...
+
+class DescribeLearnerRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeLearnerResponse(_message.Message):
+    __slots__ = ("description",)
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    description: LearnerDescription
+    def __init__(self, description: _Optional[_Union[LearnerDescription, _Mapping]] = ...) -> None: ...
+
+class LearnerDescription(_message.Message):
+    __slots__ = ("substeps", "policy", "n_rollout_steps", "batch_size", "n_envs", "algorithm", "protocol_version", "software_version", "limits")
+    SUBSTEPS_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    N_ROLLOUT_STEPS_FIELD_NUMBER: _ClassVar[int]
+    BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    N_ENVS_FIELD_NUMBER: _ClassVar[int]
+    ALGORITHM_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    substeps: _containers.RepeatedCompositeFieldContainer[_space_pb2.SubstepSpaces]
+    policy: _rollout_pb2.PolicySpec
+    n_rollout_steps: int
+    batch_size: int
+    n_envs: int
+    algorithm: str
+    protocol_version: int
+    software_version: str
+    limits: LearnerLimits
+    def __init__(self, substeps: _Optional[_Iterable[_Union[_space_pb2.SubstepSpaces, _Mapping]]] = ..., policy: _Optional[_Union[_rollout_pb2.PolicySpec, _Mapping]] = ..., n_rollout_steps: _Optional[int] = ..., batch_size: _Optional[int] = ..., n_envs: _Optional[int] = ..., algorithm: _Optional[str] = ..., protocol_version: _Optional[int] = ..., software_version: _Optional[str] = ..., limits: _Optional[_Union[LearnerLimits, _Mapping]] = ...) -> None: ...
+
+class LearnerLimits(_message.Message):
+    __slots__ = ("max_actors", "max_connections", "max_streams_per_connection", "max_message_bytes", "max_rollout_bytes", "max_bytes_in_flight", "calls_per_second", "calls_per_second_per_host", "stalled_stream_s", "join_lease_s")
+    MAX_ACTORS_FIELD_NUMBER: _ClassVar[int]
+    MAX_CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    MAX_STREAMS_PER_CONNECTION_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_ROLLOUT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    CALLS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    CALLS_PER_SECOND_PER_HOST_FIELD_NUMBER: _ClassVar[int]
+    STALLED_STREAM_S_FIELD_NUMBER: _ClassVar[int]
+    JOIN_LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    max_actors: int
+    max_connections: int
+    max_streams_per_connection: int
+    max_message_bytes: int
+    max_rollout_bytes: int
+    max_bytes_in_flight: int
+    calls_per_second: float
+    calls_per_second_per_host: float
+    stalled_stream_s: float
+    join_lease_s: float
+    def __init__(self, max_actors: _Optional[int] = ..., max_connections: _Optional[int] = ..., max_streams_per_connection: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_rollout_bytes: _Optional[int] = ..., max_bytes_in_flight: _Optional[int] = ..., calls_per_second: _Optional[float] = ..., calls_per_second_per_host: _Optional[float] = ..., stalled_stream_s: _Optional[float] = ..., join_lease_s: _Optional[float] = ...) -> None: ...
 
 class GetStatusRequest(_message.Message):
     __slots__ = ()

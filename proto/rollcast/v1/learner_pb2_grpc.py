@@ -27,7 +27,7 @@ if _version_not_supported:
 
 class LearnerServiceStub:
     """Looking in and steering. All calls are unary (but for WatchStatus), idempotent and answered within a second; use a
-    deadline of 5 s. They never wait behind streams.
+    deadline of 5 s, unless the call says another. They never wait behind streams.
 
     Where the learner has tokens, every call carries one as metadata, `authorization: Bearer TOKEN`, whose role is
     `viewer` for what only looks, `operator` for everything. UNAUTHENTICATED: there is none, or it is nobody's.
@@ -40,6 +40,11 @@ class LearnerServiceStub:
         Args:
             channel: A grpc.Channel.
         """
+        self.DescribeLearner = channel.unary_unary(
+                '/rollcast.v1.LearnerService/DescribeLearner',
+                request_serializer=rollcast_dot_v1_dot_learner__pb2.DescribeLearnerRequest.SerializeToString,
+                response_deserializer=rollcast_dot_v1_dot_learner__pb2.DescribeLearnerResponse.FromString,
+                _registered_method=True)
         self.GetStatus = channel.unary_unary(
                 '/rollcast.v1.LearnerService/GetStatus',
                 request_serializer=rollcast_dot_v1_dot_learner__pb2.GetStatusRequest.SerializeToString,
@@ -79,12 +84,21 @@ class LearnerServiceStub:
 
 class LearnerServiceServicer:
     """Looking in and steering. All calls are unary (but for WatchStatus), idempotent and answered within a second; use a
-    deadline of 5 s. They never wait behind streams.
+    deadline of 5 s, unless the call says another. They never wait behind streams.
 
     Where the learner has tokens, every call carries one as metadata, `authorization: Bearer TOKEN`, whose role is
     `viewer` for what only looks, `operator` for everything. UNAUTHENTICATED: there is none, or it is nobody's.
     PERMISSION_DENIED: its role may not make this call. Trying again will not help.
     """
+
+    def DescribeLearner(self, request, context):
+        """Tells what an actor would be asked for at Join, without joining: spaces, network, T, limits. Nothing of it changes
+        while the learner runs. A learner from before this call answers UNIMPLEMENTED.
+        UNAVAILABLE: the learner does not know its spaces yet; try again with backoff.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
 
     def GetStatus(self, request, context):
         """How training stands, and what it is waiting for. Answers in every phase.
@@ -109,7 +123,8 @@ class LearnerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Pause(self, request, context):
-        """No update starts until Resume; actors fill the queue and then wait. Answers when no update is running.
+        """No update starts until Resume; actors fill the queue and then wait. Answers when no update is running; use a
+        deadline of 60 s.
         Pausing twice is pausing once. FAILED_PRECONDITION: training has ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -142,6 +157,11 @@ class LearnerServiceServicer:
 
 def add_LearnerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'DescribeLearner': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeLearner,
+                    request_deserializer=rollcast_dot_v1_dot_learner__pb2.DescribeLearnerRequest.FromString,
+                    response_serializer=rollcast_dot_v1_dot_learner__pb2.DescribeLearnerResponse.SerializeToString,
+            ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
                     request_deserializer=rollcast_dot_v1_dot_learner__pb2.GetStatusRequest.FromString,
@@ -187,12 +207,39 @@ def add_LearnerServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class LearnerService:
     """Looking in and steering. All calls are unary (but for WatchStatus), idempotent and answered within a second; use a
-    deadline of 5 s. They never wait behind streams.
+    deadline of 5 s, unless the call says another. They never wait behind streams.
 
     Where the learner has tokens, every call carries one as metadata, `authorization: Bearer TOKEN`, whose role is
     `viewer` for what only looks, `operator` for everything. UNAUTHENTICATED: there is none, or it is nobody's.
     PERMISSION_DENIED: its role may not make this call. Trying again will not help.
     """
+
+    @staticmethod
+    def DescribeLearner(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rollcast.v1.LearnerService/DescribeLearner',
+            rollcast_dot_v1_dot_learner__pb2.DescribeLearnerRequest.SerializeToString,
+            rollcast_dot_v1_dot_learner__pb2.DescribeLearnerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def GetStatus(request,

@@ -65,8 +65,8 @@ class PolicyServiceServicer:
     """
 
     def GetPolicy(self, request, context):
-        """The newest policy, once, as a short stream of chunks (a policy may be larger than a message). Deadline: 30 s is
-        ample for policies up to 100 MB. UNAVAILABLE: there is no policy yet.
+        """The newest policy, once, as a short stream of chunks (a policy may be larger than a message). Use a deadline of
+        30 s, ample for policies up to 100 MB. UNAVAILABLE: there is no policy yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -84,7 +84,7 @@ class PolicyServiceServicer:
     def Act(self, request, context):
         """Actions of the newest policy for a batch of observations. Safe to repeat. INVALID_ARGUMENT: the observations do
         not fit the observation space; the detail names the path. UNAVAILABLE: there is no policy yet. Meant for serving
-        and for looking in; actors hold the policy themselves and make no call a step.
+        and for looking in; actors hold the policy themselves and make no call a step. Use a deadline of 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

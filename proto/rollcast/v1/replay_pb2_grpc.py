@@ -80,7 +80,7 @@ class ReplayServiceServicer:
     """
 
     def GetReplayInfo(self, request, context):
-        """How the buffer stands, what it holds, and who waits for what. Answers at once; a deadline of 10 s is ample. Safe to
+        """How the buffer stands, what it holds, and who waits for what. Answers at once; use a deadline of 5 s. Safe to
         repeat.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -104,8 +104,8 @@ class ReplayServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdatePriorities(self, request, context):
-        """Sets priorities of entries, all or none; takes effect for batches that are drawn later. Safe to repeat. A deadline
-        of 10 s is ample. Does nothing to how entries are drawn unless the buffer's sampler, or its removal, goes by
+        """Sets priorities of entries, all or none; takes effect for batches that are drawn later. Safe to repeat. Use a
+        deadline of 5 s. Does nothing to how entries are drawn unless the buffer's sampler, or its removal, goes by
         priority.
 
         INVALID_ARGUMENT: there are not as many of the one as of the other, or a priority is negative, NaN or above 1e100;
@@ -117,7 +117,7 @@ class ReplayServiceServicer:
 
     def Reset(self, request, context):
         """Removes every entry and sets every count to 0; keys are not given again. Streams go on, and wait for new entries.
-        Safe to repeat. A deadline of 10 s is ample.
+        Safe to repeat. Use a deadline of 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -53,7 +53,7 @@ class JoinRequest(_message.Message):
     def __init__(self, actor_id: _Optional[str] = ..., process_nonce: _Optional[int] = ..., protocol_version: _Optional[int] = ..., software_version: _Optional[str] = ..., substeps: _Optional[_Iterable[_Union[_space_pb2.SubstepSpaces, _Mapping]]] = ..., n_envs: _Optional[int] = ..., network: _Optional[str] = ..., incarnation: _Optional[int] = ..., acknowledged_sequence: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
-    __slots__ = ("actor_id", "slot", "incarnation", "acknowledged_sequence", "n_rollout_steps", "env_seed", "agent_seed", "policy", "max_message_bytes", "n_envs", "learner_nonce", "awaiting_s", "policy_version", "digest")
+    __slots__ = ("actor_id", "slot", "incarnation", "acknowledged_sequence", "n_rollout_steps", "env_seed", "agent_seed", "policy", "max_message_bytes", "n_envs", "learner_nonce", "awaiting_s", "policy_version", "digest", "substeps")
     ACTOR_ID_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -68,6 +68,7 @@ class JoinResponse(_message.Message):
     AWAITING_S_FIELD_NUMBER: _ClassVar[int]
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SUBSTEPS_FIELD_NUMBER: _ClassVar[int]
     actor_id: str
     slot: int
     incarnation: int
@@ -82,7 +83,8 @@ class JoinResponse(_message.Message):
     awaiting_s: float
     policy_version: int
     digest: int
-    def __init__(self, actor_id: _Optional[str] = ..., slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., acknowledged_sequence: _Optional[int] = ..., n_rollout_steps: _Optional[int] = ..., env_seed: _Optional[int] = ..., agent_seed: _Optional[int] = ..., policy: _Optional[_Union[PolicySpec, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., n_envs: _Optional[int] = ..., learner_nonce: _Optional[int] = ..., awaiting_s: _Optional[float] = ..., policy_version: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
+    substeps: _containers.RepeatedCompositeFieldContainer[_space_pb2.SubstepSpaces]
+    def __init__(self, actor_id: _Optional[str] = ..., slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., acknowledged_sequence: _Optional[int] = ..., n_rollout_steps: _Optional[int] = ..., env_seed: _Optional[int] = ..., agent_seed: _Optional[int] = ..., policy: _Optional[_Union[PolicySpec, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., n_envs: _Optional[int] = ..., learner_nonce: _Optional[int] = ..., awaiting_s: _Optional[float] = ..., policy_version: _Optional[int] = ..., digest: _Optional[int] = ..., substeps: _Optional[_Iterable[_Union[_space_pb2.SubstepSpaces, _Mapping]]] = ...) -> None: ...
 
 class PolicySpec(_message.Message):
     __slots__ = ("network", "hidden_sizes", "activation", "head")

@@ -55,6 +55,7 @@ def test_all_is_well():
             "the actors has waited 12 s at the replay buffer",
         ),
         (status_of(), [actor("a", state=ActorState.LOST, last_error="boom")], "wrong", r"a \(slot 0\) is lost.*: boom"),
+        (status_of(), [actor("a", state=ActorState.REFUSED, last_error="NaN")], "wrong", r"is refused.*: NaN"),
         (status_of(), [actor("a", state=ActorState.FAILED), actor("b")], "note", "is failed.*did not say why"),
         (status_of(actors_expected=4), (), "wrong", "2 of 4 actors are there"),
         (

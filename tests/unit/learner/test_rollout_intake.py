@@ -11,9 +11,11 @@ from services.errors import (
     DuplicateSequenceError,
     InvalidRolloutError,
     LimitExceededError,
+    MissingMessageError,
     NotReadyError,
     ProtocolMismatchError,
     SpacesMismatchError,
+    UnreadableMessageError,
 )
 from services.joining import JoinOffer
 from services.policies import PolicySpec
@@ -199,6 +201,36 @@ def test_the_end_of_training_is_told_and_nothing_is_taken_any_more():
     assert intake.queue.size == 0
     with pytest.raises(NotReadyError, match="ended"):
         intake.intake.join(offer(actor_id="b"))
+
+
+def test_an_actor_that_is_refused_shows_as_refused_until_it_joins_again():
+    intake = Intake()
+    stream = intake.join_and_open()
+    stream.rejected(InvalidRolloutError("column reward holds NaN"))
+    stream.close(clean=False)
+    (info,) = intake.registry.infos()
+    assert (info.state, info.last_error) == (ActorState.REFUSED, "column reward holds NaN")
+    assert intake.intake.rejected_rollouts == 1
+    assert not intake.registry.n_alive()
+    intake.join_and_open()
+    assert intake.registry.infos()[0].state is ActorState.STREAMING
+
+
+@pytest.mark.parametrize("error", [MissingMessageError("a gap"), UnreadableMessageError("no message")])
+def test_an_actor_whose_message_was_lost_on_its_way_shows_as_lost(error):
+    intake = Intake()
+    stream = intake.join_and_open()
+    stream.rejected(error)
+    stream.close(clean=False)
+    assert intake.registry.infos()[0].state is ActorState.LOST
+
+
+def test_a_stream_that_was_replaced_marks_nobody_as_refused():
+    intake = Intake()
+    old, new = intake.join_and_open(), intake.join_and_open()
+    old.rejected(InvalidRolloutError("late"))
+    assert intake.registry.infos()[0].state is ActorState.STREAMING
+    assert new.accept(make_rollout(sequence=1), is_active=always).acknowledged_sequence == 1
 
 
 def test_failures_are_kept_for_the_list_of_actors():

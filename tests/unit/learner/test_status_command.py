@@ -25,7 +25,7 @@ REPLAY = ReplayStatus(
 
 def shown(status: LearnerStatus, *, json_output: bool) -> str:
     console = Console(file=io.StringIO(), width=120)
-    command._show(StatusSettings(json_output=json_output), console, status, ())
+    command._show(StatusSettings(json_output=json_output), console, status, (), {})
     return console.file.getvalue()
 
 

@@ -9,6 +9,7 @@ from services.spaces import (
     check_spaces_match,
     describe_space,
     flatten_observation,
+    leaf_order,
     space_leaves,
     unflatten_observation,
 )
@@ -84,6 +85,14 @@ def test_equal_spaces_match():
     match(environment(spaces.MultiBinary(3)), environment(spaces.MultiBinary([3])))
 
 
+def test_names_match_in_any_order():
+    expected = environment(spaces.Dict([("a", BOX), ("b", BOX)])) | {"1": environment(BOX)["0"]}
+    offered = {"1": environment(BOX)["0"]} | environment(spaces.Dict([("b", BOX), ("a", BOX)]))
+    match(expected, offered)
+    assert leaf_order(expected) == [("0", "a"), ("0", "b"), ("1", "")]
+    assert leaf_order(offered) == [("1", ""), ("0", "b"), ("0", "a")]
+
+
 @pytest.mark.parametrize(
     ("expected", "offered", "message"),
     [
@@ -96,8 +105,8 @@ def test_equal_spaces_match():
         (environment(BOX, spaces.Discrete(2)), environment(BOX, spaces.Discrete(3)), r"at 0/action: .*Discrete\(2\)"),
         (
             environment(spaces.Dict([("a", BOX), ("b", BOX)])),
-            environment(spaces.Dict([("b", BOX), ("a", BOX)])),
-            r"members \['a', 'b'\], actor 'x' has members \['b', 'a'\]",
+            environment(spaces.Dict([("b", BOX), ("c", BOX)])),
+            r"members \['a', 'b'\], actor 'x' has members \['b', 'c'\]",
         ),
         (environment(BOX), environment(spaces.Dict(a=BOX)), "at 0/observation: .*Box.*Dict"),
         (environment(spaces.Tuple([BOX])), environment(spaces.Tuple([BOX, BOX])), r"members \['0'\]"),

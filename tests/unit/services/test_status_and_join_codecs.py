@@ -3,11 +3,14 @@ import enum
 from typing import get_args
 
 import pytest
+from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 from rollcast.v1 import learner_pb2, replay_pb2, rollout_pb2
 
-from services.errors import InvalidInputError, InvalidSpaceError, ProtocolMismatchError
+from services.description import LearnerDescription, LearnerLimits
+from services.description_codec import description_from_proto, description_to_proto
+from services.errors import InvalidInputError, InvalidSpaceError, ProtocolMismatchError, SpacesMismatchError
 from services.join_codec import (
     join_agreement_from_proto,
     join_agreement_to_proto,
@@ -15,8 +18,10 @@ from services.join_codec import (
     join_offer_to_proto,
 )
 from services.joining import JoinAgreement, JoinOffer
+from services.limits import DEFAULT_LIMITS
 from services.policies import PolicyHead, PolicySpec
 from services.replay import ReplayStatus, ReplayWaiting
+from services.spaces import SubstepSpaces, leaf_order
 from services.status import ActorInfo, ActorState, LearnerStatus, Phase, Throttled
 from services.status_codec import actor_from_proto, actor_to_proto, status_from_proto, status_to_proto
 from tests.unit.services.rollout_examples import NESTED
@@ -43,6 +48,16 @@ AGREEMENT = JoinAgreement(
     max_message_bytes=7,
     n_envs=3,
     learner_nonce=2**64 - 1,
+)
+
+DESCRIPTION = LearnerDescription(
+    spaces=NESTED,
+    policy=PolicySpec(hidden_sizes=(3,), head="q_values"),
+    n_rollout_steps=5,
+    batch_size=6,
+    n_envs=7,
+    algorithm="dqn",
+    software_version="1",
 )
 
 
@@ -98,11 +113,14 @@ def test_actor_round_trip(actor):
         (ReplayStatus, replay_pb2.ReplayStatus),
         (ReplayWaiting, replay_pb2.ReplayWaiting),
         (JoinAgreement, rollout_pb2.JoinResponse),
+        (LearnerDescription, learner_pb2.LearnerDescription),
+        (LearnerLimits, learner_pb2.LearnerLimits),
     ],
 )
 def test_values_have_the_fields_of_the_contract(value, message):
-    # a digest is of the message, not of what it says
-    assert {field.name for field in dataclasses.fields(value)} == set(message.DESCRIPTOR.fields_by_name) - {"digest"}
+    # a digest is of the message, not of what it says; and values have the spaces of all substeps in one field
+    own = {field.name.replace("spaces", "substeps") for field in dataclasses.fields(value)}
+    assert own == set(message.DESCRIPTOR.fields_by_name) - {"digest"}
 
 
 @pytest.mark.parametrize(
@@ -123,6 +141,26 @@ def test_unknown_enum_values_are_refused():
 def test_join_round_trips():
     assert join_offer_from_proto(join_offer_to_proto(OFFER), peer="p") == dataclasses.replace(OFFER, peer="p")
     assert join_agreement_from_proto(join_agreement_to_proto(AGREEMENT), OFFER) == AGREEMENT
+
+
+def test_the_order_of_a_learner_comes_with_its_agreement():
+    box = spaces.Box(0, 1, (2,))
+    mine = {"0": SubstepSpaces(observation=spaces.Dict([("b", box), ("a", box)]), action=spaces.Discrete(2))}
+    theirs = {"0": SubstepSpaces(observation=spaces.Dict([("a", box), ("b", box)]), action=spaces.Discrete(2))}
+    offer = dataclasses.replace(OFFER, spaces=mine)
+    proto = join_agreement_to_proto(dataclasses.replace(AGREEMENT, spaces=theirs))
+    agreement = join_agreement_from_proto(proto, offer)
+    assert leaf_order(agreement.spaces) == [("0", "a"), ("0", "b")]
+    with pytest.raises(SpacesMismatchError, match=r"actor 'a' has .*, the learner has"):
+        join_agreement_from_proto(proto, OFFER)
+
+
+def test_descriptions_travel():
+    limits = LearnerLimits.of(dataclasses.replace(DEFAULT_LIMITS, max_actors=3, calls_per_second=0.5))
+    assert (limits.max_actors, limits.max_message_bytes) == (3, 4 << 20)
+    assert description_from_proto(description_to_proto(dataclasses.replace(DESCRIPTION, limits=limits))) == (
+        dataclasses.replace(DESCRIPTION, limits=limits)
+    )
 
 
 def test_an_actor_may_leave_the_number_of_environments_to_the_learner():
