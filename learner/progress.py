@@ -63,6 +63,16 @@ class TrainingProgress:
         """Environment steps that have come from the actors."""
         return self._env_steps
 
+    @property
+    def episodes(self) -> int:
+        """Episodes that have ended in them."""
+        return self._episodes
+
+    @property
+    def n_return_episodes(self) -> int:
+        """Number of episodes in the mean return."""
+        return self._returns.maxlen or 0
+
     def record(self, experience: Experience) -> None:
         """Counts an update, and what has come from the actors for it."""
         lag = experience.policy_lag
@@ -111,7 +121,7 @@ class TrainingProgress:
     def recent_mean_return(self) -> float | None:
         """Mean return of the last `n_return_episodes`; None until that many have ended."""
         with self._lock:
-            if len(self._returns) < (self._returns.maxlen or 0):
+            if len(self._returns) < self.n_return_episodes:
                 return None
             return sum(self._returns) / len(self._returns)
 

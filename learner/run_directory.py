@@ -50,7 +50,7 @@ class RunDirectory:
         metrics.jsonl              one line a record
         tensorboard/               the same for TensorBoard
         policy_last.safetensors    the newest policy; its architecture, version and return are in the file's metadata
-        policy_best.safetensors    the one with the highest mean return
+        policy_best.safetensors    the one that earned the highest mean return: see `BestPolicy`
         checkpoints/NNNNNNNN/      what training goes on from, by number of updates: see `CheckpointStore`
         log/                       with --durable, rollouts that no checkpoint has: see `DurableRollouts`
 

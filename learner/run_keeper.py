@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from learner.algorithms.algorithm import Algorithm
+from learner.best_policy import BestPolicy
 from learner.checkpoints.store import CheckpointStore
 from learner.checkpoints.training import TrainingCheckpoints
 from learner.experience import ExperienceSource
 from learner.progress import TrainingProgress
-from learner.run_directory import PolicyName, RunDirectory, SavedPolicy
+from learner.run_directory import RunDirectory, SavedPolicy
 from learner.training_schedule import TrainingSchedule
 from learner.wait_log import WaitLog
 from services.errors import NotReadyError
@@ -57,7 +58,7 @@ class RunKeeper:
         store = CheckpointStore(run.checkpoints_path, keep=schedule.keep_checkpoints)
         store.tidy()
         self._checkpoints = TrainingCheckpoints(store, algorithm, experience, progress)
-        self._best_return = float("-inf")
+        self._best = BestPolicy(progress, self._policy)
         # What of the statistics a checkpoint keeps that an operator asks for, while the trainer's thread adds to them.
         self._statistics: list[dict[str, Any]] = []
         self._left_out = WaitLog()
@@ -70,7 +71,7 @@ class RunKeeper:
         Raises:
             ConfigurationError: If it is of another algorithm, environment or network.
         """
-        self._best_return = self._checkpoints.restore(checkpoint)
+        self._best.resume(self._checkpoints.restore(checkpoint))
         self.note_statistics()
 
     def note_statistics(self) -> None:
@@ -84,10 +85,11 @@ class RunKeeper:
             Whether a checkpoint was due.
         """
         now = time.monotonic()
+        self._best.observe()
         if now >= self._next_best:
             self._next_best = now + _BEST_POLICY_INTERVAL_S
             with _training_goes_on("the best policy"):
-                self._save_policy_if_best()
+                self._save_best_policy()
         if not self._checkpoint_is_due(now):
             return False
         self._next_checkpoint = now + self._schedule.checkpoint_interval_s
@@ -98,8 +100,11 @@ class RunKeeper:
     def save_policies(self) -> None:
         """Writes the last policy, and the best, when nothing else is being written any more."""
         self._checkpoints.finish(_WRITE_TIMEOUT_S, self._actors.waiting)
-        self._save_policy("last")
-        self._save_policy_if_best()
+        last = self._policy()
+        self._run.write_policy("last", last)
+        self._save_best_policy()
+        if not self._run.policy_path("best").exists():
+            self._run.write_policy("best", last)
 
     def save_last_checkpoint(self, *, has_ended: bool) -> None:
         """Writes the checkpoint with which a process ends.
@@ -159,22 +164,16 @@ class RunKeeper:
 
     def _begin(self, *, has_ended: bool = False) -> "Future[Path] | None":
         return self._checkpoints.begin(
-            best_return=self._best_return,
+            best_return=self._best.written_return,
             statistics=self._statistics,
             has_ended=has_ended,
             then=functools.partial(self._run.write_policy, "last", self._policy()),
         )
 
-    def _save_policy(self, name: PolicyName) -> None:
-        self._run.write_policy(name, self._policy())
-        if name == "last" and not self._run.policy_path("best").exists():
-            self._save_policy("best")
-
-    def _save_policy_if_best(self) -> None:
-        mean_return = self._progress.recent_mean_return()
-        if mean_return is not None and mean_return > self._best_return:
-            self._save_policy("best")
-            self._best_return = mean_return
+    def _save_best_policy(self) -> None:
+        if self._best.unwritten is not None:
+            self._run.write_policy("best", self._best.unwritten)
+            self._best.note_written()
 
     def _policy(self) -> SavedPolicy:
         now = self._progress.snapshot()
