@@ -25,6 +25,12 @@ _LIMIT_ADVICE: Final = {
     "max_rollout_bytes": "make rollouts smaller, or raise --limits.max-rollout-bytes",
     "calls_per_second": "find out who calls so often, or raise --limits.calls-per-second",
     "calls_per_second_per_host": "find out what there calls so often, or raise --limits.calls-per-second-per-host",
+    "max_calls": "find out who calls so often, or raise --max-actors",
+    "max_half_open_calls": "its calls sent no request: find out what there calls, or raise "
+    "--limits.max-half-open-calls",
+    "max_half_open_calls_per_host": "its calls sent no request: find out what there calls, or raise "
+    "--limits.max-half-open-calls-per-host",
+    "request_s": "its calls sent no request: find out what there calls, or raise --limits.request-s",
     "stalled_stream_s": "its call was ended: look why it neither sends nor reads, or raise --limits.stalled-stream-s",
 }
 

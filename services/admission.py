@@ -1,5 +1,7 @@
 """Who may make a call now: calls a second, streams at once, and requests and answers that do not get anywhere."""
 
+import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -7,10 +9,21 @@ import grpc
 
 from services.call_rate import CallRate
 from services.errors import InvalidInputError
+from services.half_open import HalfOpenCalls
 from services.stream_gate import CallPlace, StreamGate
 
 # What watches over a learner is not put off, however often it asks.
 _UNCOUNTED: Final = frozenset({"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/List"})
+# Answered at once, from memory: these need no room of those that take long.
+_PROBES: Final = _UNCOUNTED | {"/rollcast.v1.LearnerService/GetStatus"}
+# A request that brings tensors or spaces takes its time on a slow network.
+_LARGE_REQUESTS: Final = frozenset(
+    {
+        "/rollcast.v1.RolloutService/Join",
+        "/rollcast.v1.PolicyService/Act",
+        "/rollcast.v1.ReplayService/UpdatePriorities",
+    }
+)
 # Whose reader may take its time, since that is how it prefetches: it costs one batch, however long it takes.
 _UNHURRIED: Final = frozenset({"/rollcast.v1.ReplayService/Sample"})
 
@@ -22,12 +35,14 @@ class AdmissionInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  #
     the pool, without a deadline, before anybody is asked.
 
     Args:
-        gate: Counts streams and ends calls that are stuck.
+        gate: Counts streams and calls, and ends streams that are stuck.
+        half_open: Bounds the calls that wait for their request, which count as neither before it has come.
         rate: Counts calls.
     """
 
-    def __init__(self, gate: StreamGate, rate: CallRate) -> None:
+    def __init__(self, gate: StreamGate, half_open: HalfOpenCalls, rate: CallRate) -> None:
         self._gate = gate
+        self._half_open = half_open
         self._rate = rate
 
     def intercept_service(
@@ -61,13 +76,15 @@ class AdmissionInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  #
         )
 
     def _unary(self, behaviour: Callable[..., Any], method: str) -> Callable[..., Any]:
-        is_counted = method not in _UNCOUNTED
+        is_counted, is_probe, is_large = method not in _UNCOUNTED, method in _PROBES, method in _LARGE_REQUESTS
 
         def call(requests: Iterator[Any], context: grpc.ServicerContext) -> object:
             if is_counted:
                 self._rate.check(context.peer())
-            with self._gate.call(method, context.peer(), context.cancel, is_stream=False) as place:
-                return behaviour(_only(requests, place), context)
+            with self._half_open.call(context.peer(), context.cancel, is_large=is_large):
+                request = _only(requests, method, context)
+            with contextlib.nullcontext() if is_probe else self._gate.unary_call():
+                return behaviour(request, context)
 
         return call
 
@@ -78,8 +95,9 @@ class AdmissionInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  #
 
         def stream(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
             self._rate.check(context.peer())
-            with self._gate.call(method, context.peer(), context.cancel, is_stream=True) as place:
-                request = _first_in_time(requests, place) if has_many_requests else _only(requests, place)
+            with self._half_open.call(context.peer(), context.cancel, is_large=has_many_requests):
+                request = _begun(requests) if has_many_requests else _only(requests, method, context)
+            with self._gate.stream(method, context.peer(), context.cancel) as place:
                 responses: Any = behaviour(request, context)
                 try:
                     yield from responses if is_unhurried else _taken_in_time(responses, place)
@@ -89,13 +107,17 @@ class AdmissionInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  #
         return stream
 
 
-def _only(requests: Iterator[Any], place: CallPlace) -> object:
-    place.expect("send its request")
+def _only(requests: Iterator[Any], method: str, context: grpc.ServicerContext) -> object:
     request = next(requests, None)
-    place.settle()
     if request is None:
-        raise InvalidInputError(f"{place.name} came without a request; expected one message; send it")
+        raise InvalidInputError(f"{method} from {context.peer()} came without a request; expected one message; send it")
     return request
+
+
+def _begun(requests: Iterator[Any]) -> Iterator[Any]:
+    """Waits for the first request, and returns all of them."""
+    first = next(requests, None)
+    return iter(()) if first is None else itertools.chain((first,), requests)
 
 
 def _taken_in_time(responses: Iterator[Any], place: CallPlace) -> Iterator[Any]:
@@ -103,12 +125,3 @@ def _taken_in_time(responses: Iterator[Any], place: CallPlace) -> Iterator[Any]:
         place.expect("take a message")
         yield response
         place.settle()
-
-
-def _first_in_time(requests: Iterator[Any], place: CallPlace) -> Iterator[Any]:
-    place.expect("send its first message")
-    first = next(requests, None)
-    place.settle()
-    if first is not None:
-        yield first
-        yield from requests

@@ -40,10 +40,22 @@ class LimitSettings(BaseModel):
     calls_per_second_per_host: float = Field(
         DEFAULT_LIMITS.calls_per_second_per_host, gt=0, description="Those from one address."
     )
+    max_half_open_calls: int = Field(
+        DEFAULT_LIMITS.max_half_open_calls,
+        ge=1,
+        description="Calls whose request has not come; above that the oldest of them is ended.",
+    )
+    max_half_open_calls_per_host: int = Field(
+        DEFAULT_LIMITS.max_half_open_calls_per_host, ge=1, description="Those from one address."
+    )
+    request_s: float = Field(
+        DEFAULT_LIMITS.request_s, gt=0, description="Seconds that a client may take to send the request of its call."
+    )
     stalled_stream_s: float = Field(
         DEFAULT_LIMITS.stalled_stream_s,
         gt=0,
-        description="Seconds that a client may take to send its request, or to take a message of a stream.",
+        description="Seconds that a client may take to send a large request, to take a message of a stream, or to go "
+        "on with a rollout.",
     )
     join_lease_s: float = Field(
         DEFAULT_LIMITS.join_lease_s,

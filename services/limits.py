@@ -78,8 +78,12 @@ class Limits:
         calls_per_second: Calls of all clients, streams that are opened included; twice as many in a burst. A unix
             socket and health checks are exempt.
         calls_per_second_per_host: Those from one address.
-        stalled_stream_s: How long a client may take to take one message, to say whose stream it has opened, or to go on
-            with a rollout that it has begun, in seconds.
+        max_half_open_calls: Calls whose request has not come; above that the oldest of them is ended.
+        max_half_open_calls_per_host: Those from one address.
+        request_s: How long a client may take to send its request after it has made a call, in seconds. Requests that
+            may be large, and the first of a stream of requests, have `stalled_stream_s`.
+        stalled_stream_s: How long a client may take to take one message, to send a request that may be large, or to go
+            on with a rollout that it has begun, in seconds.
         join_lease_s: How long an actor that has joined may take to open its stream before its slot is another's.
     """
 
@@ -90,6 +94,9 @@ class Limits:
     max_bytes_in_flight: int = 2 << 30
     calls_per_second: float = 2000.0
     calls_per_second_per_host: float = 1000.0
+    max_half_open_calls: int = 512
+    max_half_open_calls_per_host: int = 256
+    request_s: float = 1.0
     stalled_stream_s: float = 15.0
     join_lease_s: float = 60.0
 
@@ -97,6 +104,11 @@ class Limits:
     def max_streams(self) -> int:
         """Streams that are open at once: two an actor, and eight for operators and foreign subscribers."""
         return 2 * self.max_actors + 8
+
+    @property
+    def max_calls(self) -> int:
+        """Unary calls that are answered at once, probes not counted: one an actor, and eight for operators."""
+        return self.max_actors + 8
 
     def check(self) -> None:
         """Looks whether they can be right.

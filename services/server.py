@@ -28,6 +28,7 @@ from services.call_rate import CallRate
 from services.channel import KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOUT_MS
 from services.credentials import server_credentials
 from services.errors import AddressInUseError, NotReadyError
+from services.half_open import HalfOpenCalls
 from services.interceptors import ErrorInterceptor
 from services.learner_service import LearnerControl, LearnerServicer
 from services.limits import DEFAULT_LIMITS, MAX_MESSAGE_BYTES, Limits
@@ -46,8 +47,8 @@ LEARNER_SERVICE: Final = learner_pb2.DESCRIPTOR.services_by_name["LearnerService
 REPLAY_SERVICE: Final = replay_pb2.DESCRIPTOR.services_by_name["ReplayService"].full_name
 _SERVICES: Final[tuple[str, ...]] = ("", ROLLOUT_SERVICE, POLICY_SERVICE, LEARNER_SERVICE)
 
-# Threads that no stream may take, so that control calls never wait.
-_SPARE_THREADS: Final = 8
+# Threads for probes: no stream, no call that takes long, and none that is half open may take them.
+_PROBE_THREADS: Final = 8
 # Below KEEPALIVE_TIME_MS of the clients, or their connections die with too_many_pings.
 MIN_PING_INTERVAL_MS: Final = KEEPALIVE_TIME_MS // 2
 # A connection that does not get through TLS or the first frames of HTTP/2 is nobody's; gRPC's default is two minutes.
@@ -78,9 +79,9 @@ _OPTIONS: Final[tuple[tuple[str, int], ...]] = (
 class LearnerServer:
     """Serves a learner; made by `make_server`. Call `start` and `stop` once each, from any thread.
 
-    Invariant: every call that is accepted has a thread at once. The pool's size is also `maximum_concurrent_rpcs`, and
-    streams may take all but eight of its threads, so a control call is answered or refused, never queued behind a
-    stream.
+    Invariant: a call that sends its request waits for a thread for a moment at most. The pool has a thread for each
+    stream, each unary call and each half-open call that the limits allow, and eight for probes. What comes above these
+    is refused or ended at once, by `StreamGate` and `HalfOpenCalls`; saying so takes a thread for that moment.
 
     Args:
         address: Where to serve.
@@ -229,7 +230,7 @@ def make_server(
         source: Where policies come from.
         control: Who is steered.
         replay: The replay buffers to serve, by substep key; None: there is no ReplayService.
-        limits: What clients get; the pool has eight threads more than there may be streams, made when they are needed.
+        limits: What clients get; threads are made when they are needed.
         security: What it asks of clients that come over TCP; a unix socket is for whoever may open it.
 
     Returns:
@@ -242,14 +243,15 @@ def make_server(
     parsed = parse_address(address)
     security.check_address(address)
     limits.check()
-    n_threads = limits.max_streams + _SPARE_THREADS
+    n_threads = limits.max_streams + limits.max_calls + limits.max_half_open_calls + _PROBE_THREADS
     refusals = Refusals()
     bytes_in_flight = BytesInFlight(limits, refusals)
-    gate = StreamGate(limits, refusals, look_after=bytes_in_flight.end_stalled)
+    half_open = HalfOpenCalls(limits, refusals)
+    gate = StreamGate(limits, refusals, look_after=(bytes_in_flight.end_stalled, half_open.end_late))
     executor = ThreadPoolExecutor(max_workers=n_threads, thread_name_prefix="rollcast-rpc")
     interceptors: list[grpc.ServerInterceptor] = [  # type: ignore[type-arg]  # in the stubs only
         ErrorInterceptor(refusals),
-        AdmissionInterceptor(gate, CallRate(limits)),
+        AdmissionInterceptor(gate, half_open, CallRate(limits)),
     ]
     if security.tokens is not None and parsed.path is None:
         interceptors.insert(0, AuthorizationInterceptor(security.tokens))
@@ -258,7 +260,9 @@ def make_server(
         ("grpc.max_allowed_incoming_connections", limits.max_connections),
         ("grpc.max_concurrent_streams", limits.max_streams_per_connection),
     )
-    server = grpc.server(executor, interceptors=interceptors, options=options, maximum_concurrent_rpcs=n_threads)
+    # as many again may wait for that moment; what comes above is a flood
+    n_concurrent = 2 * n_threads
+    server = grpc.server(executor, interceptors=interceptors, options=options, maximum_concurrent_rpcs=n_concurrent)
     add_rollout_service(RolloutServicer(sink, bytes_in_flight, max_rollout_bytes=limits.max_rollout_bytes), server)
     add_policy_service(PolicyServicer(source, gate), server)
     learner_pb2_grpc.add_LearnerServiceServicer_to_server(LearnerServicer(control, gate, refusals, limits), server)  # type: ignore[no-untyped-call]

@@ -1,10 +1,10 @@
-"""How many streams a server serves at once, so that control calls always find a free thread, and how long they idle."""
+"""How many streams and calls a server serves at once, so that probes find a free thread, and how long streams idle."""
 
 import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from services.errors import NotReadyError, ThrottledError
@@ -14,7 +14,7 @@ from services.refusals import Refusals, host_of
 _log = logging.getLogger(__name__)
 
 # How often it looks for calls that are stuck.
-_LOOK_S: Final = 0.5
+_LOOK_S: Final = 0.25
 _JOIN_TIMEOUT_S: Final = 5.0
 
 
@@ -60,27 +60,29 @@ class StreamGate:
 
     Safe from any thread.
 
-    Invariant: at most `max_streams` streams hold a thread of the server; the threads above that number are for unary
-    calls. A call whose client does not send its request, or does not take what it is sent, is ended after
-    `stalled_stream_s`: what it holds, a thread and an old policy, is not for ever.
+    Invariant: at most `max_streams` streams and `max_calls` unary calls, probes not counted, hold a thread of the
+    server; the threads above that number are for probes, and for calls whose request has not come. A stream whose
+    client does not take what it is sent is ended after `stalled_stream_s`: what it holds, a thread and an old policy,
+    is not for ever.
 
     Args:
-        limits: `max_streams` and `stalled_stream_s`.
+        limits: `max_streams`, `max_calls` and `stalled_stream_s`.
         refusals: Notes those that were ended.
-        look_after: Called whenever the gate looks for calls that are stuck: ends what else does not go on.
+        look_after: Called whenever the gate looks for streams that are stuck; end what else does not go on.
     """
 
     def __init__(
         self,
         limits: Limits = DEFAULT_LIMITS,
         refusals: Refusals | None = None,
-        look_after: Callable[[], None] = lambda: None,
+        look_after: Sequence[Callable[[], None]] = (),
     ) -> None:
         self._limits = limits
         self._refusals = refusals or Refusals()
         self._look_after = look_after
-        self._lock = threading.Lock()  # guards the two below
+        self._lock = threading.Lock()  # guards the three below
         self._n_streams = 0
+        self._n_calls = 0
         self._places: set[CallPlace] = set()
         self._draining = threading.Event()
         self._stopping = threading.Event()
@@ -122,44 +124,65 @@ class StreamGate:
             raise NotReadyError("the learner is stopping; expected it to run; reconnect with backoff")
 
     @contextlib.contextmanager
-    def call(self, method: str, peer: str, cancel: Callable[[], None], *, is_stream: bool) -> Iterator[CallPlace]:
-        """Holds a place for one call.
+    def stream(self, method: str, peer: str, cancel: Callable[[], None]) -> Iterator[CallPlace]:
+        """Holds a place for one stream, which may go on for as long as it likes.
 
         Args:
             method: Its full name.
             peer: The caller, as gRPC names it.
-            cancel: Ends the call from any thread.
-            is_stream: Whether it may go on for as long as it likes, and so counts.
+            cancel: Ends the stream from any thread.
 
         Yields:
             The place; it is given back at the end.
 
         Raises:
-            NotReadyError: The server is draining, and this is a stream.
+            NotReadyError: The server is draining.
             ThrottledError: `max_streams` are open already.
         """
         place = CallPlace(f"{method} from {peer}", peer, cancel, self._limits.stalled_stream_s)
-        if is_stream and self.draining:
+        if self.draining:
             raise NotReadyError("the learner is draining and takes no new stream; expected it to run; try again later")
         with self._lock:
-            if is_stream and self._n_streams >= self._limits.max_streams:
+            if self._n_streams >= self._limits.max_streams:
                 raise ThrottledError(
                     f"{self._n_streams} streams are open already; expected at most {self._limits.max_streams}; close "
                     "some, or raise --max-actors of the learner",
                     limit="max_streams",
                 )
-            self._n_streams += is_stream
+            self._n_streams += 1
             self._places.add(place)
         try:
             yield place
         finally:
             with self._lock:
-                self._n_streams -= is_stream
+                self._n_streams -= 1
                 self._places.remove(place)
+
+    @contextlib.contextmanager
+    def unary_call(self) -> Iterator[None]:
+        """Holds a place for one unary call, while it is answered.
+
+        Raises:
+            ThrottledError: `max_calls` are being answered already.
+        """
+        with self._lock:
+            if self._n_calls >= self._limits.max_calls:
+                raise ThrottledError(
+                    f"{self._n_calls} calls are being answered already; expected at most {self._limits.max_calls}; try "
+                    "again with backoff, or raise --max-actors of the learner",
+                    limit="max_calls",
+                )
+            self._n_calls += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._n_calls -= 1
 
     def _watch(self) -> None:
         while not self._stopping.wait(_LOOK_S):
-            self._look_after()
+            for end_others in self._look_after:
+                end_others()
             now = time.monotonic()
             with self._lock:
                 places = tuple(self._places)

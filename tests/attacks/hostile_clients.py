@@ -22,6 +22,8 @@ from services.spaces import EnvironmentSpaces, space_leaves
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY = 1, 3, 4, 6, 7
 _END_STREAM, _END_HEADERS, _ACK = 1, 4, 1
+_REFUSED: Final = b"\0\0\0\7"
+_PAUSE_S: Final = 0.01
 _STREAM: Final = "/rollcast.v1.RolloutService/StreamRollouts"
 _JOIN_DEADLINE_S: Final = 20.0
 
@@ -58,6 +60,7 @@ class HalfOpenConnection:
         host, _, port = address.rpartition(":")
         self._blocks = [_header_block(address, method) for method in methods]
         self._next_id = 1
+        self._over = threading.Event()
         self._socket = socket.create_connection((host, int(port)))
         self._socket.sendall(_PREFACE + _frame(_SETTINGS, 0, 0) + b"".join(self._open() for _ in range(n_calls)))
         self._thread = threading.Thread(target=self._serve, name="half-open-calls")
@@ -70,6 +73,7 @@ class HalfOpenConnection:
 
     def close(self) -> None:
         """Ends the connection."""
+        self._over.set()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
@@ -93,6 +97,9 @@ class HalfOpenConnection:
                 is_end = kind == _RST_STREAM or (kind == _HEADERS and flags & _END_STREAM)
                 if is_end and stream_id not in ended:
                     ended.add(stream_id)
+                    if kind == _RST_STREAM and payload == _REFUSED:
+                        # by gRPC itself, at no cost: calling again at once would only burn this side's processor
+                        self._over.wait(_PAUSE_S)
                     self._socket.sendall(self._open())
 
 

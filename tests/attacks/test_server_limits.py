@@ -14,6 +14,7 @@ from services.client import LearnerClient
 from services.errors import LearnerUnreachableError, LimitExceededError, RollcastError, ThrottledError
 from services.limits import Limits
 from services.rollout_codec import RolloutEncoder
+from tests.attacks.hostile_clients import half_open_calls
 from tests.attacks.limited_calls import (
     ACT,
     EXHAUSTED,
@@ -241,9 +242,49 @@ def test_what_is_called_too_often(limit):
         assert client.is_serving()  # what watches over the learner is not put off
 
 
+HALF_OPEN = {
+    "max_half_open_calls": Limits(max_half_open_calls=8, request_s=60.0),
+    "max_half_open_calls_per_host": Limits(max_half_open_calls_per_host=8, request_s=60.0),
+    "request_s": Limits(request_s=0.01),
+}
+
+
+@pytest.mark.parametrize("limit", HALF_OPEN)
+def test_what_sends_no_request_is_ended(limit, caplog):
+    with serve(limits=HALF_OPEN[limit]) as learner, LearnerClient(learner.address) as client:
+        with half_open_calls(learner.address, [HEALTH_CHECK], n_calls=16, n_connections=2):
+            wait_until(lambda: client.is_serving() and throttled(client), "some were ended")
+            assert throttled(client) == {("ipv4:127.0.0.1", limit)}
+    assert f"calls that sent no request, the last of ipv4:127.0.0.1 ({limit})" in caplog.text
+
+
+def test_max_calls():
+    """Calls that take long leave room for probes."""
+    with contextlib.ExitStack() as stack:
+        limits = Limits(max_actors=1)
+        learner = stack.enter_context(serve(limits=limits))
+        client = stack.enter_context(LearnerClient(learner.address))
+        over, n_begun = threading.Event(), threading.Semaphore(0)
+        learner.control.save_checkpoint = lambda: (n_begun.release(), over.wait(DEADLINE_S), ("/run/checkpoint", 3))[2]
+        channel = stack.enter_context(make_channel(learner.address))
+        stack.callback(over.set)
+        save = channel.unary_unary("/rollcast.v1.LearnerService/SaveCheckpoint")
+        calls = [save.future(b"") for _ in range(limits.max_calls)]
+        for _ in calls:
+            assert n_begun.acquire(timeout=DEADLINE_S)
+        with pytest.raises(ThrottledError, match="9 calls are being answered") as refused:
+            client.save_checkpoint()
+        assert refused.value.limit == "max_calls"
+        assert client.status().env_steps == 12
+        assert client.is_serving()
+        over.set()
+        for call in calls:
+            call.result()
+
+
 def test_every_limit_is_met_here():
-    met = {*RATES, *(name.removeprefix("test_") for name in globals())}
-    assert {*Limits.__dataclass_fields__, "max_streams"} - met == set()
+    met = {*RATES, *HALF_OPEN, *(name.removeprefix("test_") for name in globals())}
+    assert {*Limits.__dataclass_fields__, "max_streams", "max_calls"} - met == set()
 
 
 def test_an_actor_that_is_told_so_backs_off():

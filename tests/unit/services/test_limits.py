@@ -35,6 +35,6 @@ def test_a_rollout_must_have_room():
         )
 
 
-@pytest.mark.parametrize("name", [*CONTRACT, *SETTINGS, "max_streams"])
+@pytest.mark.parametrize("name", [*CONTRACT, *SETTINGS, "max_streams", "max_calls"])
 def test_the_table_has_it(name):
     assert f"| `{name}` |" in (ROOT / "docs/operations.md").read_text()
