@@ -1,15 +1,24 @@
 """Which segments a log has: begun, removed when a checkpoint has what is in them, and their files used again."""
 
+import errno
 import logging
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from learner.durable.coverage import Coverage
 from learner.durable.segments import SegmentName, SegmentWriter, spare_paths
 
 logger = logging.getLogger(__name__)
+
+FULL_DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+# A segment takes at most this share of what is free on the disk, so that checkpoints and metrics have room beside it,
+_SHARE_OF_FREE: Final = 1 / 8
+# unless it would be smaller than this.
+_SMALL_SEGMENT_BYTES: Final = 1 << 20
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,7 +56,7 @@ class SegmentFiles:
         folder: Where they are.
         head: What each begins with.
         segments: Those that are there, oldest first.
-        segment_bytes: How large one is that has no larger rollout.
+        segment_bytes: How large one is that has no larger rollout, where the disk has room for it.
         spare_bytes: What is kept to be used again, with the segments, at most.
         make_writer: Makes a segment.
     """
@@ -88,16 +97,48 @@ class SegmentFiles:
         Raises:
             OSError: There is no room for it.
         """
-        n_bytes += len(self._head)
+        n_needed = self.bytes_needed(n_bytes)
         with self._lock:
-            spare = self._spares.pop() if self._spares and n_bytes <= self._segment_bytes else None
+            spare = self._spares.pop() if self._spares and n_needed <= self._segment_bytes else None
             name = SegmentName.new(self._last_number + 1)
-        writer = self._make_writer(self._folder, name, self._head, max(self._segment_bytes, n_bytes), spare)
+        writer = self._make_segment(name, n_needed, spare)
         with self._lock:
             self._last_number = name.number
             self._current = KnownSegment(name=name, n_bytes=writer.n_bytes)
             self._segments.append(self._current)
         return writer
+
+    def bytes_needed(self, n_bytes: int) -> int:
+        """Bytes that a segment takes on the disk at least which is to have a record of `n_bytes`."""
+        return len(self._head) + n_bytes
+
+    def free_bytes(self) -> int | None:
+        """Bytes that are free on the disk; None: it does not say."""
+        try:
+            disk = os.statvfs(self._folder)
+        except OSError:
+            return None
+        return disk.f_bavail * disk.f_frsize
+
+    def _make_segment(self, name: SegmentName, n_needed: int, spare: Path | None) -> SegmentWriter:
+        """Makes a segment as large as the disk has room for.
+
+        Raises:
+            OSError: There is no room for what is needed.
+        """
+        n_bytes = self._segment_bytes
+        free_bytes = self.free_bytes()
+        if free_bytes is not None:
+            n_bytes = min(n_bytes, max(int(free_bytes * _SHARE_OF_FREE), _SMALL_SEGMENT_BYTES))
+        while True:
+            n_bytes = max(n_bytes, n_needed)
+            try:
+                return self._make_writer(self._folder, name, self._head, n_bytes, spare)
+            except OSError as error:
+                # a quota may allow less than is free
+                if error.errno not in FULL_DISK or spare is not None or n_bytes == n_needed:
+                    raise
+                n_bytes //= 2
 
     def note(self, number: int) -> None:
         """The segment that was begun last gets this rollout."""

@@ -1,6 +1,5 @@
 """The write-ahead log: an accepted rollout is on the disk before it is acknowledged."""
 
-import errno
 import logging
 import math
 import threading
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from learner.durable.coverage import Coverage, OpenRollouts
-from learner.durable.files import KnownSegment, SegmentFiles
+from learner.durable.files import FULL_DISK, KnownSegment, SegmentFiles
 from learner.durable.records import LogEntry, Payload, encode_record, record_bytes
 from learner.durable.segments import SegmentWriter, encode_segment_head
 from learner.rollout_queue import SliceName
@@ -28,7 +27,6 @@ _LOOK_S: Final = 0.5
 # From an early checkpoint that did not help to the next; and where the disk is full, so that most do not.
 _CROWDED_INTERVAL_S: Final = 1.0
 _FULL_DISK_INTERVAL_S: Final = 5.0
-_FULL_DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _CLOSE_S: Final = 10.0
 # A disk that takes longer is told of.
 _HANGS_S: Final = 1.0
@@ -62,7 +60,7 @@ class RolloutLog:
         segments: Those that are there, oldest first.
         ask_for_checkpoint: Makes one, and returns when it is written; called in a thread of its own.
         make_writer: Makes segments.
-        segment_bytes: How large one is that has no larger rollout.
+        segment_bytes: How large one is that has no larger rollout, where the disk has room for it.
     """
 
     def __init__(
@@ -240,7 +238,7 @@ class RolloutLog:
             self._write(group)
             error = ""
         except OSError as failure:
-            error, disk_is_full = self._explain(failure, group), failure.errno in _FULL_DISK
+            error, disk_is_full = self._explain(failure, group), failure.errno in FULL_DISK
         finally:
             if error and self._writer is not None:
                 self._writer.abandon()
@@ -287,10 +285,18 @@ class RolloutLog:
     def _explain(self, failure: OSError, group: Sequence[_Waiting]) -> str:
         """Says what is wrong, to the log once."""
         n_bytes = sum(waiting.payload.n_bytes for waiting in group)
-        message = (
-            f"the write-ahead log {self._folder} cannot take {n_bytes} bytes: {failure.strerror}; expected room and a "
-            "disk that works; free some space: the rollouts are not acknowledged, and come again"
-        )
+        message = f"the write-ahead log {self._folder} cannot take {n_bytes:,} bytes: {failure.strerror}; "
+        if failure.errno in FULL_DISK:
+            n_needed = max(record_bytes(waiting.entry, waiting.payload) for waiting in group)
+            free_bytes = self._files.free_bytes()
+            message += (
+                f"expected {self._files.bytes_needed(n_needed):,} bytes free on its disk for a segment of the log"
+            )
+            message += "" if free_bytes is None else f", and {free_bytes:,} are"
+            message += "; free some space, or choose a --run-dir on a larger disk"
+        else:
+            message += "expected a disk that works; look at it"
+        message += ": the rollouts are not acknowledged, and come again"
         if not self._problem:
             logger.error("%s", message)
         return message

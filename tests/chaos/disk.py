@@ -14,15 +14,17 @@ class SmallDisk:
 
     Args:
         path: Where; made.
+        n_bytes: How large it is.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, n_bytes: int = _BYTES) -> None:
         self.path = path
+        self._n_bytes = n_bytes
         self._filler = path / "filler"
 
     def __enter__(self) -> Self:
         self.path.mkdir(parents=True)
-        options = f"size={_BYTES},mode=777"
+        options = f"size={self._n_bytes},mode=777"
         mount = ["mount", "-t", "tmpfs", "-o", options, "chaos", str(self.path)]
         self.is_mounted = subprocess.run(mount, check=False, capture_output=True).returncode == 0
         return self
@@ -33,11 +35,11 @@ class SmallDisk:
         if self.is_mounted:
             subprocess.run(["umount", "-l", str(self.path)], check=False, capture_output=True)
 
-    def fill(self) -> None:
-        """Leaves no byte."""
+    def fill(self, leave_bytes: int = 0) -> None:
+        """Leaves no byte, or so many."""
         opened = os.open(self._filler, os.O_WRONLY | os.O_CREAT, 0o666)
         try:
-            step = _BYTES // 16
+            step = self._n_bytes // 16
             end = 0
             while step:
                 try:
@@ -45,6 +47,7 @@ class SmallDisk:
                     end += step
                 except OSError:
                     step //= 2
+            os.ftruncate(opened, max(0, end - leave_bytes))
         finally:
             os.close(opened)
 
