@@ -109,6 +109,7 @@ def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
                 stop=stop,
                 on_hang=_end_process,
                 step_timeout_s=step_timeout_s,
+                max_rollout_bytes=settings.max_rollout_bytes,
                 heartbeat=heartbeat,
             )
 

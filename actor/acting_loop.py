@@ -6,6 +6,7 @@ import time
 import traceback
 from collections.abc import Callable
 
+from actor.agreed_work import check_agreed_work
 from actor.connection import LearnerConnection
 from actor.environments.failures import EnvironmentFailedError
 from actor.environments.make import DEFAULT_STEP_TIMEOUT_S
@@ -16,6 +17,7 @@ from actor.step_watchdog import StepWatchdog
 from actor.workers import Worker, make_worker
 from services.errors import LearnerUnreachableError, RollcastError
 from services.joining import JoinOffer
+from services.limits import DEFAULT_LIMITS
 from services.rollouts import ActorFailure
 
 logger = logging.getLogger(__name__)
@@ -39,6 +41,7 @@ def act_until_stopped(
     stop: threading.Event,
     on_hang: Callable[[ActorFailure], None],
     step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S,
+    max_rollout_bytes: int = DEFAULT_LIMITS.max_rollout_bytes,
     heartbeat: Heartbeat | None = None,
 ) -> None:
     """Plays until `stop` is set or the learner says that training has ended.
@@ -51,6 +54,7 @@ def act_until_stopped(
         on_hang: Called from another thread when a step takes too long, after the learner has been told. It ends the
             process: the thread that acts cannot be made to.
         step_timeout_s: How long a step, or a reset, may take, in seconds.
+        max_rollout_bytes: The largest rollout to make, whatever the learner asks for, in bytes.
         heartbeat: Hears whenever the loop turns; None: nobody does.
 
     Raises:
@@ -67,6 +71,7 @@ def act_until_stopped(
         agreement.n_envs,
     )
     try:
+        check_agreed_work(environments.spaces, agreement, max_rollout_bytes=max_rollout_bytes)
         policy = make_policy(
             # in the learner's order, in which its network sees them
             agreement.spaces or environments.spaces,

@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 _ASK_TIMEOUT_S = 2.0
 # How long the learner may take to see a stream out before it is cancelled.
 _CLOSE_TIMEOUT_S = 1.0
+# How long an actor that fails right after it has joined waits for the stream on which it says so.
+_FAIL_TIMEOUT_S = 2.0
 
 
 class LearnerConnection:
@@ -164,8 +166,9 @@ class LearnerConnection:
                     uplink.send(rollout)
 
     def fail(self, failure: ActorFailure) -> None:
-        """Tells the learner why this actor ends, if the stream is open."""
+        """Tells the learner why this actor ends, if the stream is open, or opens in a moment: it has just joined."""
         with self._changed:
+            self._changed.wait_for(lambda: self._uplink is not None or self._is_over(), _FAIL_TIMEOUT_S)
             if self._uplink is not None:
                 self._uplink.fail(failure)
 

@@ -26,6 +26,7 @@ from actor.environments.supply import EnvironmentSupply
 from actor.threads import limit_threads
 from services.allocator import reuse_large_buffers
 from services.errors import RollcastError
+from services.limits import DEFAULT_LIMITS
 from services.printable import log_to_stderr
 from services.rollouts import ActorFailure
 from services.version import software_version
@@ -47,6 +48,7 @@ class LocalActorPlan:
         n_threads: Threads of its arithmetic.
         log_level: What it logs, to stderr.
         step_timeout_s: How long a step may take, in seconds.
+        max_rollout_bytes: The learner's limit of a rollout.
     """
 
     address: str
@@ -57,6 +59,7 @@ class LocalActorPlan:
     n_threads: int = 1
     log_level: str = "WARNING"
     step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S
+    max_rollout_bytes: int = DEFAULT_LIMITS.max_rollout_bytes
 
 
 def run_local_actor(plan: LocalActorPlan, failures: Connection) -> None:
@@ -125,6 +128,7 @@ def _act(plan: LocalActorPlan, stop: threading.Event, failures: Connection) -> N
                     stop=stop,
                     on_hang=end_process,
                     step_timeout_s=plan.step_timeout_s,
+                    max_rollout_bytes=plan.max_rollout_bytes,
                 )
             except RollcastError:
                 if not stop.is_set():

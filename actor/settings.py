@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from services.limits import MAX_ENVS_PER_ACTOR
+from services.limits import DEFAULT_LIMITS, MAX_ENVS_PER_ACTOR
 from services.security_settings import ClientSecuritySettings
 from services.settings import EntryPointKwargs, ProcessSettings
 
@@ -77,6 +77,11 @@ class ActorSettings(ActingSettings, ClientSecuritySettings):
     )
     reconnect_timeout_s: Annotated[float, Field(gt=0)] = Field(
         600.0, description="How long to wait for a learner that has gone away, in seconds."
+    )
+    max_rollout_bytes: Annotated[int, Field(gt=0)] = Field(
+        DEFAULT_LIMITS.max_rollout_bytes,
+        description="The largest rollout this actor makes, in bytes: a learner that asks for more is refused. "
+        "Raise it with --limits.max-rollout-bytes of the learner.",
     )
     torch_threads: Annotated[int, Field(ge=1)] = Field(
         1, description="Threads of torch and of the linear algebra library."

@@ -21,9 +21,10 @@ from services.errors import (
     RollcastError,
 )
 from services.joining import JoinAgreement, JoinOffer
-from services.limits import MAX_MESSAGE_BYTES
+from services.limits import DEFAULT_LIMITS, MAX_MESSAGE_BYTES
 from services.policies import PolicySpec
 from services.rollout_codec import RolloutEncoder
+from services.rollout_size import check_rollout_size
 from services.rollouts import ActorFailure, Rollout, StreamProgress
 from services.spaces import EnvironmentSpaces, check_spaces_match, leaf_order
 from services.status import ActorState
@@ -79,6 +80,7 @@ class RolloutIntake:
         bounded_staleness: Whether a rollout that is started on a credit given now must have at least that version.
         in_step: Every actor has one credit at a time, and starts rollout s with policy version s: nobody plays ahead.
         durable: Where rollouts are written before they are acknowledged; None: nowhere.
+        max_rollout_bytes: The largest rollout that is taken: actors whose rollouts would be larger are refused at Join.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class RolloutIntake:
         bounded_staleness: bool = False,
         in_step: bool = False,
         durable: DurableRollouts | None = None,
+        max_rollout_bytes: int = DEFAULT_LIMITS.max_rollout_bytes,
     ) -> None:
         self._registry = registry
         self._destination = destination
@@ -105,6 +108,7 @@ class RolloutIntake:
         self._bounded_staleness = bounded_staleness
         self._in_step = in_step
         self._durable = durable
+        self._max_rollout_bytes = max_rollout_bytes
         # Tells actors that come back whether it is this learner they come back to; 0 would say nothing.
         self._nonce = secrets.randbelow(2**64 - 1) + 1
         self._ended = threading.Event()
@@ -134,7 +138,7 @@ class RolloutIntake:
             ProtocolMismatchError: It was started with another policy network, or another number of environments where
                 all play in step.
             SpacesMismatchError: Its spaces are not the learner's.
-            LimitExceededError: There are `max_actors` already.
+            LimitExceededError: There are `max_actors` already, or its rollouts would be above `max_rollout_bytes`.
         """
         if self._ended.is_set():
             raise NotReadyError("training has ended; this learner takes no more actors")
@@ -153,6 +157,14 @@ class RolloutIntake:
                 f"actor {name!r} steps {offer.n_envs} environments, and this learner collects deterministically from "
                 f"actors of {self._envs_per_actor}; expected as many: start it without --envs-per-actor"
             )
+        check_rollout_size(
+            self._spaces,
+            self._n_rollout_steps,
+            offer.n_envs,
+            max_rollout_bytes=self._max_rollout_bytes,
+            advice="lower n_rollout_steps, or the environments of the actor (--envs-per-actor), or raise "
+            "--limits.max-rollout-bytes of the learner",
+        )
         # equal to the learner's, which are kept once
         record = self._registry.join(dataclasses.replace(offer, spaces=self._spaces))
         env_seed, agent_seed = self._registry.seeds(record)

@@ -15,6 +15,7 @@ from learner.algorithms.sac_settings import SacSettings
 from learner.replay.replay_settings import ReplaySettings
 from services.errors import ConfigurationError
 from services.limit_settings import ServerLimitSettings
+from services.limits import MAX_HIDDEN_LAYERS
 from services.policies import Activation
 from services.security_settings import ClientSecuritySettings, ServerSecuritySettings
 from services.settings import EntryPointKwargs, ProcessSettings, describe_validation_error
@@ -50,7 +51,7 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
         "or package.module:factory, called with the observation space and the number of outputs. Actors must be "
         "started with the same name.",
     )
-    hidden_sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+    hidden_sizes: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(max_length=MAX_HIDDEN_LAYERS)] = Field(
         (64, 64), description="Sizes of the hidden layers of the MLP."
     )
     activation: Activation = Field("tanh", description="Activation of the MLP.")

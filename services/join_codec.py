@@ -1,5 +1,6 @@
 """Join as protobuf, and back; what comes in is validated here, what it means is the learner's business."""
 
+import math
 import re
 from typing import Final, get_args
 
@@ -7,13 +8,15 @@ from rollcast.v1 import rollout_pb2
 
 from services.errors import InvalidInputError, ProtocolMismatchError
 from services.joining import PROTOCOL_VERSION, JoinAgreement, JoinOffer
-from services.limits import MAX_ACTOR_ID_LENGTH, MAX_ENVS_PER_ACTOR, MAX_NETWORK_LENGTH
+from services.limits import MAX_ACTOR_ID_LENGTH, MAX_ENVS_PER_ACTOR, MAX_HIDDEN_LAYERS, MAX_NETWORK_LENGTH
 from services.policies import Activation, PolicyHead, PolicySpec
 from services.space_codec import environment_spaces_from_proto, environment_spaces_to_proto
 from services.spaces import check_action_space_supported, check_spaces_match
 
 _ACTOR_ID: Final = re.compile(r"[A-Za-z0-9._-]*", re.ASCII)
 _ACTIVATIONS: Final[tuple[Activation, ...]] = get_args(Activation)
+# A run that makes a million rollouts a second makes so many in 150,000 years.
+_MAX_COUNT: Final = 2**62
 _HEADS: Final[tuple[PolicyHead, ...]] = get_args(PolicyHead)
 
 
@@ -45,8 +48,10 @@ def policy_spec_from_proto(proto: rollout_pb2.PolicySpec) -> PolicySpec:
         The architecture.
 
     Raises:
-        InvalidInputError: The activation or the head is not known.
+        InvalidInputError: It is not described as a network: too many layers, one of size 0, or an activation or head
+            that is not known.
     """
+    _check_network(proto)
     activation = next((known for known in _ACTIVATIONS if known == proto.activation), None)
     if activation is None:
         raise InvalidInputError(
@@ -182,8 +187,9 @@ def join_agreement_from_proto(proto: rollout_pb2.JoinResponse, offer: JoinOffer)
         The agreement.
 
     Raises:
-        InvalidInputError: The learner gives no name, no incarnation, no work, another number of environments than was
-            offered, an activation or a head that is not known, or a malformed space.
+        InvalidInputError: The learner gives no name or another than was offered, no incarnation, no work, another
+            number of environments than was offered, numbers that cannot be right, a policy that is not known, or a
+            malformed space.
         SpacesMismatchError: It gives other spaces than were offered.
     """
     if not proto.actor_id or proto.incarnation < 1 or proto.n_rollout_steps < 1:
@@ -191,6 +197,7 @@ def join_agreement_from_proto(proto: rollout_pb2.JoinResponse, offer: JoinOffer)
             f"the learner agreed to actor {proto.actor_id!r}, incarnation {proto.incarnation}, {proto.n_rollout_steps} "
             "steps a rollout; expected a name and numbers of at least 1; check that it is a rollcast learner"
         )
+    _check_identity(proto, offer)
     n_envs = proto.n_envs or offer.n_envs
     if not 1 <= n_envs <= MAX_ENVS_PER_ACTOR or offer.n_envs not in (0, n_envs):
         raise InvalidInputError(
@@ -218,3 +225,42 @@ def join_agreement_from_proto(proto: rollout_pb2.JoinResponse, offer: JoinOffer)
         policy_version=proto.policy_version,
         spaces=spaces,
     )
+
+
+def _check_identity(proto: rollout_pb2.JoinResponse, offer: JoinOffer) -> None:
+    """Refuses who the actor is told to be, and how far, where that cannot be right."""
+    name = proto.actor_id
+    if len(name) > MAX_ACTOR_ID_LENGTH or not _ACTOR_ID.fullmatch(name) or offer.actor_id not in ("", name):
+        raise InvalidInputError(
+            f"the learner calls this actor {name[:160]!r}, which offered {offer.actor_id!r}; expected that name, or, "
+            f"where there is none, at most {MAX_ACTOR_ID_LENGTH} characters of [A-Za-z0-9._-]; check that it is a "
+            "rollcast learner"
+        )
+    for what, number in (("incarnation", proto.incarnation), ("rollout", proto.acknowledged_sequence)):
+        if number > _MAX_COUNT:
+            raise InvalidInputError(
+                f"the learner goes on from {what} {number}; expected at most {_MAX_COUNT}, which nobody reaches; check "
+                "that it is a rollcast learner"
+            )
+    if not 0.0 <= proto.awaiting_s < math.inf:  # NaN too
+        raise InvalidInputError(
+            f"the learner has waited for {proto.awaiting_s} s; expected a finite number of seconds; check that it is a "
+            "rollcast learner"
+        )
+
+
+def _check_network(policy: rollout_pb2.PolicySpec) -> None:
+    """Refuses a network that is not described as one; how large it may be, its spaces decide."""
+    sizes = policy.hidden_sizes
+    if len(sizes) > MAX_HIDDEN_LAYERS or not all(sizes):
+        raise InvalidInputError(
+            f"the learner's policy has {len(sizes)} hidden layers, the first of {list(sizes[:8])}; expected at most "
+            f"{MAX_HIDDEN_LAYERS}, each of at least 1; install the same rollcast on both sides",
+            limit="max_hidden_layers" if len(sizes) > MAX_HIDDEN_LAYERS else "",
+        )
+    if len(policy.network) > MAX_NETWORK_LENGTH:
+        raise InvalidInputError(
+            f"the learner's policy network has a name of {len(policy.network)} characters; expected at most "
+            f"{MAX_NETWORK_LENGTH}; install the same rollcast on both sides",
+            limit="max_network_length",
+        )

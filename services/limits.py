@@ -32,6 +32,8 @@ MAX_ENVS_PER_ACTOR: Final = 65536
 # Characters of an actor's name, and of a network's.
 MAX_ACTOR_ID_LENGTH: Final = 128
 MAX_NETWORK_LENGTH: Final = 512
+# Hidden layers of a policy's network; their sizes are bounded by what it weighs, `MAX_POLICY_BYTES`.
+MAX_HIDDEN_LAYERS: Final = 64
 
 # Names of actors that a learner remembers; beyond that, the one that has been gone for longest is forgotten.
 MAX_REMEMBERED_ACTORS: Final = 16384

@@ -11,13 +11,12 @@ from torch import Tensor, nn
 from actor.environments.entry_points import load_entry_point
 from actor.policies.features import FeatureLayout, ImageLayout, VectorLeaf, feature_layout
 from actor.policies.mlp_function import mlp
+from actor.policies.network_size import N_IMAGE_FEATURES, check_network_size, layer_sizes, side_after_convolutions
 from services.errors import ConfigurationError
 from services.policies import AUTO_NETWORK, PolicySpec
 from services.spaces import space_leaves
 
 _Layer = TypeVar("_Layer", nn.Linear, nn.Conv2d)
-
-_N_IMAGE_FEATURES = 512
 
 
 def build_network(
@@ -41,6 +40,7 @@ def build_network(
     Raises:
         ConfigurationError: If the factory cannot be loaded, or what it makes does not fit.
         InvalidSpaceError: If the observation space is of a kind that is not supported.
+        LimitExceededError: If its weights could not travel as a policy.
     """
     if spec.network == AUTO_NETWORK:
         return AutoNetwork(feature_layout(observation_space), observation_space, n_outputs, spec, output_gain)
@@ -76,8 +76,12 @@ class AutoNetwork(nn.Module):
             n_outputs: How many numbers it gives an observation.
             spec: Hidden sizes and activation of the hidden layers.
             output_gain: Scale of the initial weights of the output layer.
+
+        Raises:
+            LimitExceededError: Its weights could not travel as a policy.
         """
         super().__init__()
+        check_network_size(layout, observation_space, n_outputs, spec)
         leaves = space_leaves(observation_space)
         self._image_paths = tuple(layout.images)
         self.images = nn.ModuleList(
@@ -85,9 +89,8 @@ class AutoNetwork(nn.Module):
         )
         self._vectors = layout.vectors
         self._activation = spec.activation
-        hidden_sizes = spec.hidden_sizes if layout.vectors else ()
-        sizes = (len(layout.images) * _N_IMAGE_FEATURES + layout.n_features, *hidden_sizes, n_outputs)
-        gains = [math.sqrt(2.0)] * len(hidden_sizes) + [output_gain]
+        sizes = layer_sizes(layout, n_outputs, spec)
+        gains = [math.sqrt(2.0)] * (len(sizes) - 2) + [output_gain]
         self.layers = nn.ModuleList(
             _orthogonal(nn.Linear(n_in, n_out), gain)
             for n_in, n_out, gain in zip(sizes[:-1], sizes[1:], gains, strict=True)
@@ -135,8 +138,8 @@ class NatureCnn(nn.Module):
             _orthogonal(nn.Conv2d(64, 64, kernel_size=3, stride=1), gain),
             nn.ReLU(),
         )
-        n_pixels = _side_after_convolutions(height) * _side_after_convolutions(width)
-        self.full = _orthogonal(nn.Linear(64 * n_pixels, _N_IMAGE_FEATURES), gain)
+        n_pixels = side_after_convolutions(height) * side_after_convolutions(width)
+        self.full = _orthogonal(nn.Linear(64 * n_pixels, N_IMAGE_FEATURES), gain)
 
     def forward(self, image: Tensor) -> Tensor:
         """Computes the features of images.
@@ -151,12 +154,6 @@ class NatureCnn(nn.Module):
             image = image.permute(0, 3, 1, 2)
         x = self.convolutions(image.to(torch.float32) * (1.0 / 255.0))
         return torch.relu(self.full(x.flatten(1)))
-
-
-def _side_after_convolutions(side: int) -> int:
-    for kernel, stride in ((8, 4), (4, 2), (3, 1)):
-        side = (side - kernel) // stride + 1
-    return side
 
 
 def _leaf_features(leaf: VectorLeaf, values: Tensor) -> Tensor:

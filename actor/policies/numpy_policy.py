@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from actor.policies.distributions import Parameters
 from actor.policies.features import FeatureLayout, VectorFeatures, feature_layout
+from actor.policies.network_size import check_network_size, layer_sizes
 from actor.policies.policy import Policy, check_policy_state
 from services.errors import ConfigurationError
 from services.policies import PolicySpec, PolicyState
@@ -29,6 +30,7 @@ class NumpyMlpPolicy(Policy):
         Raises:
             ConfigurationError: If a leaf is an image.
             InvalidSpaceError: If a space is of a kind that is not supported, or not with this head.
+            LimitExceededError: If its weights could not travel as a policy.
         """
         super().__init__(spaces, seed=seed, head=spec.head, slot=slot)
         self._networks: dict[str, _Mlp] = {}
@@ -40,6 +42,7 @@ class NumpyMlpPolicy(Policy):
                     "use make_policy, which chooses the implementation"
                 )
             distribution = self._distributions[key]
+            check_network_size(layout, substep.observation, distribution.n_outputs, spec)
             self._networks[key] = _Mlp(
                 key,
                 layout,
@@ -66,7 +69,7 @@ class _Mlp:
 
     def __init__(self, key: str, layout: FeatureLayout, n_outputs: int, spec: PolicySpec, *, has_log_std: bool) -> None:
         self._features = VectorFeatures(layout)
-        self._sizes = (layout.n_features, *spec.hidden_sizes, n_outputs)
+        self._sizes = layer_sizes(layout, n_outputs, spec)
         self._is_tanh = spec.activation == "tanh"
         # The names that TorchPolicy and AutoNetwork give their parameters.
         self._weights = [f"networks.{key}.layers.{i}.weight" for i in range(len(self._sizes) - 1)]

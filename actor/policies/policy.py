@@ -1,7 +1,8 @@
 """The acting interface: observations in, actions out; no autograd, and for small networks no torch."""
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from actor.policies.features import feature_layout
 from actor.policies.heads import head_distribution
 from actor.policies.uniform_actions import uniform_actions
 from actor.statistics.firing import FiresEvents
-from services.errors import NotReadyError, ProtocolMismatchError
+from services.errors import InvalidTensorError, NotReadyError, ProtocolMismatchError
 from services.policies import AUTO_NETWORK, PolicyHead, PolicySpec, PolicyState
 from services.rollouts import Observation
 from services.spaces import FLAT_SUBSTEP, EnvironmentSpaces
@@ -132,6 +133,7 @@ class Policy(ABC):
 
         Raises:
             ProtocolMismatchError: If names, shapes or dtypes are not those of this policy. It then keeps what it had.
+            InvalidTensorError: If a number is NaN, or a weight infinite; likewise.
         """
         exploration = read_exploration(state, self._head, slot=self._slot)
         self._load(without_exploration(state))
@@ -201,15 +203,17 @@ def make_policy(
     return TorchActingPolicy(spaces, spec, seed=seed, device=device, slot=slot)
 
 
-def check_policy_state(expected: StateLayout, state: PolicyState) -> None:
-    """Checks that arrays are those of a policy.
+def check_policy_state(expected: StateLayout, state: PolicyState, *, buffers: Collection[str] = ()) -> None:
+    """Checks that arrays are those of a policy, and that it can act with them.
 
     Args:
         expected: Shape and dtype by name.
         state: The arrays.
+        buffers: Names of those that nobody trains: they may be infinite, as a mask of one's own network is.
 
     Raises:
         ProtocolMismatchError: If names, shapes or dtypes differ.
+        InvalidTensorError: If a number is NaN, or a weight infinite.
     """
     missing, unknown = sorted(expected.keys() - state.keys()), sorted(state.keys() - expected.keys())
     if missing or unknown:
@@ -224,3 +228,21 @@ def check_policy_state(expected: StateLayout, state: PolicyState) -> None:
                 f"the policy's weight {name!r} is {array.dtype}{list(array.shape)}; expected {dtype}{list(shape)}; "
                 "start learner and actor with the same hidden sizes and spaces"
             )
+    for name in expected:
+        _check_numbers(name, state[name], is_buffer=name in buffers)
+
+
+def _check_numbers(name: str, array: NDArray[np.generic], *, is_buffer: bool) -> None:
+    if array.dtype.kind != "f":
+        return
+    with np.errstate(all="ignore"):
+        # Finite if no number is NaN or infinite: one pass. Only what is not, or overflows, is looked at again.
+        if math.isfinite(np.add.reduce(array, None)):
+            return
+        wrong = np.isnan(array) if is_buffer else ~np.isfinite(array)
+    if wrong.any():
+        index = tuple(int(i) for i in np.unravel_index(int(wrong.argmax()), wrong.shape))
+        raise InvalidTensorError(
+            f"the policy's weight {name!r} holds {array[index]} at {list(index)}; expected finite numbers; this policy "
+            "cannot act: training has diverged, or the policy was damaged; take an earlier one"
+        )

@@ -137,6 +137,7 @@ class TorchPolicy(nn.Module):
 
         Raises:
             ProtocolMismatchError: If names, shapes or dtypes differ from its own.
+            InvalidTensorError: If a number is NaN, or a weight infinite.
         """
         exploration = read_exploration(state, self.spec.head, slot=0)
         self.load_weights(without_exploration(state))
@@ -153,10 +154,12 @@ class TorchPolicy(nn.Module):
 
         Raises:
             ProtocolMismatchError: If names, shapes or dtypes differ from its own.
+            InvalidTensorError: If a number is NaN, or a weight infinite.
         """
         own = {name: tensor for name, tensor in self.state_dict().items() if name not in (UNIFORM, EPSILONS)}
         expected = {name: (tuple(tensor.shape), np.dtype(str(tensor.dtype)[6:])) for name, tensor in own.items()}
-        check_policy_state(expected, state)
+        parameters = {name for name, _ in self.named_parameters()}
+        check_policy_state(expected, state, buffers=expected.keys() - parameters)
         with torch.no_grad():
             for name, tensor in own.items():
                 # A copy: arrays that came over the wire are read-only, of which torch warns.

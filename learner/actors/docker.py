@@ -14,6 +14,7 @@ from learner.actors.sequential import check_seeds
 from learner.actors.served import ServedDistributedActors
 from services.errors import ConfigurationError, ContainerEngineError
 from services.learner_service import LearnerControl
+from services.limits import DEFAULT_LIMITS
 from services.security import PLAIN_SERVER, ServerSecurity
 from services.tokens import Role, TokenTable
 
@@ -218,12 +219,23 @@ class DockerDistributedActors(ServedDistributedActors):
         return ContainerPlan(
             actor_id=actor_id,
             image=self._image,
-            arguments=(f"--learner-address={address}", f"--actor-id={actor_id}", *self._arguments),
+            arguments=(
+                f"--learner-address={address}",
+                f"--actor-id={actor_id}",
+                *self._arguments,
+                *self._limit_arguments(),
+            ),
             environment={**self._environment, "ROLLCAST_TOKEN": self._token, "ROLLCAST_INSECURE": "true"},
             network=network,
             memory_limit_bytes=memory_limit_bytes,
             cpu_limit=cpu_limit,
         )
+
+    def _limit_arguments(self) -> Sequence[str]:
+        """Returns what an image of another version may not know, where it is needed."""
+        if self.limits.max_rollout_bytes == DEFAULT_LIMITS.max_rollout_bytes:
+            return ()
+        return (f"--max-rollout-bytes={self.limits.max_rollout_bytes}",)
 
     def _look_after_actors(self) -> None:
         if self._containers is not None:

@@ -25,6 +25,7 @@ from services.limits import DEFAULT_LIMITS, MAX_ENVS_PER_ACTOR, Limits
 from services.policies import PolicyState
 from services.recording_codec import RecordingHeader
 from services.replay_service import ReplaySource
+from services.rollout_size import check_rollout_size
 from services.rollouts import Rollout
 from services.security import PLAIN_SERVER, ServerSecurity
 from services.server import LearnerServer, make_server
@@ -148,10 +149,20 @@ class ServedDistributedActors(DistributedActors):
             AddressInUseError: Somebody else serves one of the addresses.
             ConfigurationError: One of them cannot be had, or is open to other machines without TLS and that was not
                 asked for; or the write-ahead log cannot be read.
+            LimitExceededError: The rollouts of the actors that are started here are above `max_rollout_bytes`.
         """
         if self._intake is not None:
             return
         limits = dataclasses.replace(self.limits, max_actors=self._max_actors)
+        if self.n_actors:
+            # those that are started here; who dials in may step fewer environments, and is asked at Join
+            check_rollout_size(
+                self.policy.spaces,
+                self.n_rollout_steps,
+                self._envs_per_actor,
+                max_rollout_bytes=limits.max_rollout_bytes,
+                advice="lower n_rollout_steps or envs_per_actor, or raise --limits.max-rollout-bytes",
+            )
         self._queue = RolloutQueue(self._capacity)
         if self.durable is not None:
             self._recover(self.durable)
@@ -179,6 +190,7 @@ class ServedDistributedActors(DistributedActors):
             bounded_staleness=self._bounded_staleness,
             in_step=bool(self._n_in_step),
             durable=self.durable,
+            max_rollout_bytes=limits.max_rollout_bytes,
         )
         order = SlotOrder(self._n_in_step, self._registry.slot_of) if self._n_in_step else None
         self._arrivals = Arrivals(self._queue, order=order, durable=self.durable)

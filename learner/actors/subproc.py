@@ -130,6 +130,7 @@ class SubprocDistributedActors(ServedDistributedActors):
                 network=self.policy.spec.network,
                 log_level=self._log_level,
                 step_timeout_s=self._step_timeout_s,
+                max_rollout_bytes=self.limits.max_rollout_bytes,
             )
             for name in self._actor_names
         ]

@@ -1,5 +1,6 @@
 """Every limit of the contract, met over a real connection: a status code, and a detail that names the limit."""
 
+import dataclasses
 import re
 
 import numpy as np
@@ -9,9 +10,10 @@ from rollcast.v1 import learner_pb2, policy_pb2, replay_pb2, rollout_pb2, space_
 from learner.replay.served import serve_buffers
 from services import limits
 from services.client import LearnerClient
-from services.errors import LimitExceededError
+from services.errors import InvalidInputError, LimitExceededError
 from services.join_codec import join_offer_to_proto
 from services.limits import MAX_WAITING_ROLLOUTS
+from services.policies import PolicySpec
 from services.rollout_codec import RolloutEncoder, rollout_to_proto
 from services.weights import EncodedPolicy
 from tests.attacks.limited_calls import ACT, EXHAUSTED, INVALID, JOIN, OPENING, SAMPLE, STREAM, WATCH, answer_to
@@ -160,6 +162,17 @@ def test_max_policy_bytes():
 def test_max_chunk_bytes():
     n_bytes = (1 << 20) + 1
     assert refusal_of_a_policy(total_bytes=n_bytes, payload=bytes(n_bytes)) == "max_chunk_bytes"
+
+
+def test_max_hidden_layers():
+    with serve() as learner, LearnerClient(learner.address) as client:
+        agreement = learner.sink.join(offer())
+        learner.sink.joined["a"] = dataclasses.replace(agreement, policy=PolicySpec(hidden_sizes=(1,) * 65))
+        with pytest.raises(
+            InvalidInputError, match=r"65 hidden layers, the first of .*; expected at most 64"
+        ) as refused:
+            client.join(offer())
+    assert refused.value.limit == "max_hidden_layers"
 
 
 def test_max_waiting_rollouts():

@@ -1,5 +1,6 @@
 """What local processes promise beyond the conformance suite: seeds, staleness, death, failure."""
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ import pytest
 
 from learner.actors.sequential import SequentialDistributedActors
 from learner.actors.subproc import SubprocDistributedActors
-from services.errors import ActorFailedError, CollectTimeoutError, ConfigurationError
+from services.errors import ActorFailedError, CollectTimeoutError, ConfigurationError, LimitExceededError
 from services.spaces import FLAT_SUBSTEP
 from services.status import ActorState
 from tests.actor_kinds import make_actors
@@ -78,6 +79,13 @@ def test_a_factory_that_cannot_be_sent_is_refused():
     env_factory = lambda: template.env_factory()  # noqa: E731 - the point
     with pytest.raises(ConfigurationError, match="cannot be sent to a process"):
         SubprocDistributedActors(env_factory, template.policy, 4, 1, 4, start_method="spawn").start()
+
+
+def test_rollouts_above_the_limit_are_refused_at_the_start():
+    actors = make_actors("subproc-forkserver", n_rollout_steps=32)
+    actors.limits = dataclasses.replace(actors.limits, max_rollout_bytes=1000)
+    with pytest.raises(LimitExceededError, match=r"32 steps of 2 environments has \d+ bytes; expected at most 1000"):
+        actors.start()
 
 
 def test_a_killed_actor_comes_back_in_its_slot():

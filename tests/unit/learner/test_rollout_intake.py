@@ -59,6 +59,21 @@ def always() -> bool:
     return True
 
 
+def test_an_actor_whose_rollouts_would_be_above_the_limit_is_refused_at_join():
+    intake = RolloutIntake(
+        ActorRegistry(max_actors=2, join_lease_s=60.0, seed=0),
+        RolloutQueue(4),
+        spaces=CARTPOLE_LIKE,
+        policy=PolicySpec(),
+        n_rollout_steps=3,
+        envs_per_actor=4,
+        max_rollout_bytes=1000,
+    )
+    intake.join(offer(n_envs=2))
+    with pytest.raises(LimitExceededError, match=r"3 steps of 100 environments has \d+ bytes; expected at most 1000"):
+        intake.join(offer(actor_id="b", n_envs=100))
+
+
 def test_join_agrees_on_the_work():
     agreement = Intake().intake.join(offer())
     assert (agreement.slot, agreement.incarnation, agreement.n_rollout_steps) == (0, 1, 3)

@@ -37,7 +37,7 @@ OFFER = JoinOffer(
     acknowledged_sequence=9,
 )
 AGREEMENT = JoinAgreement(
-    actor_id="a",
+    actor_id=OFFER.actor_id,
     slot=1,
     incarnation=2,
     acknowledged_sequence=3,
@@ -151,7 +151,7 @@ def test_the_order_of_a_learner_comes_with_its_agreement():
     proto = join_agreement_to_proto(dataclasses.replace(AGREEMENT, spaces=theirs))
     agreement = join_agreement_from_proto(proto, offer)
     assert leaf_order(agreement.spaces) == [("0", "a"), ("0", "b")]
-    with pytest.raises(SpacesMismatchError, match=r"actor 'a' has .*, the learner has"):
+    with pytest.raises(SpacesMismatchError, match=r"actor 'a-1\.x_Y' has .*, the learner has"):
         join_agreement_from_proto(proto, OFFER)
 
 
@@ -178,8 +178,8 @@ def test_a_learner_from_before_the_number_was_agreed_takes_what_was_offered():
 @pytest.mark.parametrize(
     ("offered", "agreed", "message"),
     [
-        (3, 4, "agreed to 4 environments for actor 'a', which offered 3; expected what was offered"),
-        (0, 0, "agreed to 0 environments for actor 'a', which offered as many as it wants"),
+        (3, 4, "agreed to 4 environments for actor 'a-1.x_Y', which offered 3; expected what was offered"),
+        (0, 0, "agreed to 0 environments for actor 'a-1.x_Y', which offered as many as it wants"),
         (0, 65537, "agreed to 65537 .* or 1 to 65536"),
     ],
 )
@@ -231,3 +231,30 @@ def test_malformed_agreements_are_refused():
         join_agreement_from_proto(proto, OFFER)
     with pytest.raises(InvalidInputError, match="incarnation 0"):
         join_agreement_from_proto(rollout_pb2.JoinResponse(actor_id="a"), OFFER)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"actor_id": "b"}, "calls this actor 'b', which offered 'a-1.x_Y'"),
+        ({"incarnation": 2**62 + 1}, "goes on from incarnation 4611686018427387905"),
+        ({"acknowledged_sequence": 2**64 - 1}, "goes on from rollout 18446744073709551615; expected at most"),
+        ({"awaiting_s": float("nan")}, "has waited for nan s; expected a finite number"),
+        ({"awaiting_s": float("inf")}, "has waited for inf s"),
+        ({"awaiting_s": -1.0}, r"has waited for -1\.0 s"),
+        ({"policy": PolicySpec(hidden_sizes=(1,) * 1000)}, "1000 hidden layers"),
+        ({"policy": PolicySpec(hidden_sizes=(8, 0))}, r"the first of \[8, 0\]; expected .* each of at least 1"),
+        ({"policy": PolicySpec(network="n" * 513)}, "a name of 513 characters; expected at most 512"),
+    ],
+)
+def test_an_actor_refuses_what_no_learner_means(changes: dict[str, object], message: str):
+    proto = join_agreement_to_proto(dataclasses.replace(AGREEMENT, **changes))
+    with pytest.raises(InvalidInputError, match=message):
+        join_agreement_from_proto(proto, OFFER)
+
+
+@pytest.mark.parametrize("name", ["a b", "\x1b[2J", "a" * 129])
+def test_an_unnamed_actor_refuses_a_name_that_is_none(name: str):
+    proto = join_agreement_to_proto(dataclasses.replace(AGREEMENT, actor_id=name))
+    with pytest.raises(InvalidInputError, match="which offered ''; expected"):
+        join_agreement_from_proto(proto, dataclasses.replace(OFFER, actor_id=""))

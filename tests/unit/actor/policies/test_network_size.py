@@ -1,0 +1,47 @@
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from actor.policies import network_size
+from actor.policies.features import feature_layout
+from actor.policies.network_size import check_network_size
+from actor.policies.policy import make_policy
+from actor.policies.torch_policy import TorchPolicy
+from services.errors import LimitExceededError
+from services.policies import PolicySpec
+from services.spaces import SubstepSpaces
+from tests.unit.actor.sample_environments import IMAGE_SPACES, OBSERVATION_SPACES
+
+VECTOR = spaces.Box(-1.0, 1.0, (4,), np.float32)
+
+
+@pytest.mark.parametrize("name", [*OBSERVATION_SPACES, *IMAGE_SPACES])
+def test_counts_the_weights_of_the_network_that_is_built(name: str, monkeypatch: pytest.MonkeyPatch):
+    observation = {**OBSERVATION_SPACES, **IMAGE_SPACES}[name]
+    spec = PolicySpec(hidden_sizes=(16, 8))
+    policy = TorchPolicy({"0": SubstepSpaces(observation=observation, action=spaces.Discrete(3))}, spec)
+    n_bytes = sum(array.nbytes for array in policy.state_arrays().values())
+    monkeypatch.setattr(network_size, "MAX_POLICY_BYTES", n_bytes)
+    check_network_size(feature_layout(observation), observation, 3, spec)
+    monkeypatch.setattr(network_size, "MAX_POLICY_BYTES", n_bytes - 1)
+    with pytest.raises(LimitExceededError, match=f"{n_bytes} bytes of weights; expected at most {n_bytes - 1}"):
+        check_network_size(feature_layout(observation), observation, 3, spec)
+
+
+@pytest.mark.parametrize(
+    ("observation", "action", "hidden_sizes"),
+    [
+        (spaces.Discrete(10**9), spaces.Discrete(2), (64, 64)),
+        (VECTOR, spaces.Discrete(10**9), (64, 64)),
+        (spaces.MultiDiscrete([10**8] * 10), spaces.Discrete(2), (64,)),
+        (VECTOR, spaces.Discrete(2), (10**9,)),
+        (VECTOR, spaces.Discrete(2), (50_000, 50_000)),
+        (spaces.Box(0, 255, (1500, 1900, 1), np.uint8), spaces.Discrete(2), ()),
+    ],
+)
+def test_a_network_that_could_not_travel_is_refused_before_it_is_allocated(observation, action, hidden_sizes):
+    substeps = {"0": SubstepSpaces(observation=observation, action=action)}
+    spec = PolicySpec(hidden_sizes=hidden_sizes)
+    for make in (lambda: make_policy(substeps, spec, seed=0), lambda: TorchPolicy(substeps, spec)):
+        with pytest.raises(LimitExceededError, match=r"bytes of weights; expected at most 1073741824.*make the spaces"):
+            make()
