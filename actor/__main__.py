@@ -1,6 +1,7 @@
 """An actor process that dials in to a learner: `python -m actor --learner-address HOST:PORT`."""
 
 import logging
+import math
 import os
 import secrets
 import signal
@@ -21,9 +22,13 @@ from services.allocator import reuse_large_buffers
 from services.errors import ConfigurationError, RollcastError
 from services.printable import log_to_stderr, printable_lines
 from services.rollouts import ActorFailure
+from services.security import ClientSecurity
 from services.version import software_version
 
 logger = logging.getLogger("actor")
+
+# How often an actor that waits for the next run asks for it, in seconds.
+_NEXT_RUN_S = 5.0
 
 
 def main(arguments: Sequence[str] | None = None, *, program: str = "python -m actor") -> int:
@@ -61,7 +66,7 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "python -m ac
 
 
 def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
-    """Plays until `stop` is set or training has ended.
+    """Plays until `stop` is set or training has ended; or, if the settings say so, run after run until `stop` is set.
 
     Raises:
         ConfigurationError: The environment cannot be made as the settings say, or what is to protect the connection
@@ -85,33 +90,56 @@ def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
         Heartbeat(heartbeat_file, patience_s=step_timeout_s + 2 * GRACE_S) as heartbeat,
         EnvironmentSupply(env_factory, settings.envs_per_actor, step_timeout_s=step_timeout_s) as environments,
     ):
-        offer = make_offer(
+        connect_timeout_s = settings.connect_timeout_s
+        while _act_in_one_run(settings, security, environments, heartbeat, stop, connect_timeout_s=connect_timeout_s):
+            if not settings.wait_for_next_run:
+                return
+            if math.isfinite(connect_timeout_s):
+                logger.info("training has ended: waiting for the learner's next run")
+            # nobody knows when that is: however long the learner is away
+            connect_timeout_s = math.inf
+            heartbeat.beat()
+            if stop.wait(_NEXT_RUN_S):
+                return
+
+
+def _act_in_one_run(
+    settings: ActorSettings,
+    security: ClientSecurity,
+    environments: EnvironmentSupply,
+    heartbeat: Heartbeat,
+    stop: threading.Event,
+    *,
+    connect_timeout_s: float,
+) -> bool:
+    """Joins and plays; returns whether training has ended."""
+    offer = make_offer(
+        environments,
+        actor_id=settings.actor_id,
+        network=settings.network,
+        process_nonce=secrets.randbits(64),
+        software_version=software_version(),
+    )
+    with LearnerConnection(
+        settings.learner_address,
+        offer,
+        security=security,
+        connect_timeout_s=connect_timeout_s,
+        reconnect_timeout_s=settings.reconnect_timeout_s,
+        on_attempt=heartbeat.beat,
+        stop=stop,
+    ) as connection:
+        act_until_stopped(
             environments,
-            actor_id=settings.actor_id,
+            connection,
             network=settings.network,
-            process_nonce=secrets.randbits(64),
-            software_version=software_version(),
-        )
-        connection = LearnerConnection(
-            settings.learner_address,
-            offer,
-            security=security,
-            connect_timeout_s=settings.connect_timeout_s,
-            reconnect_timeout_s=settings.reconnect_timeout_s,
-            on_attempt=heartbeat.beat,
             stop=stop,
+            on_hang=_end_process,
+            step_timeout_s=settings.step_timeout_s,
+            max_rollout_bytes=settings.max_rollout_bytes,
+            heartbeat=heartbeat,
         )
-        with connection:
-            act_until_stopped(
-                environments,
-                connection,
-                network=settings.network,
-                stop=stop,
-                on_hang=_end_process,
-                step_timeout_s=step_timeout_s,
-                max_rollout_bytes=settings.max_rollout_bytes,
-                heartbeat=heartbeat,
-            )
+        return connection.ended
 
 
 def _end_process(failure: ActorFailure) -> None:

@@ -15,7 +15,7 @@ from actor.heartbeat import Heartbeat
 from actor.policies.policy import Policy, make_policy
 from actor.step_watchdog import StepWatchdog
 from actor.workers import Worker, make_worker
-from services.errors import LearnerUnreachableError, RollcastError
+from services.errors import LearnerUnreachableError, RollcastError, TrainingEndedError
 from services.joining import JoinOffer
 from services.limits import DEFAULT_LIMITS
 from services.rollouts import ActorFailure
@@ -62,7 +62,11 @@ def act_until_stopped(
         Exception: Whatever the environment or the policy raised, after the learner has been told.
     """
     heartbeat = heartbeat or Heartbeat(None, patience_s=step_timeout_s)
-    agreement = connection.join()
+    try:
+        agreement = connection.join()
+    except TrainingEndedError as error:
+        logger.info("nothing to act for: %s", error)
+        return
     logger.info(
         "joined %s: slot %d, incarnation %d, %d environments",
         agreement.actor_id,

@@ -21,6 +21,7 @@ from services.errors import (
     NotReadyError,
     ProtocolMismatchError,
     RollcastError,
+    TrainingEndedError,
 )
 from services.joining import JoinAgreement, JoinOffer
 from services.policies import PolicyState
@@ -112,9 +113,14 @@ class LearnerConnection:
 
         Raises:
             LearnerUnreachableError: Nobody answered within `connect_timeout_s`.
+            TrainingEndedError: Training has ended; so says `ended` from now on.
             RollcastError: The learner refused; trying again will not help.
         """
-        agreement = self._join_with_backoff(self._connect_timeout_s, self._on_attempt)
+        try:
+            agreement = self._join_with_backoff(self._connect_timeout_s, self._on_attempt)
+        except TrainingEndedError:
+            self._end()
+            raise
         if agreement is None:
             raise LearnerUnreachableError(f"closed while joining the learner at {self._address}")
         for name, target in (("uplink", self._keep_uplink), ("policies", self._feed.keep)):
@@ -215,6 +221,12 @@ class LearnerConnection:
     def _note_last_policy(self) -> None:
         """Training has ended, unless this is the end of our own closing. Called with the lock held."""
         self._ended = self._ended or not self._closing.is_set()
+
+    def _end(self) -> None:
+        """Notes that training has ended."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
 
     def _give_up(self, error: RollcastError) -> None:
         with self._changed:
@@ -356,7 +368,11 @@ class LearnerConnection:
                 with self._changed:
                     self._stream = self._uplink = None
             self._pause(delay_s)
-            if self._join_with_backoff(self._reconnect_timeout_s) is None:
+            try:
+                if self._join_with_backoff(self._reconnect_timeout_s) is None:
+                    return
+            except TrainingEndedError:
+                self._end()
                 return
             logger.info("back at the learner at %s", self._address)
 

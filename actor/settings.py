@@ -83,6 +83,10 @@ class ActorSettings(ActingSettings, ClientSecuritySettings):
         description="The largest rollout this actor makes, in bytes: a learner that asks for more is refused. "
         "Raise it with --limits.max-rollout-bytes of the learner.",
     )
+    wait_for_next_run: bool = Field(
+        False,
+        description="When training has ended, wait for the learner's next run and act in it, instead of ending with 0.",
+    )
     torch_threads: Annotated[int, Field(ge=1)] = Field(
         1, description="Threads of torch and of the linear algebra library."
     )

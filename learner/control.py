@@ -18,7 +18,7 @@ from services.version import software_version
 # How long a caller waits for the running update to end. The largest updates take seconds.
 _UPDATE_TIMEOUT_S = 55.0
 
-# How often a paused trainer looks whether it is to stop.
+# How often a trainer that is paused, or has finished, looks whether it is to stop.
 _PAUSE_LOOK_S = 0.25
 
 # Given the operator's turn, it writes a checkpoint and returns its folder and policy version.
@@ -142,6 +142,12 @@ class TrainingControl:
         self._stop_requested = True
         if self._actors is not None:
             self._actors.interrupt()
+
+    def wait_for_stop(self) -> None:
+        """Waits until somebody has asked for the end."""
+        with self._changed:
+            while not self._stop_requested:
+                self._changed.wait(_PAUSE_LOOK_S)
 
     def actors(self) -> list[ActorInfo]:
         """Every actor that has joined, by slot."""

@@ -19,6 +19,7 @@ from services.errors import (
     NotReadyError,
     ProtocolMismatchError,
     RollcastError,
+    TrainingEndedError,
 )
 from services.joining import JoinAgreement, JoinOffer
 from services.limits import DEFAULT_LIMITS, MAX_MESSAGE_BYTES
@@ -134,14 +135,16 @@ class RolloutIntake:
         """Agrees with an actor on what it shall do.
 
         Raises:
-            NotReadyError: Training has ended.
+            TrainingEndedError: Training has ended.
             ProtocolMismatchError: It was started with another policy network, or another number of environments where
                 all play in step.
             SpacesMismatchError: Its spaces are not the learner's.
             LimitExceededError: There are `max_actors` already, or its rollouts would be above `max_rollout_bytes`.
         """
         if self._ended.is_set():
-            raise NotReadyError("training has ended; this learner takes no more actors")
+            raise TrainingEndedError(
+                "training has ended; expected a run that goes on; start a learner that trains, or begin another run"
+            )
         name = offer.actor_id or "(unnamed)"
         if offer.network != self._policy.network:
             raise ProtocolMismatchError(

@@ -28,7 +28,7 @@ _BEST_POLICY_INTERVAL_S = 2.0
 # How long the trainer waits for the checkpoint before, when the number of updates asks for the next; and an operator.
 _DUE_TIMEOUT_S = 60.0
 # How long the end of training waits for a checkpoint: a replay buffer of 60 GB at 100 MB/s.
-_WRITE_TIMEOUT_S = 600.0
+WRITE_TIMEOUT_S = 600.0
 
 
 class RunKeeper:
@@ -97,27 +97,32 @@ class RunKeeper:
             self._save_checkpoint()
         return True
 
-    def save_policies(self) -> None:
-        """Writes the last policy, and the best, when nothing else is being written any more."""
-        self._checkpoints.finish(_WRITE_TIMEOUT_S, self._actors.waiting)
+    def save_policies(self, timeout_s: float = WRITE_TIMEOUT_S) -> None:
+        """Writes the last policy, and the best, when nothing else is being written any more.
+
+        Args:
+            timeout_s: How long, in seconds, to wait for that.
+        """
+        self._checkpoints.finish(timeout_s, self._actors.waiting)
         last = self._policy()
         self._run.write_policy("last", last)
         self._save_best_policy()
         if not self._run.policy_path("best").exists():
             self._run.write_policy("best", last)
 
-    def save_last_checkpoint(self, *, has_ended: bool) -> None:
+    def save_last_checkpoint(self, *, has_ended: bool, timeout_s: float = WRITE_TIMEOUT_S) -> None:
         """Writes the checkpoint with which a process ends.
 
         Args:
             has_ended: Whether training has reached its end.
+            timeout_s: How long, in seconds, it may take.
 
         Raises:
             OSError: If it cannot be written; the one before is there.
             NotReadyError: If it is not written in time.
         """
         self.note_statistics()
-        self._checkpoints.wait(self._begin_or_refuse(has_ended=has_ended), _WRITE_TIMEOUT_S)
+        self._checkpoints.wait(self._begin_or_refuse(has_ended=has_ended), timeout_s)
 
     def save_for_operator(self, between_updates: Callable[[], AbstractContextManager[None]]) -> tuple[Path, int]:
         """Writes a checkpoint now. Any thread may ask.
@@ -135,7 +140,7 @@ class RunKeeper:
         self._checkpoints.finish(_DUE_TIMEOUT_S)
         with between_updates():
             written, version = self._begin_or_refuse(), self._actors.policy_version
-        return self._checkpoints.wait(written, _WRITE_TIMEOUT_S), version
+        return self._checkpoints.wait(written, WRITE_TIMEOUT_S), version
 
     def _checkpoint_is_due(self, now: float) -> bool:
         every = self._schedule.checkpoint_interval_updates

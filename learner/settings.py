@@ -120,6 +120,11 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
     keep_checkpoints: Annotated[int, Field(ge=1)] = Field(
         3, description="How many of the last checkpoints are kept, besides the one with the highest mean return."
     )
+    stop_timeout_s: Annotated[float, Field(gt=0)] = Field(
+        600.0,
+        description="How long the last checkpoint of a run that is stopped may take, in seconds; less than the time "
+        "after which an engine kills what it stops. What is not written by then is given up for the one before.",
+    )
     durable: bool = Field(
         False,
         description="Write every rollout to a log in the run's folder before it is acknowledged, so that a learner "
@@ -178,6 +183,11 @@ class ServingSettings(LearnerSettings):
         "environment",
         description="Where the learner learns what observations and actions look like: from --env-id, made once on its "
         "own machine; or from the first actor that joins, so that only actors need the environment.",
+    )
+    when_finished: Literal["exit", "serve"] = Field(
+        "exit",
+        description="What to do when training has ended: exit with 0; or serve the last policy until the learner is "
+        "stopped. With serve, --resume auto goes on with a run that has ended, too, and serves its policy again.",
     )
 
 

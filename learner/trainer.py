@@ -4,7 +4,7 @@ import dataclasses
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -15,7 +15,7 @@ from learner.control import TrainingControl
 from learner.experience import ExperienceSource
 from learner.progress import TrainingProgress
 from learner.run_directory import RunDirectory
-from learner.run_keeper import RunKeeper
+from learner.run_keeper import WRITE_TIMEOUT_S, RunKeeper
 from learner.training_events import TrainingEvents
 from learner.training_schedule import TrainingSchedule
 from learner.writers import MetricsWriter, write_all
@@ -92,47 +92,48 @@ class Trainer:
         assert self._keeper is not None, "a run without a directory has no checkpoints"
         self._keeper.resume(checkpoint)
 
-    def run(self) -> TrainingSummary:
+    def run(self, serve: Callable[[TrainingSummary], None] | None = None) -> TrainingSummary:
         """Trains until solved, out of steps, or told to stop; saves the policy, stops the actors.
+
+        Args:
+            serve: Called when training has reached its end and everything is saved, before the actors are stopped:
+                they have been told, and whoever asks is served the last policy until it returns. None: nobody is.
 
         Raises:
             CollectTimeoutError: No rollouts came.
             ActorFailedError: The actors cannot go on.
             RollcastError: Training diverged.
         """
-        if self.is_done():
-            # of a run that is resumed after its end: nobody is to be started for it
-            self._control.enter(Phase.FINISHED)
+        control = self._control
+        # a run that is resumed after its end
+        was_done = self.is_done()
+        if was_done and (serve is None or not self._has_ended):
+            # nobody is to be started for it
+            control.enter(Phase.FINISHED)
             return self._summary()
-        source, algorithm, control, progress = self._experience, self._algorithm, self._control, self._progress
-        schedule = self._schedule
+        is_saved = was_done
         try:
-            with source:
-                control.enter(Phase.TRAINING)
-                while not self.is_done():
-                    fraction = min(1.0, progress.env_steps / schedule.total_steps)
-                    experience = source.next(self._device, progress=fraction)
-                    began = time.perf_counter()
-                    with control.update_turn():
-                        metrics = algorithm.update(experience.batch, progress=fraction)
-                        source.learnt(experience.batch, algorithm.priorities)
-                        progress.record(experience)
-                        every = schedule.updates_per_broadcast
-                        if every is not None and algorithm.n_updates % every == 0:
-                            self._actors.broadcast_updated_policy(algorithm.policy_state())
-                    self._events.learner_update(seconds=time.perf_counter() - began, waited_s=experience.waited_s)
-                    self._actors.get_epoch_stats_aggregator().end_episode()
-                    self._keep(metrics)
+            with self._experience:
+                if not was_done:
+                    control.enter(Phase.TRAINING)
+                    self._train()
                 control.enter(Phase.STOPPING)
+                if serve is not None and self._has_ended:
+                    self._cast_last_policy()
+                    self._actors.end_training()
+                    if not is_saved:
+                        self._save()
+                        is_saved = True
+                    control.enter(Phase.FINISHED)
+                    serve(self._summary())
         except CollectInterruptedError:
             logger.info("training was stopped")
         finally:
             control.enter(Phase.STOPPING)
-            if self._keeper is not None:
-                self._keeper.save_policies()
-        # Between two checkpoints that the number of updates asks for, another one would change what follows.
-        if self._keeper is not None and (schedule.checkpoint_interval_updates is None or self._has_ended):
-            self._keeper.save_last_checkpoint(has_ended=self._has_ended)
+            if not is_saved:
+                self._save_policies()
+        if not is_saved:
+            self._save_last_checkpoint()
         control.enter(Phase.FINISHED)
         return self._summary()
 
@@ -147,6 +148,30 @@ class Trainer:
         self._has_ended = self._solved or self._progress.env_steps >= self._schedule.total_steps
         return self._has_ended or self._control.stop_requested
 
+    def _train(self) -> None:
+        """Collects, updates and broadcasts until there is a reason to stop."""
+        source, algorithm, progress = self._experience, self._algorithm, self._progress
+        while not self.is_done():
+            fraction = min(1.0, progress.env_steps / self._schedule.total_steps)
+            experience = source.next(self._device, progress=fraction)
+            began = time.perf_counter()
+            with self._control.update_turn():
+                metrics = algorithm.update(experience.batch, progress=fraction)
+                source.learnt(experience.batch, algorithm.priorities)
+                progress.record(experience)
+                every = self._schedule.updates_per_broadcast
+                if every is not None and algorithm.n_updates % every == 0:
+                    self._actors.broadcast_updated_policy(algorithm.policy_state())
+            self._events.learner_update(seconds=time.perf_counter() - began, waited_s=experience.waited_s)
+            self._actors.get_epoch_stats_aggregator().end_episode()
+            self._keep(metrics)
+
+    def _cast_last_policy(self) -> None:
+        """Casts the policy of the last updates, where it has not been."""
+        every = self._schedule.updates_per_broadcast
+        if every is None or self._algorithm.n_updates % every:
+            self._actors.broadcast_updated_policy(self._algorithm.policy_state())
+
     def _keep(self, metrics: Metrics) -> None:
         """Writes what is due: metrics, the best policy, a checkpoint."""
         now = time.monotonic()
@@ -157,6 +182,25 @@ class Trainer:
         if was_due and self._schedule.checkpoint_interval_updates is not None:
             # by time, it would differ from run to run
             self._experience.renew()
+
+    def _save(self) -> None:
+        """Writes everything that a run leaves behind."""
+        self._save_policies()
+        self._save_last_checkpoint()
+
+    def _save_policies(self) -> None:
+        if self._keeper is not None:
+            # what comes after the wait has as much time again, so each gets half
+            self._keeper.save_policies(self._save_timeout_s() / 2)
+
+    def _save_last_checkpoint(self) -> None:
+        # Between two checkpoints that the number of updates asks for, another one would change what follows.
+        if self._keeper is not None and (self._schedule.checkpoint_interval_updates is None or self._has_ended):
+            self._keeper.save_last_checkpoint(has_ended=self._has_ended, timeout_s=self._save_timeout_s() / 2)
+
+    def _save_timeout_s(self) -> float:
+        """How long saving may take: whoever has stopped the run may not wait for long."""
+        return 2 * WRITE_TIMEOUT_S if self._has_ended else self._schedule.stop_timeout_s
 
     def _write_metrics(self, metrics: Metrics) -> None:
         now = self._progress.snapshot()

@@ -62,10 +62,10 @@ class TrainingRun:
     run_directory: RunDirectory
     stop_return: float | None
 
-    def train(self) -> TrainingSummary:
+    def train(self, serve: Callable[[TrainingSummary], None] | None = None) -> TrainingSummary:
         """Trains to the end; see `Trainer.run`. A trainer that stalls is told to the log, with stacks."""
         with StallWatchdog(self._n_done, self.actors.waiting.current, self._may_wait):
-            return self.trainer.run()
+            return self.trainer.run(serve)
 
     def _n_done(self) -> int:
         return self.control.status().updates + sum(info.rollouts for info in self.control.actors())
@@ -157,6 +157,7 @@ def training_run(
                 checkpoint_interval_s=settings.checkpoint_interval_s,
                 checkpoint_interval_updates=settings.checkpoint_interval_updates,
                 keep_checkpoints=settings.keep_checkpoints,
+                stop_timeout_s=settings.stop_timeout_s,
             ),
             device=device,
             run=run_directory,

@@ -15,6 +15,7 @@ class TrainingSchedule:
         checkpoint_interval_s: Seconds between two checkpoints.
         checkpoint_interval_updates: Updates between two checkpoints, instead; None: it is the seconds that count.
         keep_checkpoints: How many of the last checkpoints are kept, besides the best.
+        stop_timeout_s: Seconds that the last checkpoint of a run that is stopped may take.
     """
 
     total_steps: int
@@ -24,3 +25,4 @@ class TrainingSchedule:
     checkpoint_interval_s: float = 300.0
     checkpoint_interval_updates: int | None = None
     keep_checkpoints: int = 3
+    stop_timeout_s: float = 600.0

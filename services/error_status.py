@@ -43,6 +43,7 @@ STATUS_CODES: Final[dict[type[RollcastError], grpc.StatusCode]] = {
     errors.NotReadyError: grpc.StatusCode.UNAVAILABLE,
     errors.DamagedMessageError: grpc.StatusCode.UNAVAILABLE,
     errors.RefusedError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.TrainingEndedError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.AddressInUseError: grpc.StatusCode.UNAVAILABLE,
     errors.LearnerUnreachableError: grpc.StatusCode.UNAVAILABLE,
     errors.ContainerEngineError: grpc.StatusCode.UNAVAILABLE,

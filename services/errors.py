@@ -21,6 +21,7 @@
     ├── NotReadyError                not now: starting, stopping, no policy yet
     │   └── DamagedMessageError      ... a message is not what its writer sealed: damaged on its way
     ├── RefusedError                 not in this state of the run: pause after the end, checkpoint without run directory
+    │   └── TrainingEndedError       ... training has ended: there is nothing to act for
     ├── AddressInUseError            somebody else serves this address
     ├── LearnerUnreachableError      nobody answers at this address
     ├── ContainerEngineError         the Docker engine is not there, or does not do what it is asked to
@@ -126,6 +127,10 @@ class DamagedMessageError(NotReadyError):
 
 class RefusedError(RollcastError):
     """Not in this state of the run; trying again will not help."""
+
+
+class TrainingEndedError(RefusedError):
+    """Training has ended: no rollout is wanted any more."""
 
 
 class AddressInUseError(RollcastError):

@@ -148,6 +148,7 @@ class RolloutSink(Protocol):
             ProtocolMismatchError: Its policy network is not the learner's.
             LimitExceededError: There are as many actors as there may be.
             NotReadyError: The learner is starting or stopping.
+            TrainingEndedError: Training has ended.
         """
 
     def open_stream(self, actor_id: str, incarnation: int, *, peer: str, cancel: Callable[[], None]) -> RolloutStream:

@@ -123,6 +123,12 @@ class DistributedActors(ABC):
         """
         return False
 
+    def end_training(self) -> None:  # noqa: B027  # most kinds end their actors themselves
+        """Tells who dialled in that training has ended, and goes on serving the last policy until `stop`.
+
+        No rollout is taken any more, and nobody is let in to act.
+        """
+
     def leave_waiting(self) -> None:  # noqa: B027  # most kinds end their actors themselves
         """Says before `stop` that this process ends and training does not: who dialled in waits for the next learner.
 

@@ -224,8 +224,7 @@ class ServedDistributedActors(DistributedActors):
         for server in self._servers:
             server.drain()
         if not self._training_goes_on:
-            self._intake.end_training()
-            self._publisher.end()
+            self._tell_the_end(self._intake, self._publisher)
         (self.destination or self._queue).close()
         for server in self._servers:
             server.stop(_GRACE_S)
@@ -234,6 +233,18 @@ class ServedDistributedActors(DistributedActors):
             self.durable.close()
         self._intake = None
         self._batchers.clear()
+
+    def end_training(self) -> None:
+        """See `DistributedActors.end_training`."""
+        assert self._intake is not None, "start() comes first"
+        assert self._publisher is not None
+        self._tell_the_end(self._intake, self._publisher)
+        (self.destination or self._queue).close()
+
+    @staticmethod
+    def _tell_the_end(intake: RolloutIntake, publisher: PolicyPublisher) -> None:
+        intake.end_training()
+        publisher.end()
 
     def state(self) -> dict[str, Any]:
         """See `DistributedActors.state`: of every actor, which process it is, and how far its rollouts were taken."""

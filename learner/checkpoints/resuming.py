@@ -41,6 +41,7 @@ MAY_CHANGE: Final = frozenset(
         "start_method",
         "step_timeout_s",
         "stop_return",
+        "stop_timeout_s",
         "summary_json",
         "tls_cert",
         "tls_client_ca",
@@ -49,6 +50,7 @@ MAY_CHANGE: Final = frozenset(
         "torch_threads",
         "total_steps",
         "vectorization",
+        "when_finished",
     }
 )
 
@@ -103,7 +105,10 @@ def _found(values: Mapping[str, Any], runs: Path) -> Path | None:
                 newest = newest_checkpoint(run)
         except (ConfigurationError, OSError):  # somebody else's, perhaps
             continue
-        if (newest is None and run.has_log()) or (newest is not None and not newest[1].has_ended):
+        if newest is None:
+            if run.has_log():
+                return path
+        elif not newest[1].has_ended or values.get("when_finished") == "serve":
             return path
     return None
 

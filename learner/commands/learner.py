@@ -58,4 +58,4 @@ def learner(settings: ServingSettings, console: Console) -> int:
 
     announce = partial(print_line, console)
     with training_run(settings, spaces, make_actors, n_local_actors=0, announce=announce) as run:
-        return run_and_report(run, settings, console)
+        return run_and_report(run, settings, console, serves=settings.when_finished == "serve")

@@ -14,21 +14,41 @@ from learner.training_run import TrainingRun
 from learner.writers.console import ConsoleView
 
 
-def run_and_report(run: TrainingRun, settings: LearnerSettings, console: Console) -> int:
-    """Trains with a live view, prints the summary, and returns the exit code: 0, or 130 after Ctrl-C."""
-    with stop_on_signals(run) as received:
-        view = ConsoleView(
-            run.control.status,
-            console,
-            stop_return=run.stop_return,
-            total_steps=settings.total_steps,
-            statistics=run.trainer.statistics,
-        )
-        with view:
-            summary = run.train()
-    print_summary(console, summary, run)
-    if settings.summary_json is not None:
-        summary.write_json(settings.summary_json)
+def run_and_report(run: TrainingRun, settings: LearnerSettings, console: Console, *, serves: bool = False) -> int:
+    """Trains with a live view, prints the summary, and returns the exit code: 0, or 130 after Ctrl-C.
+
+    Args:
+        run: What is to be trained.
+        settings: What was asked for.
+        console: Where the view and the summary go.
+        serves: When training has reached its end, the last policy is served until the run is stopped.
+    """
+    view = ConsoleView(
+        run.control.status,
+        console,
+        stop_return=run.stop_return,
+        total_steps=settings.total_steps,
+        statistics=run.trainer.statistics,
+    )
+    reported = False
+
+    def report(summary: TrainingSummary) -> None:
+        nonlocal reported
+        shown.close()
+        if not reported:
+            print_summary(console, summary, run)
+            if settings.summary_json is not None:
+                summary.write_json(settings.summary_json)
+        reported = True
+
+    def serve(summary: TrainingSummary) -> None:
+        report(summary)
+        print_line(console, f"training has ended: serving its last policy at {settings.address} until it is stopped")
+        run.control.wait_for_stop()
+
+    with stop_on_signals(run) as received, contextlib.ExitStack() as shown:
+        shown.enter_context(view)
+        report(run.train(serve if serves else None))
     return 130 if signal.SIGINT in received else 0
 
 

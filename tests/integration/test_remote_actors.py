@@ -5,6 +5,7 @@ import re
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from services.client import LearnerClient
@@ -177,6 +178,50 @@ def test_a_learner_without_the_environment_asks_the_first_actor(tmp_path: Path):
     refused = rollcast("evaluate", tmp_path / "run", "--n-episodes", 2)
     assert refused.returncode == 2
     assert "not.installed" in refused.stderr
+
+
+def test_a_finished_learner_serves_its_policy_and_actors_that_wait_play_in_the_next_run(tmp_path: Path):
+    port = free_port()
+    serving = ("--when-finished", "serve", "--resume", "auto", "--batch-size", 8)
+    with (
+        LearnerClient(f"127.0.0.1:{port}") as client,
+        running(*actor(port)) as leaving,
+        running(*actor(port, "--wait-for-next-run")) as waiting,
+    ):
+
+        def phase() -> Phase | None:
+            status = status_of(client)
+            return None if status is None else status.phase
+
+        with running(*learner(port, tmp_path / "run", *serving, "--total-steps", 5000)) as first:
+            wait_until(lambda: phase() is Phase.FINISHED, "the end of training", 60)
+            assert client.is_serving()
+            action, version = client.act({"": np.zeros((2, 4), np.float32)})
+            assert action.shape == (2,)
+            assert [number for number, _ in client.subscribe_policy()] == [version], "the last one, and the end"
+            assert leaving.wait(10) == 0
+            with running(*actor(port)) as late:
+                assert late.wait(20) == 0, "there is nothing to act for"
+            saved = client.status()
+            assert waiting.poll() is None
+            first.send_signal(signal.SIGTERM)
+            assert first.wait(10) == 0
+            assert "serving its last policy" in first.stdout.read()
+
+        with running(*learner(port, tmp_path / "run", *serving, "--total-steps", 5000)) as again:
+            wait_until(lambda: phase() is Phase.FINISHED, "the same run, which has ended", 60)
+            assert client.status().env_steps == saved.env_steps
+            again.send_signal(signal.SIGTERM)
+            assert again.wait(10) == 0
+
+        with running(*learner(port, tmp_path / "run", *serving, "--total-steps", 10000)) as more:
+            wait_until(lambda: phase() is Phase.FINISHED, "the end of what was added", 60)
+            assert client.status().env_steps >= 10000
+            assert waiting.poll() is None
+            more.send_signal(signal.SIGTERM)
+            assert more.wait(10) == 0
+        waiting.send_signal(signal.SIGTERM)
+        assert waiting.wait(10) == 0
 
 
 def test_an_actor_that_waits_for_a_learner_is_seen_to_live(tmp_path: Path):

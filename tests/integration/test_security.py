@@ -121,7 +121,7 @@ def test_the_probe(keys, monkeypatch, capsys):
         assert capsys.readouterr().err == ""
         monkeypatch.delenv("ROLLCAST_TLS_KEY")
         assert health_probe.main([learner.address]) == 2
-        assert "give --tls-key" in capsys.readouterr().err
+        assert "ROLLCAST_TLS_CERT and ROLLCAST_TLS_KEY" in capsys.readouterr().err
 
 
 def options(folder, role):

@@ -149,7 +149,8 @@ def test_a_method_that_the_health_service_does_not_have(learner):
 
 
 def test_the_probe(learner):
-    command = [sys.executable, "-m", "services.health_probe", learner.address]
+    # as the images do: without a look at what is installed, gRPC least of all
+    command = [sys.executable, "-I", "-S", health_probe.__file__, learner.address]
     done = subprocess.run([*command, ROLLOUT_SERVICE], timeout=30, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     learner.server.drain()

@@ -7,6 +7,7 @@ import yaml
 
 from actor.environments.make import EnvironmentFactory
 from learner.actors.remote import RemoteDistributedActors
+from learner.checkpoints.resuming import _found
 from learner.checkpoints.store import CheckpointStore
 from learner.run_directory import RunDirectory
 from learner.settings import ServingSettings, TrainSettings
@@ -161,6 +162,13 @@ def test_auto_finds_the_newest_run_of_these_settings_that_has_not_ended(tmp_path
     assert auto().resume == "runs/first", "not one that has ended, nor one without a checkpoint"
     with RunDirectory(tmp_path / "runs" / "first").locked():
         assert auto().resume is None, "somebody trains in it"
+
+
+def test_auto_finds_a_run_that_has_ended_where_its_policy_is_to_be_served(tmp_path):
+    train(settings_for(tmp_path / "runs" / "first", "impala"))
+    settings = RunDirectory(tmp_path / "runs" / "first").read_settings() | {"run_dir": None}
+    assert _found(settings, tmp_path / "runs") is None
+    assert _found(settings | {"when_finished": "serve"}, tmp_path / "runs") == tmp_path / "runs" / "first"
 
 
 def test_auto_with_a_folder_resumes_what_is_there(tmp_path):
