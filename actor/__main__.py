@@ -20,6 +20,7 @@ from actor.settings import ActorSettings
 from actor.threads import limit_threads
 from services.allocator import reuse_large_buffers
 from services.errors import ConfigurationError, RollcastError
+from services.exit_codes import bad_settings_exit_code
 from services.printable import log_to_stderr, printable_lines
 from services.rollouts import ActorFailure
 from services.security import ClientSecurity
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "python -m ac
         settings = ActorSettings.from_command_line(program, sys.argv[1:] if arguments is None else arguments)
     except ConfigurationError as error:
         sys.stderr.write(printable_lines(f"{program}: {error}") + "\n")
-        return 2
+        return bad_settings_exit_code(os.environ)
     log_to_stderr(settings.log_level)
     stop = threading.Event()
 
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "python -m ac
         run_actor(settings, stop)
     except ConfigurationError as error:
         sys.stderr.write(printable_lines(f"{program}: {error}") + "\n")
-        return 2
+        return bad_settings_exit_code(os.environ)
     except RollcastError as error:
         if stop.is_set():
             return 0

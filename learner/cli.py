@@ -1,10 +1,12 @@
 """The `rollcast` command. Light to import: actor processes that are spawned import it again."""
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 
 from services.allocator import reuse_large_buffers
 from services.errors import ConfigurationError, RollcastError
+from services.exit_codes import bad_settings_exit_code
 from services.printable import log_to_stderr, printable_lines
 from services.version import software_version
 
@@ -53,7 +55,7 @@ def _run(command: str, arguments: list[str]) -> int:
         return COMMANDS[command](arguments)
     except ConfigurationError as error:
         sys.stderr.write(printable_lines(f"rollcast {command}: {error}") + "\n")
-        return 2
+        return bad_settings_exit_code(os.environ)
     except RollcastError as error:
         sys.stderr.write(printable_lines(f"rollcast {command}: {type(error).__name__}: {error}") + "\n")
         return 1

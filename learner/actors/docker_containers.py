@@ -9,14 +9,12 @@ from typing import Any
 
 from learner.actors.docker_engine import DockerRun, engine_asked_to, remove_container
 from learner.actors.supervision import ActorEnd, Supervision
+from services.exit_codes import BAD_SETTINGS
 
 logger = logging.getLogger(__name__)
 
 # How often the engine is asked how the containers are, in seconds: 1.5 ms for two of them, 2.4 ms for eight.
 _LOOK_S = 1.0
-
-# What an actor ends with when its settings cannot be right: another start would change nothing.
-_SETTINGS_EXIT_CODE = 2
 
 _LOG_LINES = 20
 _LOG_CHARACTERS = 4000
@@ -108,7 +106,7 @@ class _Container:
         return ActorEnd(
             f"the container {self._name} ended with {self._reason(state)}\n"
             + (f"its last lines:\n{log}" if log else "it has logged nothing"),
-            may_recover=state["ExitCode"] != _SETTINGS_EXIT_CODE,
+            may_recover=state["ExitCode"] != BAD_SETTINGS,
         )
 
     def _reason(self, state: Mapping[str, Any]) -> str:

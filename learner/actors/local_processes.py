@@ -69,17 +69,19 @@ class _LocalActor:
         if process is None or process.exitcode is None:
             return None
         assert failures is not None
+        may_recover = True
         report = f"exit code {process.exitcode}" if process.exitcode >= 0 else f"signal {-process.exitcode}"
         try:
             if failures.poll():
                 told = json.loads(failures.recv_bytes())
                 report = f"{told['exception_type']}: {told['message']}\n{told['traceback']}"
+                may_recover = told["exception_type"] != ConfigurationError.__name__
         except (EOFError, OSError):
             pass
         failures.close()
         process.close()
         self.process = self._failures = None
-        return ActorEnd(report)
+        return ActorEnd(report, may_recover=may_recover)
 
 
 class LocalProcesses:

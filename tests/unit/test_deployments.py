@@ -1,0 +1,127 @@
+"""The Compose files, the Swarm stack and the Kubernetes manifests say the same as the images and as each other."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from actor.settings import ActorSettings
+from learner.settings import ServingSettings
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+TLS = yaml.safe_load((ROOT / "docker-compose.tls.yml").read_text())
+STACK = yaml.safe_load((ROOT / "deploy/stack.yml").read_text())
+SETTINGS = {"learner": ServingSettings, "actor": ActorSettings}
+
+
+def manifest(component):
+    """The Deployment of a component."""
+    documents = yaml.safe_load_all((ROOT / f"deploy/kubernetes/{component}.yaml").read_text())
+    (found,) = [document for document in documents if document["kind"] == "Deployment"]
+    return found["spec"]["template"]["spec"]
+
+
+def container(component):
+    (found,) = manifest(component)["containers"]
+    return found
+
+
+def health_check(component):
+    """The image's: seconds or times by option, and the command."""
+    recipe = (ROOT / component / "Dockerfile").read_text()
+    options, command = re.search(r"^HEALTHCHECK (.*)\\\n +CMD (.*)$", recipe, re.MULTILINE).groups()
+    return {name: int(number) for name, number in re.findall(r"--([a-z-]+)=(\d+)s?", options)}, command
+
+
+def environment(component):
+    """Where it is deployed -> its variables."""
+    return {
+        "compose": COMPOSE["services"][component]["environment"],
+        "stack": STACK["services"][component]["environment"],
+        "kubernetes": {variable["name"]: variable["value"] for variable in container(component)["env"]},
+    }
+
+
+@pytest.mark.parametrize("component", ["learner", "actor"])
+class TestAllOfThem:
+    def test_probe_with_the_same_numbers(self, component):
+        numbers, _ = health_check(component)
+        for file in (COMPOSE, TLS, STACK):
+            assert "healthcheck" not in file["services"].get(component, {}), "the image's is everybody's"
+        for name in ("startupProbe", "livenessProbe"):
+            probe = container(component)[name]
+            assert (probe["periodSeconds"], probe["timeoutSeconds"]) == (numbers["interval"], numbers["timeout"])
+            assert "initialDelaySeconds" not in probe
+        assert container(component)["livenessProbe"]["failureThreshold"] == numbers["retries"]
+        start = container(component)["startupProbe"]
+        assert start["failureThreshold"] * start["periodSeconds"] == numbers["start-period"] >= 120
+
+    def test_grant_the_same_time_to_stop(self, component):
+        seconds = manifest(component)["terminationGracePeriodSeconds"]
+        for file in (COMPOSE, STACK):
+            assert file["services"][component]["stop_grace_period"] == f"{seconds}s"
+
+    def test_let_it_write_nowhere_but_to_its_volumes(self, component):
+        for file in (COMPOSE, STACK):
+            service = file["services"][component]
+            assert (service["cap_drop"], service["read_only"], service["init"]) == (["ALL"], True, True)
+        assert COMPOSE["services"][component]["tmpfs"] == ["/tmp"]
+        assert COMPOSE["services"][component]["security_opt"] == ["no-new-privileges:true"]
+        assert {"type": "tmpfs", "target": "/tmp"} in STACK["services"][component]["volumes"]
+        assert container(component)["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+
+    def test_set_only_what_there_is(self, component):
+        known = {f"ROLLCAST_{name.upper()}" for name in SETTINGS[component].model_fields}
+        for where, variables in environment(component).items():
+            assert variables.keys() <= known | {"ROLLCAST_SETTINGS_EXIT_CODE"}, where
+
+    def test_are_not_started_again_for_settings_that_cannot_be_right(self, component):
+        for where in ("compose", "stack"):
+            assert environment(component)[where]["ROLLCAST_SETTINGS_EXIT_CODE"] == "0"
+
+
+class TestLearner:
+    def test_stays_and_serves_its_policy_when_training_has_ended(self):
+        for where, variables in environment("learner").items():
+            assert "serve" in variables["ROLLCAST_WHEN_FINISHED"], where
+            assert "auto" in variables["ROLLCAST_RESUME"], where
+
+    def test_has_time_for_its_last_checkpoint_before_it_is_killed(self):
+        grace_s = manifest("learner")["terminationGracePeriodSeconds"]
+        for where, variables in environment("learner").items():
+            assert 2 * int(re.search(r"\d+", variables["ROLLCAST_STOP_TIMEOUT_S"])[0]) <= grace_s, where
+
+    def test_is_probed_by_a_script_of_this_tree_that_needs_no_package(self):
+        _, command = health_check("learner")
+        options, script = re.fullmatch(
+            r'\["python", (".*"), "/opt/venv/\S+/site-packages/(.*)", .*\]', command
+        ).groups()
+        assert options == '"-I", "-S"'
+        assert (ROOT / script).is_file()
+        for name in ("startupProbe", "readinessProbe", "livenessProbe"):
+            assert container("learner")[name]["grpc"] == {"port": 50051}
+
+
+class TestActor:
+    def test_is_probed_by_the_same_command(self):
+        _, command = health_check("actor")
+        for name in ("startupProbe", "livenessProbe"):
+            assert container("actor")[name]["exec"]["command"] == ["sh", "-c", command]
+
+    def test_waits_for_the_next_run_where_it_would_be_started_again(self):
+        assert environment("actor")["kubernetes"]["ROLLCAST_WAIT_FOR_NEXT_RUN"] == "true"
+
+
+def test_services_that_run_as_root_have_only_the_rights_that_they_use():
+    for service, rights in (
+        (COMPOSE["services"]["runs-folder"], ["FOWNER"]),
+        (TLS["services"]["certs"], ["CHOWN", "DAC_OVERRIDE", "FOWNER"]),
+    ):
+        assert (service["cap_drop"], service["cap_add"], service["read_only"]) == (["ALL"], rights, True)
+        assert service["security_opt"] == ["no-new-privileges:true"]
