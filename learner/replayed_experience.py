@@ -22,7 +22,7 @@ from learner.replay.served import replay_status
 from learner.replay.substep_buffers import SubstepBuffers
 from learner.rollout_queue import RolloutSlice
 from learner.wait_log import WaitLog
-from services.errors import CollectInterruptedError, InvalidInputError, NotReadyError
+from services.errors import CollectInterruptedError, CollectTimeoutError, InvalidInputError, NotReadyError
 from services.replay import ReplayStatus, joint_replay_status
 from services.rollouts import EpisodeStatistics
 
@@ -187,8 +187,14 @@ class ReplayedExperience(ExperienceSource):
         self._refused = None
 
     def _take_in(self) -> None:
-        """Takes in what has come, as far as the limiters let it; waits for nothing."""
-        while self._refused is None or self._insert(self._refused):
+        """Takes in what has come, as far as the limiters let it; waits for nothing.
+
+        Leaves what comes meanwhile for the next time, or actors faster than this thread would keep it from training:
+        each has two rollouts under way at most besides those in the queue.
+        """
+        for _ in range(self.actors.queue_size + 2 * self.actors.n_actors_alive + 1):
+            if self._refused is not None and not self._insert(self._refused):
+                break
             piece = self.actors.poll_slice(self._max_trajectories)
             if piece is None:
                 break
@@ -206,8 +212,13 @@ class ReplayedExperience(ExperienceSource):
         self._turns = deque(self.buffers)
 
     def _await_batch(self, learner_device: str) -> Batch:
-        """Takes in rollouts until the buffer lets a batch out; says what it waits for."""
-        began = time.monotonic()
+        """Takes in rollouts until the buffer lets a batch out; says what it waits for.
+
+        Raises:
+            CollectTimeoutError: No entry was let in for `collect_timeout_s`, and no batch out.
+        """
+        began = progressed = time.monotonic()
+        n_inserted = self._n_inserted()
         with self.actors.waiting.waiting_for("the replay buffer"):
             while (batch := self._draw(learner_device)) is None:
                 if self.actors.interrupted:
@@ -215,8 +226,21 @@ class ReplayedExperience(ExperienceSource):
                 # The limiter never refuses both sides; but others who draw from the buffer may have taken our turn.
                 piece = self._refused or self._next_slice()
                 self._insert(piece, timeout_s=_LOOK_S)
+                now, before, n_inserted = time.monotonic(), n_inserted, self._n_inserted()
+                if n_inserted != before:
+                    progressed = now
+                elif now - progressed > self.actors.collect_timeout_s:
+                    reason, _ = self.actors.waiting.current()
+                    raise CollectTimeoutError(
+                        f"the replay buffer has let neither an entry in nor a batch out for {now - progressed:.0f} s; "
+                        f"the learner waits for {reason}; expected one of both; look at --replay.samples-per-insert, "
+                        "at who else draws from the buffer, and whether rollouts have transitions"
+                    )
         self._sample_wait_s += time.monotonic() - began
         return batch
+
+    def _n_inserted(self) -> int:
+        return sum(buffer.info().inserted for buffer in self.buffers.values())
 
     def _draw(self, learner_device: str) -> Batch | None:
         """The next batch; None while the buffers hold too little, or their limiters let nothing out."""
@@ -227,6 +251,8 @@ class ReplayedExperience(ExperienceSource):
             try:
                 sample = buffer.sample(self._batch_size, who=TRAINER)
             except (InvalidInputError, NotReadyError) as error:
+                if isinstance(error, InvalidInputError) and buffer.is_full:
+                    raise  # it will never hold as many
                 wait = buffer.wait_of(TRAINER)
                 reasons[key] = wait.reason if wait is not None else str(error)
                 continue

@@ -112,6 +112,7 @@ class ReplayBuffer:
         self._times_sampled = None if most is None else TimesSampled(self._store.n_slots, most)
         self._rings: dict[int, SampleRing] = {}
         self._ignored_updates = 0
+        self._has_displaced = False
         parts: dict[str, Part] = {"store": self._store, "sampler": self._sampler}
         parts |= {"limiter": self._limiter.counters, "starts": GeneratorPart(self._rng)}
         if self._times_sampled is not None:
@@ -138,6 +139,15 @@ class ReplayBuffer:
         """Entries there are."""
         with self._changed:
             return self._store.size
+
+    @property
+    def is_full(self) -> bool:
+        """True once entries had to make room for others: it holds as many as it can, which may be below its capacity.
+
+        Episodes that are shorter than 32 steps take more room than others; see `TrajectoryRing`.
+        """
+        with self._changed:
+            return self._has_displaced or self._store.size >= self._store.capacity
 
     def insert(
         self,
@@ -250,7 +260,7 @@ class ReplayBuffer:
         Raises:
             InvalidInputError: If the buffer holds fewer entries, or the limiter never lets so many through.
             NotReadyError: If it holds fewer than `min_size`, or the limiter did not let the batch through by then; the
-                message has the numbers. Or if every priority is 0.
+                message has the numbers.
         """
         largest = min(self._store.capacity, self._limiter.max_sample)
         if not 1 <= batch_size <= largest:
@@ -346,6 +356,7 @@ class ReplayBuffer:
             self._sampler.clear()
             self._limiter.reset()
             self._ignored_updates = 0
+            self._has_displaced = False
 
     def info(self) -> ReplayInfo:
         """How it stands now."""
@@ -375,6 +386,7 @@ class ReplayBuffer:
     def _insert_piece(self, piece: Rollout) -> None:
         change = self._store.insert(piece)
         if len(change.removed):
+            self._has_displaced = True
             self._sampler.remove(change.removed)
         self._sampler.insert(change.inserted)
         if self._times_sampled is not None:

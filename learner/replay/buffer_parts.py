@@ -34,6 +34,7 @@ class BufferSize:
     Attributes:
         entry: What its entries are.
         capacity: Entries it holds at most.
+        batch_size: Entries of a batch.
         n_bytes: Bytes its arrays take, those of the sampler included.
         device: Where its columns lie; None: in main memory, as numpy's arrays.
         device_bytes: How many of the bytes are in that device's own memory; 0 where it has none, as a CPU.
@@ -41,6 +42,7 @@ class BufferSize:
 
     entry: Literal["transitions", "rollouts"]
     capacity: int
+    batch_size: int
     n_bytes: int
     device: torch.device | None = None
     device_bytes: int = 0
@@ -112,10 +114,10 @@ def plan_size(
     """
     capacity = settings.capacity
     if settings.capacity_bytes is not None:
-        capacity = _largest_capacity(settings, layout, settings.capacity_bytes)
-    stored = _bytes(settings, layout, capacity)
+        capacity = _largest_capacity(settings, layout, settings.capacity_bytes, batch_size=batch_size)
+    stored = _bytes(settings, layout, capacity, batch_size=batch_size)
     device_bytes = 0 if device is None or device.type == "cpu" else stored.columns
-    size = BufferSize(settings.entry, capacity, stored.total, device, device_bytes)
+    size = BufferSize(settings.entry, capacity, batch_size, stored.total, device, device_bytes)
     limit = "" if settings.capacity_bytes is None else f" (in {format_bytes(settings.capacity_bytes)})"
     min_size = batch_size if settings.min_size is None else settings.min_size
     if min_size < batch_size:
@@ -158,7 +160,14 @@ def make_store(settings: ReplaySettings, layout: EntryLayout, size: BufferSize, 
         check_device_memory(size.device_bytes, size.device, what=what)
     memory: ColumnMemory = MainMemory() if size.device is None else DeviceMemory(size.device)
     if settings.entry == "transitions" and settings.removal == "oldest":
-        return TrajectoryRing(layout, size.capacity, n_step=settings.n_step, discount=discount, memory=memory)
+        return TrajectoryRing(
+            layout,
+            size.capacity,
+            batch_size=size.batch_size,
+            n_step=settings.n_step,
+            discount=discount,
+            memory=memory,
+        )
     remover = LowestPriority(size.capacity) if settings.removal == "lowest_priority" else Fifo(size.capacity)
     if settings.entry == "transitions":
         return TransitionStore(layout, size.capacity, remover, n_step=settings.n_step, discount=discount, memory=memory)
@@ -185,7 +194,9 @@ def make_sampler(settings: ReplaySettings, store: EntryStore, rng: np.random.Gen
         The sampler.
     """
     if settings.sampler == "prioritized":
-        return Prioritized(store.n_slots, rng, alpha=settings.alpha, beta=settings.beta)
+        return Prioritized(
+            store.n_slots, rng, alpha=settings.alpha, beta=settings.beta, epsilon=settings.priority_epsilon
+        )
     if settings.sampler == "fifo":
         return Fifo(store.n_slots)
     if settings.sampler == "lifo":
@@ -232,14 +243,14 @@ def make_limiter(
     )
 
 
-def _bytes(settings: ReplaySettings, layout: EntryLayout, capacity: int) -> StoredBytes:
+def _bytes(settings: ReplaySettings, layout: EntryLayout, capacity: int, *, batch_size: int) -> StoredBytes:
     n_slots = capacity
     if settings.entry == "rollouts":
         stored = rollout_bytes(layout)
     elif settings.removal == "lowest_priority":
         stored = transition_bytes(layout)
     else:
-        n_slots = ring_rows(capacity, layout.n_rollout_steps)
+        n_slots = ring_rows(capacity, layout.n_rollout_steps, batch_size)
         stored = layout.step_bytes
     stored = stored.times(n_slots)
     is_ring = settings.entry == "transitions" and settings.removal == "oldest"
@@ -255,12 +266,12 @@ def _bytes(settings: ReplaySettings, layout: EntryLayout, capacity: int) -> Stor
     return StoredBytes(stored.columns, stored.bookkeeping + math.ceil(n_slots * per_slot))
 
 
-def _largest_capacity(settings: ReplaySettings, layout: EntryLayout, n_bytes: int) -> int:
+def _largest_capacity(settings: ReplaySettings, layout: EntryLayout, n_bytes: int, *, batch_size: int) -> int:
     """The largest capacity, up to that of the settings, that takes no more bytes; 0 if not even one entry fits."""
     low, high = 0, settings.capacity
     while low < high:
         middle = (low + high + 1) // 2
-        if _bytes(settings, layout, middle).total <= n_bytes:
+        if _bytes(settings, layout, middle, batch_size=batch_size).total <= n_bytes:
             low = middle
         else:
             high = middle - 1

@@ -1,9 +1,13 @@
 """Samplers that go by age: FIFO draws the oldest entries, LIFO the newest."""
 
+from collections.abc import Callable
+
 import numpy as np
+from numpy.typing import NDArray
 
 from learner.replay.part_state import PartState
 from learner.replay.samplers import DrawsLeft, Sampler, Slots
+from services.errors import NotReadyError
 
 
 class _InsertionOrder(Sampler):
@@ -57,6 +61,32 @@ class _InsertionOrder(Sampler):
         self.clear()
         self.insert(entries)
 
+    def _search(self, n: int, window_of: Callable[[int], Slots]) -> tuple[Slots, NDArray[np.int64]]:
+        """Widens a window until it holds n entries.
+
+        Args:
+            n: How many entries.
+            window_of: Returns so many places, or all there are.
+
+        Returns:
+            The window, and the indices of the entries in it.
+
+        Raises:
+            NotReadyError: There are fewer.
+        """
+        n_places = n
+        while True:
+            window = window_of(n_places)
+            found = np.flatnonzero(window >= 0)
+            if len(found) >= n:
+                return window, found
+            if len(window) < n_places:
+                raise NotReadyError(
+                    f"{n} entries were asked of a sampler that has {len(found)}; expected at most {len(found)}; insert "
+                    "more before"
+                )
+            n_places *= 2
+
     def _close_gaps(self) -> None:
         kept = self._order[self._start : self._end]
         kept = kept[kept >= 0]
@@ -71,13 +101,7 @@ class Fifo(_InsertionOrder):
 
     def sample(self, n: int, left: DrawsLeft | None = None) -> Slots:
         """The n oldest entries."""
-        n_places = n
-        while True:
-            window = self._order[self._start : min(self._start + n_places, self._end)]
-            found = np.flatnonzero(window >= 0)
-            if len(found) >= n:
-                break
-            n_places *= 2
+        window, found = self._search(n, lambda n_places: self._order[self._start : self._end][:n_places])
         self._start += int(found[0])  # what is before the oldest stays a gap
         return window.take(found[:n])
 
@@ -87,12 +111,6 @@ class Lifo(_InsertionOrder):
 
     def sample(self, n: int, left: DrawsLeft | None = None) -> Slots:
         """The n newest entries."""
-        n_places = n
-        while True:
-            window = self._order[max(self._end - n_places, self._start) : self._end][::-1]
-            found = np.flatnonzero(window >= 0)
-            if len(found) >= n:
-                break
-            n_places *= 2
+        window, found = self._search(n, lambda n_places: self._order[self._start : self._end][::-1][:n_places])
         self._end -= int(found[0])
         return window.take(found[:n])

@@ -66,16 +66,21 @@ def _leaves_of(state: PartState, n_leaves: int, largest: float) -> NDArray[np.fl
 
 
 class Prioritized(Sampler):
-    """Entry i with probability P(i) = p_i^alpha / sum_k p_k^alpha (equation 1), stratified.
+    """Draws entry i with probability P(i) = p_i^alpha / sum_k p_k^alpha (equation 1), stratified.
 
-    A new entry gets the largest priority given so far (1 before any), so that each is seen soon. An entry of priority 0
-    is never drawn (unless alpha is 0). Importance weights are (N P(i))^-beta, divided by the largest of the batch
-    (section 3.4).
+    p_i = |delta_i| + epsilon (section 3.3), where |delta_i| is the priority that `update` gives: so an entry of error 0
+    can be drawn again, and where all errors are 0 each is as likely as another. A new entry gets the largest p_i so far
+    (1 before any), so that each is seen soon. Importance weights are (N P(i))^-beta, divided by the largest of the
+    batch (section 3.4).
+
+    Invariant: the leaf of every entry is above 0, that of every other slot is 0.
     """
 
     bytes_per_slot = SumTree.bytes_per_leaf
 
-    def __init__(self, n_slots: int, rng: np.random.Generator, *, alpha: float, beta: float) -> None:
+    def __init__(
+        self, n_slots: int, rng: np.random.Generator, *, alpha: float, beta: float, epsilon: float = 1e-6
+    ) -> None:
         """Starts empty.
 
         Args:
@@ -83,9 +88,11 @@ class Prioritized(Sampler):
             rng: Its own generator.
             alpha: How much priorities count, in [0, 1]; 0: not at all.
             beta: How much of the bias the weights take back, in [0, 1]; until `set_beta`.
+            epsilon: What is added to every priority, above 0.
         """
         self._rng = rng
         self._alpha = alpha
+        self._epsilon = epsilon
         self._beta = beta
         self._tree = SumTree(n_slots)
         self._n = 0
@@ -110,12 +117,14 @@ class Prioritized(Sampler):
         return slots if (times <= left(distinct)).all() else self._sample_limited(n, left)
 
     def _sample_limited(self, n: int, left: DrawsLeft) -> Slots:
-        """Draws again and again, without what has no draw left."""
+        """Draws again and again, without what has no draw left; each round finds one entry at least."""
         found: list[int] = []
         draws_left: dict[int, int] = {}
         put_aside: list[tuple[Slots, NDArray[np.float64]]] = []
         try:
-            while len(found) < n:
+            for _ in range(n):
+                if len(found) == n:
+                    break
                 drawn = self._tree.sample(self._rng, n - len(found))
                 for slot, allowed in zip(drawn.tolist(), left(drawn).tolist(), strict=True):
                     if draws_left.setdefault(slot, allowed):
@@ -131,7 +140,7 @@ class Prioritized(Sampler):
 
     def update(self, slots: Slots, priorities: NDArray[np.float64]) -> None:
         """See `Sampler.update`."""
-        values = priorities**self._alpha
+        values = (priorities + self._epsilon) ** self._alpha
         if len(values):
             self._largest = max(self._largest, float(values.max()))
         self._tree.set(slots, values)

@@ -30,6 +30,13 @@ class ReplaySettings(BaseModel):
     alpha: float = Field(
         0.6, ge=0.0, le=1.0, description="Prioritised: how much priorities count, in [0, 1]; 0: not at all."
     )
+    priority_epsilon: float = Field(
+        1e-6,
+        ge=1e-12,
+        le=1e12,
+        description="Prioritised: added to every priority before alpha, so that entries of error 0 are drawn again, "
+        "from 1e-12 to 1e12.",
+    )
     beta: float = Field(
         0.4,
         ge=0.0,

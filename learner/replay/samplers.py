@@ -60,7 +60,7 @@ class Sampler(ABC):
             int64 `[n]`.
 
         Raises:
-            NotReadyError: If no entry can be drawn, though some are in: every priority is 0.
+            NotReadyError: If fewer entries are in, where the sampler notices.
         """
 
     def update(self, slots: Slots, priorities: NDArray[np.float64]) -> None:  # noqa: B027 most have no priorities

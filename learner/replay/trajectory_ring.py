@@ -21,6 +21,9 @@ from services.rollouts import Rollout
 # Rows set aside for ends of episodes, one in so many entries.
 STEPS_PER_EPISODE_END: Final = 32
 
+# Where every step ends its episode, T is 2, and a trajectory goes on behind a reset row: step, reset row, last row.
+_MAX_ROWS_AN_ENTRY: Final = 3
+
 # Rows that are copied at once for a checkpoint because they are next to be overwritten: 0.2 ms.
 _AHEAD_BYTES: Final = 1 << 18
 
@@ -32,19 +35,21 @@ _NO_FLAG: Final = np.array(0, np.uint8)  # and of bools it finds those that are 
 _ONE: Final = np.array(1)
 
 
-def ring_rows(capacity: int, n_rollout_steps: int) -> int:
+def ring_rows(capacity: int, n_rollout_steps: int, batch_size: int = 1) -> int:
     """Rows of a ring that holds `capacity` entries.
 
     Args:
         capacity: Entries, at least T.
         n_rollout_steps: T.
+        batch_size: Entries of a batch, which the ring holds however short episodes are.
 
     Returns:
         A row an entry, one for each trajectory, and one for each 32 entries, for episodes that end inside; at least
-        the 2 T that a single trajectory may need. With T >= 16, at most 1.1 rows an entry.
+        the 2 T that a single trajectory may need, and what a batch needs. With T >= 16, at most 1.1 rows an entry,
+        unless a batch is more than a third of the capacity.
     """
     extra = -(-capacity // n_rollout_steps) + capacity // STEPS_PER_EPISODE_END
-    return max(capacity + extra, 2 * n_rollout_steps)
+    return max(capacity + extra, 2 * n_rollout_steps, _MAX_ROWS_AN_ENTRY * (batch_size + 1))
 
 
 class TrajectoryRing:
@@ -57,7 +62,7 @@ class TrajectoryRing:
 
     The oldest entries go when `capacity` entries are there, or when no row is left: where episodes are shorter than 32
     steps on average, so many rows go to their ends that the ring is full somewhat below its capacity (with episodes of
-    8 steps at 92 % of it, and never below half).
+    8 steps at 92 % of it, and never below a third). It holds `batch_size` entries whatever comes.
 
     Slots are rows; the flags of a row that is not there are 0. The key of row i in the ring's n-th round is
     n * n_slots + i. Not thread-safe; the buffer's lock guards it.
@@ -68,6 +73,7 @@ class TrajectoryRing:
         layout: EntryLayout,
         capacity: int,
         *,
+        batch_size: int = 1,
         n_step: int = 1,
         discount: float = 1.0,
         memory: ColumnMemory | None = None,
@@ -77,13 +83,14 @@ class TrajectoryRing:
         Args:
             layout: Of the entries.
             capacity: Entries it holds at most, at least T.
+            batch_size: Entries it holds at least, once so many have been inserted.
             n_step: Steps that are folded into one when a transition is sampled, at least 1.
             discount: gamma, for that.
             memory: Where the columns are to lie; None: in main memory.
         """
         self._layout = layout
         self.capacity = capacity
-        self.n_slots = ring_rows(capacity, layout.n_rollout_steps)
+        self.n_slots = ring_rows(capacity, layout.n_rollout_steps, batch_size)
         self.n_bytes = layout.step_bytes.times(self.n_slots).total
         self.row_bytes = layout.step_bytes.total
         self.guard = RowGuard()

@@ -1,12 +1,15 @@
 """Drawing uniformly from a ring of rows of which most are entries."""
 
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from learner.replay.part_state import PartState, generator_state
 from learner.replay.samplers import DrawsLeft, Sampler, Slots
+
+# Rounds of drawing before the entries are looked up: with a third of the rows entries, one in 1e9 batches needs as many.
+_MAX_ROUNDS: Final = 16
 
 
 class StepRows(Protocol):
@@ -57,8 +60,7 @@ class UniformRows(Sampler):
         """See `Sampler.sample`; in random order."""
         size = self._rows.size
         if 2 * n > size:
-            slots = self._rows.entries()
-            return slots.take(self._rng.choice(size, n, replace=False))
+            return self._look_up(n)
         first, n_rows = self._rows.span
         if first + n_rows > self._n_slots and 2 * n_rows > self._n_slots:
             first, n_rows = 0, self._n_slots  # to throw a few more away is cheaper than to wrap the rest
@@ -69,9 +71,16 @@ class UniformRows(Sampler):
         if len(found) >= n and not _may_repeat(found[:n]):
             return found[:n]
         found = _first_of_each(found)
-        while len(found) < n:
+        for _ in range(_MAX_ROUNDS):
+            if len(found) >= n:
+                return found[:n]
             found = _first_of_each(np.concatenate([found, self._draw(first, n_rows, n_drawn)]))
-        return found[:n]
+        return self._look_up(n)
+
+    def _look_up(self, n: int) -> Slots:
+        """Draws from a list of all entries, which is as slow as the ring is large."""
+        slots = self._rows.entries()
+        return slots.take(self._rng.choice(self._rows.size, n, replace=False))
 
     def _draw(self, first: int, n_rows: int, n: int) -> Slots:
         # Less than half the time of `Generator.integers`; what rounding favours, it favours by 1e-16 of the rows.

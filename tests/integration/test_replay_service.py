@@ -68,6 +68,14 @@ def raw_stub(client: ReplayClient, stack: contextlib.ExitStack) -> replay_pb2_gr
     return replay_pb2_grpc.ReplayServiceStub(stack.enter_context(make_channel(client.address)))
 
 
+def test_priorities_of_zero_leave_entries_drawable():
+    with serving(make_buffer(sampler="prioritized")) as replay:
+        for batch in replay.samples(64, 10):
+            assert replay.update_priorities(batch.keys, np.zeros(64)) == 0
+        keys = {key for batch in replay.samples(4, 40) for key in batch.keys.tolist()}
+        assert len(keys) > 30, "of 64 entries, each as likely as another"
+
+
 def assert_counts_on(batch: ReplayBatch) -> None:
     """What CountingEnv promises: the next observation is the next step, and so is the reward."""
     columns = batch.substeps["0"]

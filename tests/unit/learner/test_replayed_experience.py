@@ -15,7 +15,7 @@ from learner.replay.replay_settings import ReplaySettings
 from learner.replayed_experience import MAX_TRAJECTORIES, ReplayedExperience
 from learner.rollout_queue import RolloutSlice
 from learner.training_run import probe_spaces
-from services.errors import CollectInterruptedError
+from services.errors import CollectInterruptedError, CollectTimeoutError
 from services.policies import PolicySpec
 from services.replay import ReplayWaiting
 from services.spaces import FLAT_SUBSTEP
@@ -23,8 +23,8 @@ from services.spaces import FLAT_SUBSTEP
 T, BATCH = 4, 16
 
 
-def make_source(*, beta: Schedule | None = None, **replay: object) -> ReplayedExperience:
-    env_factory = EnvironmentFactory("tests.environments:CountingEnv", {})
+def make_source(*, beta: Schedule | None = None, n_steps: int = 5, **replay: object) -> ReplayedExperience:
+    env_factory = EnvironmentFactory("tests.environments:CountingEnv", {"n_steps": n_steps})
     policy = TorchPolicy(probe_spaces(env_factory), PolicySpec(hidden_sizes=(4,)))
     actors = SequentialDistributedActors(env_factory, policy, T, 1, 1, envs_per_actor=2)
     buffer = ReplayBuffer(
@@ -169,6 +169,33 @@ def test_beta_follows_the_progress_of_training():
             source.next("cpu", progress=progress)
             assert source.metrics()["replay/beta"] == source.buffers[FLAT_SUBSTEP]._sampler._beta == pytest.approx(beta)
     assert "replay/beta" not in make_source().metrics()
+
+
+def test_goes_on_where_every_error_is_zero():
+    with make_source(sampler="prioritized", samples_per_insert=4.0, error_buffer=400.0) as source:
+        for _ in range(60):
+            source.learnt(source.next("cpu").batch, torch.zeros(BATCH))
+
+
+def test_batch_as_large_as_the_buffer_is_drawn_though_episodes_are_short():
+    with make_source(n_steps=1, capacity=BATCH, min_size=BATCH) as source:
+        for _ in range(20):
+            assert len(source.next("cpu").batch.keys) == BATCH
+
+
+def test_trains_though_actors_are_faster_than_it_takes_in(monkeypatch: pytest.MonkeyPatch):
+    with make_source() as source:
+        monkeypatch.setattr(source.actors, "poll_slice", source.actors.next_slice)
+        assert source.next("cpu").env_steps < 200
+        assert source.next("cpu").env_steps < 200
+
+
+def test_wait_for_a_buffer_that_nothing_enters_ends_by_the_deadline(monkeypatch: pytest.MonkeyPatch):
+    with make_source() as source:
+        monkeypatch.setattr(source.buffers[FLAT_SUBSTEP], "insert", lambda rollout, **options: 0)
+        source.actors.collect_timeout_s = 0.05
+        with pytest.raises(CollectTimeoutError, match=r"neither an entry in nor a batch out.*0 of 40"):
+            source.next("cpu")
 
 
 def test_a_stop_ends_the_wait():

@@ -14,8 +14,10 @@ from services.errors import InvalidInputError, NotReadyError
 N_SLOTS = 50
 
 
-def prioritized(alpha: float = 0.6, beta: float = 0.4, n_slots: int = N_SLOTS) -> Prioritized:
-    return Prioritized(n_slots, np.random.default_rng(0), alpha=alpha, beta=beta)
+def prioritized(
+    alpha: float = 0.6, beta: float = 0.4, n_slots: int = N_SLOTS, epsilon: float = 1e-6, seed: int = 0
+) -> Prioritized:
+    return Prioritized(n_slots, np.random.default_rng(seed), alpha=alpha, beta=beta, epsilon=epsilon)
 
 
 KINDS: dict[str, Callable[[], Sampler]] = {
@@ -126,12 +128,87 @@ def test_prioritized_with_draws_left_takes_nobody_too_often():
     assert np.bincount(sampler.sample(1000))[0] > 900, "the tree is as it was"
 
 
-def test_only_zero_priorities_is_an_error():
+def test_only_zero_priorities_are_drawn_uniformly():
     sampler = prioritized()
+    sampler.insert(np.arange(4))
+    sampler.update(np.arange(4), np.zeros(4))
+    assert np.bincount(sampler.sample(400), minlength=4).tolist() == [100] * 4
+    assert sampler.weights(np.arange(4)).tolist() == [1.0] * 4
+    left = np.ones(4, np.int32)
+    assert sorted(sampler.sample(4, left.take).tolist()) == [0, 1, 2, 3]
+
+
+def test_priority_of_zero_is_drawn_as_often_as_epsilon_says():
+    sampler = prioritized(alpha=1.0, epsilon=0.5)
     sampler.insert(np.arange(3))
-    sampler.update(np.arange(3), np.zeros(3))
+    sampler.update(np.arange(3), np.array([0.0, 1.0, 2.0]))
+    np.testing.assert_allclose(np.bincount(sampler.sample(9000), minlength=3), [1000, 3000, 5000], atol=2)
+
+
+def test_sampling_without_any_priority_is_an_error():
     with pytest.raises(NotReadyError, match="sum of all priorities"):
-        sampler.sample(1)
+        prioritized().sample(1)
+
+
+def test_oldest_first_does_not_search_for_ever_for_entries_that_are_not_there():
+    for kind in (Fifo, Lifo):
+        sampler = kind(N_SLOTS)
+        sampler.insert(np.arange(3))
+        with pytest.raises(NotReadyError, match="4 entries were asked of a sampler that has 3"):
+            sampler.sample(4)
+
+
+class SparseRows:
+    """A ring whose rows are entries only at the 20 that the random draws do not find."""
+
+    size = 20
+    span = (0, 1_000_000)
+
+    def is_entry(self, slots: Slots) -> np.ndarray:
+        return np.zeros(len(slots), np.bool_)
+
+    def entries(self) -> Slots:
+        return np.arange(20)
+
+
+def test_rows_that_random_draws_do_not_find_are_looked_up():
+    drawn = UniformRows(SparseRows(), 1_000_000, np.random.default_rng(0)).sample(5)
+    assert len(set(drawn.tolist())) == 5
+    assert set(drawn.tolist()) <= set(range(20))
+
+
+@given(seed=st.integers(0, 2**32 - 1), alpha=st.floats(0.0, 1.0), beta=st.floats(0.0, 1.0))
+def test_prioritized_agrees_with_its_brute_force_twin(seed: int, alpha: float, beta: float):
+    """Equation 1 and section 3.4 of the paper, over random insertions, updates and removals, zeros among them."""
+    rng, epsilon = np.random.default_rng(seed), 10.0 ** np.random.default_rng(seed).integers(-6, 1)
+    sampler = prioritized(alpha, beta, epsilon=epsilon, seed=seed)
+    p: dict[int, float] = {}
+    largest = 1.0
+    for _ in range(8):
+        outside = np.setdiff1d(np.arange(N_SLOTS), list(p))
+        coming = rng.permutation(outside)[: rng.integers(1, 8)].astype(np.int64)
+        sampler.insert(coming)
+        p |= dict.fromkeys(coming.tolist(), largest)
+        changed = rng.choice(list(p), int(rng.integers(1, 12)))  # some of them twice
+        errors = rng.choice([0.0, 1e-9, 0.3, 4.0, 50.0], len(changed))
+        sampler.update(changed, errors)
+        for slot, error in zip(changed.tolist(), errors.tolist(), strict=True):
+            p[slot] = (error + epsilon) ** alpha
+            largest = max(largest, p[slot])
+        going = rng.permutation(list(p))[: rng.integers(0, len(p))].astype(np.int64)
+        sampler.remove(going)
+        for slot in going.tolist():
+            del p[slot]
+        n = int(rng.integers(1, 200))
+        slots = sampler.sample(n)
+        total = sum(p.values())
+        drawn = np.bincount(slots, minlength=N_SLOTS)
+        for slot in range(N_SLOTS):  # stratified: each of the n parts of the total has one draw
+            expected = n * p.get(slot, 0.0) / total
+            assert expected - 2 - 1e-6 < drawn[slot] < expected + 2 + 1e-6
+            assert drawn[slot] == 0 or slot in p
+        weight = np.array([(len(p) * p[slot] / total) ** -beta for slot in slots.tolist()])
+        np.testing.assert_allclose(sampler.weights(slots), weight / weight.max(), rtol=1e-5)
 
 
 def test_a_signalling_nan_is_one_that_is_refused_like_others():

@@ -5,6 +5,7 @@ import pytest
 
 from learner.replay.column_memory import ColumnMemory, host_array
 from learner.replay.layout import make_layout
+from learner.replay.row_plan import acting_trajectories
 from learner.replay.trajectory_ring import TrajectoryRing, ring_rows
 from services.errors import InvalidRolloutError
 from tests.unit.learner.replay.played_rollouts import (
@@ -76,6 +77,21 @@ def test_a_ring_full_of_episode_ends_still_holds_half_its_capacity(has_reset_row
     for _ in range(60):
         ring_.insert(world.play(np.full((n_steps, 2), TRUNCATES))[0])
     assert 20 <= ring_.size <= 40
+
+
+@pytest.mark.parametrize("has_reset_rows", [False, True])
+@pytest.mark.parametrize("n_steps", [1, 2, 3, 4, 5])
+def test_holds_a_batch_as_large_as_its_capacity_however_short_episodes_are(n_steps: int, has_reset_rows: bool):
+    rng, layout = np.random.default_rng(n_steps), make_layout(SPACES, n_rollout_steps=n_steps, log_prob=False)
+    for probability in (1.0, 0.5):
+        world = World(n_steps=n_steps, has_reset_rows=has_reset_rows, n_envs=1)
+        ring_, inserted = TrajectoryRing(layout, 40, batch_size=40), 0
+        for _ in range(200):
+            rollout = acting_trajectories(world.play(random_ends(rng, n_steps, 1, probability))[0])
+            inserted += ring_.n_entries(rollout)
+            if ring_.n_entries(rollout):
+                ring_.insert(rollout)
+            assert ring_.size >= min(inserted, 40)
 
 
 def test_no_slot_outside_the_span_is_an_entry():
