@@ -41,6 +41,14 @@ class CountingEnv(gymnasium.Env[np.ndarray, int]):
         return np.array([self._episode, self._step, self._seed, 0], np.float32)
 
 
+class ActionRewardEnv(CountingEnv):
+    """The reward is the action."""
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        observation, _, terminated, truncated, info = super().step(action)
+        return observation, float(action), terminated, truncated, info
+
+
 class FailingEnv(CountingEnv):
     """Raises in step number `fail_at`."""
 

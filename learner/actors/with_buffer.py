@@ -16,11 +16,13 @@ from actor.statistics.reductions import Statistic
 from learner.actors.base import DistributedActors
 from learner.actors.subproc import SubprocDistributedActors
 from learner.batch import Batch
+from learner.actors.initial_episodes import InitialEpisodes
 from learner.demonstrations import load_demonstrations
 from learner.replay.batches import to_batch
 from learner.replay.buffer import ReplayBuffer
 from learner.replay.replay_settings import ReplaySettings
-from services.errors import ConfigurationError, NotReadyError
+from learner.rollout_queue import RolloutSlice
+from services.errors import CollectTimeoutError, ConfigurationError, NotReadyError
 from services.policies import PolicyState
 from services.rollout_file import read_rollouts
 from services.rollouts import Rollout
@@ -70,7 +72,8 @@ class BaseDistributedWorkersWithBuffer:
             state_dict plays with that; a path is a file of demonstrations, and a callable returns them. Where they are
             fewer than `initial_buffer_size`, uniform sampling follows.
         replay_buffer_size: Entries the buffer holds at most.
-        initial_buffer_size: Entries `start` fills it with; 0: none, `init_replay_buffer` is called by hand.
+        initial_buffer_size: Entries `start` fills it with, or fewer where it is full before, because short episodes
+            take more room; 0: none, `init_replay_buffer` is called by hand.
         split_rollouts_into_transitions: True: an entry is one step, a batch `[1, B, ...]`. False: an entry is a whole
             rollout, a batch `[T, B, ...]`.
         env_instance_seeds: A seed a worker for its environments; None: derived.
@@ -133,8 +136,9 @@ class BaseDistributedWorkersWithBuffer:
         self.buffer = self._make_buffer(replay_buffer_seed)
         if initial_buffer_size:
             self._check_initial_size(initial_buffer_size)
-        # what the sampling policy played counts for the buffer only
+        # Of what the sampling policy played, all of it or its beginning.
         self.initial_statistics = EpochStatsAggregator()
+        self._initial_episodes = InitialEpisodes()
 
     def __enter__(self) -> Self:
         self.start()
@@ -152,6 +156,7 @@ class BaseDistributedWorkersWithBuffer:
             RollcastError: Demonstrations cannot be loaded; see `init_replay_buffer`.
         """
         self.actors.start()
+        self._initial_episodes = InitialEpisodes()  # versions begin anew
         if self._initial_buffer_size and self.buffer.size < self._initial_buffer_size:
             self._fill(self._initial_sampling_policy, self._initial_buffer_size)
 
@@ -172,7 +177,8 @@ class BaseDistributedWorkersWithBuffer:
             initial_sampling_policy: None samples uniformly from the action space; a state_dict plays with that; a path
                 is a file of demonstrations, which `rollcast record` writes, and a callable returns them. All of them
                 are loaded, the oldest making room; where they are fewer than asked for, uniform sampling follows.
-            initial_buffer_size: How many entries, at least.
+            initial_buffer_size: How many entries, at least; fewer where the buffer is full before, because short
+                episodes take more room.
             replay_buffer_seed: Of what is drawn from now on.
 
         Raises:
@@ -180,6 +186,7 @@ class BaseDistributedWorkersWithBuffer:
                 opened, or are none.
             RecordingError: The file of demonstrations is not whole; nothing of it is in the buffer.
             SpacesMismatchError: It was recorded with other spaces.
+            CollectTimeoutError: No entry came for the workers' `collect_timeout_s`.
         """
         self._check_initial_size(initial_buffer_size)
         self.buffer = self._make_buffer(replay_buffer_seed)
@@ -187,6 +194,9 @@ class BaseDistributedWorkersWithBuffer:
 
     def collect_rollouts(self) -> tuple[int, int, float]:
         """Puts `rollouts_per_iteration` rollouts into the buffer, whichever workers made them.
+
+        Some of the first may still be the initial sampling policy's. Their episodes, and those that began under it, are
+        in `initial_statistics`.
 
         Returns:
             The queue's size before and after, and the seconds spent dequeuing.
@@ -201,7 +211,11 @@ class BaseDistributedWorkersWithBuffer:
                 "init_replay_buffer first"
             )
         started, before = time.perf_counter(), self.actors.queue_size
-        self._take_in(self._rollouts_per_iteration, self.actors.get_epoch_stats_aggregator())
+        n_missing = self._rollouts_per_iteration
+        while n_missing > 0:
+            piece = self.actors.next_slice(n_missing)
+            self._insert(piece)
+            n_missing -= piece.n_trajectories
         return before, self.actors.queue_size, time.perf_counter() - started
 
     def sample_batch(self, learner_device: str) -> Batch:
@@ -227,7 +241,7 @@ class BaseDistributedWorkersWithBuffer:
             if not self.buffer.size:
                 self._load(sampling)
             sampling = None
-        if self.buffer.size < n_entries:
+        if self.buffer.size < n_entries and not self.buffer.is_full:
             self._play(sampling, n_entries)
 
     def _load(self, demonstrations: Path | Callable[[], Iterable[Rollout]]) -> None:
@@ -245,21 +259,32 @@ class BaseDistributedWorkersWithBuffer:
             sampling_policy = self._policy.state_arrays()
             self._policy.set_uniform_exploration(False)
         self.actors.broadcast_updated_policy(sampling_policy)
-        version = self.actors.policy_version
-        while self.buffer.size < n_entries:
+        self._initial_episodes.begin(self.actors.policy_version)
+        progressed = time.monotonic()
+        while self.buffer.size < n_entries and not self.buffer.is_full:
+            piece = self.actors.next_slice(1)
             # what was played before, with the policy that is to learn, is no part of the initial fill
-            self._take_in(1, self.initial_statistics, min_version=version)
+            if self._initial_episodes.is_initial(piece.rollout) and self._insert(piece):
+                progressed = time.monotonic()
+            elif time.monotonic() - progressed > self.actors.collect_timeout_s:
+                raise CollectTimeoutError(
+                    f"no entry for {self.actors.collect_timeout_s:g} s of the {n_entries - self.buffer.size} that the "
+                    f"replay buffer lacks of {n_entries}, though rollouts come; expected some of the sampling policy's, "
+                    "version "
+                    f"{self.actors.policy_version}; look whether workers take up policies, and rollouts have transitions"
+                )
         self.actors.broadcast_updated_policy(learning)
+        self._initial_episodes.end(self.actors.policy_version)
 
-    def _take_in(self, n_trajectories: int, statistics: EpochStatsAggregator, *, min_version: int = 0) -> None:
-        while n_trajectories > 0:
-            piece = self.actors.next_slice(n_trajectories)
-            if piece.rollout.policy_version < min_version:
-                continue
-            rollout = piece.to_rollout()
-            self.buffer.insert(rollout)
-            statistics.add_all(rollout.episodes, rollout.events)
-            n_trajectories -= piece.n_trajectories
+    def _insert(self, piece: RolloutSlice) -> int:
+        """Puts trajectories into the buffer, and their episodes into the right statistics; returns the entries."""
+        rollout = piece.to_rollout()
+        n_entries = self.buffer.insert(rollout)
+        initial, others = self._initial_episodes.split(piece)
+        is_initial = self._initial_episodes.is_initial(rollout)
+        self.initial_statistics.add_all(initial, rollout.events if is_initial else ())
+        self.actors.get_epoch_stats_aggregator().add_all(others, () if is_initial else rollout.events)
+        return n_entries
 
     def _make_buffer(self, seed: int) -> ReplayBuffer:
         return ReplayBuffer(

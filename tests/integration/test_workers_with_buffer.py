@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pytest
+import torch
 
 from actor.environments.make import EnvironmentFactory
 from actor.policies.torch_policy import TorchPolicy
@@ -13,7 +14,7 @@ from learner.actors.subproc import SubprocDistributedActors
 from learner.actors.with_buffer import BaseDistributedWorkersWithBuffer
 from learner.replay.replay_settings import ReplaySettings
 from learner.training_run import probe_spaces
-from services.errors import ConfigurationError, InvalidInputError, NotReadyError
+from services.errors import CollectTimeoutError, ConfigurationError, InvalidInputError, NotReadyError
 from services.policies import PolicySpec
 from services.spaces import FLAT_SUBSTEP
 from tests.actor_kinds import RemoteWithProcesses
@@ -116,6 +117,43 @@ def test_the_initial_fill_is_random_and_its_statistics_apart(kind: str):
             if workers.get_epoch_stats_aggregator().epoch_stats():
                 break
         assert workers.get_stats_value(EpisodeEvents.episode_return, LogStatsLevel.EPOCH, "mean") == 15.0
+
+
+def test_training_statistics_have_no_episode_of_the_initial_policy(kind: str):
+    env_factory = EnvironmentFactory("tests.environments:ActionRewardEnv", {"n_steps": 7})
+    policy = TorchPolicy(probe_spaces(env_factory), PolicySpec(hidden_sizes=(8,)))
+    bias = [parameter for parameter in policy.parameters() if parameter.shape == (2,)][-1]
+    for parameter in policy.parameters():
+        parameter.data.zero_()
+    bias.data[1] = 50.0
+    always_1 = {name: array.copy() for name, array in policy.state_arrays().items()}
+    bias.data[:] = torch.tensor([50.0, 0.0])
+    workers = make_workers(
+        kind, env_factory=env_factory, worker_policy=policy, n_rollout_steps=3, initial_sampling_policy=always_1
+    )
+    with workers:
+        for _ in range(20):
+            workers.collect_rollouts()
+        assert workers.get_stats_value(EpisodeEvents.episode_return, LogStatsLevel.EPOCH, "max") == 0.0
+        initial = workers.initial_statistics
+        assert initial.get_stats_value(EpisodeEvents.episode_return, LogStatsLevel.EPOCH, "min") > 0.0
+
+
+def test_initial_fill_ends_where_short_episodes_fill_the_ring_below_its_capacity(kind: str):
+    env_factory = EnvironmentFactory("tests.environments:CountingEnv", {"n_steps": 2})
+    with make_workers(kind, env_factory=env_factory, initial_buffer_size=200) as workers:
+        assert 100 <= workers.buffer.size < 200
+        workers.collect_rollouts()
+        workers.sample_batch("cpu")
+
+
+def test_initial_fill_ends_by_a_deadline_where_no_entry_comes(monkeypatch: pytest.MonkeyPatch):
+    workers = make_workers("sequential")
+    workers.actors.collect_timeout_s = 0.05
+    monkeypatch.setattr(workers.buffer, "insert", lambda rollout: 0)
+    with pytest.raises(CollectTimeoutError, match=r"no entry for 0.05 s of the 40 that the replay buffer lacks of 40"):
+        workers.start()
+    workers.stop()
 
 
 @pytest.mark.parametrize("size", [7, 201])
