@@ -14,9 +14,9 @@ from actor.statistics.aggregator import EpochStatsAggregator
 from actor.statistics.events import LogStatsLevel
 from actor.statistics.reductions import Statistic
 from learner.actors.base import DistributedActors
+from learner.actors.initial_episodes import InitialEpisodes
 from learner.actors.subproc import SubprocDistributedActors
 from learner.batch import Batch
-from learner.actors.initial_episodes import InitialEpisodes
 from learner.demonstrations import load_demonstrations
 from learner.replay.batches import to_batch
 from learner.replay.buffer import ReplayBuffer
@@ -268,10 +268,10 @@ class BaseDistributedWorkersWithBuffer:
                 progressed = time.monotonic()
             elif time.monotonic() - progressed > self.actors.collect_timeout_s:
                 raise CollectTimeoutError(
-                    f"no entry for {self.actors.collect_timeout_s:g} s of the {n_entries - self.buffer.size} that the "
-                    f"replay buffer lacks of {n_entries}, though rollouts come; expected some of the sampling policy's, "
-                    "version "
-                    f"{self.actors.policy_version}; look whether workers take up policies, and rollouts have transitions"
+                    f"no entry for {self.actors.collect_timeout_s:g} s: the replay buffer lacks "
+                    f"{n_entries - self.buffer.size} of {n_entries}, though rollouts come; expected some of the "
+                    f"sampling policy, version {self.actors.policy_version}; look whether workers take up policies, "
+                    "and whether rollouts have transitions"
                 )
         self.actors.broadcast_updated_policy(learning)
         self._initial_episodes.end(self.actors.policy_version)

@@ -111,8 +111,7 @@ class ReplayBuffer:
         most = settings.max_times_sampled
         self._times_sampled = None if most is None else TimesSampled(self._store.n_slots, most)
         self._rings: dict[int, SampleRing] = {}
-        self._ignored_updates = 0
-        self._has_displaced = False
+        self._ignored_updates, self._has_displaced = 0, False
         parts: dict[str, Part] = {"store": self._store, "sampler": self._sampler}
         parts |= {"limiter": self._limiter.counters, "starts": GeneratorPart(self._rng)}
         if self._times_sampled is not None:
@@ -142,10 +141,7 @@ class ReplayBuffer:
 
     @property
     def is_full(self) -> bool:
-        """True once entries had to make room for others: it holds as many as it can, which may be below its capacity.
-
-        Episodes that are shorter than 32 steps take more room than others; see `TrajectoryRing`.
-        """
+        """Whether it holds as many as it can: short episodes fill it below its capacity, see `TrajectoryRing`."""
         with self._changed:
             return self._has_displaced or self._store.size >= self._store.capacity
 
@@ -322,8 +318,7 @@ class ReplayBuffer:
         check_priorities(key_array, priority_array)
         with self._changed:
             slots, is_there = self._store.find(key_array)
-            n_ignored = len(slots) - int(np.count_nonzero(is_there))
-            if n_ignored:
+            if n_ignored := len(slots) - int(np.count_nonzero(is_there)):
                 slots, priority_array = slots[is_there], priority_array[is_there]
                 self._ignored_updates += n_ignored
             self._sampler.update(slots, priority_array)
@@ -400,7 +395,6 @@ class ReplayBuffer:
             self._limiter.removed(len(slots))
 
     def _own_ring(self, batch_size: int) -> SampleRing:
-        ring = self._rings.get(batch_size)
-        if ring is None:
-            ring = self._rings[batch_size] = self.make_ring(batch_size)
-        return ring
+        if batch_size not in self._rings:
+            self._rings[batch_size] = self.make_ring(batch_size)
+        return self._rings[batch_size]

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from learner.replay.part_state import PartState, generator_state
 from learner.replay.samplers import DrawsLeft, Sampler, Slots
 
-# Rounds of drawing before the entries are looked up: with a third of the rows entries, one in 1e9 batches needs as many.
+# Rounds of drawing before the entries are looked up; where a third of the rows are entries, two nearly always do.
 _MAX_ROUNDS: Final = 16
 
 
