@@ -30,6 +30,7 @@ KINDS: dict[str, Callable[[], Sampler]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_draws_only_what_is_in(kind: str, seed: int):
     rng, sampler = np.random.default_rng(seed), KINDS[kind]()
