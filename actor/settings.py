@@ -2,7 +2,7 @@
 
 import os
 import socket
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -55,6 +55,11 @@ class ActingSettings(EnvironmentSettings):
 
 class ActorSettings(ActingSettings, ClientSecuritySettings):
     """Steps environments with the newest policy and streams the rollouts to a learner."""
+
+    first_options: ClassVar = (
+        *("learner_address", "env_id", "env_kwargs", "actor_id", "envs_per_actor", "network", "vectorization"),
+        *("connect_timeout_s", "reconnect_timeout_s", "tls_ca", "token_file", "log_level"),
+    )
 
     learner_address: str = Field("localhost:50051", description="Where the learner listens: host:port or unix:/path.")
     actor_id: Annotated[str, AfterValidator(_expand_name)] = Field(

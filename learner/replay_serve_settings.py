@@ -1,7 +1,7 @@
 """The settings of `rollcast replay serve`. Imports neither torch nor grpc."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -14,6 +14,12 @@ from services.security_settings import ServerSecuritySettings
 
 class ReplayServeSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSettings):
     """Serves a replay buffer alone: actors fill it, acting at random, and learners elsewhere draw from it."""
+
+    first_options: ClassVar = (
+        *("env_id", "env_kwargs", "address", "insecure", "max_actors", "spaces_from", "initial_data"),
+        *("replay.capacity", "replay.entry", "replay.sampler", "replay.n_step", "replay.samples_per_insert"),
+        *("replay.min_size", "n_rollout_steps", "batch_size", "envs_per_actor", "discount", "seed", "log_level"),
+    )
 
     address: str = Field(
         "localhost:50051", description="Where to listen: host:port (port 0: any free one) or unix:/path."

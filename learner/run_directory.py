@@ -12,9 +12,9 @@ from typing import Any, Literal
 import safetensors
 import safetensors.numpy
 
-from learner.settings_file import encode_settings, read_settings
 from services.errors import ConfigurationError
 from services.policies import PolicySpec, PolicyState
+from services.settings_file import encode_settings, read_settings
 
 PolicyName = Literal["last", "best"]
 
@@ -181,9 +181,15 @@ class RunDirectory:
         """Reads the settings of the run.
 
         Raises:
-            ConfigurationError: If there are none, or the file holds anything else.
+            ConfigurationError: There is no such run, or the file holds anything else.
         """
-        return read_settings(self.settings_path)
+        if not self.settings_path.is_file():
+            missing = "the folder has no settings.yaml" if self.path.is_dir() else "there is no such folder"
+            raise ConfigurationError(
+                f"{str(self.path)!r} is no run: {missing}; expected a folder that rollcast train or rollcast learner "
+                "wrote; give the path that the summary of the run printed"
+            )
+        return read_settings(self.settings_path, expected="the settings of a run", advice="restore the file")
 
     def write_policy(self, name: PolicyName, policy: SavedPolicy) -> None:
         """Writes a policy in place of the one of that name."""

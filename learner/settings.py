@@ -2,25 +2,38 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationError
 from pydantic_settings import CliPositionalArg
 
 from actor.settings import ActingSettings, EnvironmentSettings, EnvsPerActor
-from learner.algorithms.defaults import with_algorithm_defaults
+from learner.algorithms.defaults import ALGORITHM_DEFAULTS, foreign_groups, with_algorithm_defaults
 from learner.algorithms.dqn_settings import DqnSettings
 from learner.algorithms.impala_settings import ImpalaSettings
 from learner.algorithms.sac_settings import SacSettings
 from learner.replay.replay_settings import ReplaySettings
+from services.command_line import HELP
 from services.errors import ConfigurationError
+from services.help_text import HelpScope
 from services.limit_settings import ServerLimitSettings
 from services.limits import MAX_HIDDEN_LAYERS
+from services.origins import Origins
 from services.policies import Activation
 from services.security_settings import ClientSecuritySettings, ServerSecuritySettings
 from services.settings import EntryPointKwargs, ProcessSettings, describe_validation_error
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
+
+# What the help shows first of every learner; of the algorithms' own only those of the one that is chosen.
+_FIRST_OF_LEARNING = (
+    *("total_steps", "stop_return", "seed", "run_dir", "resume", "algorithm"),
+    *("impala.learning_rate", "impala.discount", "impala.entropy_cost", "impala.reward_scale"),
+    *("sac.policy_learning_rate", "sac.critic_learning_rate", "sac.discount"),
+    *("dqn.learning_rate", "dqn.discount", "dqn.epsilon"),
+    *("replay.capacity", "replay.samples_per_insert", "n_rollout_steps", "batch_size", "envs_per_actor"),
+    *("network", "hidden_sizes", "device"),
+)
 
 
 class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSettings):
@@ -31,8 +44,7 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
     )
     algorithm: Literal["impala", "sac", "dqn"] = Field(
         "impala",
-        description="What learns. The defaults below are IMPALA's; learner/algorithms/defaults.py has those of the "
-        "others where they differ.",
+        description="What learns; the defaults are its own: --algorithm sac --help shows those of SAC.",
     )
     impala: ImpalaSettings = Field(default_factory=ImpalaSettings, description="Settings of IMPALA.")
     sac: SacSettings = Field(default_factory=SacSettings, description="Settings of SAC.")
@@ -146,6 +158,17 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
     log_level: LogLevel = Field("WARNING", description="What to log, to stderr.")
 
     @classmethod
+    def help_scope(cls, origins: Origins) -> HelpScope:
+        """Returns the settings that apply to the algorithm that is given, and its defaults."""
+        algorithm = origins.value_of("algorithm") or cls.model_fields["algorithm"].default
+        others = [name for name in ALGORITHM_DEFAULTS if name != algorithm]
+        return HelpScope(
+            hidden=tuple(sorted(foreign_groups(str(algorithm)))),
+            defaults={**ALGORITHM_DEFAULTS.get(str(algorithm), {}), "algorithm": algorithm},
+            note=f"Settings and defaults are {algorithm}'s; for others: --algorithm {'|'.join(others)} {HELP}",
+        )
+
+    @classmethod
     def from_command_line(cls, program: str, arguments: Sequence[str]) -> Self:
         """Reads the settings; what nobody has set gets the algorithm's default, or is that of the run to resume."""
         given = super().from_command_line(program, arguments)
@@ -172,12 +195,14 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
         except ValidationError as error:
             raise ConfigurationError(
                 f"--resume: the settings of the run {settings.resume} cannot be right: "
-                f"{describe_validation_error(error)}; expected its settings.yaml as it was written; restore the file"
+                f"{describe_validation_error(error, cls)}; expected its settings.yaml as it was written; restore it"
             ) from error
 
 
 class ServingSettings(LearnerSettings):
     """Learns from whoever joins, and serves the gRPC API."""
+
+    first_options: ClassVar = ("env_id", "env_kwargs", "address", "insecure", "max_actors", *_FIRST_OF_LEARNING)
 
     spaces_from: Literal["environment", "first_actor"] = Field(
         "environment",
@@ -193,6 +218,8 @@ class ServingSettings(LearnerSettings):
 
 class TrainSettings(ActingSettings, LearnerSettings):
     """Trains with actors on this machine: starts the learner and its actors, and ends with them."""
+
+    first_options: ClassVar = ("env_id", "env_kwargs", "n_actors", *_FIRST_OF_LEARNING, "log_level")
 
     address: str = Field(
         "localhost:0",

@@ -13,7 +13,7 @@ from services.settings import ProcessSettings
 class LimitSettings(BaseModel):
     """What clients may make the server hold and do, at each address; docs/operations.md has all of them."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     max_connections: int = Field(
         DEFAULT_LIMITS.max_connections, ge=1, description="TCP connections that are open at once."

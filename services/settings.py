@@ -1,24 +1,30 @@
 """One typed settings class a process: command line, then `ROLLCAST_*`, then `--config file.yaml`, then the default."""
 
-import argparse
-import functools
 import json
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, get_origin
 
-from pydantic import BeforeValidator, ValidationError
+from pydantic import BaseModel, BeforeValidator, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
     CliSettingsSource,
+    EnvSettingsSource,
+    InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
-    YamlConfigSettingsSource,
 )
 
+from services.command_line import CONFIG, HELP, HELP_ALL, CommandLineParser, take_config
 from services.errors import ConfigurationError
+from services.help_text import HelpScope, help_text
+from services.options import option_name
+from services.origins import Origins
+from services.suggestions import did_you_mean
 
 
 def _parse_json_object(value: object) -> object:
@@ -33,10 +39,16 @@ def _parse_json_object(value: object) -> object:
 EntryPointKwargs = Annotated[dict[str, Any], BeforeValidator(_parse_json_object)]
 
 
-_OTHER_SOURCES = (
-    "Each setting can also be given as ROLLCAST_<NAME> in the environment (ROLLCAST_A__B for --a.b), or in a YAML file "
-    "named by --config FILE; the command line wins, then the environment, then the file."
-)
+class _Environment(EnvSettingsSource):
+    """`ROLLCAST_*`; a list may also be written with commas, as on the command line."""
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:  # noqa: ANN401 - pydantic's
+        """Reads a value that is more than a text or a number."""
+        try:
+            return super().decode_complex_value(field_name, field, value)
+        except ValueError:
+            # as it is: its validator says what is wrong with it
+            return value.split(",") if get_origin(field.annotation) is tuple else value
 
 
 class ProcessSettings(BaseSettings):
@@ -44,6 +56,10 @@ class ProcessSettings(BaseSettings):
 
     Unknown options are errors on the command line and in the file. `ROLLCAST_*` variables that belong to another
     process are not: one environment often serves several.
+
+    Attributes:
+        first_options: The settings that the help shows, in their order, nested ones as `impala.learning_rate`;
+            `--help-all` shows all. Empty: the help shows all, too.
     """
 
     model_config = SettingsConfigDict(
@@ -52,6 +68,7 @@ class ProcessSettings(BaseSettings):
         env_ignore_empty=True,
         frozen=True,
         extra="forbid",
+        allow_inf_nan=False,
         cli_kebab_case=True,
         cli_implicit_flags=True,
         cli_avoid_json=True,
@@ -59,7 +76,9 @@ class ProcessSettings(BaseSettings):
         validate_default=True,
     )
 
-    _config_file: ClassVar[Path | None] = None
+    first_options: ClassVar[tuple[str, ...]] = ()
+
+    _from_file: ClassVar[Mapping[str, Any]] = {}
 
     @classmethod
     def settings_customise_sources(
@@ -71,11 +90,8 @@ class ProcessSettings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Command line (which pydantic-settings puts first by itself), arguments, environment, file."""
-        del dotenv_settings, file_secret_settings
-        sources = [init_settings, env_settings]
-        if cls._config_file is not None:
-            sources.append(YamlConfigSettingsSource(settings_cls, yaml_file=cls._config_file))
-        return tuple(sources)
+        del env_settings, dotenv_settings, file_secret_settings
+        return init_settings, _Environment(settings_cls), InitSettingsSource(settings_cls, dict(cls._from_file))
 
     @classmethod
     def from_command_line(cls, program: str, arguments: Sequence[str]) -> Self:
@@ -86,83 +102,89 @@ class ProcessSettings(BaseSettings):
             arguments: The rest of the command line.
 
         Raises:
-            ConfigurationError: Names every field that is wrong, its value, and what was expected.
-            SystemExit: From `--help` (0) and from an option that does not exist (2).
+            ConfigurationError: Names every option or field that is wrong, its value, and what was expected.
+            SystemExit: From `--help` and `--help-all` (0).
         """
-        arguments, config_file = _take_config_option(list(arguments))
-        if config_file is not None and not config_file.is_file():
-            raise ConfigurationError(f"--config: no file at {str(config_file)!r}; expected a YAML file of settings")
-        # a subclass of its own, so that no call leaves a file behind for the next
-        reader = type(
-            cls.__name__,
-            (cls,),
-            {"_config_file": config_file, "__module__": cls.__module__, "__doc__": f"{cls.__doc__} {_OTHER_SOURCES}"},
-        )
+        rest, file = take_config(arguments)
+        from_file = {} if file is None else _read_config(file)
+        origins = Origins(arguments=rest, from_file=from_file, file=file)
+        scope = cls.help_scope(origins)
+        if not {"-h", HELP, HELP_ALL}.isdisjoint(rest):
+            width = 100 if sys.stdout.isatty() else 120
+            everything = HELP_ALL in rest
+            sys.stdout.write(help_text(program, cls, scope, cls.first_options, everything=everything, width=width))
+            raise SystemExit(0)
+        # a subclass of its own, so that no call leaves a file's settings behind for the next
+        reader = type(cls.__name__, (cls,), {"_from_file": from_file, "__module__": cls.__module__})
+        parser = CommandLineParser(program, HelpScope().spellings(cls), scope.spellings(cls))
         try:
             source: CliSettingsSource[Any] = CliSettingsSource(
-                reader,
-                cli_prog_name=program,
-                cli_parse_args=arguments,
-                root_parser=_parser(program, reader),
+                reader, cli_prog_name=program, cli_parse_args=rest, root_parser=parser
             )
             settings: Self = reader(_cli_settings_source=source)
         except ValidationError as error:
-            raise ConfigurationError(describe_validation_error(error, arguments)) from error
+            raise ConfigurationError(describe_validation_error(error, cls, origins)) from error
         except SettingsError as error:
-            raise ConfigurationError(f"a setting cannot be read: {error}; see --help for what is expected") from error
+            raise ConfigurationError(_describe_settings_error(error)) from error
         return settings
 
+    @classmethod
+    def help_scope(cls, origins: Origins) -> HelpScope:
+        """Returns the settings that apply, for what is given."""
+        del origins
+        return HelpScope()
 
-def describe_validation_error(error: ValidationError, arguments: Sequence[str] = ()) -> str:
-    """One line a field: the option, the value, what was expected, what to do."""
+
+def describe_validation_error(
+    error: ValidationError, settings: type[BaseModel] | None = None, origins: Origins | None = None
+) -> str:
+    """Returns one line a field: the option, the value and its source, what was expected, what to do.
+
+    Args:
+        error: The error.
+        settings: The class that was to be made; None: names that may be meant are not guessed.
+        origins: Where its values come from; None: sources are not named.
+    """
     lines = []
     for detail in error.errors():
-        field = ".".join(str(part) for part in detail["loc"])
-        option = "--" + field.replace("_", "-")
-        if detail["type"] == "extra_forbidden":
-            lines.append(f"{field}: there is no such setting; see --help for those that exist")
-            continue
+        path = [str(part) for part in detail["loc"]]
+        option = option_name(path)
+        source = "" if origins is None else origins.describe(path)
         message = detail["msg"].removeprefix("Value error, ")
-        if detail["type"] == "missing":
-            lines.append(f"{option}: it is not given; expected a value; see --help for what it is")
-            continue
-        if not field:  # all settings together
+        if detail["type"] == "extra_forbidden":
+            guess = did_you_mean(path[-1].replace("-", "_"), _names_beside(settings, path))
+            lines.append(f"{'.'.join(path)}{source}: there is no such setting; {guess or f'{HELP_ALL} lists them'}")
+        elif detail["type"] == "missing":
+            lines.append(f"{option}: it is not given; expected a value; see {HELP} for what it is")
+        elif not path:  # all settings together
             lines.append(message)
-            continue
-        where = (
-            ""
-            if any(f"{option}.".startswith(f"{argument.split('=')[0]}.") for argument in arguments)
-            else (f" (from ROLLCAST_{field.replace('.', '__').upper()}, --config or a default)")
-        )
-        # a token is not to be shown, whatever is wrong with it
-        value = "what is given" if field == "token" else repr(detail["input"])
-        lines.append(f"{option}: {value} is not valid{where}: {message}")
+        else:
+            # a token is not to be shown, whatever is wrong with it
+            value = "what is given" if path == ["token"] else repr(detail["input"])
+            lines.append(f"{option}: {value} is not valid{source}: {message}")
     return "\n".join(lines)
 
 
-def _take_config_option(arguments: list[str]) -> tuple[list[str], Path | None]:
-    """Takes `--config FILE` out of the arguments: it says where the other settings are, so it is read before them."""
-    for index, argument in enumerate(arguments):
-        if argument == "--config":
-            if index + 1 == len(arguments):
-                raise ConfigurationError("--config: no file given; expected --config FILE.yaml")
-            return arguments[:index] + arguments[index + 2 :], Path(arguments[index + 1])
-        if argument.startswith("--config="):
-            return arguments[:index] + arguments[index + 1 :], Path(argument.removeprefix("--config="))
-    return arguments, None
+def _names_beside(settings: type[BaseModel] | None, path: Sequence[str]) -> list[str]:
+    """The settings that are where a setting was looked for."""
+    for name in path[:-1]:
+        field = None if settings is None else settings.model_fields.get(name)
+        kind = None if field is None else field.annotation
+        settings = kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+    return [] if settings is None else list(settings.model_fields)
 
 
-def _parser(program: str, settings: type[ProcessSettings]) -> argparse.ArgumentParser:
-    positional = "".join(
-        f" {name.upper()}"
-        for name, field in settings.model_fields.items()
-        if any(isinstance(mark, type) and mark.__name__ == "_CliPositionalArg" for mark in field.metadata)
-    )
-    width = 100 if sys.stdout.isatty() else 120
-    return argparse.ArgumentParser(
-        prog=program,
-        # not the list of all options: it would push the error that it accompanies off the screen
-        usage=f"{program} [options]{positional}   (--help explains every option)",
-        description=settings.__doc__,
-        formatter_class=functools.partial(argparse.HelpFormatter, width=width, max_help_position=34),
-    )
+def _describe_settings_error(error: SettingsError) -> str:
+    """What pydantic-settings says of a value that it cannot take apart, after the name of its option."""
+    found = re.match(r"Parsing error encountered for ([\w.]+): (.*)", str(error))
+    if found is None:
+        return f"a setting cannot be read: {error}; see {HELP} for what is expected"
+    option = option_name(found[1].split("."))
+    return f"{option}: its value cannot be read ({found[2]}); expected JSON, such as '{{\"gravity\": 9.8}}'; correct it"
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    # imported here: most processes have no file, and YAML takes time to import
+    from services.settings_file import read_settings
+
+    return read_settings(file, expected=f"a YAML file of settings for {CONFIG}", advice="correct the file")

@@ -1,12 +1,14 @@
 """The version of rollcast that is running."""
 
 import functools
-from importlib import metadata
 
 
 @functools.cache
 def software_version() -> str:
     """The installed version, or "source" where rollcast runs from a source tree without being installed."""
+    # imported here: it takes as long as all else that `rollcast --help` needs
+    from importlib import metadata
+
     try:
         return metadata.version("rollcast")
     except metadata.PackageNotFoundError:

@@ -37,7 +37,20 @@ ALGORITHM_DEFAULTS: dict[str, dict[str, Any]] = {
     },
 }
 
+# The nested settings that an algorithm reads; one of one's own may read any of them.
+ALGORITHM_GROUPS: dict[str, frozenset[str]] = {
+    "impala": frozenset({"impala"}),
+    "sac": frozenset({"sac", "replay"}),
+    "dqn": frozenset({"dqn", "replay"}),
+}
+
 Settings = TypeVar("Settings", bound=BaseModel)
+
+
+def foreign_groups(algorithm: str) -> frozenset[str]:
+    """Returns the nested settings that only other algorithms read."""
+    every = frozenset().union(*ALGORITHM_GROUPS.values())
+    return every - ALGORITHM_GROUPS.get(algorithm, every)
 
 
 def with_algorithm_defaults(settings: Settings, algorithm: str) -> Settings:

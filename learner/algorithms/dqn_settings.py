@@ -13,13 +13,12 @@ class DqnSettings(BaseModel):
     How many steps are folded into a transition, and how transitions are chosen, is the replay buffer's affair.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     discount: float = Field(0.99, ge=0.0, le=1.0, description="Discount gamma of the next step's value, in [0, 1].")
     learning_rate: float = Field(
         5e-4,
         gt=0.0,
-        allow_inf_nan=False,
         description="Step size of Adam at the start, above 0; 6e-5 to 3e-4 for images.",
     )
     learning_rate_schedule: Literal["constant", "linear"] = Field(
@@ -46,13 +45,17 @@ class DqnSettings(BaseModel):
     huber_delta: float = Field(
         1.0,
         gt=0.0,
+        allow_inf_nan=True,
         description="TD error from which on the loss grows linearly, above 0; 1 clips it as in Mnih et al. 2015, inf "
         "squares all.",
     )
     max_grad_norm: float = Field(
-        10.0, gt=0.0, description="Largest norm of the gradient, above 0; 10 in Wang et al. 2016, inf clips nothing."
+        10.0,
+        gt=0.0,
+        allow_inf_nan=True,
+        description="Largest norm of the gradient, above 0; 10 in Wang et al. 2016, inf clips nothing.",
     )
-    reward_scale: float = Field(1.0, gt=0.0, allow_inf_nan=False, description="Factor of every reward, above 0.")
+    reward_scale: float = Field(1.0, gt=0.0, description="Factor of every reward, above 0.")
     epsilon: float = Field(
         0.1,
         ge=0.0,
@@ -64,17 +67,13 @@ class DqnSettings(BaseModel):
     epsilon_end: float | None = Field(
         None, ge=0.0, le=1.0, description="epsilon at the end of training, reached in a straight line; empty: it stays."
     )
-    epsilon_alpha: float = Field(
-        1.0, ge=0.0, allow_inf_nan=False, description="How steep the ladder of rates is, at least 0; 7 in Ape-X."
-    )
+    epsilon_alpha: float = Field(1.0, ge=0.0, description="How steep the ladder of rates is, at least 0; 7 in Ape-X.")
     n_epsilons: int = Field(
         8,
         ge=1,
         description="Rungs of the ladder, at least 1: actors n, n + 1, ... start over. Best the number of actors.",
     )
-    adam_epsilon: float = Field(
-        1e-5, gt=0.0, allow_inf_nan=False, description="Added to Adam's denominator, above 0; 1.5e-4 for images."
-    )
+    adam_epsilon: float = Field(1e-5, gt=0.0, description="Added to Adam's denominator, above 0; 1.5e-4 for images.")
 
     @property
     def head(self) -> PolicyHead:

@@ -8,13 +8,12 @@ from pydantic import BaseModel, ConfigDict, Field
 class ImpalaSettings(BaseModel):
     """Everything that IMPALA can be told; the defaults solve CartPole-v1 and are a place to start elsewhere."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     discount: float = Field(0.99, ge=0.0, le=1.0, description="Discount gamma of the next step's value, in [0, 1].")
     learning_rate: float = Field(
         2e-3,
         gt=0.0,
-        allow_inf_nan=False,
         description="Step size of the optimiser at the start of training, above 0; 2e-4 to 6e-4 for images.",
     )
     learning_rate_schedule: Literal["constant", "linear"] = Field(
@@ -22,7 +21,7 @@ class ImpalaSettings(BaseModel):
     )
     optimizer: Literal["adam", "rmsprop"] = Field("adam", description="adam, or rmsprop as in the paper.")
     optimizer_epsilon: float = Field(
-        1e-5, gt=0.0, allow_inf_nan=False, description="Added to the optimiser's denominator, above 0; the paper: 0.1."
+        1e-5, gt=0.0, description="Added to the optimiser's denominator, above 0; the paper: 0.1."
     )
     adam_beta1: float = Field(
         0.0,
@@ -37,32 +36,38 @@ class ImpalaSettings(BaseModel):
     max_grad_norm: float = Field(
         0.5,
         gt=0.0,
+        allow_inf_nan=True,
         description="Largest norm of a gradient, above 0; inf clips nothing. Policy and critic are clipped each for "
         "itself: they share no parameter.",
     )
     entropy_cost: float = Field(
         0.01,
         ge=0.0,
-        allow_inf_nan=False,
         description="Weight of the policy's entropy in the loss, at least 0, per nat.",
     )
     entropy_cost_end: float | None = Field(
         None,
         ge=0.0,
-        allow_inf_nan=False,
         description="Weight of the entropy at the end of training, reached in a straight line; empty: it stays.",
     )
-    value_cost: float = Field(
-        0.5, gt=0.0, allow_inf_nan=False, description="Weight of half the squared error of the critic, above 0."
-    )
+    value_cost: float = Field(0.5, gt=0.0, description="Weight of half the squared error of the critic, above 0.")
     clip_rho: float = Field(
-        1.0, gt=0.0, description="V-trace: upper bound of the importance weight in the target, above 0."
+        1.0,
+        gt=0.0,
+        allow_inf_nan=True,
+        description="V-trace: upper bound of the importance weight in the target, above 0; inf clips nothing.",
     )
     clip_c: float = Field(
-        1.0, gt=0.0, description="V-trace: upper bound of the importance weight in the trace, above 0."
+        1.0,
+        gt=0.0,
+        allow_inf_nan=True,
+        description="V-trace: upper bound of the importance weight in the trace, above 0; inf clips nothing.",
     )
     clip_pg_rho: float = Field(
-        1.0, gt=0.0, description="V-trace: upper bound of the importance weight in the policy gradient, above 0."
+        1.0,
+        gt=0.0,
+        allow_inf_nan=True,
+        description="V-trace: upper bound of the importance weight in the policy gradient, above 0; inf clips nothing.",
     )
     trace_lambda: float = Field(
         1.0,
@@ -73,7 +78,6 @@ class ImpalaSettings(BaseModel):
     reward_scale: float = Field(
         0.1,
         gt=0.0,
-        allow_inf_nan=False,
         description="Factor of every reward, above 0, after it is clipped: what brings returns to the order of 1 to 10 "
         "is learnt fastest. Statistics show the environment's own returns.",
     )

@@ -10,19 +10,19 @@ class SacSettings(BaseModel):
     of the environment.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     discount: float = Field(
         0.99, ge=0.0, le=1.0, description="Discount gamma of the next step's value, in [0, 1]; the paper: 0.99."
     )
     policy_learning_rate: float = Field(
-        1e-3, gt=0.0, allow_inf_nan=False, description="Step size of the policy's Adam, above 0; the paper: 3e-4."
+        1e-3, gt=0.0, description="Step size of the policy's Adam, above 0; the paper: 3e-4."
     )
     critic_learning_rate: float = Field(
-        1e-3, gt=0.0, allow_inf_nan=False, description="Step size of the critics' Adam, above 0; the paper: 3e-4."
+        1e-3, gt=0.0, description="Step size of the critics' Adam, above 0; the paper: 3e-4."
     )
     temperature_learning_rate: float = Field(
-        1e-3, gt=0.0, allow_inf_nan=False, description="Step size of the temperature's Adam, above 0; the paper: 3e-4."
+        1e-3, gt=0.0, description="Step size of the temperature's Adam, above 0; the paper: 3e-4."
     )
     tau: float = Field(
         0.005,
@@ -33,7 +33,6 @@ class SacSettings(BaseModel):
     initial_temperature: float = Field(
         1.0,
         gt=0.0,
-        allow_inf_nan=False,
         description="Temperature alpha at first: what a nat of entropy is worth, above 0.",
     )
     learn_temperature: bool = Field(
@@ -41,7 +40,6 @@ class SacSettings(BaseModel):
     )
     target_entropy: float | None = Field(
         None,
-        allow_inf_nan=False,
         description="Entropy that the temperature aims at, in nats, of actions scaled to [-1, 1]; empty: -dim(A), the "
         "paper's, and for discrete actions target_entropy_ratio * log(number of actions that are allowed).",
     )
@@ -55,12 +53,14 @@ class SacSettings(BaseModel):
     reward_scale: float = Field(
         1.0,
         gt=0.0,
-        allow_inf_nan=False,
         description="Factor of every reward, above 0. With a learnt temperature it decides the size of the critics' "
         "values only.",
     )
     max_grad_norm: float = Field(
-        float("inf"), gt=0.0, description="Largest norm of a gradient, above 0; inf, the paper's, clips nothing."
+        float("inf"),
+        gt=0.0,
+        allow_inf_nan=True,
+        description="Largest norm of a gradient, above 0; inf, the paper's, clips nothing.",
     )
     adam_beta1: float = Field(0.9, ge=0.0, lt=1.0, description="Adam: decay of the mean of gradients, in [0, 1).")
     adam_beta2: float = Field(0.999, ge=0.0, lt=1.0, description="Adam: decay of the mean of squares, in [0, 1).")

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 class ReplaySettings(BaseModel):
     """What the buffer keeps, what it draws, and how fast; sizes count entries."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     capacity: int = Field(1_000_000, ge=1, description="Entries the buffer holds at most, at least 1.")
     capacity_bytes: int | None = Field(
@@ -73,7 +73,6 @@ class ReplaySettings(BaseModel):
     samples_per_insert: float | None = Field(
         None,
         gt=0.0,
-        allow_inf_nan=False,
         description="Entries drawn for each that is inserted, on average; whoever is ahead waits. Empty: nobody waits.",
     )
     min_size: int | None = Field(
@@ -82,7 +81,6 @@ class ReplaySettings(BaseModel):
     error_buffer: float | None = Field(
         None,
         gt=0.0,
-        allow_inf_nan=False,
         description="Samples that either side may be ahead; empty: as few as inserts and batches allow.",
     )
 

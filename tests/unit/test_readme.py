@@ -9,37 +9,14 @@ from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
-from pydantic_settings import BaseSettings
 
-from actor.settings import ActorSettings
 from learner.cli import COMMANDS
-from learner.record_settings import RecordSettings
-from learner.replay_serve_settings import ReplayServeSettings
-from learner.settings import (
-    CertsSettings,
-    DoctorSettings,
-    EvaluateSettings,
-    ServingSettings,
-    StatusSettings,
-    TrainSettings,
-)
+from learner.command_settings import COMMAND_SETTINGS as SETTINGS
 from tests.soak.__main__ import make_parser
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 PAGES = (README, *sorted((ROOT / "docs").glob("*.md")))
-
-SETTINGS: dict[str, type[BaseSettings]] = {
-    "train": TrainSettings,
-    "learner": ServingSettings,
-    "actor": ActorSettings,
-    "status": StatusSettings,
-    "doctor": DoctorSettings,
-    "evaluate": EvaluateSettings,
-    "record": RecordSettings,
-    "certs": CertsSettings,
-    "replay": ReplayServeSettings,
-}
 
 # Of docker-compose.yml and deploy/stack.yml, not of a process.
 DEPLOYMENT_VARIABLES = {
@@ -72,7 +49,7 @@ def fields_of(model: type[BaseModel], prefix: str = "", *, separator: str) -> se
 def options_of(command: str) -> set[str]:
     """The command's options as they are typed."""
     names = {name.replace("_", "-") for name in fields_of(SETTINGS[command], separator=".")}
-    return {f"--{name}" for name in names} | {f"--no-{name}" for name in names} | {"--config", "--help"}
+    return {f"--{name}" for name in names} | {f"--no-{name}" for name in names} | {"--config", "--help", "--help-all"}
 
 
 def blocks(text: str, *languages: str) -> list[str]:

@@ -57,7 +57,9 @@ def test_settings_come_back(run):
 @pytest.mark.parametrize("text", ["[1, 2]", "a: b: c"])
 def test_settings_that_are_none(run, text):
     (run.path / "settings.yaml").write_text(text)
-    with pytest.raises(ConfigurationError, match=r"(?s)settings\.yaml .*Restore the file"):
+    with pytest.raises(
+        ConfigurationError, match=r"settings\.yaml'.*; expected the settings of a run; restore the file"
+    ):
         run.read_settings()
 
 

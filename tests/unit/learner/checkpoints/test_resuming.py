@@ -139,7 +139,7 @@ def test_settings_are_those_of_the_run(tmp_path):
         ConfigurationError, match=r"settings that this command has not: actor_kind, .*whichever began it"
     ):
         ServingSettings.from_command_line("rollcast learner", ["--resume", str(tmp_path / "run")])
-    with pytest.raises(ConfigurationError, match=r"settings.yaml cannot be read"):
+    with pytest.raises(ConfigurationError, match=r"nowhere' is no run: there is no such folder; expected"):
         resumed(tmp_path / "nowhere")
 
 

@@ -1,4 +1,4 @@
-"""The settings of a run as YAML: whatever a file of them holds, reading it takes no more than its length is worth."""
+"""Settings as YAML, of a run or of `--config`: no file takes more to read than its length is worth."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +17,10 @@ _NUMBERS: Final = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"}
 
 # yaml's wheels have libyaml; what is built from source without it has the same loader in Python
 _Loader: Final[type[Any]] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _NotPlainError(ValueError):
+    """Begins with the line, where there is one."""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -46,11 +50,20 @@ def encode_settings(settings: Mapping[str, Any]) -> bytes:
     return content
 
 
-def read_settings(path: Path) -> dict[str, Any]:
-    """Reads what `encode_settings` made, or anything else.
+def read_settings(path: Path, *, expected: str, advice: str) -> dict[str, Any]:
+    """Reads a file of settings.
+
+    Args:
+        path: The file.
+        expected: What an error says the file should be, such as "the settings of a run".
+        advice: What an error says is to be done.
+
+    Returns:
+        Plain values by name; none for a file that has nothing but comments.
 
     Raises:
-        ConfigurationError: There is no file, or it is no mapping of names to plain values.
+        ConfigurationError: The file cannot be read, or is no mapping of names to plain values. The message names the
+            file, and the line where there is one.
     """
     try:
         with path.open("rb") as file:
@@ -60,27 +73,47 @@ def read_settings(path: Path) -> dict[str, Any]:
             settings = loader.get_single_data()
         finally:
             loader.dispose()
-    # ValueError: no UTF-8, or a date of a thirteenth month; ArithmeticError: a number above every float
-    except (OSError, ValueError, ArithmeticError, yaml.YAMLError) as error:
-        raise ConfigurationError(
-            f"{path} cannot be read: {error}; expected the settings of a run. Restore the file."
-        ) from error
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        problem = f", line {line}: byte 0x{content[error.start]:02x} is not UTF-8"
+        raise _unreadable(path, problem, expected, advice) from error
+    except yaml.MarkedYAMLError as error:
+        raise _unreadable(path, _yaml_problem(error), expected, advice) from error
+    except OSError as error:
+        raise _unreadable(path, f" cannot be read: {error.strerror}", expected, advice) from error
+    except _NotPlainError as error:
+        raise _unreadable(path, f", {error}", expected, advice) from error
+    # ValueError: a date of a thirteenth month; ArithmeticError: a number above every float
+    except (ValueError, ArithmeticError, yaml.YAMLError) as error:
+        raise _unreadable(path, f": {error}", expected, advice) from error
+    if settings is None:
+        return {}
     if not isinstance(settings, dict) or not all(isinstance(name, str) for name in settings):
-        raise ConfigurationError(
-            f"{path} holds a {type(settings).__name__}; expected a mapping of names to values. Restore the file."
-        )
+        what = "a name that is no text" if isinstance(settings, dict) else f"a {type(settings).__name__}"
+        raise _unreadable(path, f" holds {what}, not a mapping of names to values", expected, advice)
     return settings
+
+
+def _unreadable(path: Path, problem: str, expected: str, advice: str) -> ConfigurationError:
+    return ConfigurationError(f"{str(path)!r}{problem}; expected {expected}; {advice}")
+
+
+def _yaml_problem(error: yaml.MarkedYAMLError) -> str:
+    """The line, and what is wrong in it, on one line of text."""
+    mark = error.problem_mark or error.context_mark
+    where = f", line {mark.line + 1}" if mark is not None else ""
+    return f"{where}: {' '.join(filter(None, (error.problem, error.context)))}"
 
 
 def _checked(content: bytes) -> str:
     """The text, which has nothing that takes more to build, or to show, than to write down, and no tags.
 
     Raises:
-        ValueError: It has.
+        _NotPlainError: It has.
         yaml.YAMLError: It is no YAML.
     """
     if len(content) > MAX_SETTINGS_BYTES:
-        raise ValueError(f"there are more than {MAX_SETTINGS_BYTES} bytes of them")
+        raise _NotPlainError(f"above {MAX_SETTINGS_BYTES} bytes")
     text = content.decode()
     loader = _Loader(text)
     try:
@@ -90,13 +123,13 @@ def _checked(content: bytes) -> str:
             line = event.start_mark.line + 1
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > _MAX_DEPTH:
-                raise ValueError(f"line {line} is nested deeper than {_MAX_DEPTH} mappings and lists")
+                raise _NotPlainError(f"line {line} is nested deeper than {_MAX_DEPTH} mappings and lists")
             if getattr(event, "anchor", None) is not None:
-                raise ValueError(f"line {line} has the anchor or alias {event.anchor!r:.80}; expected plain values")
+                raise _NotPlainError(f"line {line} has the anchor or alias {event.anchor!r:.80}, and not a plain value")
             if getattr(event, "tag", None) is not None:
-                raise ValueError(f"line {line} has the tag {event.tag!r:.80}; expected plain values")
+                raise _NotPlainError(f"line {line} has the tag {event.tag!r:.80}, and not a plain value")
             if _is_long(event) and loader.resolve(yaml.ScalarNode, event.value, event.implicit) in _NUMBERS:
-                raise ValueError(f"line {line} has a number of {len(event.value)} characters")
+                raise _NotPlainError(f"line {line} has a number of {len(event.value)} characters")
     finally:
         loader.dispose()
     return text

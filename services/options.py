@@ -1,0 +1,127 @@
+"""The options of a settings class, one for each setting: help, errors and completion are made of them."""
+
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+
+class Takes(Enum):
+    """What follows an option."""
+
+    NOTHING = auto()  # --insecure, --no-insecure
+    CHOICE = auto()
+    PATH = auto()
+    VALUE = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """An option of the command line, or an argument without a name.
+
+    Attributes:
+        path: The setting: `("impala", "learning_rate")`.
+        takes: What follows it.
+        metavar: The value in the help: `INT`, `{cpu,cuda}`; empty where it takes none.
+        choices: The values it takes; empty: any.
+        description: What the setting says.
+        default: Its default; `None` where it has none, or is empty.
+        positional: Whether it is an argument without a name.
+    """
+
+    path: tuple[str, ...]
+    takes: Takes
+    metavar: str
+    choices: tuple[str, ...]
+    description: str
+    default: object
+    positional: bool
+
+    @property
+    def name(self) -> str:
+        """The option as it is typed: `--impala.learning-rate`."""
+        return option_name(self.path)
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """Everything that may be typed: a flag has `--no-NAME`, too; an argument without a name nothing."""
+        if self.positional:
+            return ()
+        return (self.name, f"--no-{self.name[2:]}") if self.takes is Takes.NOTHING else (self.name,)
+
+
+def option_name(path: Iterable[str]) -> str:
+    """Returns a setting's option: `("impala", "learning_rate")` is `--impala.learning-rate`."""
+    return "--" + ".".join(path).replace("_", "-")
+
+
+def variable_name(path: Iterable[str]) -> str:
+    """Returns a setting's variable: `("impala", "learning_rate")` is `ROLLCAST_IMPALA__LEARNING_RATE`."""
+    return "ROLLCAST_" + "__".join(path).upper()
+
+
+def options_of(settings: type[BaseModel], defaults: Mapping[str, Any] | None = None) -> tuple[Option, ...]:
+    """Returns the options of a settings class, those of nested settings with their path.
+
+    Args:
+        settings: The class.
+        defaults: Values by name, nested as the settings are, that are the defaults instead of the class's own.
+    """
+    return tuple(_options(settings, {} if defaults is None else defaults, ()))
+
+
+def _options(settings: type[BaseModel], defaults: Mapping[str, Any], prefix: tuple[str, ...]) -> Iterable[Option]:
+    for name, field in settings.model_fields.items():
+        path, kind = (*prefix, name), _bare(field.annotation)
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from _options(kind, defaults.get(name, {}), path)
+            continue
+        takes, metavar, choices = _value(kind)
+        yield Option(
+            path=path,
+            takes=takes,
+            metavar=metavar,
+            choices=choices,
+            description=field.description or "",
+            default=defaults[name] if name in defaults else _default(field),
+            positional=any(isinstance(mark, type) and mark.__name__ == "_CliPositionalArg" for mark in field.metadata),
+        )
+
+
+def _bare(annotation: Any) -> Any:  # noqa: ANN401 - whatever an annotation is
+    """The type without `Annotated` and without None."""
+    while typing.get_origin(annotation) is Annotated:
+        annotation = typing.get_args(annotation)[0]
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        kinds = [kind for kind in typing.get_args(annotation) if kind is not type(None)]
+        return _bare(kinds[0]) if len(kinds) == 1 else annotation
+    return annotation
+
+
+def _value(kind: Any) -> tuple[Takes, str, tuple[str, ...]]:  # noqa: ANN401 - whatever an annotation is
+    """What an option of such a type takes, what it is called in the help, and the values it may have."""
+    if kind is bool:
+        return Takes.NOTHING, "", ()
+    if typing.get_origin(kind) is Literal:
+        choices = tuple(str(choice) for choice in typing.get_args(kind))
+        return Takes.CHOICE, f"{{{','.join(choices)}}}", choices
+    if kind is Path:
+        return Takes.PATH, "PATH", ()
+    if typing.get_origin(kind) is tuple:
+        metavar = _value(_bare(typing.get_args(kind)[0]))[1]
+        return Takes.VALUE, f"{metavar},...", ()
+    if typing.get_origin(kind) is dict:
+        return Takes.VALUE, "JSON", ()
+    return Takes.VALUE, {int: "INT", float: "NUMBER"}.get(kind, "TEXT"), ()
+
+
+def _default(field: FieldInfo) -> object:
+    default = field.get_default(call_default_factory=True)
+    return None if default is PydanticUndefined else default

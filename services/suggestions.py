@@ -1,0 +1,50 @@
+"""Guesses what somebody meant who typed a name that does not exist."""
+
+import difflib
+from collections.abc import Iterable
+from typing import Final
+
+_MOST: Final = 3
+# Fewer letters begin too many names.
+_LEAST_LETTERS: Final = 3
+# Of names that are spelt alike, those that are nearly as near as the nearest.
+_AS_NEAR: Final = 0.92
+
+
+def did_you_mean(name: str, known: Iterable[str], preferred: Iterable[str] = ()) -> str:
+    """Returns `"did you mean A, or B?"`, or an empty string where no known name is like it.
+
+    The first of these that finds any: names that the given one begins (`--n-actor`: `--n-actors`), names that end as
+    it does (`--learning-rate`: `--impala.learning-rate`), names that are spelt much like it, and names whose last part
+    is spelt much like its own (`--learnig-rate`).
+
+    Args:
+        name: What was typed.
+        known: The names that exist.
+        preferred: Those of them that are more likely to be meant than the others.
+    """
+    negated = name.startswith("--no-")
+    known = [other for other in dict.fromkeys(known) if other.startswith("--no-") == negated or other == name]
+    ends = {other: _end(other) for other in known}
+    guesses = (
+        [other for other in known if len(name.lstrip("-")) >= _LEAST_LETTERS and other.startswith(name)]
+        or [other for other, end in ends.items() if f"-{end}".endswith(f"-{_end(name)}")]
+        or _spelt_like(name, known)
+        or [other for other, end in ends.items() if end in _spelt_like(_end(name), set(ends.values()))]
+    )
+    group = f"{name.rpartition('.')[0]}."
+    in_group = [other for other in guesses if other.startswith(group)]
+    likely = set(preferred)
+    guesses = in_group or [other for other in guesses if other in likely] or guesses
+    return f"did you mean {', or '.join(guesses[:_MOST])}?" if guesses else ""
+
+
+def _end(name: str) -> str:
+    return name.lstrip("-").rpartition(".")[2]
+
+
+def _spelt_like(name: str, known: Iterable[str]) -> list[str]:
+    """The nearest, and those that are nearly as near."""
+    names = difflib.get_close_matches(name.lower(), known, n=_MOST, cutoff=0.7)
+    nearness = {other: difflib.SequenceMatcher(None, name.lower(), other).ratio() for other in names}
+    return [other for other in names if nearness[other] >= _AS_NEAR * nearness[names[0]]]
