@@ -26,6 +26,7 @@ DEPLOYMENT_VARIABLES = {
     "ROLLCAST_IMAGE_PREFIX",
     "ROLLCAST_TAG",
     "ROLLCAST_CERTS",
+    "ROLLCAST_SETTINGS_EXIT_CODE",
 }
 # Other programs' options.
 FOREIGN_OPTIONS = {"--scale", "--build", "--protocol", "--logdir", "--replicas", "--help"}
