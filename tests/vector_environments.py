@@ -56,11 +56,11 @@ class MisbehavingEnv(NumberedEnv):
             case "hang":
                 threading.Event().wait()
             case "dtype":
-                return observation.astype(np.float32)
+                return observation.astype(np.complex64)
             case "shape":
                 return observation[:2]
             case "list":
-                return observation.tolist()
+                return [observation.tolist()]
             case "close":
                 self.close()
         return observation

@@ -9,13 +9,13 @@ from typing import Any, Literal, TypeVar, cast, get_args
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, VectorizeMode
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 
 from actor.environments.entry_points import load_entry_point
 from actor.environments.pettingzoo_env import AgentPolicies, adapt_pettingzoo
 from actor.environments.recovering import RecoveringEnv
 from actor.environments.structured import StructuredEnv
-from actor.statistics.environment import with_event_statistics
+from actor.vector.sequential import SequentialVectorEnv
 from actor.vector.structured import StructuredVectorEnv
 from services.errors import ConfigurationError, InvalidSpaceError
 from services.spaces import (
@@ -242,14 +242,14 @@ def environment_spaces(vector_env: Environments) -> EnvironmentSpaces:
 
 
 def _make_sync(first: gymnasium.Env[Any, Any], env_factory: EnvFactory, n_envs: int) -> VectorEnv:
-    envs = [with_event_statistics(first)]
+    envs = [first]
     try:
         for index in range(1, n_envs):
             envs.append(cast(gymnasium.Env[Any, Any], env_factory()))
             _check_alike(first, envs[index], index)
-            envs[index] = with_event_statistics(envs[index])
-        # SyncVectorEnv takes only factories; these return what has been made and compared already.
-        return SyncVectorEnv(
+        # Not gymnasium's SyncVectorEnv: it keeps final observations without a copy, and a reset overwrites those of
+        # an environment that uses one buffer for all its observations. These factories return what has been made.
+        return SequentialVectorEnv(
             [functools.partial(_same, env) for env in envs], copy=False, autoreset_mode=AutoresetMode.SAME_STEP
         )
     except BaseException:

@@ -3,6 +3,7 @@
 Terry et al. 2021, "PettingZoo: Gym for Multi-Agent Reinforcement Learning", https://arxiv.org/abs/2009.14471.
 """
 
+import copy
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -144,7 +145,8 @@ class TurnTakingAgentsEnv(StructuredEnv):
             observation, rewards[actor], terminated, truncated, infos[actor] = self._env.last()
             if not (terminated or truncated):
                 return Turn(observations={actor: observation}, rewards=rewards, ended=ended, infos=infos)
-            ended[actor] = Ended(observation=observation, truncated=not terminated)
+            # A copy: the next `last()` overwrites it where the environment has one buffer for all observations.
+            ended[actor] = Ended(observation=copy.deepcopy(observation), truncated=not terminated)
             self._env.step(None)
         return Turn(observations={}, rewards=rewards, ended=ended, infos=infos)
 

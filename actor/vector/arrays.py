@@ -1,5 +1,6 @@
 """Where the values of all environments lie: one array for each leaf, `[n_envs, ...]`, in one block of memory."""
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from mmap import mmap
@@ -134,21 +135,18 @@ class SpaceArrays:
         return value
 
     def _checked(self, leaf: _Leaf, value: Value) -> Value:
-        """The value of one environment, if its dtype and shape are the leaf's."""
-        if isinstance(value, np.ndarray | np.generic):
-            if value.shape == leaf.shape and (
-                value.dtype == leaf.dtype
-                # gymnasium's Discrete contains every integer type.
-                or (isinstance(leaf.space, spaces.Discrete) and np.issubdtype(value.dtype, np.integer))
-            ):
-                return value
-            found = f"{value.dtype}{list(value.shape)}"
-        else:
-            # Python's numbers have no dtype of their own.
-            kinds: dict[str, type | tuple[type, ...]] = {"f": (float, int), "i": int, "u": int, "b": bool}
-            if not leaf.shape and isinstance(value, kinds[leaf.dtype.kind]):
-                return value
-            found = f"a {type(value).__name__}"
+        """Returns the value of one environment, if its shape and kind of numbers are the leaf's."""
+        # Python's numbers have no dtype of their own.
+        kinds: dict[str, type | tuple[type, ...]] = {"f": (float, int), "i": int, "u": int, "b": bool}
+        if not leaf.shape and type(value) in (bool, int, float) and isinstance(value, kinds[leaf.dtype.kind]):
+            return value
+        found = f"a {type(value).__name__}"
+        if isinstance(value, np.ndarray | np.generic | list | tuple):
+            with contextlib.suppress(ValueError):  # a list of lists of different lengths
+                array = np.asarray(value)
+                found = f"{array.dtype}{list(array.shape)}"
+                if array.shape == leaf.shape and _is_taken_for(array.dtype, leaf):
+                    return array
         where = f"leaf {leaf.path!r} of the {self._what}" if leaf.path else f"the {self._what}"
         raise InvalidValueError(
             f"{where} is {found}; expected {leaf.dtype}{list(leaf.shape)}, as {describe_space(leaf.space)} says; "
@@ -274,6 +272,12 @@ def _nest(space: Space[Any], values: Iterator[Any]) -> Value:
     if isinstance(space, spaces.Tuple):
         return tuple(_nest(member, values) for member in space.spaces)
     return next(values)
+
+
+def _is_taken_for(given: np.dtype[Any], leaf: _Leaf) -> bool:
+    # As gymnasium's own vectors: float64 is taken for float32. gymnasium's Discrete contains every integer type.
+    is_discrete = isinstance(leaf.space, spaces.Discrete)
+    return np.can_cast(given, leaf.dtype, "same_kind") or (is_discrete and np.issubdtype(given, np.integer))
 
 
 def _can_become(given: np.dtype[Any], expected: np.dtype[Any]) -> bool:

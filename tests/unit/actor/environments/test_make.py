@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode
 
 from actor.environments.failures import EnvironmentFailedError
 from actor.environments.make import EnvironmentFactory, environment_spaces, make_vector_env
@@ -118,7 +118,7 @@ def test_registered_vector_is_used(vectorization):
 )
 def test_otherwise_one_after_the_other(factory):
     vector_env = make_vector_env(factory, 2)
-    assert isinstance(vector_env, SyncVectorEnv)
+    assert isinstance(vector_env, SequentialVectorEnv)
     assert vector_env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
     vector_env.close()
 

@@ -95,14 +95,17 @@ def test_nothing_overlaps(observation_space, action_space):
 @pytest.mark.parametrize(
     ("space", "value", "message"),
     [
-        (spaces.Box(0, 1, (2,), np.float32), np.zeros(2), r"the observation is float64\[2\]; expected float32\[2\]"),
+        (spaces.Box(0, 1, (2,), np.int32), np.zeros(2), r"the observation is float64\[2\]; expected int32\[2\]"),
+        (spaces.Box(0, 255, (2,), np.uint8), np.zeros(2, int), r"is int64\[2\]; expected uint8\[2\]"),
         (spaces.Box(0, 1, (2,), np.float32), np.zeros(3, np.float32), r"is float32\[3\]; expected float32\[2\]"),
-        (spaces.Box(0, 1, (2,), np.float32), [0.0, 1.0], r"is a list; expected float32\[2\]"),
+        (spaces.Box(0, 1, (2,), np.float32), [0.0, 1.0, 2.0], r"is float64\[3\]; expected float32\[2\]"),
+        (spaces.Box(0, 1, (2,), np.float32), [[0.0], [1.0, 2.0]], r"is a list; expected float32\[2\]"),
+        (spaces.Box(0, 1, (2,), np.float32), ["0", "1"], r"is <U1\[2\]; expected float32\[2\]"),
         (spaces.Box(0, 1, (2,), np.float32), np.float32(0), r"is float32\[\]; expected"),
         (spaces.Discrete(3), 1.5, r"is a float; expected int64\[\]"),
         (spaces.Discrete(3), np.array([1]), r"is int64\[1\]"),
         (spaces.Discrete(3), None, r"is a NoneType"),
-        (spaces.MultiBinary(2), np.zeros(2, np.int64), r"is int64\[2\]; expected int8\[2\]"),
+        (spaces.MultiBinary(2), np.zeros(2), r"is float64\[2\]; expected int8\[2\]"),
         (spaces.Dict({"a": spaces.Discrete(2)}), {"b": 1}, r"has no leaf 'a' \(dict: 'a'\)"),
         (spaces.Dict({"a": spaces.Discrete(2)}), 1, r"has no leaf 'a'"),
         (spaces.Tuple([spaces.Discrete(2)] * 2), (1,), r"has no leaf '1'"),
@@ -112,6 +115,15 @@ def test_nothing_overlaps(observation_space, action_space):
 def test_what_is_not_as_the_space_says(space, value, message):
     with pytest.raises(InvalidValueError, match=message):
         arrays_of(space).put(0, value)
+
+
+@pytest.mark.parametrize("value", [np.array([0.5, 2.0]), [0.5, 2.0], (0.5, 2), np.array([0.5, 2.0], np.float16)])
+def test_numbers_of_the_same_kind_are_taken_as_gymnasium_takes_them(value):
+    space = spaces.Box(0, 9, (2,), np.float32)
+    arrays = arrays_of(space)
+    arrays.put(1, value)
+    expected = concatenate(space, [value] * 3, create_empty_array(space, 3))
+    assert_same(arrays.get(1), expected[1])
 
 
 def test_numbers_of_pythons_own_and_other_integers_are_taken():

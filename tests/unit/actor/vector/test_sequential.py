@@ -145,10 +145,10 @@ class TestFailures:
             (
                 "dtype",
                 2,
-                r"raised InvalidValueError in step\(\): the observation is float32\[3\]; expected float64\[3\]",
+                r"raised InvalidValueError in step\(\): the observation is complex64\[3\]; expected float64\[3\]",
             ),
             ("shape", 2, r"raised InvalidValueError in step\(\): the observation is float64\[2\]"),
-            ("list", 0, r"raised InvalidValueError in reset\(\): the observation is a list"),
+            ("list", 0, r"raised InvalidValueError in reset\(\): the observation is float64\[1, 3\]"),
             ("close", 2, r"raised RuntimeError in step\(\): the simulator is closed"),
         ],
     )
