@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field
 
 from services.limits import DEFAULT_LIMITS, MAX_ENVS_PER_ACTOR
+from services.resume_rules import ACTING, FREE, stays
 from services.security_settings import ClientSecuritySettings
 from services.settings import EntryPointKwargs, ProcessSettings
 
@@ -20,14 +21,21 @@ def _expand_name(name: str) -> str:
 class EnvironmentSettings(ProcessSettings):
     """Which environment: shared by every process that makes one."""
 
-    env_id: str = Field("CartPole-v1", description="A gymnasium id, or package.module:factory for one's own.")
+    env_id: str = Field(
+        "CartPole-v1",
+        description="A gymnasium id, or package.module:factory for one's own.",
+        json_schema_extra=stays("another environment is another task"),
+    )
     env_kwargs: EntryPointKwargs = Field(
-        default_factory=dict, description="Keyword arguments of the environment, as JSON: '{\"gravity\": 9.8}'."
+        default_factory=dict,
+        description="Keyword arguments of the environment, as JSON: '{\"gravity\": 9.8}'.",
+        json_schema_extra=stays("they make another environment, which is another task"),
     )
     agent_policies: Literal["shared", "separate"] = Field(
         "shared",
         description="For PettingZoo's environments: agents with equal spaces have one policy (shared), or each agent "
         "its own (separate).",
+        json_schema_extra=stays("it says which policies there are"),
     )
 
 
@@ -40,16 +48,19 @@ class ActingSettings(EnvironmentSettings):
         "one, else one after the other (auto); one after the other (sync); the vector entry point or an error "
         "(entry_point); in processes, one for each core (subprocess); or whichever of sync and subprocess is faster, "
         "found by trying (measure).",
+        json_schema_extra=ACTING,
     )
     on_step_failure: Literal["fail", "drop_episode"] = Field(
         "fail",
         description="What happens when an environment raises in a step: its actor fails (fail); or its episode is "
         "dropped, the traceback logged, and the environment reset (drop_episode).",
+        json_schema_extra=FREE,
     )
     step_timeout_s: Annotated[float, Field(gt=0)] = Field(
         300.0,
         description="How long a step, or a reset, of an actor's environments may take before the actor is ended, in "
         "seconds; the learner is told where it hangs.",
+        json_schema_extra=FREE,
     )
 
 

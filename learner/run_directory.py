@@ -3,7 +3,7 @@
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +19,8 @@ from services.settings_file import encode_settings, read_settings
 PolicyName = Literal["last", "best"]
 
 _SETTINGS_FILE = "settings.yaml"
+_HISTORY = "history"
+_MAX_HISTORY = 64
 _METRICS_FILE = "metrics.jsonl"
 _LOCK_FILE = ".lock"
 _METADATA_KEY = "rollcast.policy.v1"
@@ -34,6 +36,7 @@ class SavedPolicy:
         policy_version: Its version in that run.
         env_steps: How many environment steps the run had made.
         mean_return: Mean return of the run's recent episodes at that time, None before the first had finished.
+        spaces: As `described_spaces` has those of its environment; None: it was written before they were kept.
     """
 
     spec: PolicySpec
@@ -41,12 +44,13 @@ class SavedPolicy:
     policy_version: int
     env_steps: int
     mean_return: float | None
+    spaces: Mapping[str, str] | None = None
 
 
 class RunDirectory:
     """A directory with what a run leaves behind.
 
-        settings.yaml              the resolved settings
+        settings.yaml              the resolved settings, and under `history` what was changed, and when
         metrics.jsonl              one line a record
         tensorboard/               the same for TensorBoard
         policy_last.safetensors    the newest policy; its architecture, version and return are in the file's metadata
@@ -173,12 +177,18 @@ class RunDirectory:
         """Where the last or the best policy is, or will be."""
         return self.path / f"policy_{name}.safetensors"
 
-    def write_settings(self, settings: Mapping[str, Any]) -> None:
-        """Writes the resolved settings: plain values, lists and mappings."""
-        _write_atomically(self.settings_path, encode_settings(settings))
+    def write_settings(self, settings: Mapping[str, Any], *, history: Sequence[Any] = ()) -> None:
+        """Writes the resolved settings: plain values, lists and mappings.
+
+        Args:
+            settings: The settings.
+            history: What was changed when the run was resumed, the last change last; the last 64 are kept.
+        """
+        kept = {_HISTORY: list(history)[-_MAX_HISTORY:]} if history else {}
+        _write_atomically(self.settings_path, encode_settings({**settings, **kept}))
 
     def read_settings(self) -> dict[str, Any]:
-        """Reads the settings of the run.
+        """Reads the settings of the run, without their history.
 
         Raises:
             ConfigurationError: There is no such run, or the file holds anything else.
@@ -189,6 +199,20 @@ class RunDirectory:
                 f"{str(self.path)!r} is no run: {missing}; expected a folder that rollcast train or rollcast learner "
                 "wrote; give the path that the summary of the run printed"
             )
+        settings = self._read_settings_file()
+        settings.pop(_HISTORY, None)
+        return settings
+
+    def read_history(self) -> list[Any]:
+        """Reads what was changed when the run was resumed, as `write_settings` was given it.
+
+        Raises:
+            ConfigurationError: As of `read_settings`.
+        """
+        history = self._read_settings_file().get(_HISTORY, [])
+        return history if isinstance(history, list) else []
+
+    def _read_settings_file(self) -> dict[str, Any]:
         return read_settings(self.settings_path, expected="the settings of a run", advice="restore the file")
 
     def write_policy(self, name: PolicyName, policy: SavedPolicy) -> None:
@@ -199,6 +223,8 @@ class RunDirectory:
             "env_steps": policy.env_steps,
             "mean_return": policy.mean_return,
         }
+        if policy.spaces is not None:
+            described["spaces"] = dict(policy.spaces)
         # one entry: safetensors writes several in another order each time, and equal policies give equal files
         metadata = {_METADATA_KEY: json.dumps(described)}
         _write_atomically(self.policy_path(name), safetensors.numpy.save(dict(policy.state), metadata))
@@ -218,31 +244,7 @@ class RunDirectory:
             raise ConfigurationError(
                 f"{path} does not exist; {self.path} holds {there}. Choose a policy that it holds."
             )
-        try:
-            with safetensors.safe_open(path, framework="numpy") as file:
-                metadata = file.metadata() or {}
-                state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
-            described = json.loads(metadata[_METADATA_KEY])
-            spec = described["spec"]
-            return SavedPolicy(
-                spec=PolicySpec(**{**spec, "hidden_sizes": tuple(spec["hidden_sizes"])}),
-                state=state,
-                policy_version=int(described["policy_version"]),
-                env_steps=int(described["env_steps"]),
-                mean_return=described["mean_return"],
-            )
-        except (
-            safetensors.SafetensorError,
-            ArithmeticError,
-            LookupError,
-            RecursionError,
-            TypeError,
-            ValueError,
-        ) as error:
-            raise ConfigurationError(
-                f"{path} is not a saved policy: {type(error).__name__}: {error}; expected a file that a run wrote. "
-                "Choose the other policy of the run, or a checkpoint."
-            ) from error
+        return read_policy_file(path)
 
     def cut_metrics(self, env_steps: int) -> None:
         """Drops the records after so many environment steps: of what a run that is resumed goes on without.
@@ -254,6 +256,53 @@ class RunDirectory:
         lines = self.metrics_path.read_bytes().split(b"\n")[:-1]
         kept = [line for line in lines if 0 <= _env_steps_of(line) <= env_steps]
         _write_atomically(self.metrics_path, b"".join(line + b"\n" for line in kept))
+
+
+def read_policy_file(path: Path) -> SavedPolicy:
+    """Reads a policy that a run has written.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ConfigurationError: If it is not one that `RunDirectory.write_policy` wrote.
+    """
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
+        described = json.loads(metadata[_METADATA_KEY])
+        spec = described["spec"]
+        return SavedPolicy(
+            spec=PolicySpec(**{**spec, "hidden_sizes": tuple(spec["hidden_sizes"])}),
+            state=state,
+            policy_version=int(described["policy_version"]),
+            env_steps=int(described["env_steps"]),
+            mean_return=described["mean_return"],
+            spaces=_described(described.get("spaces")),
+        )
+    except (
+        OSError,
+        safetensors.SafetensorError,
+        ArithmeticError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise ConfigurationError(
+            f"{path} is not a saved policy: {type(error).__name__}: {error}; expected a file that a run wrote. "
+            "Choose the other policy of the run, or a checkpoint."
+        ) from error
+
+
+def _described(spaces: object) -> Mapping[str, str] | None:
+    """Checks the spaces of a file that may hold anything."""
+    if spaces is None:
+        return None
+    if not isinstance(spaces, dict) or not all(isinstance(text, str) for text in spaces.values()):
+        raise TypeError(f"its spaces are {spaces!r:.80}; expected texts by path")
+    return spaces
 
 
 def _env_steps_of(record: bytes) -> float:

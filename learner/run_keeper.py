@@ -20,6 +20,7 @@ from learner.run_directory import RunDirectory, SavedPolicy
 from learner.training_schedule import TrainingSchedule
 from learner.wait_log import WaitLog
 from services.errors import NotReadyError
+from services.spaces import described_spaces
 
 logger = logging.getLogger(__name__)
 
@@ -188,6 +189,7 @@ class RunKeeper:
             policy_version=self._actors.policy_version,
             env_steps=now.env_steps,
             mean_return=now.mean_return,
+            spaces=described_spaces(self._algorithm.policy.spaces),
         )
 
 

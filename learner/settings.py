@@ -20,6 +20,7 @@ from services.limit_settings import ServerLimitSettings
 from services.limits import MAX_HIDDEN_LAYERS
 from services.origins import Origins
 from services.policies import Activation
+from services.resume_rules import ACTING, FREE, LEARNING, stays
 from services.security_settings import ClientSecuritySettings, ServerSecuritySettings
 from services.settings import EntryPointKwargs, ProcessSettings, describe_validation_error
 
@@ -40,11 +41,14 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
     """How to learn: shared by `train` and `learner`."""
 
     address: str = Field(
-        "localhost:50051", description="Where to listen: host:port (port 0: any free one) or unix:/path."
+        "localhost:50051",
+        description="Where to listen: host:port (port 0: any free one) or unix:/path.",
+        json_schema_extra=FREE,
     )
     algorithm: Literal["impala", "sac", "dqn"] = Field(
         "impala",
         description="What learns; the defaults are its own: --algorithm sac --help shows those of SAC.",
+        json_schema_extra=stays("the checkpoint is of that algorithm"),
     )
     impala: ImpalaSettings = Field(default_factory=ImpalaSettings, description="Settings of IMPALA.")
     sac: SacSettings = Field(default_factory=SacSettings, description="Settings of SAC.")
@@ -56,41 +60,70 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
         None,
         description="Fill the replay buffer from this file of rollouts, which rollcast record writes, instead of "
         "acting at random; where it has fewer entries than --replay.min-size, actors act at random for the rest.",
+        json_schema_extra=stays("it fills the replay buffer of a new run"),
+    )
+    initial_policy: Path | None = Field(
+        None,
+        description="Begin a new run with the weights of another: a run's folder (its last policy, and its critics if "
+        "it has the same algorithm), or the file of a policy. Spaces and network must be the same.",
+        json_schema_extra=stays("it says with what a run begins"),
     )
     network: str = Field(
         "auto",
         description="The policy network: auto (an MLP for vectors, the Nature CNN for images, chosen from the space), "
         "or package.module:factory, called with the observation space and the number of outputs. Actors must be "
         "started with the same name.",
+        json_schema_extra=stays("the checkpoint has the weights of that network"),
     )
     hidden_sizes: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(max_length=MAX_HIDDEN_LAYERS)] = Field(
-        (64, 64), description="Sizes of the hidden layers of the MLP."
+        (64, 64),
+        description="Sizes of the hidden layers of the MLP.",
+        json_schema_extra=stays("the checkpoint has weights of these sizes"),
     )
-    activation: Activation = Field("tanh", description="Activation of the MLP.")
-    n_rollout_steps: Annotated[int, Field(ge=1)] = Field(32, description="T: environment steps in a rollout.")
+    activation: Activation = Field(
+        "tanh",
+        description="Activation of the MLP.",
+        json_schema_extra=stays("the checkpoint's weights were learnt with it"),
+    )
+    n_rollout_steps: Annotated[int, Field(ge=1)] = Field(
+        32,
+        description="T: environment steps in a rollout.",
+        json_schema_extra=stays(
+            "rollouts that wait in the log or the replay buffer, and actors that come back, have that length"
+        ),
+    )
     envs_per_actor: EnvsPerActor = Field(
         64,
         description="Environments an actor steps at once, in one batched forward pass; so does one from elsewhere that "
         "was not started with a number of its own.",
+        json_schema_extra=ACTING,
     )
     batch_size: Annotated[int, Field(ge=1)] = Field(
-        64, description="B: rollouts (trajectories of one environment) in a batch."
+        64,
+        description="B: rollouts (trajectories of one environment) in a batch.",
+        json_schema_extra=LEARNING,
     )
     updates_per_broadcast: Annotated[int, Field(ge=1)] = Field(
-        1, description="Updates between two policies that are cast to the actors."
+        1,
+        description="Updates between two policies that are cast to the actors.",
+        json_schema_extra=LEARNING,
     )
     queue_out_of_sync_factor: Annotated[float, Field(gt=0)] = Field(
-        1.0, description="Times batch_size, the rollouts that may wait in the queue: bounds how stale they are."
+        1.0,
+        description="Times batch_size, the rollouts that may wait in the queue: bounds how stale they are.",
+        json_schema_extra=LEARNING,
     )
     max_policy_lag: Annotated[int, Field(ge=0)] | None = Field(
         None,
         description="Drop rollouts whose policy is more versions old than this, and count their trajectories as stale; "
         "empty: drop none.",
+        json_schema_extra=LEARNING,
     )
     bounded_staleness: bool = Field(
         False,
         description="Let actors wait for the newest policy before they start a rollout, so that none is more than "
         "queue_out_of_sync_factor + (environments of all actors) / batch_size versions old.",
+        json_schema_extra=LEARNING,
     )
     deterministic: bool = Field(
         False,
@@ -99,63 +132,99 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
         "IMPALA: a rollout each for every batch; batch_size must be a multiple of envs_per_actor (times agents). With "
         "a replay buffer: a rollout each, and then as many updates as --replay.samples-per-insert asks for, whatever "
         "--updates-per-broadcast says; rollcast learner waits for --max-actors of them.",
+        json_schema_extra=stays("a run is deterministic from its first step on, or not at all"),
     )
     total_steps: Annotated[int, Field(ge=1)] = Field(
         20_000_000,
         description="Environment steps after which training ends; every agent's count, where there are several.",
+        json_schema_extra=ACTING,
     )
     stop_return: float | None = Field(
         None,
         description="Mean return of the last 100 episodes at which training ends; empty: the environment's own reward "
         "threshold, where it has one.",
+        json_schema_extra=FREE,
     )
     seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(
-        0, description="From which every other seed derives: networks, environments, sampling of actions."
+        0,
+        description="From which every other seed derives: networks, environments, sampling of actions.",
+        json_schema_extra=stays("everything that was drawn so far came from it"),
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="Where to learn; auto: on a GPU if there is one."
+        "auto",
+        description="Where to learn; auto: on a GPU if there is one.",
+        json_schema_extra=ACTING,
     )
     torch_threads: Annotated[int, Field(ge=0)] = Field(
-        0, description="Threads of torch in the learner; 0: as many as there are cores left beside local actors."
+        0,
+        description="Threads of torch in the learner; 0: as many as there are cores left beside local actors.",
+        json_schema_extra=ACTING,
     )
     run_dir: Path | None = Field(
-        None, description="A new folder for what the run leaves behind; empty: one below runs/, named after the run."
+        None,
+        description="A new folder for what the run leaves behind; empty: one below runs/, named after the run.",
+        json_schema_extra=FREE,
     )
-    summary_json: Path | None = Field(None, description="Write the summary to this file when training has ended.")
-    log_interval_s: Annotated[float, Field(gt=0)] = Field(2.0, description="Seconds between two records of metrics.")
-    checkpoint_interval_s: Annotated[float, Field(gt=0)] = Field(300.0, description="Seconds between two checkpoints.")
+    summary_json: Path | None = Field(
+        None,
+        description="Write the summary to this file when training has ended.",
+        json_schema_extra=FREE,
+    )
+    log_interval_s: Annotated[float, Field(gt=0)] = Field(
+        2.0,
+        description="Seconds between two records of metrics.",
+        json_schema_extra=FREE,
+    )
+    checkpoint_interval_s: Annotated[float, Field(gt=0)] = Field(
+        300.0,
+        description="Seconds between two checkpoints.",
+        json_schema_extra=FREE,
+    )
     checkpoint_interval_updates: Annotated[int, Field(ge=1)] | None = Field(
         None,
         description="Updates between two checkpoints, instead of seconds; with sequential actors, a run that is "
         "resumed then has the same bits as one that was never interrupted.",
+        json_schema_extra=ACTING,
     )
     keep_checkpoints: Annotated[int, Field(ge=1)] = Field(
-        3, description="How many of the last checkpoints are kept, besides the one with the highest mean return."
+        3,
+        description="How many of the last checkpoints are kept, besides the one with the highest mean return.",
+        json_schema_extra=FREE,
     )
     stop_timeout_s: Annotated[float, Field(gt=0)] = Field(
         600.0,
         description="How long the last checkpoint of a run that is stopped may take, in seconds; less than the time "
         "after which an engine kills what it stops. What is not written by then is given up for the one before.",
+        json_schema_extra=FREE,
     )
     durable: bool = Field(
         False,
         description="Write every rollout to a log in the run's folder before it is acknowledged, so that a learner "
         "that is killed and resumed loses none that was; actors of other processes only.",
+        json_schema_extra=FREE,
     )
     durable_max_bytes: Annotated[int, Field(ge=1 << 20)] = Field(
         8 << 30,
         description="What that log may take on the disk, in bytes: at half of it a checkpoint is made early, at all of "
         "it actors wait.",
+        json_schema_extra=FREE,
     )
     resume: str | None = Field(
         None,
         description="Go on with the run in this folder, with its settings; auto: with the newest run of these very "
         "settings, in --run-dir where that is given, or a new one where there is none.",
+        json_schema_extra=FREE,
     )
     collect_timeout_s: Annotated[float, Field(gt=0)] = Field(
-        600.0, description="Seconds without any rollout after which training fails, saying whom it waited for."
+        600.0,
+        description="Seconds without any rollout after which training fails, saying whom it waited for.",
+        json_schema_extra=FREE,
     )
-    log_level: LogLevel = Field("WARNING", description="What to log, to stderr.")
+    log_level: LogLevel = Field(
+        "WARNING",
+        description="What to log, to stderr.",
+        json_schema_extra=FREE,
+    )
 
     @classmethod
     def help_scope(cls, origins: Origins) -> HelpScope:
@@ -208,11 +277,13 @@ class ServingSettings(LearnerSettings):
         "environment",
         description="Where the learner learns what observations and actions look like: from --env-id, made once on its "
         "own machine; or from the first actor that joins, so that only actors need the environment.",
+        json_schema_extra=FREE,
     )
     when_finished: Literal["exit", "serve"] = Field(
         "exit",
         description="What to do when training has ended: exit with 0; or serve the last policy until the learner is "
         "stopped. With serve, --resume auto goes on with a run that has ended, too, and serves its policy again.",
+        json_schema_extra=FREE,
     )
 
 
@@ -225,22 +296,37 @@ class TrainSettings(ActingSettings, LearnerSettings):
         "localhost:0",
         description="Where to serve the API, and further actors from elsewhere, besides the local socket: host:port "
         "(port 0: any free one).",
+        json_schema_extra=FREE,
     )
     bounded_staleness: bool = Field(
-        True, description="As for a learner; on one machine policies arrive at once, so it costs little."
+        True,
+        description="As for a learner; on one machine policies arrive at once, so it costs little.",
+        json_schema_extra=LEARNING,
     )
-    n_actors: Annotated[int, Field(ge=1, le=1024)] = Field(2, description="Actor processes on this machine.")
+    n_actors: Annotated[int, Field(ge=1, le=1024)] = Field(
+        2,
+        description="Actor processes on this machine.",
+        json_schema_extra=ACTING,
+    )
     actor_kind: Literal["subprocess", "sequential"] = Field(
-        "subprocess", description="subprocess; or sequential: in the learner's own thread, the same bits every time."
+        "subprocess",
+        description="subprocess; or sequential: in the learner's own thread, the same bits every time.",
+        json_schema_extra=stays("the checkpoint has what actors of that kind leave"),
     )
     start_method: Literal["forkserver", "spawn", "fork"] | None = Field(
-        None, description="How actor processes are started; empty: forkserver where there is one, else spawn."
+        None,
+        description="How actor processes are started; empty: forkserver where there is one, else spawn.",
+        json_schema_extra=FREE,
     )
     on_actor_failure: Literal["restart", "fail"] = Field(
-        "restart", description="What to do when an actor fails: start it again (with backoff), or end the run."
+        "restart",
+        description="What to do when an actor fails: start it again (with backoff), or end the run.",
+        json_schema_extra=FREE,
     )
     max_restarts: Annotated[int, Field(ge=0)] = Field(
-        10, description="How often an actor may fail in a row before the run fails."
+        10,
+        description="How often an actor may fail in a row before the run fails.",
+        json_schema_extra=FREE,
     )
 
 

@@ -16,10 +16,12 @@ from actor.policies.torch_policy import TorchPolicy
 from actor.threads import limit_threads
 from learner.actors.base import DistributedActors
 from learner.actors.served import ServedDistributedActors
+from learner.algorithms.algorithm import Algorithm
 from learner.checkpoints.manifest import CheckpointInfo
-from learner.checkpoints.resuming import RUNS, newest_checkpoint
+from learner.checkpoints.resuming import RUNS, changes_bits, newest_checkpoint, settings_changes
 from learner.control import TrainingControl
 from learner.durable.rollouts import DurableRollouts, refuse_leftovers
+from learner.initial_policy import begin_with_policy
 from learner.run_directory import RunDirectory
 from learner.run_parts import (
     choose_device,
@@ -40,6 +42,11 @@ from services.spaces import EnvironmentSpaces
 from services.status import Phase
 
 logger = logging.getLogger(__name__)
+
+# Said where a run would otherwise have the bits of one that was never interrupted.
+_OTHER_BITS = (
+    "from here on it has other bits than a run without the change, or one that had these settings from the start"
+)
 
 MakeActors = Callable[[TorchPolicy, TrainingControl], DistributedActors]
 
@@ -106,7 +113,7 @@ def training_run(
     else:
         set_torch_threads(settings.torch_threads, n_local_actors)
     device = choose_device(settings.device)
-    algorithm = make_algorithm(settings, spaces, device)
+    algorithm = _begin(settings, make_algorithm(settings, spaces, device), announce)
     buffers = None
     if algorithm.learns_from_replay:
         buffers = make_replay_buffers(settings, algorithm.policy.spaces, device=device, announce=announce)
@@ -123,7 +130,7 @@ def training_run(
         if is_new:
             run_directory = RunDirectory.create(run_directory.path.parent, run_directory.path.name)
             stack.enter_context(run_directory.locked())
-        run_directory.write_settings(settings.model_dump(mode="json", exclude={"resume"}))
+        _write_settings(settings, run_directory, checkpoint, announce)
         control = TrainingControl(
             algorithm=settings.algorithm, run_dir=run_directory.path, batch_size=settings.batch_size
         )
@@ -175,6 +182,41 @@ def training_run(
             if is_new:
                 shutil.rmtree(run_directory.path, ignore_errors=True)
             raise
+
+
+def _begin(settings: LearnerSettings, algorithm: Algorithm, announce: Callable[[str], None]) -> Algorithm:
+    """Gives the algorithm of a new run the weights that it is to begin with, and returns it."""
+    if settings.resume is None and settings.initial_policy is not None:
+        announce(begin_with_policy(algorithm, settings.initial_policy))
+    return algorithm
+
+
+def _write_settings(
+    settings: LearnerSettings,
+    run: RunDirectory,
+    checkpoint: tuple[Path, CheckpointInfo] | None,
+    announce: Callable[[str], None],
+) -> None:
+    """Writes the settings of a run, with what was changed when it was resumed, and says so."""
+    values = settings.model_dump(mode="json", exclude={"resume"})
+    if settings.resume is None:
+        run.write_settings(values)
+        return
+    history = run.read_history()
+    changes = settings_changes(settings, run.read_settings())
+    if changes:
+        told = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in changes.items())
+        is_exact = settings.deterministic or settings.checkpoint_interval_updates is not None
+        other_bits = is_exact and changes_bits(settings, changes)
+        announce(f"changed settings: {told}" + (f"; {_OTHER_BITS}" if other_bits else ""))
+        history.append(
+            {
+                "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+                "env_steps": 0 if checkpoint is None else checkpoint[1].env_steps,
+                "changed": {name: list(values) for name, values in changes.items()},
+            }
+        )
+    run.write_settings(values, history=history)
 
 
 def describe_resume(run: RunDirectory, checkpoint: tuple[Path, CheckpointInfo] | None) -> str:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from pydantic import Field, SecretStr
 
+from services.resume_rules import FREE
 from services.security import ClientSecurity, ServerSecurity
 from services.settings import ProcessSettings
 
@@ -13,19 +14,30 @@ class ServerSecuritySettings(ProcessSettings):
 
     address: str
     tls_cert: Path | None = Field(
-        None, description="Serve with TLS: the certificate, in PEM. It is read again when it changes."
+        None,
+        description="Serve with TLS: the certificate, in PEM. It is read again when it changes.",
+        json_schema_extra=FREE,
     )
-    tls_key: Path | None = Field(None, description="The key of --tls-cert, in PEM, without a password.")
+    tls_key: Path | None = Field(
+        None,
+        description="The key of --tls-cert, in PEM, without a password.",
+        json_schema_extra=FREE,
+    )
     tls_client_ca: Path | None = Field(
-        None, description="Mutual TLS: clients need a certificate of one of the authorities in this file."
+        None,
+        description="Mutual TLS: clients need a certificate of one of the authorities in this file.",
+        json_schema_extra=FREE,
     )
     tokens_file: Path | None = Field(
         None,
         description="Clients need one of the tokens in this file of lines role:token, with the roles actor, viewer and "
         "operator. It is read again when it changes.",
+        json_schema_extra=FREE,
     )
     insecure: bool = Field(
-        False, description="Serve other machines without TLS, on a network where everybody may read and steer."
+        False,
+        description="Serve other machines without TLS, on a network where everybody may read and steer.",
+        json_schema_extra=FREE,
     )
 
     def server_security(self) -> ServerSecurity:

@@ -168,6 +168,23 @@ def describe_space(space: gymnasium.Space[Any]) -> str:
     return text if len(text) <= 200 else text[:197] + "..."
 
 
+def described_spaces(environment: EnvironmentSpaces) -> dict[str, str]:
+    """Describes the leaves of an environment's spaces, in the order in which a network sees them.
+
+    Args:
+        environment: The spaces by substep key.
+
+    Returns:
+        What `describe_space` says of each observation leaf and action space, by its path: `"0/observation/camera"`.
+    """
+    described: dict[str, str] = {}
+    for key, substep in environment.items():
+        for path, leaf in space_leaves(substep.observation).items():
+            described[_join(f"{key}/observation", path)] = describe_space(leaf)
+        described[f"{key}/action"] = describe_space(substep.action)
+    return described
+
+
 def _collect_leaves(space: gymnasium.Space[Any], path: str, leaves: dict[str, gymnasium.Space[Any]]) -> None:
     if isinstance(space, _LEAF_KINDS):
         leaves[path] = space

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from actor.policies.exploration import without_exploration
 from actor.policies.torch_policy import TorchPolicy
 from learner.batch import Batch
 from services.policies import PolicyState
@@ -85,6 +86,26 @@ class Algorithm(ABC):
         Raises:
             RollcastError: If training diverged, so that no actor ever gets a policy that is not finite.
         """
+
+    def begin_with(self, state: PolicyState, checkpoint: Path | None) -> bool:
+        """Begins with the weights of another run in place of its own; optimisers and counters stay new.
+
+        Called before the first update. Extend it where networks follow the policy, or to take critics over.
+
+        Args:
+            state: Arrays of the other policy, by the names of this one's `state_dict`.
+            checkpoint: What `save` of the other run was given, whatever its algorithm; None: there is none.
+
+        Returns:
+            Whether critics were taken over.
+
+        Raises:
+            ProtocolMismatchError: If the arrays are not this policy's.
+            ConfigurationError: If the critics are not this algorithm's.
+        """
+        del checkpoint
+        self.policy.load_weights(without_exploration(state))
+        return False
 
     @abstractmethod
     def save(self, directory: Path) -> None:

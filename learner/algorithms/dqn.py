@@ -170,6 +170,12 @@ class Dqn(Algorithm):
         self._watch.check()
         return self._policy.state_arrays()
 
+    def begin_with(self, state: PolicyState, checkpoint: Path | None) -> bool:
+        """Takes over the policy, which is the Q-network, and has the target follow; see `Algorithm.begin_with`."""
+        super().begin_with(state, checkpoint)
+        self._target.follow(1.0)
+        return False
+
     def save(self, directory: Path) -> None:
         """Writes networks, optimiser, exploration and counters; see `Algorithm.save`."""
         self._watch.check()

@@ -6,12 +6,13 @@ share a policy; policies that are separate belong to substeps of their own.
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from actor.policies.exploration import without_exploration
 from actor.policies.torch_policy import TorchPolicy
 from learner.algorithms.algorithm import Algorithm, Metrics
 from learner.algorithms.training_state import read_training_state, write_training_state
@@ -103,6 +104,20 @@ class IndependentLearners(Algorithm):
         found = {name: array for state in states for name, array in state.items()}
         return {name: found[name] for name in self._policy.state_dict()}
 
+    def begin_with(self, state: PolicyState, checkpoint: Path | None) -> bool:
+        """Has each learner take over its own part; see `Algorithm.begin_with`."""
+        self._policy.load_weights(without_exploration(state))
+        is_ours = checkpoint is not None and _written_by(checkpoint) == (_NAME, list(self._learners))
+        paths = dict(enumerate(self._paths(checkpoint))) if checkpoint is not None and is_ours else {}
+        took = [
+            learner.begin_with(
+                {name: state[name] for name in learner.policy.state_dict() if name in state},
+                paths[i][1] if i in paths else None,
+            )
+            for i, learner in enumerate(self._learners.values())
+        ]
+        return any(took)
+
     def save(self, directory: Path) -> None:
         """Writes each learner into a directory of its own; see `Algorithm.save`."""
         write_training_state(directory, {}, {"algorithm": _NAME, "substeps": list(self._learners)})
@@ -111,8 +126,7 @@ class IndependentLearners(Algorithm):
 
     def load(self, directory: Path) -> None:
         """Reads what `save` wrote; see `Algorithm.load`. The settings stay those of these learners."""
-        _, values = read_training_state(directory)
-        saved = (values.get("algorithm"), values.get("substeps"))
+        saved = _written_by(directory)
         if saved != (_NAME, list(self._learners)):
             raise ConfigurationError(
                 f"{directory} was written by {saved[0]!r} of the substeps {saved[1]}; expected {_NAME!r} of "
@@ -126,6 +140,12 @@ class IndependentLearners(Algorithm):
     def _paths(self, directory: Path) -> Iterable[tuple[Algorithm, Path]]:
         # Numbered: keys come from environments, and need not be names of directories.
         return ((learner, directory / f"substep{i}") for i, learner in enumerate(self._learners.values()))
+
+
+def _written_by(directory: Path) -> tuple[Any, Any]:
+    """Reads which algorithm wrote a checkpoint, and for which substeps."""
+    _, values = read_training_state(directory)
+    return values.get("algorithm"), values.get("substeps")
 
 
 def _joined(spaces: EnvironmentSpaces, policies: Mapping[str, TorchPolicy]) -> TorchPolicy:

@@ -22,6 +22,7 @@ from learner.algorithms.training_state import (
     load_optimizer,
     optimizer_tensors,
     read_training_state,
+    take_critics,
     with_prefix,
     write_training_state,
 )
@@ -154,6 +155,11 @@ class Sac(Algorithm):
         """Returns a snapshot of the policy's arrays; see `Algorithm.policy_state`."""
         self._watch.check()
         return self._policy.state_arrays()
+
+    def begin_with(self, state: PolicyState, checkpoint: Path | None) -> bool:
+        """Takes over the policy, and the critics and their targets of a run of SAC; see `Algorithm.begin_with`."""
+        super().begin_with(state, checkpoint)
+        return take_critics(checkpoint, "sac", {"critics": self._critics, "targets": self._targets.module})
 
     def save(self, directory: Path) -> None:
         """Writes networks, optimisers, temperature, generator and counters; see `Algorithm.save`.

@@ -102,6 +102,30 @@ def load_module(module: nn.Module, prefix: str, arrays: Mapping[str, NDArray[np.
             tensor.copy_(torch.from_numpy(found[name]))
 
 
+def take_critics(checkpoint: Path | None, algorithm: str, critics: Mapping[str, nn.Module]) -> bool:
+    """Takes critics over from another run's checkpoint, if that run had the same algorithm.
+
+    Args:
+        checkpoint: What the other algorithm's `save` was given; None: there is none.
+        algorithm: The name that `save` writes.
+        critics: The modules, by what `with_prefix` put before their names.
+
+    Returns:
+        Whether they were taken over.
+
+    Raises:
+        ConfigurationError: If they are of other networks.
+    """
+    if checkpoint is None:
+        return False
+    arrays, values = read_training_state(checkpoint)
+    if values.get("algorithm") != algorithm:
+        return False
+    for prefix, module in critics.items():
+        load_module(module, prefix, arrays, source=checkpoint)
+    return True
+
+
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """What an optimiser of one parameter remembers, by name."""
     state = optimizer.state_dict()["state"].get(0, {})

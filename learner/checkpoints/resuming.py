@@ -1,6 +1,7 @@
 """Which run is resumed, and with what settings. Imports neither torch nor grpc."""
 
-from collections.abc import Iterator, Mapping
+import copy
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,53 +11,16 @@ from learner.checkpoints.manifest import CheckpointInfo
 from learner.checkpoints.store import CheckpointStore
 from learner.run_directory import RunDirectory
 from services.errors import ConfigurationError
+from services.resume_rules import ACTING, FREE, ResumeRule, resume_rule, why_not
 
 AUTO: Final = "auto"
 
 # Where the runs are that nobody has named a folder for.
 RUNS: Final = Path("runs")
 
-# What may be another after a resume: when to stop, who acts and where, what is written. The rest says what is learnt.
-MAY_CHANGE: Final = frozenset(
-    {
-        "address",
-        "checkpoint_interval_s",
-        "collect_timeout_s",
-        "device",
-        "durable",
-        "durable_max_bytes",
-        "insecure",
-        "keep_checkpoints",
-        "limits",
-        "log_interval_s",
-        "log_level",
-        "max_actors",
-        "max_restarts",
-        "n_actors",
-        "on_actor_failure",
-        "on_step_failure",
-        "resume",
-        "run_dir",
-        "spaces_from",
-        "start_method",
-        "step_timeout_s",
-        "stop_return",
-        "stop_timeout_s",
-        "summary_json",
-        "tls_cert",
-        "tls_client_ca",
-        "tls_key",
-        "tokens_file",
-        "torch_threads",
-        "total_steps",
-        "vectorization",
-        "when_finished",
-    }
-)
-
 
 def resumed_settings(settings: BaseModel, given: BaseModel, *, runs: Path = RUNS) -> dict[str, Any]:
-    """The settings of the run to resume, with what may change; or those given, where there is none to be found.
+    """Returns the settings of the run to resume, with what was changed; or those given, where there is no such run.
 
     Args:
         settings: Those given, and defaults; `resume` is a run's folder, or `auto`.
@@ -70,7 +34,7 @@ def resumed_settings(settings: BaseModel, given: BaseModel, *, runs: Path = RUNS
         ConfigurationError: If there is no such run, another command made it, or what is given contradicts it.
     """
     values = settings.model_dump(mode="json")
-    path = Path(values["resume"]) if values["resume"] != AUTO else _found(values, runs)
+    path = Path(values["resume"]) if values["resume"] != AUTO else _found(settings, runs)
     if path is None:
         return {**values, "resume": None}
     saved = RunDirectory(path).read_settings()
@@ -80,18 +44,46 @@ def resumed_settings(settings: BaseModel, given: BaseModel, *, runs: Path = RUNS
             f"--resume: the run {path} was made with settings that this command has not: {', '.join(unknown)}; "
             "expected one of the same command; resume it with rollcast train or rollcast learner, whichever began it"
         )
-    contradictions = list(_contradictions(given, saved))
-    if contradictions:
+    refused = list(_refused(given, saved))
+    if refused:
         raise ConfigurationError(
-            f"--resume: the run {path} has other settings: {'; '.join(contradictions)}; expected those of the run, or "
-            "none, for they are read from it; leave them out, or begin another run"
+            f"--resume: the run {path} cannot go on with other settings: {'; '.join(refused)}; expected those of the "
+            f"run; leave them out, or begin another run, with this one's policy by --initial-policy {path}"
         )
-    may_change = {name: values[name] for name in given.model_fields_set & MAY_CHANGE}
-    return {**saved, **may_change, "run_dir": str(path), "resume": str(path)}
+    return {**_merged(saved, given), "run_dir": str(path), "resume": str(path)}
 
 
-def _found(values: Mapping[str, Any], runs: Path) -> Path | None:
-    """What `auto` means."""
+def settings_changes(settings: BaseModel, before: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Compares settings with those that a run had.
+
+    Args:
+        settings: As the run goes on.
+        before: As `RunDirectory.read_settings` returned them; what an older version did not know counts as unchanged.
+
+    Returns:
+        The old and the new value of each setting that differs, by its name: `"dqn.learning_rate"`.
+    """
+    return {
+        ".".join(path): (_at(before, path), value)
+        for path, value, _ in _leaves(settings)
+        if path[0] not in ("resume", "run_dir") and _at(before, path, value) != value
+    }
+
+
+def changes_bits(settings: BaseModel, names: Iterable[str]) -> bool:
+    """Tells whether a run goes on to other bits when these settings are changed.
+
+    Args:
+        settings: The settings.
+        names: As `settings_changes` has them.
+    """
+    rules = {".".join(path): rule for path, _, rule in _leaves(settings)}
+    return any(rules[name] != FREE for name in names)
+
+
+def _found(settings: BaseModel, runs: Path) -> Path | None:
+    """Finds the run that `auto` means."""
+    values = settings.model_dump(mode="json")
     if values["run_dir"] is not None:
         path = Path(values["run_dir"])
         return path if RunDirectory(path).settings_path.is_file() else None
@@ -99,7 +91,7 @@ def _found(values: Mapping[str, Any], runs: Path) -> Path | None:
     for path in sorted(candidates, key=_written, reverse=True):
         run = RunDirectory(path)
         try:
-            if _fixed(run.read_settings()) != _fixed(values):
+            if _identity(settings, run.read_settings()) != _identity(settings, values):
                 continue
             with run.locked():
                 newest = newest_checkpoint(run)
@@ -131,17 +123,52 @@ def _written(run: Path) -> float:
     return (run / "settings.yaml").stat().st_mtime
 
 
-def _fixed(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name not in MAY_CHANGE}
+def _identity(settings: BaseModel, values: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
+    """Picks the values that tell one run from another: those that say what is learnt, and how."""
+    return {path: _at(values, path) for path, _, rule in _leaves(settings) if rule not in (FREE, ACTING)}
 
 
-def _contradictions(given: BaseModel, saved: Mapping[str, Any], prefix: str = "--") -> Iterator[str]:
-    """Says, an option each, what is given and what the run has."""
-    values = given.model_dump(mode="json")
-    for name in sorted(given.model_fields_set - MAY_CHANGE if prefix == "--" else given.model_fields_set):
-        option, own = f"{prefix}{name.replace('_', '-')}", getattr(given, name)
+def _refused(given: BaseModel, saved: Mapping[str, Any]) -> Iterator[str]:
+    """Says, an option each, what is given and may not change, what the run has, and why it stays."""
+    for path, value, rule in _leaves(given, only_set=True):
+        reason, own = why_not(rule), _at(saved, path, value)
+        if reason and own != value:
+            option = "--" + ".".join(path).replace("_", "-")
+            yield f"{option} is {value!r} and the run's is {own!r}, which stays, because {reason}"
+
+
+def _merged(saved: Mapping[str, Any], given: BaseModel) -> dict[str, Any]:
+    """Puts what is given in place of what the run has."""
+    merged = copy.deepcopy(dict(saved))
+    for path, value, _ in _leaves(given, only_set=True):
+        inner = merged
+        for name in path[:-1]:
+            inner = inner.setdefault(name, {})
+        inner[path[-1]] = value
+    return merged
+
+
+def _leaves(settings: BaseModel, *, only_set: bool = False) -> Iterator[tuple[tuple[str, ...], Any, ResumeRule]]:
+    """Finds every setting that holds no others: its path, its value as JSON has it, and its rule."""
+    values = settings.model_dump(mode="json")
+    for name, field in type(settings).model_fields.items():
+        if only_set and name not in settings.model_fields_set:
+            continue
+        own = getattr(settings, name)
         if isinstance(own, BaseModel):
-            others = saved.get(name)
-            yield from _contradictions(own, others if isinstance(others, Mapping) else {}, f"{option}.")
-        elif name in saved and saved[name] != values[name]:
-            yield f"{option} is {values[name]!r} and the run's is {saved[name]!r}"
+            for path, value, rule in _leaves(own, only_set=only_set):
+                yield (name, *path), value, rule
+        else:
+            rule_of = resume_rule(field)
+            assert rule_of is not None, f"{name} has no resume rule; give its field one of services.resume_rules"
+            yield (name,), values[name], rule_of
+
+
+def _at(values: Mapping[str, Any], path: tuple[str, ...], otherwise: Any = None) -> Any:  # noqa: ANN401 - any setting
+    """Finds the value at a path; `otherwise` where there is none."""
+    found: Any = values
+    for name in path:
+        if not isinstance(found, Mapping) or name not in found:
+            return otherwise
+        found = found[name]
+    return found

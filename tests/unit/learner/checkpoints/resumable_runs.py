@@ -1,5 +1,6 @@
 """Runs of sequential actors that are stopped and resumed, in this process."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from actor.environments.make import EnvironmentFactory
@@ -30,14 +31,17 @@ def resumed(run_dir: Path, *options: str) -> TrainSettings:
     return TrainSettings.from_command_line("rollcast train", ["--resume", str(run_dir), *options])
 
 
-def train(settings: TrainSettings, *, n_casts: int | None = None) -> TrainingRun:
+def train(
+    settings: TrainSettings, *, n_casts: int | None = None, announce: Callable[[str], None] = lambda line: None
+) -> TrainingRun:
     """Trains to the end, or until so many policies were cast: one at the start, one an update, one a checkpoint."""
     env_factory = EnvironmentFactory(settings.env_id, settings.env_kwargs, agent_policies=settings.agent_policies)
 
     def make_actors(policy: TorchPolicy, control: TrainingControl) -> StoppingActors:
         return StoppingActors(env_factory, policy, settings, control, n_casts)
 
-    with training_run(settings, probe_spaces(env_factory), make_actors, n_local_actors=0) as run:
+    spaces = probe_spaces(env_factory)
+    with training_run(settings, spaces, make_actors, n_local_actors=0, announce=announce) as run:
         run.train()
     return run
 

@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from pydantic import BaseModel
 
 from actor.environments.make import EnvironmentFactory
 from learner.actors.remote import RemoteDistributedActors
@@ -13,6 +14,8 @@ from learner.run_directory import RunDirectory
 from learner.settings import ServingSettings, TrainSettings
 from learner.training_run import probe_spaces, training_run
 from services.errors import ConfigurationError
+from services.resume_rules import resume_rule, why_not
+from services.status import Phase
 from tests.unit.learner.checkpoints.resumable_runs import resumed, settings_for, train
 
 TIC_TAC_TOE = '{"env_type": "aec", "id": "classic/tictactoe-v3"}'
@@ -133,7 +136,8 @@ def test_settings_are_those_of_the_run(tmp_path):
     assert (found.run_dir, found.hidden_sizes) == (tmp_path / "run", (8,))
     with pytest.raises(ConfigurationError) as raised:
         resumed(tmp_path / "run", "--seed", "8", "--impala.discount", "0.99", "--n-actors", "3")
-    assert "--impala.discount is 0.99 and the run's is 0.9; --seed is 8 and the run's is 7" in str(raised.value)
+    assert "--impala.discount is 0.99 and the run's is 0.9, which stays, because" in str(raised.value)
+    assert "--seed is 8 and the run's is 7, which stays, because" in str(raised.value)
     assert "n-actors" not in str(raised.value)
     with pytest.raises(
         ConfigurationError, match=r"settings that this command has not: actor_kind, .*whichever began it"
@@ -141,6 +145,92 @@ def test_settings_are_those_of_the_run(tmp_path):
         ServingSettings.from_command_line("rollcast learner", ["--resume", str(tmp_path / "run")])
     with pytest.raises(ConfigurationError, match=r"nowhere' is no run: there is no such folder; expected"):
         resumed(tmp_path / "nowhere")
+
+
+def settings_with_rules(kind, prefix=()):
+    """Finds every setting of a process, those inside of others by their path."""
+    for name, field in kind.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from settings_with_rules(field.annotation, (*prefix, name))
+        else:
+            yield ".".join((*prefix, name)), resume_rule(field)
+
+
+@pytest.mark.parametrize("kind", [TrainSettings, ServingSettings])
+def test_every_setting_says_whether_a_resumed_run_may_change_it(kind):
+    rules = dict(settings_with_rules(kind))
+    assert len(rules) > 100
+    assert not [name for name, rule in rules.items() if rule is None]
+    for name in ("hidden_sizes", "network", "algorithm", "env_id", "replay.entry", "replay.capacity", "initial_policy"):
+        assert len(why_not(rules[name])) > 20, name
+    for name in (
+        *("impala.learning_rate", "impala.entropy_cost", "impala.learning_rate_schedule", "dqn.epsilon", "batch_size"),
+        *("sac.critic_learning_rate", "limits.max_connections", "envs_per_actor", "log_interval_s", "total_steps"),
+    ):
+        assert not why_not(rules[name]), name
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "changed"),
+    [
+        ("impala", ("--impala.learning-rate", "0.0003", "--batch-size", "6", "--envs-per-actor", "2")),
+        ("dqn", ("--dqn.learning-rate", "0.0003", "--dqn.n-epsilons", "3", "--batch-size", "20", "--n-actors", "3")),
+    ],
+)
+def test_a_run_goes_on_with_changed_settings_and_keeps_their_history(tmp_path, algorithm, changed):
+    run_dir = tmp_path / "run"
+    train(
+        settings_for(run_dir, algorithm, "--limits.max-connections", "77"), n_casts=9 if algorithm == "impala" else 17
+    )
+    before = RunDirectory(run_dir).read_settings()
+    said = []
+    run = train(resumed(run_dir, *changed), announce=said.append)
+    assert run.control.status().phase is Phase.FINISHED
+    after = RunDirectory(run_dir).read_settings()
+    (entry,) = RunDirectory(run_dir).read_history()
+    assert 0 < entry["env_steps"] < run.control.status().env_steps
+    options = dict(zip(changed[::2], changed[1::2], strict=True))
+    assert {"--" + name.replace("_", "-") for name in entry["changed"]} == options.keys()
+    for name, (old, new) in entry["changed"].items():
+        *outer, last = name.split(".")
+        holder_before, holder_after = (values[outer[0]] if outer else values for values in (before, after))
+        assert (holder_before[last], holder_after[last]) == (old, new)
+        assert any(f"{name} {old} -> {new}" in line for line in said)
+    assert after["limits"]["max_connections"] == 77, "what is not given stays the run's"
+    assert any("other bits" in line for line in said), "checkpoints by updates had promised the same bits"
+    train(resumed(run_dir, "--total-steps", "700", "--log-level", "ERROR"), n_casts=2)
+    history = RunDirectory(run_dir).read_history()
+    assert [set(entry["changed"]) for entry in history][1:] == [{"log_level", "total_steps"}]
+
+
+def test_nothing_is_said_of_bits_where_only_what_is_written_changes(tmp_path):
+    train(settings_for(tmp_path / "run", "impala"), n_casts=9)
+    said = []
+    train(resumed(tmp_path / "run", "--log-interval-s", "9"), n_casts=2, announce=said.append)
+    assert [line for line in said if "changed" in line] == ["changed settings: log_interval_s 2.0 -> 9.0"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("--hidden-sizes", "9"),
+            r"--hidden-sizes is \[9\] and the run's is \[8\], which stays, because the checkpoint",
+        ),
+        (("--impala.optimizer", "rmsprop"), "--impala.optimizer is 'rmsprop' .* the state of that optimiser"),
+        (("--replay.entry", "rollouts"), "--replay.entry is 'rollouts' .* in the layout that it had"),
+        (("--env-id", "Acrobot-v1"), "--env-id is 'Acrobot-v1' .* another task"),
+        (
+            ("--algorithm", "dqn"),
+            "--algorithm is 'dqn' .* of that algorithm.*begin another run, with .*--initial-policy",
+        ),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused_by_name_with_its_reason(tmp_path, options, message):
+    begun = settings_for(tmp_path / "run", "impala")
+    RunDirectory.create(tmp_path, "run").write_settings(begun.model_dump(mode="json", exclude={"resume"}))
+    with pytest.raises(ConfigurationError, match=message):
+        resumed(tmp_path / "run", *options)
 
 
 def test_auto_finds_the_newest_run_of_these_settings_that_has_not_ended(tmp_path, monkeypatch):
