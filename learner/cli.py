@@ -8,6 +8,7 @@ from services.allocator import reuse_large_buffers
 from services.errors import ConfigurationError, RollcastError
 from services.exit_codes import bad_settings_exit_code
 from services.printable import log_to_stderr, printable_lines
+from services.suggestions import did_you_mean
 from services.version import software_version
 
 USAGE = """\
@@ -45,7 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"rollcast {software_version()}\n")
         return 0
     if command not in COMMANDS:
-        sys.stderr.write(f"rollcast: there is no command {command!r}; expected one of {', '.join(COMMANDS)}\n")
+        guess = did_you_mean(command, COMMANDS)
+        expected = f"expected one of {', '.join(COMMANDS)}"
+        sys.stderr.write(f"rollcast: there is no command {command!r}; {expected}{f'; {guess}' if guess else ''}\n")
         return 2
     return _run(command, rest)
 

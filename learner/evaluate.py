@@ -18,6 +18,7 @@ from actor.environments.make import EnvFactory, EnvironmentFactory
 from actor.environments.structured import ActorId, SingleAgentEnv, StructuredEnv
 from actor.policies.policy import Policy
 from services.errors import ConfigurationError
+from services.installation import install_extra
 from services.spaces import NestedObservation, flatten_observation
 
 # Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom: where the series below is not exact to 1e-3.
@@ -188,5 +189,5 @@ def _recording_env(env_factory: EnvFactory, video_dir: Path) -> gymnasium.Env[An
             env.close()
         raise ConfigurationError(
             f"A video cannot be recorded: {error}; expected moviepy and what draws the environment. "
-            "Install the extra `video`: pip install 'rollcast[video]'."
+            f"Install both: {install_extra('video')}"
         ) from error

@@ -45,6 +45,7 @@ def _end(name: str) -> str:
 
 def _spelt_like(name: str, known: Iterable[str]) -> list[str]:
     """The nearest, and those that are nearly as near."""
-    names = difflib.get_close_matches(name.lower(), known, n=_MOST, cutoff=0.7)
+    lower = {other.lower(): other for other in known}
+    names = difflib.get_close_matches(name.lower(), lower, n=_MOST, cutoff=0.7)
     nearness = {other: difflib.SequenceMatcher(None, name.lower(), other).ratio() for other in names}
-    return [other for other in names if nearness[other] >= _AS_NEAR * nearness[names[0]]]
+    return [lower[other] for other in names if nearness[other] >= _AS_NEAR * nearness[names[0]]]

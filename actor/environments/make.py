@@ -1,6 +1,5 @@
 """Makes environments, one at a time or as a vector."""
 
-import difflib
 import functools
 import importlib
 from collections.abc import Callable, Mapping
@@ -11,6 +10,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, VectorizeMode
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from actor.environments import advice
 from actor.environments.entry_points import load_entry_point
 from actor.environments.pettingzoo_env import AgentPolicies, adapt_pettingzoo
 from actor.environments.recovering import RecoveringEnv
@@ -143,11 +143,9 @@ class EnvironmentFactory:
         try:
             return gymnasium.spec(self.env_id.rpartition(":")[2])
         except gymnasium.error.Error as error:
-            near = difflib.get_close_matches(self.env_id, gymnasium.registry, n=3, cutoff=0.5)
-            advice = f"did you mean {', '.join(near)}?" if near else "look it up with gymnasium.pprint_registry()."
             raise ConfigurationError(
                 f"env_id {self.env_id!r} names no environment; expected an id registered with gymnasium, or "
-                f"'package.module:factory'; {advice} If a package registers it, install that and write 'package:id'"
+                f"'package.module:factory'; {advice.for_unknown_id(self.env_id)}"
             ) from error
 
     def _own_factory(self) -> Callable[..., Any] | None:
@@ -161,7 +159,7 @@ class EnvironmentFactory:
         except (ImportError, ValueError, TypeError) as error:
             raise ConfigurationError(
                 f"env_id {self.env_id!r} cannot be loaded: {error}; expected an importable module before the colon; "
-                "install its package, or add its folder to PYTHONPATH"
+                f"{advice.for_missing_module(error)}"
             ) from error
         is_factory = callable(getattr(module, attribute, None))
         is_id = attribute in gymnasium.registry or not all(part.isidentifier() for part in attribute.split("."))
@@ -170,7 +168,7 @@ class EnvironmentFactory:
     def _cannot_be_made(self, error: Exception) -> ConfigurationError:
         return ConfigurationError(
             f"env_id {self.env_id!r} cannot be made with env_kwargs {dict(self.env_kwargs)!r}: "
-            f"{type(error).__name__}: {error}; expected an environment; correct env_kwargs, or install what it needs"
+            f"{type(error).__name__}: {error}; expected an environment; {advice.for_failure(error)}"
         )
 
 

@@ -11,6 +11,7 @@ from ipaddress import ip_network
 from typing import TYPE_CHECKING
 
 from services.errors import ConfigurationError, ContainerEngineError
+from services.installation import install_extra
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -64,7 +65,8 @@ def connect_to_engine() -> "DockerClient":
         from docker.utils import kwargs_from_env
     except ImportError as error:
         raise ConfigurationError(
-            "DockerDistributedActors needs the SDK of Docker, which is not installed: pip install 'rollcast[docker]'"
+            "DockerDistributedActors needs the SDK of Docker, which is not installed; expected the package docker; "
+            f"install it: {install_extra('docker')}"
         ) from error
     client = None
     try:

@@ -26,6 +26,7 @@ from learner.commands.printing import print_line
 from learner.record_settings import RANDOM, RecordSettings
 from learner.run_directory import RunDirectory, SavedPolicy
 from services.errors import RollcastError
+from services.installation import typed
 from services.recording_codec import RecordingHeader
 from services.rollout_file import RolloutWriter
 from services.rollouts import Rollout
@@ -192,10 +193,10 @@ def _report(
 
 def _training(settings: RecordSettings, env_factory: EnvironmentFactory) -> str:
     """The command that learns from the file."""
-    words = ["rollcast", "train", "--algorithm", "sac", "--env-id", env_factory.env_id]
+    words = ["train", "--algorithm", "sac", "--env-id", env_factory.env_id]
     if env_factory.env_kwargs:
         words += ["--env-kwargs", json.dumps(dict(env_factory.env_kwargs))]
-    return shlex.join([*words, "--initial-data", str(settings.output)])
+    return f"{typed('rollcast')} {shlex.join([*words, '--initial-data', str(settings.output)])}"
 
 
 @contextlib.contextmanager

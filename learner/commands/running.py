@@ -1,6 +1,7 @@
 """What `train` and `learner` do around a run: signals, the live view, the summary, the exit code."""
 
 import contextlib
+import shlex
 import signal
 from collections.abc import Iterator
 from types import FrameType
@@ -12,6 +13,7 @@ from learner.settings import LearnerSettings
 from learner.trainer import TrainingSummary
 from learner.training_run import TrainingRun
 from learner.writers.console import ConsoleView
+from services.installation import typed
 
 
 def run_and_report(run: TrainingRun, settings: LearnerSettings, console: Console, *, serves: bool = False) -> int:
@@ -92,7 +94,7 @@ def print_summary(console: Console, summary: TrainingSummary, run: TrainingRun) 
             f"version {summary.policy_version:,}, lag mean {summary.policy_lag_mean:.2f}, max {summary.policy_lag_max}",
         ),
         ("run directory", str(run.run_directory.path)),
-        ("look at it", f"rollcast evaluate {run.run_directory.path}"),
+        ("look at it", f"{typed('rollcast')} evaluate {shlex.quote(str(run.run_directory.path))}"),
     ):
         # no table: it would fold the command that is meant to be copied, where the output is a log of 80 columns
         print_line(console, f"{name:<15}{value}")

@@ -1,0 +1,81 @@
+import gymnasium
+import pytest
+
+from actor.environments.make import EnvironmentFactory
+from services.errors import ConfigurationError
+
+
+def refused(env_id: str, **env_kwargs: object) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        EnvironmentFactory(env_id, env_kwargs)()
+    return str(caught.value)
+
+
+@pytest.fixture(autouse=True)
+def no_path(monkeypatch: pytest.MonkeyPatch):
+    """pip is named by what finds it, which depends on the shell."""
+    monkeypatch.setattr("actor.environments.advice.typed", lambda program: program)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "advice"),
+    [
+        ("CartPol-v1", "did you mean CartPole-v1?"),
+        ("ALE/Pong-v5", "ale-py registers it: pip install ale-py, and write 'ale_py:ALE/Pong-v5'"),
+        (
+            "MiniGrid-Empty-5x5-v0",
+            "minigrid registers it: pip install minigrid, and write 'minigrid:MiniGrid-Empty-5x5-v0'",
+        ),
+        (
+            "ale_py:ALE/Pong-v5",
+            "install its package: pip install ale-py; if it is your own, add its folder to PYTHONPATH",
+        ),
+        ("nowhere_3.game:make", "install its package: pip install nowhere-3; if it is your own, add its folder to"),
+        ("mpe2.no_such_game:make", "correct the name: mpe2 is installed and has no mpe2.no_such_game"),
+        ("cartpole-V1", "did you mean CartPole-v1?"),
+        ("Qqq-v0", "if a package registers it, install that and write 'module:id'"),
+    ],
+)
+def test_an_environment_that_is_not_there_is_refused_with_what_to_do(env_id: str, advice: str):
+    assert advice in refused(env_id)
+
+
+def test_an_id_whose_package_is_installed_is_refused_with_the_module_to_write(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda module: object() if module == "minigrid" else None)
+    assert "write 'minigrid:MiniGrid-Empty-5x5-v0', so that" in refused("MiniGrid-Empty-5x5-v0")
+
+
+def _needs_more() -> gymnasium.Env:
+    raise gymnasium.error.DependencyNotInstalled(
+        'Box2D is not installed, run `pip install swig` followed by `pip install "gymnasium[box2d]"`'
+    )
+
+
+def _needs_module() -> gymnasium.Env:
+    import no_such_engine  # noqa: F401
+
+    raise AssertionError
+
+
+def _takes_none() -> gymnasium.Env:
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("factory", "env_kwargs", "advice"),
+    [
+        ("_needs_more", {}, 'install what it needs: pip install swig && pip install "gymnasium[box2d]"'),
+        ("_needs_module", {}, "install its package: pip install no-such-engine"),
+        ("_takes_none", {"gravity": 9.8}, "correct env_kwargs, or install what it needs"),
+    ],
+)
+def test_an_environment_that_cannot_be_made_is_refused_with_what_to_do(
+    factory: str, env_kwargs: dict[str, float], advice: str
+):
+    assert advice in refused(f"{__name__}:{factory}", **env_kwargs)
+
+
+def test_pettingzoo_is_an_extra(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("actor.environments.advice.install_extra", lambda extra: f"INSTALL {extra}")
+    monkeypatch.setitem(__import__("sys").modules, "pettingzoo", None)
+    assert "install it: INSTALL pettingzoo" in refused("pettingzoo:make")
