@@ -74,18 +74,24 @@ def _write(directory: Path, files: dict[str, bytes]) -> list[Path]:
             f"{str(directory)!r} has {', '.join(taken)} already; expected a folder without them; choose another, or "
             "remove them: certificates of another authority do not go with these"
         )
+    written: list[Path] = []
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name, content in files.items():
-            # never readable by others, not even before it is written; Path.open takes no opener (PTH123)
-            with open(os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:  # noqa: PTH123
+            # never readable by others, not even before it is written
+            descriptor = os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            written.append(directory / name)
+            with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
     except OSError as error:
+        # whole or not at all, so that the same command works when there is room
+        for path in written:
+            path.unlink(missing_ok=True)
         raise ConfigurationError(
             f"the certificates cannot be written to {str(directory)!r}: {error.strerror}; expected a folder that this "
             "user may write to; choose another"
         ) from error
-    return [directory / name for name in files]
+    return written
 
 
 def _issue(name: str, authority: _Issued | None, until: datetime.datetime, *, hosts: Sequence[str] = ()) -> _Issued:

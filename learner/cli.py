@@ -62,6 +62,13 @@ def _run(command: str, arguments: list[str]) -> int:
     except RollcastError as error:
         sys.stderr.write(printable_lines(f"rollcast {command}: {type(error).__name__}: {error}") + "\n")
         return 1
+    except OSError as error:
+        from learner.disk import explain_disk_error
+
+        if (problem := explain_disk_error(error)) is None:
+            raise
+        sys.stderr.write(printable_lines(f"rollcast {command}: {problem}") + "\n")
+        return 1
     except KeyboardInterrupt:
         return 130
 

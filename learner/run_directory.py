@@ -12,6 +12,7 @@ from typing import Any, Literal
 import safetensors
 import safetensors.numpy
 
+from learner.disk import write_whole
 from services.errors import ConfigurationError
 from services.policies import PolicySpec, PolicyState
 from services.settings_file import encode_settings, read_settings
@@ -178,14 +179,21 @@ class RunDirectory:
         return self.path / f"policy_{name}.safetensors"
 
     def write_settings(self, settings: Mapping[str, Any], *, history: Sequence[Any] = ()) -> None:
-        """Writes the resolved settings: plain values, lists and mappings.
+        """Writes the resolved settings: plain values, lists and mappings. Writes nothing where the file has them.
 
         Args:
             settings: The settings.
             history: What was changed when the run was resumed, the last change last; the last 64 are kept.
+
+        Raises:
+            ConfigurationError: `read_settings` would refuse them.
+            OSError: They cannot be written.
         """
         kept = {_HISTORY: list(history)[-_MAX_HISTORY:]} if history else {}
-        _write_atomically(self.settings_path, encode_settings({**settings, **kept}))
+        content = encode_settings({**settings, **kept})
+        # a run that is resumed on a full disk goes on, and waits for room where it needs some
+        if not self.settings_path.is_file() or self.settings_path.read_bytes() != content:
+            write_whole(self.settings_path, content)
 
     def read_settings(self) -> dict[str, Any]:
         """Reads the settings of the run, without their history.
@@ -227,7 +235,7 @@ class RunDirectory:
             described["spaces"] = dict(policy.spaces)
         # one entry: safetensors writes several in another order each time, and equal policies give equal files
         metadata = {_METADATA_KEY: json.dumps(described)}
-        _write_atomically(self.policy_path(name), safetensors.numpy.save(dict(policy.state), metadata))
+        write_whole(self.policy_path(name), safetensors.numpy.save(dict(policy.state), metadata))
 
     def read_policy(self, name: PolicyName) -> SavedPolicy:
         """Reads a policy back.
@@ -253,9 +261,11 @@ class RunDirectory:
         """
         if not self.metrics_path.is_file():
             return
-        lines = self.metrics_path.read_bytes().split(b"\n")[:-1]
-        kept = [line for line in lines if 0 <= _env_steps_of(line) <= env_steps]
-        _write_atomically(self.metrics_path, b"".join(line + b"\n" for line in kept))
+        content = self.metrics_path.read_bytes()
+        lines = content.split(b"\n")[:-1]
+        kept = b"".join(line + b"\n" for line in lines if 0 <= _env_steps_of(line) <= env_steps)
+        if kept != content:
+            write_whole(self.metrics_path, kept)
 
 
 def read_policy_file(path: Path) -> SavedPolicy:
@@ -311,22 +321,3 @@ def _env_steps_of(record: bytes) -> float:
         return float(json.loads(record)["env_steps"])
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError):
         return -1.0
-
-
-def _write_atomically(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    # The rename is in the directory, which has a cache of its own.
-    _fsync(path.parent)
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

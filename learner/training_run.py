@@ -197,10 +197,18 @@ def _write_settings(
     checkpoint: tuple[Path, CheckpointInfo] | None,
     announce: Callable[[str], None],
 ) -> None:
-    """Writes the settings of a run, with what was changed when it was resumed, and says so."""
+    """Writes the settings of a run, with what was changed when it was resumed, and says so.
+
+    Raises:
+        OSError: They cannot be written; of a new run nothing is left.
+    """
     values = settings.model_dump(mode="json", exclude={"resume"})
     if settings.resume is None:
-        run.write_settings(values)
+        try:
+            run.write_settings(values)
+        except (OSError, ConfigurationError):
+            shutil.rmtree(run.path, ignore_errors=True)
+            raise
         return
     history = run.read_history()
     changes = settings_changes(settings, run.read_settings())

@@ -1,20 +1,18 @@
 """Which segments a log has: begun, removed when a checkpoint has what is in them, and their files used again."""
 
-import errno
 import logging
-import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from learner.disk import FULL_DISK, free_bytes
 from learner.durable.coverage import Coverage
 from learner.durable.segments import SegmentName, SegmentWriter, spare_paths
 
 logger = logging.getLogger(__name__)
 
-FULL_DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 # A segment takes at most this share of what is free on the disk, so that checkpoints and metrics have room beside it,
 _SHARE_OF_FREE: Final = 1 / 8
 # unless it would be smaller than this.
@@ -112,14 +110,6 @@ class SegmentFiles:
         """Bytes that a segment takes on the disk at least which is to have a record of `n_bytes`."""
         return len(self._head) + n_bytes
 
-    def free_bytes(self) -> int | None:
-        """Bytes that are free on the disk; None: it does not say."""
-        try:
-            disk = os.statvfs(self._folder)
-        except OSError:
-            return None
-        return disk.f_bavail * disk.f_frsize
-
     def _make_segment(self, name: SegmentName, n_needed: int, spare: Path | None) -> SegmentWriter:
         """Makes a segment as large as the disk has room for.
 
@@ -127,9 +117,9 @@ class SegmentFiles:
             OSError: There is no room for what is needed.
         """
         n_bytes = self._segment_bytes
-        free_bytes = self.free_bytes()
-        if free_bytes is not None:
-            n_bytes = min(n_bytes, max(int(free_bytes * _SHARE_OF_FREE), _SMALL_SEGMENT_BYTES))
+        free = free_bytes(self._folder)
+        if free is not None:
+            n_bytes = min(n_bytes, max(int(free * _SHARE_OF_FREE), _SMALL_SEGMENT_BYTES))
         while True:
             n_bytes = max(n_bytes, n_needed)
             try:

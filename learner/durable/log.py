@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from learner.disk import FULL_DISK, free_bytes
 from learner.durable.coverage import Coverage, OpenRollouts
-from learner.durable.files import FULL_DISK, KnownSegment, SegmentFiles
+from learner.durable.files import KnownSegment, SegmentFiles
 from learner.durable.records import LogEntry, Payload, encode_record, record_bytes
 from learner.durable.segments import SegmentWriter, encode_segment_head
 from learner.rollout_queue import SliceName
@@ -288,11 +289,11 @@ class RolloutLog:
         message = f"the write-ahead log {self._folder} cannot take {n_bytes:,} bytes: {failure.strerror}; "
         if failure.errno in FULL_DISK:
             n_needed = max(record_bytes(waiting.entry, waiting.payload) for waiting in group)
-            free_bytes = self._files.free_bytes()
+            free = free_bytes(self._folder)
             message += (
                 f"expected {self._files.bytes_needed(n_needed):,} bytes free on its disk for a segment of the log"
             )
-            message += "" if free_bytes is None else f", and {free_bytes:,} are"
+            message += "" if free is None else f", and {free:,} are"
             message += "; free some space, or choose a --run-dir on a larger disk"
         else:
             message += "expected a disk that works; look at it"

@@ -1,0 +1,63 @@
+"""Commands on a real disk that is full: they say what is missing, and leave nothing half written."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from learner.run_directory import RunDirectory
+from tests.chaos.disk import SmallDisk
+from tests.processes import rollcast
+
+TRAINING = ("train", "--actor-kind", "sequential", "--n-actors", 1, "--hidden-sizes", "[8]", "--total-steps", 600)
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallDisk]:
+    """Has a run in the folder `run`, and no byte left."""
+    with SmallDisk(tmp_path_factory.mktemp("full") / "disk", 32 << 20) as disk:
+        if not disk.is_mounted:
+            pytest.skip("no file system may be mounted here (root)")
+        trained = rollcast(*TRAINING, "--run-dir", disk.path / "run")
+        assert trained.returncode == 0, trained.stderr
+        disk.fill()
+        yield disk
+
+
+def files_of(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
+
+
+def assert_says_so(command: str, refused, path: Path) -> None:
+    assert refused.returncode == 1
+    assert "Traceback" not in refused.stderr
+    assert f"{command}: {path} cannot be written: No space left on device, 0 bytes are free; expected" in refused.stderr
+
+
+def test_a_new_run_ends_without_a_traceback_and_leaves_nothing(disk):
+    path = disk.path / "new"
+    refused = rollcast(*TRAINING, "--run-dir", path)
+    assert_says_so("rollcast train", refused, path / "settings.yaml")
+    assert not path.exists()
+
+
+def test_a_run_with_other_settings_keeps_those_it_has(disk):
+    run = RunDirectory(disk.path / "run")
+    settings, files = run.read_settings(), files_of(run.path)
+    refused = rollcast("train", "--resume", run.path, "--total-steps", 1200)
+    assert_says_so("rollcast train", refused, run.settings_path)
+    assert run.read_settings() == settings
+    assert files_of(run.path) == files
+
+
+def test_a_run_that_is_started_again_as_it_was_is_not_stopped_by_the_disk(disk):
+    """Its end is reached: what it would write, were it not, is tried again until there is room."""
+    resumed = rollcast("train", "--resume", disk.path / "run")
+    assert resumed.returncode == 0, resumed.stderr
+
+
+def test_certificates_are_written_all_or_none(disk):
+    refused = rollcast("certs", disk.path / "certs")
+    assert refused.returncode == 2
+    assert "No space left on device" in refused.stderr
+    assert files_of(disk.path / "certs") == set()
