@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from gymnasium.spaces import Box, Discrete
 from torch import Tensor
 
+from actor.environments.executed_actions import ExecutedActions
 from actor.policies.action_masks import ActionMask, action_mask_of
 from actor.policies.torch_action_masks import allowed_actions
 from actor.policies.torch_squashed_gaussian import TorchSquashedGaussian
@@ -102,6 +103,9 @@ def soft_actions(spaces: SubstepSpaces, generator: torch.Generator, *, entropy_r
 class _ContinuousActions(SoftActions):
     """Tanh-squashed Gaussian; expectations are estimated with one reparameterised sample.
 
+    Actions that were taken are valued as the environment executed them: those of another policy's rollouts may have
+    been chosen outside the Box, and were clipped to it.
+
     Haarnoja et al. 2018b, "Soft Actor-Critic Algorithms and Applications", https://arxiv.org/abs/1812.05905. Actions
     and densities are those of the Box scaled to [-1, 1]^D, as in the authors' environments.
     """
@@ -111,13 +115,17 @@ class _ContinuousActions(SoftActions):
     def __init__(self, space: Box, generator: torch.Generator) -> None:
         self._generator = generator
         self._distribution = TorchSquashedGaussian(space, device=generator.device)
+        bounds = ExecutedActions(space).bounds
+        assert bounds is not None, "TorchSquashedGaussian has refused a Box without bounds"
+        self._low, self._high = (torch.from_numpy(bound).to(generator.device) for bound in bounds)
         self._target_entropy = -float(math.prod(space.shape))
 
     def target_entropy(self, observation: Observation) -> Tensor | float:
         return self._target_entropy
 
     def values(self, critics: TwinCritic, observation: Observation, action: Tensor) -> tuple[Tensor, Tensor]:
-        return critics(observation, self._distribution.normalise(action))  # type: ignore[no-any-return]
+        executed = torch.clamp(action, self._low, self._high)
+        return critics(observation, self._distribution.normalise(executed))  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def soft_value(self, outputs: Tensor, critics: TwinCritic, observation: Observation, temperature: Tensor) -> Tensor:

@@ -1,3 +1,4 @@
+import dataclasses
 import math
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from pydantic import ValidationError
 from torch import Tensor
 from torch.distributions import Categorical, Independent, Normal, TanhTransform, TransformedDistribution
 
+from actor.environments.executed_actions import ExecutedActions
 from learner.algorithms.sac import Sac
 from learner.algorithms.sac_settings import SacSettings
 from learner.batch import Batch
@@ -139,6 +141,19 @@ def test_the_temperature_moves_the_right_way(box):
     fixed = make_sac(box, learn_temperature=False)
     for _ in range(2):
         assert float(fixed.update(transition_batch(box=box), progress=0.0)["temperature"]) == pytest.approx(0.3)
+
+
+def test_actions_chosen_outside_the_box_are_learnt_as_they_were_executed():
+    chosen = torch.tensor([[[-9.0, 5.0], [0.5, 11.0], [2.0, 10.0], [1e6, -1e6], [-2.0, 0.0], [2.1, 3.0]]])
+    space = BOX_SPACES["0"].action
+    executed = torch.from_numpy(ExecutedActions(space)(chosen.numpy()))
+    learnt = []
+    for action in (chosen, executed):
+        sac, batch = make_sac(box=True), transition_batch(box=True)
+        columns = dataclasses.replace(batch.substeps["0"], action=action)
+        metrics = sac.update(dataclasses.replace(batch, substeps={"0": columns}), progress=0.0)
+        learnt.append((metrics["critic_loss"], sac.priorities, sac._critic_parameters.vector.detach()))
+    torch.testing.assert_close(learnt[0], learnt[1], rtol=0, atol=0)
 
 
 def test_the_papers_target_entropies():
