@@ -1,7 +1,8 @@
 """Actors one after the other in this very thread: for debugging, and the same bits every time."""
 
+import contextlib
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from actor.environments.make import EnvFactory, make_vector_env
@@ -11,7 +12,7 @@ from actor.workers import Worker, make_worker
 from learner.actor_registry import derive_seed
 from learner.actors.base import DistributedActors
 from learner.rollout_queue import RolloutSlice
-from services.errors import CollectInterruptedError, ConfigurationError
+from services.errors import ActorFailedError, CollectInterruptedError, ConfigurationError
 from services.policies import PolicyState
 
 
@@ -26,6 +27,20 @@ def check_seeds(name: str, seeds: Sequence[int] | None, n_actors: int) -> tuple[
     if len(seeds) != n_actors:
         raise ConfigurationError(f"{name} has {len(seeds)} entries; expected n_actors = {n_actors}, one each")
     return tuple(seeds)
+
+
+def _name(slot: int) -> str:
+    return f"sequential-{slot}"
+
+
+@contextlib.contextmanager
+def _naming(slot: int) -> Iterator[None]:
+    """Puts an actor's name before what it failed with, as for actors in other processes."""
+    try:
+        yield
+    except ActorFailedError as error:
+        error.args = (f"actor {_name(slot)} failed: {error}",)
+        raise
 
 
 class SequentialDistributedActors(DistributedActors):
@@ -114,7 +129,7 @@ class SequentialDistributedActors(DistributedActors):
                 make_vector_env(self._env_factory, self._envs_per_actor),
                 policy,
                 self.n_rollout_steps,
-                actor_id=f"sequential-{slot}",
+                actor_id=_name(slot),
                 incarnation=self._incarnation,
                 env_seed=self._seed_of(slot, 0),
             )
@@ -172,9 +187,10 @@ class SequentialDistributedActors(DistributedActors):
     def next_slice(self, max_trajectories: int, *, enough: int = 1) -> RolloutSlice:
         """Lets the actor whose turn it is play a rollout, if none is left."""
         if not self._queue:
-            worker, _ = self._workers[self._turn]
+            slot = self._turn
+            worker, _ = self._workers[slot]
             self._turn = (self._turn + 1) % self.n_actors
-            with self.waiting.waiting_for("a rollout that is played in this thread"):
+            with self.waiting.waiting_for("a rollout that is played in this thread"), _naming(slot):
                 rollout = worker.collect(lambda: self.interrupted)
             if rollout is None:
                 raise CollectInterruptedError("collecting was interrupted: training is to end")

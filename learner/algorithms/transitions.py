@@ -57,8 +57,9 @@ def transitions_of(batch: Batch, substep_key: str, *, discount: float, reward_sc
     n_steps, n = batch.reward.shape
     if n_steps != 1:
         raise ConfigurationError(
-            f"The batch holds trajectories of {n_steps} steps; expected transitions, of shape [1, B]. Set "
-            "split_rollouts_into_transitions."
+            f"The batch holds trajectories of {n_steps} steps; expected transitions, of shape [1, B]. Draw them "
+            "from a buffer whose entries are 'transitions' (with BaseDistributedWorkersWithBuffer: "
+            "split_rollouts_into_transitions=True)."
         )
     columns = batch.substeps[substep_key]
     reward = batch.reward[0] if reward_scale == 1.0 else batch.reward[0] * reward_scale

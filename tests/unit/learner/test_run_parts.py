@@ -1,0 +1,16 @@
+import pytest
+import torch
+
+from learner.run_parts import make_replay_buffers
+from learner.settings import TrainSettings
+from services.errors import ConfigurationError
+from tests.rollout_samples import CARTPOLE_LIKE
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "sac"])
+def test_algorithm_of_transitions_refuses_a_buffer_of_rollouts_before_it_is_made(algorithm: str):
+    settings = TrainSettings.from_command_line(
+        "rollcast train", ["--env-id", "CartPole-v1", "--algorithm", algorithm, "--replay.entry", "rollouts"]
+    )
+    with pytest.raises(ConfigurationError, match=f"--replay.entry: 'rollouts' with --algorithm {algorithm}"):
+        make_replay_buffers(settings, CARTPOLE_LIKE, device=torch.device("cpu"), announce=print)
