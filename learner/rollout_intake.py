@@ -68,7 +68,7 @@ class RolloutIntake:
     Credits: every actor may always have one rollout under way, the `n_actors / batch_size` of the seeds' staleness
     bound. Where the destination has room that nobody was promised, it may have a second one, so that it goes on
     stepping while the first is on its way; that room is reserved. So at most a queue's `capacity` trajectories are
-    queued or promised, and at most one rollout per actor beyond that.
+    promised room, those that are queued included, and at most one rollout per actor beyond that.
 
     Args:
         registry: Who has joined.

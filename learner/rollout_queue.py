@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -19,18 +20,21 @@ _CHECK_S = 0.5
 
 
 def queue_capacity(batch_size: int, queue_out_of_sync_factor: float) -> int:
-    """`ceil(batch_size * queue_out_of_sync_factor)` trajectories.
+    """Returns `ceil(batch_size * queue_out_of_sync_factor)` trajectories, by exact decimal arithmetic.
+
+    Args:
+        batch_size: B, at least 1.
+        queue_out_of_sync_factor: Taken as the decimal number that it is written as: 1.1 of 100 are 110, not 111.
 
     Raises:
-        ConfigurationError: That is less than one.
+        ConfigurationError: The factor is not a number above 0.
     """
-    capacity = math.ceil(batch_size * queue_out_of_sync_factor)
-    if capacity < 1:
+    if not 0.0 < queue_out_of_sync_factor < math.inf:  # of NaN, neither is true
         raise ConfigurationError(
-            f"queue_out_of_sync_factor is {queue_out_of_sync_factor}: with batch_size {batch_size} the queue would "
-            f"hold {capacity} rollouts; expected a factor above 0, 1.0 for one batch"
+            f"queue_out_of_sync_factor is {queue_out_of_sync_factor}; expected a number above 0, so that the queue "
+            f"holds at least one of the {batch_size} rollouts of a batch; set it to 1.0 for one batch"
         )
-    return capacity
+    return math.ceil(batch_size * Fraction(repr(float(queue_out_of_sync_factor))))
 
 
 class SliceName(NamedTuple):
@@ -110,8 +114,10 @@ class RolloutSlice:
 class RolloutQueue:
     """First in, first out, counted in trajectories.
 
-    Invariant: `size <= capacity`, plus what the consumer waits for; or the queue holds one rollout only (one that is
-    larger than that).
+    Invariant: what is queued or promised never exceeds the capacity, plus what the consumer lacks of its batch while it
+    waits. It is exceeded only by a rollout for which nothing was set aside and for which the consumer waits, or which
+    is larger than the queue: by less than that rollout. Nothing is promised of what the consumer waits for: that may be
+    filled by others first, and a promise outlives the wait.
 
     Any number of threads may `put`; one thread at a time may `get`. `put` blocks while the queue is full: that is the
     back-pressure that reaches the actors. Those that wait are let in in the order in which they came, so that no actor
@@ -134,6 +140,8 @@ class RolloutQueue:
         self._turns: deque[threading.Condition] = deque()
         # How many trajectories the consumer waits for; 0: it does not wait.
         self._n_awaited = 0
+        # Whether it has looked in vain, and whatever comes is welcome.
+        self._is_wanted = False
 
     @property
     def size(self) -> int:
@@ -189,20 +197,19 @@ class RolloutQueue:
             self._turns[0].notify()
 
     def _fits(self, n_trajectories: int) -> bool:
-        return not self._size or self._size + self._reserved + n_trajectories <= self._room()
-
-    def _room(self) -> int:
-        """What the consumer waits for is as good as taken."""
-        return self.capacity + self._n_awaited
+        # What the consumer waits for is as good as taken.
+        if self._size + self._reserved + n_trajectories <= self.capacity + self._n_awaited:
+            return True
+        return not self._size and (self._is_wanted or not self._reserved)
 
     def reserve(self, n_trajectories: int) -> bool:
         """Sets room for a coming rollout aside, if there is any; never waits.
 
-        A rollout that was started on a reservation finds its place free, so the number of trajectories that are queued
-        or promised never exceeds the capacity, plus what the consumer waits for.
+        A rollout that was started on a reservation finds its place free. So at most `capacity` trajectories are
+        promised room, those that are queued included.
         """
         with self._lock:
-            if self._size + self._reserved + n_trajectories > self._room():
+            if self._size + self._reserved + n_trajectories > self.capacity:
                 return False
             self._reserved += n_trajectories
             return True
@@ -227,11 +234,13 @@ class RolloutQueue:
         """
         with self._lock:
             if not self._is_enough(enough) and timeout_s:
-                self._n_awaited = enough
+                self._n_awaited, self._is_wanted = enough, True
                 self._wake_next()
-                self._arrived.wait_for(lambda: self._is_enough(enough), timeout_s)
+                self._await_arrival(lambda: self._is_enough(enough), timeout_s)
                 self._n_awaited = 0
-            if not self._rollouts:
+            self._is_wanted = not self._rollouts
+            if self._is_wanted:
+                self._wake_next()
                 return None
             head = self._rollouts[0]
             start = self._head_offset
@@ -244,6 +253,10 @@ class RolloutQueue:
             self._size -= stop - start
             self._wake_next()
             return RolloutSlice(head, start, stop)
+
+    def _await_arrival(self, is_enough: Callable[[], bool], timeout_s: float) -> None:
+        """Waits, with the lock held, until there is enough; apart, so that a test can let others act meanwhile."""
+        self._arrived.wait_for(is_enough, timeout_s)
 
     def _is_enough(self, n_trajectories: int) -> bool:
         return self._closed or self._size >= n_trajectories or bool(self._turns and self._rollouts)

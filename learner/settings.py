@@ -108,7 +108,7 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
         description="Updates between two policies that are cast to the actors.",
         json_schema_extra=LEARNING,
     )
-    queue_out_of_sync_factor: Annotated[float, Field(gt=0)] = Field(
+    queue_out_of_sync_factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
         1.0,
         description="Times batch_size, the rollouts that may wait in the queue: bounds how stale they are.",
         json_schema_extra=LEARNING,
@@ -121,8 +121,9 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
     )
     bounded_staleness: bool = Field(
         False,
-        description="Let actors wait for the newest policy before they start a rollout, so that none is more than "
-        "queue_out_of_sync_factor + (environments of all actors) / batch_size versions old.",
+        description="Let actors wait for the newest policy before they start a rollout. Between actors of equal speed "
+        "no rollout is then more than ceil(queue_out_of_sync_factor + n_actors * envs_per_actor / batch_size) updates "
+        "old.",
         json_schema_extra=LEARNING,
     )
     deterministic: bool = Field(

@@ -41,8 +41,9 @@ class DockerDistributedActors(ServedDistributedActors):
         n_rollout_steps: T.
         n_actors: How many containers.
         batch_size: B, in trajectories.
-        queue_out_of_sync_factor: Times `batch_size`, the capacity of the queue. A rollout is then at most
-            `ceil(queue_out_of_sync_factor + n_actors * envs_per_actor / batch_size)` updates old.
+        queue_out_of_sync_factor: Times `batch_size`, the capacity of the queue. Between actors of equal speed
+            no rollout is then more than `ceil(queue_out_of_sync_factor + n_actors * envs_per_actor / batch_size)`
+            updates old.
         actor_env_seeds: A seed an actor for its environments; derived from `seed` where None.
         actor_agent_seeds: A seed an actor for its sampling of actions; likewise.
         env_kwargs: Keyword arguments of the environment, such as JSON can say.

@@ -41,11 +41,12 @@ _GRACE_S = 1.0
 class ServedDistributedActors(DistributedActors):
     """Serves `RolloutService`, `PolicyService` and `LearnerService` to whoever dials in.
 
-    Staleness: at most `ceil(batch_size * queue_out_of_sync_factor)` trajectories are queued or promised room, and each
-    actor has at most one rollout under way beyond that. With `bounded_staleness`, no actor starts a rollout with a
-    policy older than the newest when its credit was given. Between actors of equal speed a rollout is therefore at most
-    `ceil(queue_out_of_sync_factor + n_actors * envs_per_actor / batch_size)` updates old. An actor that is slower than
-    the others is overtaken while it plays: `max_policy_lag` drops what that makes too old.
+    Staleness: at most `ceil(batch_size * queue_out_of_sync_factor)` trajectories are queued or promised room, besides
+    what the learner lacks of its batch while it waits, and each actor has at most one rollout under way beyond that.
+    With `bounded_staleness`, no actor starts a rollout with a policy older than the newest when its credit was given.
+    Between actors of equal speed no rollout is then more than `ceil(queue_out_of_sync_factor + n_actors *
+    envs_per_actor / batch_size)` updates old. An actor that is slower than the others is overtaken while it plays:
+    `max_policy_lag` drops what that makes too old.
 
     Args:
         env_factory: Makes one environment; None where the actors bring their own.

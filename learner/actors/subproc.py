@@ -28,8 +28,9 @@ class SubprocDistributedActors(ServedDistributedActors):
         n_rollout_steps: T.
         n_actors: How many processes.
         batch_size: B, in trajectories.
-        queue_out_of_sync_factor: Times `batch_size`, the capacity of the queue. A rollout is then at most
-            `ceil(queue_out_of_sync_factor + n_actors * envs_per_actor / batch_size)` updates old.
+        queue_out_of_sync_factor: Times `batch_size`, the capacity of the queue. Between actors of equal speed
+            no rollout is then more than `ceil(queue_out_of_sync_factor + n_actors * envs_per_actor / batch_size)`
+            updates old.
         start_method: One of `multiprocessing.get_all_start_methods()`; None: forkserver where there is one, else spawn.
         actor_env_seeds: A seed an actor for its environments; derived from `seed` where None.
         actor_agent_seeds: A seed an actor for its sampling of actions; likewise.

@@ -1,9 +1,13 @@
+import math
 import threading
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.rollout_queue import RolloutQueue, RolloutSlice
+from learner.rollout_queue import RolloutQueue, RolloutSlice, queue_capacity
+from services.errors import ConfigurationError
 from tests.processes import wait_until
 from tests.rollout_samples import make_rollout
 
@@ -134,3 +138,26 @@ def test_what_is_queued_or_promised_never_exceeds_the_capacity(steps: list[str],
         else:
             queue.get(4, 0)
         assert queue.size + reserved * n_set_aside <= 9
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "factor", "capacity"),
+    [(100, 1.1, 110), (64, 1.0, 64), (3, 0.5, 2), (10, 0.3, 3), (1, 0.01, 1), (100, np.float32(1.5), 150), (7, 2, 14)],
+)
+def test_capacity_is_the_factor_times_the_batch_rounded_up(batch_size: int, factor: float, capacity: int):
+    assert queue_capacity(batch_size, factor) == capacity
+
+
+@pytest.mark.parametrize("factor", [math.nan, math.inf, -math.inf, 0.0, -1.0])
+def test_factor_that_is_no_number_above_zero_is_refused(factor: float):
+    with pytest.raises(ConfigurationError, match=f"queue_out_of_sync_factor is {factor}; expected a number above 0"):
+        queue_capacity(64, factor)
+
+
+def test_rollout_that_nothing_was_set_aside_for_enters_when_the_consumer_has_looked_in_vain():
+    queue = RolloutQueue(1)
+    assert queue.reserve(1)
+    assert not queue.put(make_rollout(n_envs=1), is_active=lambda: False), "the consumer is busy"
+    assert queue.get(1, 0) is None
+    assert queue.put(make_rollout(n_envs=1), is_active=always)
+    assert not queue.reserve(1)
