@@ -1,18 +1,22 @@
 """`docker-compose up` as a user meets it, watched from outside through the gRPC API."""
 
-import contextlib
 import json
+import os
 import re
+import shlex
+import shutil
+import subprocess
+import uuid
 
 import numpy as np
 import pytest
 
 from learner.run_directory import RunDirectory
-from services.client import LearnerClient
 from services.errors import LearnerUnreachableError, PermissionDeniedError
 from services.security import PLAIN_CLIENT, ClientSecurity
-from services.status import ActorState, Phase
-from tests.processes import rollcast, wait_until
+from services.status import ActorState
+from tests.e2e.watch import Watch
+from tests.processes import ROOT, environment, rollcast, wait_until
 
 # Training that does not end by itself, however long a test takes.
 endless = pytest.mark.parametrize(
@@ -21,47 +25,6 @@ endless = pytest.mark.parametrize(
 
 # Mean return that an agent reaches only by learning: an untrained policy makes 22, one that always pushes one way 9.
 LEARNT = 195
-
-
-class Watch:
-    """The learner of a compose project, seen through its API; while it is away nothing is true of it."""
-
-    def __init__(self, address, security=PLAIN_CLIENT):
-        self.client = LearnerClient(address, timeout_s=5.0, security=security)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        self.client.close()
-
-    def incarnations(self, state=ActorState.STREAMING):
-        """Actor -> incarnation, of those in a state."""
-        with contextlib.suppress(LearnerUnreachableError):
-            return {actor.actor_id: actor.incarnation for actor in self.client.actors() if actor.state is state}
-        return {}
-
-    def is_training(self, n_actors):
-        """Whether updates are made with the rollouts of so many actors."""
-        with contextlib.suppress(LearnerUnreachableError):
-            status = self.client.status()
-            return status.phase is Phase.TRAINING and status.updates > 0 and len(self.incarnations()) == n_actors
-        return False
-
-    def wait_for_training(self, n_actors, timeout_s=60):
-        wait_until(lambda: self.is_training(n_actors), f"training with {n_actors} actors", timeout_s)
-
-    def wait_for_progress(self):
-        """Waits until more has been learnt, and cast, than up to now."""
-        before = self.client.status()
-        wait_until(
-            lambda: (
-                (now := self.client.status()).env_steps > before.env_steps
-                and now.updates > before.updates
-                and now.policy_version > before.policy_version
-            ),
-            "further steps, updates and policies",
-        )
 
 
 @endless
@@ -162,13 +125,63 @@ def test_a_learner_that_comes_back_finds_its_actors(compose):
     assert policy.policy_version >= trained.policy_version, "drained: the policy is saved"
 
 
-def test_up_teaches_cartpole_and_ends_by_itself(compose):
-    """The command of the README, with nothing set."""
-    output = compose.run("up", "--no-build", "--no-color", timeout_s=180)
-    assert compose.exit_codes() == {"runs-folder": [0], "learner": [0], "actor": [0, 0]}
+def test_up_teaches_cartpole_and_the_learner_goes_on_serving(compose):
+    """With nothing set."""
+    compose.up(n_actors=2)
+    with Watch(compose.address()) as watch:
+        watch.wait_for_the_end(120)
+        assert watch.client.is_serving()
+        wait_until(lambda: compose.exit_codes()["actor"] == [0, 0], "the actors' end")
+        # who comes later finds nothing to do, and is not started again
+        compose.up(n_actors=3)
+        wait_until(lambda: compose.exit_codes()["actor"] == [0, 0, 0], "the newcomer's end")
+        action, _ = watch.client.act({"": np.zeros((3, 4), np.float32)})
+        assert action.shape == (3,)
+    compose.run("stop", "learner")
+    assert compose.exit_codes() == {"runs-folder": [0], "learner": [0], "actor": [0, 0, 0]}
+    output = compose.run("logs", "--no-color")
     assert re.search(r"learner.*\| mean return +4\d\d\.\d \(solved: 475 over 100 episodes\)", output)
     assert "Traceback" not in output
     assert "ERROR" not in output
+
+
+def test_the_readmes_commands_work_as_they_are_typed(compose):
+    section = (ROOT / "README.md").read_text().partition("\n## Containers\n")[2]
+    lines = section.partition("```sh\n")[2].partition("```")[0].splitlines()
+    commands = [shlex.split(line, comments=True) for line in lines]
+    assert [" ".join(command[:3]) for command in commands] == [
+        "export ROLLCAST_STOP_RETURN=1000",
+        "docker compose up",
+        "docker compose up",
+        "docker compose exec",
+        "docker compose down",
+    ]
+    (_, setting), up, scale, (_, _, _, *status), down = commands
+    compose.environment.update([setting.split("=")])
+    compose.run(*up[2:], timeout_s=300)
+    compose.run(*scale[2:])
+    # a test has no terminal
+    wait_until(
+        lambda: (
+            len(re.findall(r"^ \d.* streaming ", shown := compose.run("exec", "-T", *status), re.MULTILINE)) == 4
+            and re.search(r"^phase +training", shown)
+        ),
+        "four actors in the table",
+        60,
+    )
+    compose.run(*down[2:])
+    assert compose.leftovers() == []
+    assert len(list(compose.runs.iterdir())) == 1, "the run stays"
+
+
+@pytest.mark.parametrize("compose", [{"ROLLCAST_ENV_ID": "NoSuch-v1"}], indirect=True)
+def test_settings_that_cannot_be_right_are_not_tried_again(compose):
+    # the actors wait for a learner that is healthy, and never start
+    compose.run("up", "-d", "--no-build", check=False)
+    wait_until(lambda: compose.exit_codes()["learner"] == [0], "the learner to give up", 60)
+    (learner,) = compose.containers("learner", ended=True)
+    assert learner.attrs["RestartCount"] == 0
+    assert compose.run("logs", "--no-color", "learner").count("'NoSuch-v1' names no environment") == 1
 
 
 class TestImages:
@@ -193,6 +206,7 @@ def off_policy(algorithm, env_id, total_steps, **more):
         "ROLLCAST_ALGORITHM": algorithm,
         "ROLLCAST_ENV_ID": env_id,
         "ROLLCAST_TOTAL_STEPS": str(total_steps),
+        "ROLLCAST_WHEN_FINISHED": "exit",
         **more,
     }
 
@@ -269,3 +283,20 @@ def test_mutual_tls_by_one_override_file(compose, tmp_path):
             assert first.items() <= renewed.incarnations().items()
     held = compose.containers("actor")[0].exec_run(["ls", "/tls"]).output.decode().split()
     assert held == ["actor.key", "actor.pem", "actor.token", "ca.pem"]
+
+
+def test_certificates_belong_to_whoever_has_the_checkout(compose_command, images, tmp_path):
+    for name in ("docker-compose.yml", "docker-compose.tls.yml"):
+        shutil.copy(ROOT / name, tmp_path)
+        os.chown(tmp_path / name, 12345, 12346)
+    command = [*compose_command, "-p", f"rollcast-test-{uuid.uuid4().hex[:8]}"]
+    for file in ("docker-compose.yml", "docker-compose.tls.yml"):
+        command += ["-f", tmp_path / file]
+    options = {"cwd": tmp_path, "env": environment(), "capture_output": True, "check": True, "timeout": 60}
+    try:
+        subprocess.run([*command, "up", "--no-build", "--no-deps", "certs"], **options)
+    finally:
+        subprocess.run([*command, "down", "--volumes"], **options)
+    made = [tmp_path / "certs", *(tmp_path / "certs").iterdir()]
+    assert tmp_path / "certs" / "operator.key" in made
+    assert {(path.stat().st_uid, path.stat().st_gid) for path in made} == {(12345, 12346)}

@@ -1,0 +1,59 @@
+"""A learner in a container, watched from outside through the gRPC API."""
+
+import contextlib
+
+from services.client import LearnerClient
+from services.errors import LearnerUnreachableError
+from services.security import PLAIN_CLIENT
+from services.status import ActorState, Phase
+from tests.processes import wait_until
+
+
+class Watch:
+    """The learner of a compose project, seen through its API; while it is away nothing is true of it."""
+
+    def __init__(self, address, security=PLAIN_CLIENT):
+        self.client = LearnerClient(address, timeout_s=5.0, security=security)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.client.close()
+
+    def incarnations(self, state=ActorState.STREAMING):
+        """Actor -> incarnation, of those in a state."""
+        with contextlib.suppress(LearnerUnreachableError):
+            return {actor.actor_id: actor.incarnation for actor in self.client.actors() if actor.state is state}
+        return {}
+
+    def is_training(self, n_actors):
+        """Whether updates are made with the rollouts of so many actors."""
+        with contextlib.suppress(LearnerUnreachableError):
+            status = self.client.status()
+            return status.phase is Phase.TRAINING and status.updates > 0 and len(self.incarnations()) == n_actors
+        return False
+
+    def wait_for_training(self, n_actors, timeout_s=60):
+        wait_until(lambda: self.is_training(n_actors), f"training with {n_actors} actors", timeout_s)
+
+    def wait_for_progress(self):
+        """Waits until more has been learnt, and cast, than up to now."""
+        before = self.client.status()
+        wait_until(
+            lambda: (
+                (now := self.client.status()).env_steps > before.env_steps
+                and now.updates > before.updates
+                and now.policy_version > before.policy_version
+            ),
+            "further steps, updates and policies",
+        )
+
+    def wait_for_the_end(self, timeout_s=60):
+        """Waits until training has ended and the learner serves its policy."""
+        wait_until(lambda: self.phase() is Phase.FINISHED, "the end of training", timeout_s)
+
+    def phase(self):
+        with contextlib.suppress(LearnerUnreachableError):
+            return self.client.status().phase
+        return None
