@@ -24,6 +24,7 @@ from services.exit_codes import bad_settings_exit_code
 from services.printable import log_to_stderr, printable_lines
 from services.rollouts import ActorFailure
 from services.security import ClientSecurity
+from services.stop_signals import stop_signals
 from services.version import software_version
 
 logger = logging.getLogger("actor")
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "python -m ac
         logger.info("%s: stopping after this step", signal.Signals(number).name)
         stop.set()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in stop_signals():
         signal.signal(number, on_signal)
     try:
         run_actor(settings, stop)

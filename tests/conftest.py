@@ -1,6 +1,7 @@
 """What every test relies on: one torch thread, and no thread or process left behind."""
 
 import multiprocessing
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +15,19 @@ pytest.register_assert_rewrite("tests.distributed_actors_suite")
 
 # How long what a test has stopped may take to be gone.
 _GONE_WITHIN_S = 5.0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ctrl_c_is_not_ignored() -> Iterator[None]:
+    """Gives tests, and the processes that they start, a SIGINT that works.
+
+    A shell that starts the tests in the background has them ignore it, and so would every process they start.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(autouse=True)

@@ -31,6 +31,7 @@ from services.recording_codec import RecordingHeader
 from services.rollout_file import RolloutWriter
 from services.rollouts import Rollout
 from services.spaces import EnvironmentSpaces
+from services.stop_signals import stop_signals
 
 # Other than those of the actors in a run with the same seed, which play 0 and 1.
 _ENVIRONMENT_SEEDS, _ACTION_SEEDS = 2, 3
@@ -214,7 +215,7 @@ def _stop_on_signals() -> Iterator[list[int]]:
             raise KeyboardInterrupt
         received.append(number)
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, on_signal) for number in stop_signals()}
     try:
         yield received
     finally:

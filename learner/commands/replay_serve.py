@@ -21,6 +21,7 @@ from learner.training_run import probe_spaces
 from services.policies import PolicySpec
 from services.security import ServerSecurity
 from services.spaces import EnvironmentSpaces
+from services.stop_signals import stop_signals
 
 logger = logging.getLogger(__name__)
 
@@ -150,7 +151,7 @@ def _signals(received: list[int]) -> Iterator[list[RemoteDistributedActors]]:
             actors.leave_waiting()
             actors.interrupt()
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, on_signal) for number in stop_signals()}
     try:
         yield stops
     finally:

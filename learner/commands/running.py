@@ -14,6 +14,7 @@ from learner.trainer import TrainingSummary
 from learner.training_run import TrainingRun
 from learner.writers.console import ConsoleView
 from services.installation import typed
+from services.stop_signals import stop_signals
 
 
 def run_and_report(run: TrainingRun, settings: LearnerSettings, console: Console, *, serves: bool = False) -> int:
@@ -72,7 +73,7 @@ def stop_on_signals(run: TrainingRun) -> Iterator[list[int]]:
         run.actors.leave_waiting()
         run.control.request_stop()
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, on_signal) for number in stop_signals()}
     try:
         yield received
     finally:

@@ -116,6 +116,19 @@ def test_a_signal_keeps_what_was_whole_and_says_so(tmp_path: Path, number: int, 
     assert [file.name for file in tmp_path.iterdir()] == ["demo"]
 
 
+def test_a_recorder_that_was_started_with_ctrl_c_ignored_goes_on_ignoring_it(tmp_path: Path):
+    options = ["record", "--output", str(tmp_path / "demo"), "--rollouts", str(10**9)]
+    # as a shell does for what a script starts in the background
+    command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-m", "learner", *options]
+    with subprocess.Popen(command, cwd=ROOT, env=environment(), stderr=subprocess.DEVNULL) as process:
+        wait_until(
+            lambda: any(file.stat().st_size > 10**5 for file in tmp_path.glob(".demo.*.partial")), "rollouts", 60
+        )
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0, "130 would be Ctrl-C's"
+
+
 def test_what_a_killed_recorder_leaves_can_be_read(tmp_path: Path):
     with running("learner", "record", "--output", tmp_path / "demo", "--rollouts", 10**9) as process:
         wait_until(
