@@ -9,9 +9,11 @@ import torch
 from learner.actors.base import DistributedActors
 from learner.actors.served import ServedDistributedActors
 from learner.algorithms.algorithm import Algorithm
+from learner.algorithms.defaults import is_own
 from learner.algorithms.dqn import Dqn
 from learner.algorithms.impala import Impala
 from learner.algorithms.independent_learners import IndependentLearners
+from learner.algorithms.own_algorithm import load_algorithm, make_own_algorithm, wants_replay
 from learner.algorithms.sac import Sac
 from learner.algorithms.schedules import linear
 from learner.demonstrations import load_recording
@@ -26,6 +28,9 @@ from services.errors import ConfigurationError
 from services.policies import PolicySpec
 from services.spaces import EnvironmentSpaces
 
+# What a replay buffer discounts with, where an algorithm of one's own has no `discount` among its arguments.
+_DISCOUNT = 0.99
+
 # By the names of `--algorithm`; each finds its settings under the same name.
 ALGORITHMS: dict[str, type[Impala] | type[Sac] | type[Dqn]] = {"impala": Impala, "sac": Sac, "dqn": Dqn}
 
@@ -37,13 +42,38 @@ def make_algorithm(settings: LearnerSettings, spaces: EnvironmentSpaces, device:
         ConfigurationError: It cannot learn on these spaces.
     """
     spec = PolicySpec(network=settings.network, hidden_sizes=settings.hidden_sizes, activation=settings.activation)
+    name, kwargs = settings.algorithm, settings.algorithm_kwargs
+    if kwargs and not is_own(name):
+        raise ConfigurationError(
+            f"--algorithm-kwargs: {kwargs} with --algorithm {name}; expected none, for it has options of its own: see "
+            f"--{name}.* in rollcast train --algorithm {name} --help"
+        )
 
     def make(spaces: EnvironmentSpaces, *, seed: int) -> Algorithm:
+        if is_own(name):
+            return make_own_algorithm(name, spaces, spec, kwargs, device=device, seed=seed)
         return ALGORITHMS[settings.algorithm](spaces, spec, _algorithm_settings(settings), device=device, seed=seed)
 
-    if len(spaces) == 1:
-        return make(spaces, seed=settings.seed)
-    return IndependentLearners(spaces, make, seed=settings.seed)
+    several = len(spaces) > 1
+    algorithm = IndependentLearners(spaces, make, seed=settings.seed) if several else make(spaces, seed=settings.seed)
+    if algorithm.learns_from_replay is not learns_from_replay(settings):
+        raise ConfigurationError(
+            f"--algorithm {name!r} makes an algorithm whose learns_from_replay is {algorithm.learns_from_replay}; "
+            "expected its factory to say the same, before it is called; name the class itself, or set "
+            "learns_from_replay on the function"
+        )
+    return algorithm
+
+
+def learns_from_replay(settings: LearnerSettings) -> bool:
+    """Tells whether the algorithm that the settings name learns from a replay buffer.
+
+    Raises:
+        ConfigurationError: It is one's own, and there is no such factory.
+    """
+    if is_own(settings.algorithm):
+        return wants_replay(load_algorithm(settings.algorithm))
+    return ALGORITHMS[settings.algorithm].learns_from_replay
 
 
 def make_replay_buffers(
@@ -65,7 +95,7 @@ def make_replay_buffers(
         n_rollout_steps=settings.n_rollout_steps,
         batch_size=settings.batch_size,
         n_envs=MAX_TRAJECTORIES,
-        discount=_algorithm_settings(settings).discount,
+        discount=_discount(settings),
         seed=settings.seed,
         learner_device=device,
         announce=announce,
@@ -122,7 +152,7 @@ def make_experience(
 
 def plays_in_rounds(settings: LearnerSettings) -> bool:
     """Whether actors fill a replay buffer in rounds; see `ReplayedRounds`."""
-    return settings.deterministic and ALGORITHMS[settings.algorithm].learns_from_replay
+    return settings.deterministic and learns_from_replay(settings)
 
 
 def actors_batch_size(settings: LearnerSettings, spaces: EnvironmentSpaces, n_actors: int) -> int:
@@ -139,9 +169,16 @@ def actors_batch_size(settings: LearnerSettings, spaces: EnvironmentSpaces, n_ac
     Raises:
         ConfigurationError: In deterministic mode the environment has several substeps.
     """
-    if not ALGORITHMS[settings.algorithm].learns_from_replay:
+    if not learns_from_replay(settings):
         return settings.batch_size
     return n_actors * trajectories_of_an_actor(spaces, settings.envs_per_actor) if settings.deterministic else 1
+
+
+def _discount(settings: LearnerSettings) -> float:
+    """Finds what a buffer discounts the rewards with that it folds into one transition."""
+    if is_own(settings.algorithm):
+        return float(settings.algorithm_kwargs.get("discount", _DISCOUNT))
+    return float(_algorithm_settings(settings).discount)
 
 
 def _algorithm_settings(settings: LearnerSettings) -> Any:  # noqa: ANN401 - each algorithm has a class of its own

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 from pydantic_settings import CliPositionalArg
 
 from actor.settings import ActingSettings, EnvironmentSettings, EnvsPerActor
-from learner.algorithms.defaults import ALGORITHM_DEFAULTS, foreign_groups, with_algorithm_defaults
+from learner.algorithms.defaults import ALGORITHM_DEFAULTS, check_algorithm, foreign_groups, with_algorithm_defaults
 from learner.algorithms.dqn_settings import DqnSettings
 from learner.algorithms.impala_settings import ImpalaSettings
 from learner.algorithms.sac_settings import SacSettings
@@ -45,10 +45,16 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
         description="Where to listen: host:port (port 0: any free one) or unix:/path.",
         json_schema_extra=FREE,
     )
-    algorithm: Literal["impala", "sac", "dqn"] = Field(
+    algorithm: Annotated[str, AfterValidator(check_algorithm)] = Field(
         "impala",
-        description="What learns; the defaults are its own: --algorithm sac --help shows those of SAC.",
+        description="What learns: impala, sac, dqn, or package.module:factory for one's own; the defaults are its own: "
+        "--algorithm sac --help shows those of SAC.",
         json_schema_extra=stays("the checkpoint is of that algorithm"),
+    )
+    algorithm_kwargs: EntryPointKwargs = Field(
+        default_factory=dict,
+        description="Keyword arguments of an algorithm of one's own, as JSON: '{\"learning_rate\": 0.001}'.",
+        json_schema_extra=LEARNING,
     )
     impala: ImpalaSettings = Field(default_factory=ImpalaSettings, description="Settings of IMPALA.")
     sac: SacSettings = Field(default_factory=SacSettings, description="Settings of SAC.")

@@ -11,6 +11,7 @@ import torch
 
 from actor.statistics.events import EpisodeEvents
 from learner.algorithms.algorithm import Algorithm, Metrics
+from learner.algorithms.defaults import short_name
 from learner.control import TrainingControl
 from learner.experience import ExperienceSource
 from learner.progress import TrainingProgress
@@ -225,7 +226,7 @@ class Trainer:
         # an epoch in which no episode has ended leaves those of the one before
         if "episode_count/epoch" in statistics:
             self._statistics = aggregator.epoch_stats(without=(EpisodeEvents, TrainingEvents))
-        losses = {f"{self._control.algorithm}/{name}": float(value) for name, value in metrics.items()}
+        losses = {f"{short_name(self._control.algorithm)}/{name}": float(value) for name, value in metrics.items()}
         write_all(
             self._writers,
             now.env_steps,

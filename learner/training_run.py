@@ -17,6 +17,7 @@ from actor.threads import limit_threads
 from learner.actors.base import DistributedActors
 from learner.actors.served import ServedDistributedActors
 from learner.algorithms.algorithm import Algorithm
+from learner.algorithms.defaults import short_name
 from learner.checkpoints.manifest import CheckpointInfo
 from learner.checkpoints.resuming import RUNS, changes_bits, newest_checkpoint, settings_changes
 from learner.control import TrainingControl
@@ -300,4 +301,7 @@ def reward_threshold(env_id: str) -> float | None:
 def default_run_dir(settings: LearnerSettings) -> Path:
     """`runs/ENV-ALGORITHM-seedN-TIME`."""
     name = settings.env_id.replace("/", "-").replace(":", "-")
-    return RUNS / f"{name}-{settings.algorithm}-seed{settings.seed}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    return (
+        RUNS
+        / f"{name}-{short_name(settings.algorithm)}-seed{settings.seed}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    )

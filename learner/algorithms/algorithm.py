@@ -8,6 +8,7 @@ from torch import Tensor
 
 from actor.policies.exploration import without_exploration
 from actor.policies.torch_policy import TorchPolicy
+from learner.algorithms.attribute_state import load_attributes, save_attributes
 from learner.batch import Batch
 from services.policies import PolicyState
 
@@ -38,6 +39,9 @@ class Algorithm(ABC):
     Not thread-safe: one thread at a time calls it, the trainer's. What `policy_state` returned may be used by any.
     """
 
+    # What the `n_updates`, `save` and `load` that are inherited count with: add 1 to it in `update`.
+    _n_updates: int = 0
+
     # Whether batches are drawn from a replay buffer, or made of fresh rollouts, each used once.
     learns_from_replay: bool = False
 
@@ -47,9 +51,9 @@ class Algorithm(ABC):
         """The policy that learns; its parameters change with every update."""
 
     @property
-    @abstractmethod
     def n_updates(self) -> int:
         """How many updates were made, those before the last `load` included."""
+        return self._n_updates
 
     @property
     def priorities(self) -> Tensor | None:
@@ -76,7 +80,6 @@ class Algorithm(ABC):
             RollcastError: If training diverged: a loss or a gradient is not finite.
         """
 
-    @abstractmethod
     def policy_state(self) -> PolicyState:
         """Returns the policy's arrays, and nothing else, to be cast to actors.
 
@@ -86,6 +89,7 @@ class Algorithm(ABC):
         Raises:
             RollcastError: If training diverged, so that no actor ever gets a policy that is not finite.
         """
+        return self.policy.state_arrays()
 
     def begin_with(self, state: PolicyState, checkpoint: Path | None) -> bool:
         """Begins with the weights of another run in place of its own; optimisers and counters stay new.
@@ -107,9 +111,11 @@ class Algorithm(ABC):
         self.policy.load_weights(without_exploration(state))
         return False
 
-    @abstractmethod
     def save(self, directory: Path) -> None:
         """Writes everything that the next update depends on: networks, optimisers, counters. No pickle.
+
+        By default: the modules, optimisers and tensors among the attributes, and `n_updates`. Extend it, and `load`,
+        for anything else; a number that learning changes may as well be a tensor.
 
         Args:
             directory: Made if it does not exist. Not atomic: `CheckpointStore.commit` is.
@@ -117,8 +123,8 @@ class Algorithm(ABC):
         Raises:
             RollcastError: If training diverged.
         """
+        save_attributes(self, directory, {"n_updates": self.n_updates})
 
-    @abstractmethod
     def load(self, directory: Path) -> None:
         """Reads what `save` wrote; the next update is then the one that would have followed.
 
@@ -128,3 +134,4 @@ class Algorithm(ABC):
         Raises:
             ConfigurationError: If something is missing there, or is of another algorithm, network or optimiser.
         """
+        self._n_updates = int(load_attributes(self, directory)["n_updates"])

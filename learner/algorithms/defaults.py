@@ -4,6 +4,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
+from actor.environments.entry_points import split_entry_point
+from services.errors import ConfigurationError
+
 # Off-policy algorithms learn from short rollouts as soon as they come, from large batches of transitions. SAC makes an
 # update for every environment step, as in the paper: 256 samples an insert at a batch of 256. DQN makes one for every
 # four (Mnih et al. 2015), with three steps folded into a transition and prioritised replay (Hessel et al. 2018).
@@ -44,13 +47,42 @@ ALGORITHM_GROUPS: dict[str, frozenset[str]] = {
     "dqn": frozenset({"dqn", "replay"}),
 }
 
+# An algorithm of one's own has its settings in `algorithm_kwargs`, and may learn from a replay buffer.
+_GROUPS_OF_ONES_OWN = frozenset({"replay"})
+
 Settings = TypeVar("Settings", bound=BaseModel)
 
 
 def foreign_groups(algorithm: str) -> frozenset[str]:
     """Returns the nested settings that only other algorithms read."""
     every = frozenset().union(*ALGORITHM_GROUPS.values())
-    return every - ALGORITHM_GROUPS.get(algorithm, every)
+    return every - ALGORITHM_GROUPS.get(algorithm, _GROUPS_OF_ONES_OWN if is_own(algorithm) else every)
+
+
+def is_own(algorithm: str) -> bool:
+    """Tells a factory's name, `package.module:factory`, from the names of the algorithms that come with rollcast."""
+    return ":" in algorithm
+
+
+def short_name(algorithm: str) -> str:
+    """Returns what metrics and folders are named after: a factory's own name, without its module."""
+    return algorithm.rpartition(":")[2]
+
+
+def check_algorithm(algorithm: str) -> str:
+    """Checks the name of an algorithm, without importing anything.
+
+    Raises:
+        ConfigurationError: It is none that comes with rollcast, and no `package.module:factory`.
+    """
+    if algorithm not in ALGORITHM_DEFAULTS:
+        if not is_own(algorithm):
+            raise ConfigurationError(
+                f"there is no such algorithm; expected {', '.join(ALGORITHM_DEFAULTS)}, or package.module:factory for "
+                "one's own"
+            )
+        split_entry_point(algorithm)
+    return algorithm
 
 
 def with_algorithm_defaults(settings: Settings, algorithm: str) -> Settings:
@@ -60,7 +92,7 @@ def with_algorithm_defaults(settings: Settings, algorithm: str) -> Settings:
         settings: As they were read; fields that the process has not are left out.
         algorithm: Its name.
     """
-    return _with_defaults(settings, ALGORITHM_DEFAULTS[algorithm])
+    return _with_defaults(settings, ALGORITHM_DEFAULTS.get(algorithm, {}))
 
 
 def _with_defaults(settings: Settings, defaults: dict[str, Any]) -> Settings:

@@ -16,7 +16,7 @@ from tests.processes import ROOT, environment, free_port, rollcast, running, wai
 pytestmark = pytest.mark.slow
 
 RUN_HERE = {
-    *("client.py", "library.py", "own_environment.py", "own_network.py"),
+    *("client.py", "library.py", "own_algorithm.py", "own_environment.py", "own_network.py"),
     *("cooperative_game.py", "turn_taking_game.py", "warehouse.py"),
 }
 RUN_ELSEWHERE = {"containers.py", "replay_client.py"}  # in tests/e2e, in test_replay_service.py
@@ -56,6 +56,22 @@ def test_own_network_trains(tmp_path: Path):
     assert re.search(r"^updates +\d+", printed, re.MULTILINE)
     played = rollcast("evaluate", tmp_path / "run", "--n-episodes", 2)
     assert played.returncode == 0, played.stderr
+
+
+def test_own_algorithm_learns(tmp_path: Path):
+    """A random policy's episodes have 22 steps on average, and no mean of 100 of them has 40 by chance."""
+    run = tmp_path / "run"
+    options = ("--actor-kind", "sequential", "--n-actors", 1, "--stop-return", 80, "--total-steps", 300_000)
+    arguments = ("--algorithm-kwargs", '{"learning_rate": 0.003}', "--log-interval-s", 0.2, "--run-dir", run, *options)
+    printed = run_example("own_algorithm.py", *arguments, cwd=tmp_path, timeout_s=240.0)
+    assert "(solved: 80 over 100 episodes)" in printed
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert {"ActorCritic/policy_loss", "ActorCritic/entropy", "episode_return/mean"} <= records[-1].keys()
+    played = rollcast("evaluate", run, "--n-episodes", 20)
+    assert played.returncode == 0, played.stderr
+    assert float(re.search(r"mean return +([\d.]+)", played.stdout)[1]) > 60
+    recorded = rollcast("record", "--policy", run, "--rollouts", 2, "--output", tmp_path / "played.rollouts")
+    assert recorded.returncode == 0, recorded.stderr
 
 
 def test_the_warehouse_shows_its_own_figures(tmp_path: Path):

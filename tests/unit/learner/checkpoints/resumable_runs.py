@@ -14,6 +14,11 @@ from services.policies import PolicyState
 
 OPTIONS = {
     "impala": "--n-rollout-steps 8 --envs-per-actor 3 --batch-size 4 --total-steps 640 --checkpoint-interval-updates 5",
+    "examples.own_algorithm:ActorCritic": "--n-rollout-steps 8 --envs-per-actor 3 --batch-size 4 --total-steps 640 "
+    '--checkpoint-interval-updates 5 --algorithm-kwargs {"learning_rate":0.01}',
+    "tests.unit.learner.algorithms.own_algorithms:OwnDqn": "--n-rollout-steps 4 --batch-size 16 --total-steps 140 "
+    "--replay.min-size 40 --updates-per-broadcast 2 --checkpoint-interval-updates 20 "
+    "--replay.samples-per-insert 32 --envs-per-actor 4",
     "sac": "--n-rollout-steps 4 --batch-size 16 --total-steps 70 --replay.min-size 40 --replay.samples-per-insert 32 "
     "--updates-per-broadcast 2 --checkpoint-interval-updates 20",
     "dqn": "--n-rollout-steps 4 --batch-size 16 --total-steps 140 --replay.min-size 40 --updates-per-broadcast 2 "

@@ -34,6 +34,8 @@ def records(run_dir):
     [
         ("impala", (), 9),
         ("impala", (), 16),
+        ("examples.own_algorithm:ActorCritic", (), 9),
+        ("tests.unit.learner.algorithms.own_algorithms:OwnDqn", (), 17),
         ("sac", ("--env-id", "Pendulum-v1"), 17),
         ("sac", ("--replay.sampler", "prioritized", "--replay.capacity", "50"), 17),
         ("dqn", (), 17),

@@ -1,0 +1,118 @@
+import numpy as np
+import pytest
+import torch
+
+from learner.algorithms.own_algorithm import make_own_algorithm
+from learner.run_parts import make_algorithm
+from learner.settings import TrainSettings
+from services.errors import ConfigurationError, RollcastError
+from services.policies import PolicySpec
+from tests.unit.learner.sample_batches import SPACES, make_batch
+
+HERE = "tests.unit.learner.algorithms.own_algorithms"
+EXAMPLE = "examples.own_algorithm:ActorCritic"
+SPEC = PolicySpec(hidden_sizes=(8,))
+
+
+def made(name: str, **kwargs: object):
+    return make_own_algorithm(name, SPACES, SPEC, kwargs, device=torch.device("cpu"), seed=3)
+
+
+def settings_of(algorithm: str, *options: str) -> TrainSettings:
+    return TrainSettings.from_command_line("rollcast train", ["--algorithm", algorithm, *options])
+
+
+def test_what_a_checkpoint_has_by_default_makes_the_next_update_the_same(tmp_path):
+    whole, part = made(EXAMPLE), made(EXAMPLE, learning_rate=9.0)
+    for seed in range(3):
+        whole.update(make_batch(seed=seed), progress=0.0)
+    whole.save(tmp_path)
+    part = made(EXAMPLE)
+    assert part.n_updates == 0
+    part.load(tmp_path)
+    assert part.n_updates == 3
+    for algorithm in (whole, part):
+        algorithm.update(make_batch(seed=7), progress=0.0)
+    for name, array in whole.policy_state().items():
+        np.testing.assert_array_equal(part.policy_state()[name], array, strict=True)
+    part.save(tmp_path / "part")
+    whole.save(tmp_path / "whole")
+    saved = [(tmp_path / name / "algorithm.safetensors").read_bytes() for name in ("part", "whole")]
+    assert saved[0] == saved[1], "critic and optimiser, too"
+
+
+def test_settings_of_an_optimiser_are_those_that_are_given_now(tmp_path):
+    before = made(EXAMPLE)
+    before.update(make_batch(), progress=0.0)
+    before.save(tmp_path)
+    after = made(EXAMPLE, learning_rate=0.5)
+    after.load(tmp_path)
+    after.save(tmp_path / "again")
+    assert after._algorithm._optimizer.param_groups[0]["lr"] == 0.5
+
+
+def test_a_checkpoint_of_another_algorithm_or_network_is_refused(tmp_path):
+    made(EXAMPLE).save(tmp_path)
+    with pytest.raises(
+        ConfigurationError, match=r"written by 'examples.own_algorithm:ActorCritic'; expected '.*SaysNan'"
+    ):
+        made(f"{HERE}:SaysNan").load(tmp_path)
+    wider = make_own_algorithm(EXAMPLE, SPACES, PolicySpec(hidden_sizes=(9,)), {}, device=torch.device("cpu"), seed=3)
+    with pytest.raises(ConfigurationError, match="has shape"):
+        wider.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("SaysNan", "update\\(\\) returned nan as the metric 'loss'; expected a finite number"),
+        ("SaysNothing", "update\\(\\) returned a NoneType; expected a mapping"),
+        ("SaysWords", "the metric 'mood' is a str; expected a number"),
+        ("CountsNothing", r"left n_updates at 0; expected 1; add `self._n_updates \+= 1`"),
+    ],
+)
+def test_an_update_that_breaks_the_contract_is_named(name, message):
+    with pytest.raises(RollcastError, match=message) as raised:
+        made(f"{HERE}:{name}").update(make_batch(), progress=0.0)
+    assert f"{HERE}:{name}" in str(raised.value)
+
+
+def test_a_policy_that_is_not_finite_is_never_cast():
+    algorithm = made(f"{HERE}:Diverges")
+    algorithm.update(make_batch(), progress=0.0)
+    with pytest.raises(RollcastError, match=r"training diverged: the policy's 'networks\.0\..*' is not finite"):
+        algorithm.policy_state()
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "message"),
+    [
+        (f"{HERE}:makes_a_dict", {}, "made a dict; expected a learner.algorithms.algorithm.Algorithm"),
+        (f"{HERE}:makes_another_policy", {}, "is a Linear; expected a TorchPolicy"),
+        (EXAMPLE, {"lerning_rate": 1}, r"cannot be made with algorithm_kwargs \{'lerning_rate': 1\}: TypeError"),
+        ("examples.own_algorithm:Missing", {}, "has no attribute 'Missing'; expected one of its callables"),
+        ("nowhere:Algorithm", {}, "there is no module 'nowhere'"),
+    ],
+)
+def test_a_factory_that_makes_no_algorithm_is_named(name, kwargs, message):
+    with pytest.raises(ConfigurationError, match=message):
+        made(name, **kwargs)
+
+
+def test_a_factory_says_before_it_is_called_that_it_wants_a_buffer():
+    cpu = torch.device("cpu")
+    assert make_algorithm(settings_of(f"{HERE}:OwnDqn"), SPACES, cpu).learns_from_replay
+    with pytest.raises(ConfigurationError, match="learns_from_replay is True; expected its factory to say the same"):
+        make_algorithm(settings_of(f"{HERE}:hides_that_it_replays"), SPACES, cpu)
+
+
+@pytest.mark.parametrize("name", ["impalla", "a b:c", ":x"])
+def test_a_name_that_is_none_is_refused_before_anything_starts(name):
+    with pytest.raises(ConfigurationError, match="--algorithm"):
+        settings_of(name)
+
+
+def test_arguments_are_for_algorithms_of_ones_own_only():
+    settings = settings_of("impala", "--algorithm-kwargs", '{"learning_rate": 1}')
+    with pytest.raises(ConfigurationError, match=r"--algorithm-kwargs: .* with --algorithm impala; expected none"):
+        make_algorithm(settings, SPACES, torch.device("cpu"))
