@@ -103,7 +103,7 @@ def load_demonstrations(
     if not n_rollouts:
         raise ConfigurationError(f"{source} has no rollouts; expected at least one; record some")
     info = buffer.info()
-    n_missing = max(info.limiter.min_size - info.size, 0)
+    n_missing = max(info.limiter.enough - info.size, 0)
     announce(
         f"initial data: {n_entries:,} entries of {n_rollouts:,} rollouts, {len(episodes):,} episodes, from {source}; "
         + (f"it can be sampled after {n_missing:,} more" if n_missing else "it can be sampled at once")

@@ -207,7 +207,7 @@ class ReplayedExperience(ExperienceSource):
     def _begin(self) -> None:
         """Looks which buffers have yet to be filled, and begins the turns with the first."""
         infos = {key: buffer.info() for key, buffer in self.buffers.items()}
-        self._unfilled = {key for key, info in infos.items() if info.size < info.limiter.min_size}
+        self._unfilled = {key for key, info in infos.items() if info.size < info.limiter.enough}
         self._policy.set_uniform_exploration(bool(self._unfilled))
         self._turns = deque(self.buffers)
 

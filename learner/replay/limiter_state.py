@@ -31,7 +31,8 @@ class LimiterState:
         inserts: Entries inserted so far.
         samples: Entries drawn so far.
         size: Entries there are.
-        min_size: Entries there have to be before any is drawn.
+        min_size: Entries there have to be before any is drawn, unless the buffer is full before.
+        enough: Entries that are enough: `min_size`, or as many as there were when the first had to make room.
         difference: d = inserts * samples_per_insert - samples; 0 without a limit.
         min_diff: What d may not go below; -inf without a limit.
         max_diff: What d may not go above; inf without a limit.
@@ -42,6 +43,7 @@ class LimiterState:
     samples: int
     size: int
     min_size: int
+    enough: int
     difference: float
     min_diff: float
     max_diff: float

@@ -222,6 +222,7 @@ class RateLimiter:
                 samples=self._samples,
                 size=self._size,
                 min_size=self._min_size,
+                enough=self._enough,
                 difference=self._difference() if math.isfinite(self._max_diff) else 0.0,
                 min_diff=self._min_diff,
                 max_diff=self._max_diff,

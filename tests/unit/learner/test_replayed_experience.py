@@ -183,6 +183,16 @@ def test_batch_as_large_as_the_buffer_is_drawn_though_episodes_are_short():
             assert len(source.next("cpu").batch.keys) == BATCH
 
 
+def test_buffer_that_short_episodes_fill_below_its_minimum_is_filled_for_good():
+    with make_source(n_steps=1, capacity=100, min_size=100) as source:
+        source.next("cpu")
+        (buffer,) = source.buffers.values()
+        assert buffer.is_full
+        assert buffer.size < 100
+        source.renew()
+        assert source._policy.state_arrays()["exploration.uniform"] == 0, "else it would act at random from here on"
+
+
 def test_trains_though_actors_are_faster_than_it_takes_in(monkeypatch: pytest.MonkeyPatch):
     with make_source() as source:
         monkeypatch.setattr(source.actors, "poll_slice", source.actors.next_slice)
