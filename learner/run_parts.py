@@ -84,7 +84,7 @@ def make_replay_buffers(
     Raises:
         ConfigurationError: They cannot work together, or the machine, or the device, has not got the memory.
     """
-    if settings.replay.entry != "transitions":
+    if settings.replay.entry != "transitions" and not is_own(settings.algorithm):
         raise ConfigurationError(
             f"--replay.entry: {settings.replay.entry!r} with --algorithm {settings.algorithm}, which learns from "
             "transitions; expected 'transitions'; leave --replay.entry out"
