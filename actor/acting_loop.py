@@ -15,7 +15,7 @@ from actor.heartbeat import Heartbeat
 from actor.policies.policy import Policy, make_policy
 from actor.step_watchdog import StepWatchdog
 from actor.workers import Worker, make_worker
-from services.errors import LearnerUnreachableError, RollcastError, TrainingEndedError
+from services.errors import LearnerUnreachableError, RollcastError, TrainingEndedError, message_of
 from services.joining import JoinOffer
 from services.limits import DEFAULT_LIMITS
 from services.rollouts import ActorFailure
@@ -181,7 +181,7 @@ def _describe(error: BaseException, env_seed: int) -> ActorFailure:
         )
     return ActorFailure(
         exception_type=type(error).__name__,
-        message=str(error),
+        message=message_of(error),
         traceback="".join(traceback.format_exception(error)),
         env_seed=env_seed,
     )

@@ -25,7 +25,7 @@ from actor.environments.make import DEFAULT_STEP_TIMEOUT_S, EnvFactory
 from actor.environments.supply import EnvironmentSupply
 from actor.threads import limit_threads
 from services.allocator import reuse_large_buffers
-from services.errors import RollcastError
+from services.errors import RollcastError, is_permanent, message_of
 from services.limits import DEFAULT_LIMITS
 from services.printable import log_to_stderr
 from services.rollouts import ActorFailure
@@ -67,9 +67,12 @@ def run_local_actor(plan: LocalActorPlan, failures: Connection) -> None:
 
     Args:
         plan: What to do.
-        failures: Write end of a pipe; gets one JSON object `{exception_type, message, traceback}` if the actor fails.
+        failures: Write end of a pipe; gets one JSON object `{exception_type, message, traceback, is_permanent}` if the
+            actor fails.
     """
     stop = threading.Event()
+    # Environments may start processes of their own, which Python forbids those it is to end itself.
+    multiprocessing.current_process().daemon = False
     # Ctrl-C reaches the whole process group: the learner decides when its actors end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
@@ -83,15 +86,23 @@ def run_local_actor(plan: LocalActorPlan, failures: Connection) -> None:
     try:
         _act(plan, stop, failures)
     except BaseException as error:  # noqa: BLE001 - whatever ends the process is reported to its parent
-        _report(failures, type(error).__name__, str(error), _traceback_for_people(error))
+        failure = ActorFailure(
+            exception_type=type(error).__name__, message=message_of(error), traceback=_traceback_for_people(error)
+        )
+        _report(failures, failure, permanent=is_permanent(error))
         if not stop.is_set():
             sys.exit(1)
     finally:
         failures.close()
 
 
-def _report(failures: Connection, exception_type: str, message: str, traceback_text: str) -> None:
-    report = {"exception_type": exception_type, "message": message, "traceback": traceback_text}
+def _report(failures: Connection, failure: ActorFailure, *, permanent: bool = False) -> None:
+    report = {
+        "exception_type": failure.exception_type,
+        "message": failure.message,
+        "traceback": failure.traceback,
+        "is_permanent": permanent,
+    }
     with contextlib.suppress(OSError):  # the parent has gone, and with it whoever would read this
         failures.send_bytes(json.dumps(report).encode())
 
@@ -105,8 +116,8 @@ def _traceback_for_people(error: BaseException) -> str:
 
 def _act(plan: LocalActorPlan, stop: threading.Event, failures: Connection) -> None:
     def end_process(failure: ActorFailure) -> None:
-        _report(failures, failure.exception_type, failure.message, failure.traceback)
-        os._exit(1)
+        _report(failures, failure)
+        _end_now()
 
     with EnvironmentSupply(plan.env_factory, plan.n_envs, step_timeout_s=plan.step_timeout_s) as environments:
         offer = make_offer(
@@ -144,6 +155,13 @@ def _end_with_parent(stop: threading.Event, socket_dir: Path) -> None:
     stop.set()
     # a learner that was killed could not remove its socket
     shutil.rmtree(socket_dir, ignore_errors=True)
-    watchdog = threading.Timer(_ORPHAN_GRACE_S, os._exit, args=(1,))
+    watchdog = threading.Timer(_ORPHAN_GRACE_S, _end_now)
     watchdog.daemon = True
     watchdog.start()
+
+
+def _end_now() -> None:
+    """Ends this process, and those that its environments have started with multiprocessing."""
+    for child in multiprocessing.active_children():
+        child.kill()
+    os._exit(1)

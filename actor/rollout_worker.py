@@ -20,6 +20,7 @@ from actor.statistics.firing import listen_to
 from actor.vector.base import LockstepVectorEnv
 from actor.worker_arguments import checked_seeds
 from services.errors import ActorFailedError, ConfigurationError
+from services.rollout_check import RolloutCheck
 from services.rollouts import Rollout, SubstepColumns
 from services.spaces import FLAT_SUBSTEP, flatten_observation, space_leaves
 from services.statistics import EventValue
@@ -84,6 +85,9 @@ class RolloutWorker:
         self._has_reset_rows = _autoreset_mode(vector_env) is AutoresetMode.NEXT_STEP
         self._env_seeds, self._reset_seed = _seeds(env_seed, vector_env)
         self._executed = ExecutedActions(self._spaces.action)
+        self._check = RolloutCheck({FLAT_SUBSTEP: self._spaces})
+        # Rows of observations of the rollout that is being played.
+        self._n_seen = 0
         self._episodes = EpisodeTracker(vector_env.num_envs, has_reset_rows=self._has_reset_rows)
         # The observation the next rollout starts from, [B, ...] for every leaf; None before the first.
         self._observation: dict[str, NDArray[Any]] | None = None
@@ -113,13 +117,19 @@ class RolloutWorker:
             EnvironmentLostError: If the process of an environment ended, or does not answer.
             ConfigurationError: If the vector environment promised final observations and gave none.
             NotReadyError: If the policy has no weights yet.
+            InvalidTensorError: If an observation, a reward, an action or its log-probability is NaN, infinite, or
+                outside of its discrete space; the message names environment, seed, column and index.
         """
         if self._observation is None:
             self._observation = self._reset()
         columns = RolloutColumns(
             self._leaves, self._spaces.action, self._n_rollout_steps, self._vector_env.num_envs, self._observation
         )
-        n_played = self._play(columns, should_stop)
+        try:
+            n_played = self._play(columns, should_stop)
+        except Exception:
+            self._check_seen(columns)
+            raise
         for path, kept in self._observation.items():
             np.copyto(kept, columns.observation[path][n_played])
         valid, episodes = self._episodes.finish(columns, n_played, self._episode_events)
@@ -140,7 +150,7 @@ class RolloutWorker:
             self._mask.check_transitions(substep.observation, valid)
         sequence = self._sequence
         self._sequence += 1
-        return Rollout(
+        rollout = Rollout(
             actor_id=self._actor_id,
             incarnation=self._incarnation,
             sequence=sequence,
@@ -155,17 +165,29 @@ class RolloutWorker:
             env_seeds=self._env_seeds,
             events=self._policy_events.end_episode() if self._policy_events is not None else (),
         )
+        self._check(rollout)
+        return rollout
 
     def close(self) -> None:
         """Closes the environments; calling it again does nothing."""
         self._vector_env.close()
+
+    def _check_seen(self, columns: RolloutColumns) -> None:
+        """Refuses what was seen before an error, which a policy or an environment may have raised for it."""
+        n_seen = self._n_seen
+        self._check.check_observations(
+            {path: column[:n_seen] for path, column in columns.observation.items()},
+            key=FLAT_SUBSTEP,
+            what=f"actor {self._actor_id!r}, rollout {self._sequence}",
+            env_seeds=self._env_seeds,
+        )
 
     def _reset(self) -> dict[str, NDArray[Any]]:
         try:
             observation, _ = self._vector_env.reset(seed=self._reset_seed)  # type: ignore[arg-type]
         except ActorFailedError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise environment_failure(error, self._vector_env, doing="reset", env_seeds=self._env_seeds) from error
         leaves = flatten_observation(self._spaces.observation, observation)
         return {path: np.array(leaves[path], dtype=leaf.dtype) for path, leaf in self._leaves.items()}
@@ -176,6 +198,7 @@ class RolloutWorker:
         if self._deterministic:
             act = functools.partial(act, deterministic=True)
         for t in range(self._n_rollout_steps):
+            self._n_seen = t + 1
             if should_stop is not None and should_stop():
                 return t
             action, parameters = act({path: column[t] for path, column in columns.observation.items()})
@@ -189,7 +212,7 @@ class RolloutWorker:
                 observation, reward, terminated, truncated, infos = step(executed(action))
             except ActorFailedError:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise environment_failure(error, self._vector_env, doing="step", env_seeds=self._env_seeds) from error
             columns.reward[t] = reward
             columns.terminated[t] = terminated

@@ -15,6 +15,7 @@ from actor.substep_recorder import Rows, SubstepRecorder, index_array
 from actor.vector.structured import StructuredVectorEnv
 from actor.worker_arguments import checked_seeds
 from services.errors import ConfigurationError
+from services.rollout_check import RolloutCheck
 from services.rollouts import Rollout
 
 
@@ -80,6 +81,7 @@ class StructuredRolloutWorker:
             key: SubstepRecorder(substep, n_rollout_steps, vector_env.num_envs * substep.n_agents)
             for key, substep in spaces.items()
         }
+        self._check = RolloutCheck(spaces)
         self._env_seeds = _seeds(env_seed, vector_env.num_envs)
         self._policy_events = listen_to(policy.event_sources())
         # The turn that each environment is in; none before the first `collect`.
@@ -103,6 +105,7 @@ class StructuredRolloutWorker:
         Raises:
             EnvironmentFailedError: If an environment raised, or did what it must not; the exception is its cause.
             NotReadyError: If the policy has no weights yet.
+            InvalidTensorError: If a value is NaN or infinite; the message names environment, seed, column and index.
         """
         while not self._finished:
             if not self._turns:
@@ -203,23 +206,23 @@ class StructuredRolloutWorker:
             recorded = recorder.take()
             if recorded.is_empty:
                 continue
-            self._finished.append(
-                Rollout(
-                    actor_id=self._actor_id,
-                    incarnation=self._incarnation,
-                    sequence=self._sequence,
-                    policy_version=self._policy.version,
-                    substeps={key: recorded.columns},
-                    reward=recorded.reward,
-                    terminated=recorded.terminated,
-                    truncated=recorded.truncated,
-                    valid=recorded.valid,
-                    final_index=recorded.final_index,
-                    episodes=recorded.episodes,
-                    env_seeds=tuple(np.repeat(self._env_seeds, self._n_agents[key]).tolist()),
-                    events=events,
-                )
+            rollout = Rollout(
+                actor_id=self._actor_id,
+                incarnation=self._incarnation,
+                sequence=self._sequence,
+                policy_version=self._policy.version,
+                substeps={key: recorded.columns},
+                reward=recorded.reward,
+                terminated=recorded.terminated,
+                truncated=recorded.truncated,
+                valid=recorded.valid,
+                final_index=recorded.final_index,
+                episodes=recorded.episodes,
+                env_seeds=tuple(np.repeat(self._env_seeds, self._n_agents[key]).tolist()),
+                events=events,
             )
+            self._check(rollout)
+            self._finished.append(rollout)
             events = ()
             self._sequence += 1
 

@@ -60,7 +60,10 @@ def _run(command: str, arguments: list[str]) -> int:
         sys.stderr.write(printable_lines(f"rollcast {command}: {error}") + "\n")
         return bad_settings_exit_code(os.environ)
     except RollcastError as error:
-        sys.stderr.write(printable_lines(f"rollcast {command}: {type(error).__name__}: {error}") + "\n")
+        told = f"rollcast {command}: {type(error).__name__}: {error}"
+        # of an environment that raised: its message says that this shows where
+        where = getattr(error, "exception_traceback", "")
+        sys.stderr.write(printable_lines(f"{told}\n{where}" if where else told) + "\n")
         return 1
     except OSError as error:
         from learner.disk import explain_disk_error

@@ -17,9 +17,10 @@ from actor.environments.executed_actions import ExecutedActions
 from actor.environments.make import EnvFactory, EnvironmentFactory
 from actor.environments.structured import ActorId, SingleAgentEnv, StructuredEnv
 from actor.policies.policy import Policy
+from actor.vector.structured import StructuredVectorEnv
 from services.errors import ConfigurationError
 from services.installation import install_extra
-from services.spaces import NestedObservation, flatten_observation
+from services.rollouts import Observation
 
 # Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom: where the series below is not exact to 1e-3.
 _T_975 = (
@@ -78,6 +79,7 @@ def evaluate_policy(
 
     Raises:
         ConfigurationError: If a number is out of its range, or a video cannot be recorded.
+        EnvironmentFailedError: If the environment raised, or returned what it must not.
     """
     if n_episodes < 1:
         raise ConfigurationError(f"n_episodes is {n_episodes}; expected at least 1. Raise it.")
@@ -85,12 +87,13 @@ def evaluate_policy(
         raise ConfigurationError(f"seed is {seed}; expected at least 0. Choose another.")
     seeds = [int(word) for word in np.random.SeedSequence(seed).generate_state(n_episodes)]
     env = env_factory() if video_dir is None else _recording_env(env_factory, video_dir)
-    if not isinstance(env, StructuredEnv):
-        env = SingleAgentEnv(env)
+    structured = env if isinstance(env, StructuredEnv) else SingleAgentEnv(env)
+    # a vector of one: it checks what the environment returns, and names it with its seed where it fails
+    vector_env = StructuredVectorEnv([lambda: structured])
     try:
-        played = [_play_episode(env, policy, episode_seed, deterministic) for episode_seed in seeds]
+        played = [_play_episode(vector_env, policy, episode_seed, deterministic) for episode_seed in seeds]
     finally:
-        env.close()
+        vector_env.close()
     agents = sorted({actor for episode, _ in played for actor in episode})
     evaluation = summarize(
         tuple(fmean(episode.values()) for episode, _ in played), tuple(length for _, length in played)
@@ -135,33 +138,31 @@ def t_quantile_975(degrees_of_freedom: int) -> float:
 
 
 def _play_episode(
-    env: StructuredEnv, policy: Policy, seed: int, deterministic: bool
+    vector_env: StructuredVectorEnv, policy: Policy, seed: int, deterministic: bool
 ) -> tuple[dict[ActorId, float], int]:
     """Returns what each agent has earned, and how many turns it took."""
     policy.seed(seed)
-    executed = {key: ExecutedActions(substep.action) for key, substep in env.spaces.items()}
-    turn = env.reset(seed=seed)
+    executed = {key: ExecutedActions(substep.action) for key, substep in vector_env.spaces.items()}
+    turn = vector_env.reset(0, seed=seed)
     returns: dict[ActorId, float] = dict.fromkeys(turn.observations, 0.0)
     n_turns = 0
     while turn.observations:
         actions = {
-            actor: executed[actor.substep_key](_act(policy, env, actor, observation, deterministic))
+            actor: executed[actor.substep_key](_act(policy, actor, observation, deterministic))
             for actor, observation in turn.observations.items()
         }
-        turn = env.step(actions)
+        turn = vector_env.step(0, actions)
         for actor, reward in turn.rewards.items():
             returns[actor] = returns.get(actor, 0.0) + float(reward)
         n_turns += 1
     return returns, n_turns
 
 
-def _act(
-    policy: Policy, env: StructuredEnv, actor: ActorId, observation: NestedObservation, deterministic: bool
-) -> NDArray[Any]:
-    key = actor.substep_key
-    leaves = flatten_observation(env.spaces[key].observation, observation)
+def _act(policy: Policy, actor: ActorId, leaves: Observation, deterministic: bool) -> NDArray[Any]:
     action, _ = policy.act(
-        {path: leaf[None] for path, leaf in leaves.items()}, deterministic=deterministic, substep_key=key
+        {path: leaf[None] for path, leaf in leaves.items()},
+        deterministic=deterministic,
+        substep_key=actor.substep_key,
     )
     chosen: NDArray[Any] = action[0]
     return chosen

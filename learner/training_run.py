@@ -39,6 +39,7 @@ from learner.trainer import Trainer, TrainingSummary
 from learner.training_schedule import TrainingSchedule
 from learner.writers import JsonLinesWriter, TensorBoardWriter
 from services.errors import AddressInUseError, ConfigurationError
+from services.space_codec import check_spaces_travel
 from services.spaces import EnvironmentSpaces
 from services.status import Phase
 
@@ -283,13 +284,25 @@ def _keep_durable(
     )
 
 
-def probe_spaces(env_factory: EnvironmentFactory) -> EnvironmentSpaces:
-    """Makes one environment to see its spaces, and closes it."""
+def probe_spaces(env_factory: EnvironmentFactory, *, travel: bool = False) -> EnvironmentSpaces:
+    """Makes one environment to see its spaces, and closes it.
+
+    Args:
+        env_factory: Makes it.
+        travel: Whether actors in other processes will join with them: limits that would be met then are met here.
+
+    Raises:
+        ConfigurationError: It cannot be made.
+        InvalidSpaceError: A space is not supported, or above a limit.
+    """
     vector_env = make_vector_env(env_factory, 1)
     try:
-        return environment_spaces(vector_env)
+        spaces = environment_spaces(vector_env)
     finally:
         vector_env.close()
+    if travel:
+        check_spaces_travel(spaces)
+    return spaces
 
 
 def reward_threshold(env_id: str) -> float | None:

@@ -1,6 +1,7 @@
 """What a column of a rollout, or of a batch of observations, may hold: dtype, shape and values of one leaf."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,11 +12,18 @@ from numpy.typing import NDArray
 
 from services.errors import InvalidSpaceError, InvalidTensorError
 from services.spaces import describe_space
-from services.tensors import check_bools
 
 FLOAT32: Final[np.dtype[Any]] = np.dtype(np.float32)
 BOOL: Final[np.dtype[Any]] = np.dtype(np.bool_)
 INT32: Final[np.dtype[Any]] = np.dtype(np.int32)
+
+# The leading dimensions of the three sorts of columns, for messages.
+STEP_AXES: Final = ("t", "b")
+LAST_AXES: Final = ("b",)
+FINAL_AXES: Final = ("final",)
+
+# Up to so many, bytes are looked through in a third of numpy's time, and without handing the interpreter over.
+_FEW_BOOLS: Final = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +77,21 @@ class ColumnSchema:
             return int(values.view(f"u{self.dtype.itemsize}").max()) < n_values
         return int(values.min()) >= low and int(values.max()) < low + n_values
 
-    def check_values(self, values: NDArray[Any], *, what: str, axes: tuple[str, ...]) -> None:
+    def check_values(
+        self,
+        values: NDArray[Any],
+        *,
+        what: str,
+        axes: tuple[str, ...],
+        whose: Callable[[tuple[int, ...]], str] = lambda _index: "",
+    ) -> None:
         """Refuses what no policy could learn from: NaN, infinities, values outside a discrete range, odd bools.
 
         Args:
             values: `[*axes, *shape]` of `dtype`, C-contiguous.
             what: What the column is, for the message.
             axes: Names of the leading dimensions, for the message: `("t", "b")`.
+            whose: Says of an index whose value it is, for the message.
 
         Raises:
             InvalidTensorError: A value is not allowed; the message has its index.
@@ -91,7 +107,10 @@ class ColumnSchema:
         else:
             wrong, expected = self._out_of_range(values)
         if wrong.any():
-            raise InvalidTensorError(f"{what} holds {_first(wrong, values, axes)}; expected {expected}; {_ADVICE}")
+            index = tuple(int(i) for i in np.unravel_index(int(wrong.argmax()), wrong.shape))
+            raise InvalidTensorError(
+                f"{what} holds {values[index]}{_place(index, axes)}{whose(index)}; expected {expected}; {_ADVICE}"
+            )
 
     def _out_of_range(self, values: NDArray[Any]) -> tuple[NDArray[np.bool_], str]:
         """Which values are outside the range, and what it is."""
@@ -105,6 +124,11 @@ class ColumnSchema:
 
 
 _ADVICE: Final = "find where the environment or the policy makes it"
+
+
+def column_name(key: str, column: str, path: str = "") -> str:
+    """Returns where a column stands in a rollout: `"0/observation/camera"`, `"0/action"`."""
+    return f"{key}/{column}/{path}" if path else f"{key}/{column}"
 
 
 def leaf_schema(space: gymnasium.Space[Any]) -> ColumnSchema:
@@ -133,8 +157,25 @@ def leaf_schema(space: gymnasium.Space[Any]) -> ColumnSchema:
     raise InvalidSpaceError(f"{describe_space(space)} is no leaf; expected Box, Discrete, MultiBinary or MultiDiscrete")
 
 
-def _first(wrong: NDArray[np.bool_], values: NDArray[Any], axes: tuple[str, ...]) -> str:
-    index = tuple(int(i) for i in np.unravel_index(int(wrong.argmax()), wrong.shape))
+def check_bools(values: NDArray[Any], *, what: str) -> None:
+    """Refuses bools that are neither 0 nor 1: numpy would count them wrongly.
+
+    Args:
+        values: A C-contiguous bool array of any shape.
+        what: What the array is, for the message.
+
+    Raises:
+        InvalidTensorError: A byte is neither 0 nor 1.
+    """
+    if values.size > _FEW_BOOLS:
+        largest = int(values.view(np.uint8).max())
+    else:
+        largest = max(values.tobytes().translate(None, b"\0\1"), default=0)
+    if largest > 1:
+        raise InvalidTensorError(f"{what} holds the byte {largest}; expected 0 or 1 for bool; convert it first")
+
+
+def _place(index: tuple[int, ...], axes: tuple[str, ...]) -> str:
     leading, rest = index[: len(axes)], index[len(axes) :]
-    where = f"({', '.join(axes)}) = ({', '.join(map(str, leading))})"
-    return f"{values[index]} at {where}" + (f", element {list(rest)}" if rest else "")
+    where = f" at ({', '.join(axes)}) = ({', '.join(map(str, leading))})" if axes else ""
+    return where + (f", element {list(rest)}" if rest else "")

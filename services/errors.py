@@ -49,6 +49,18 @@ class RollcastError(Exception):
         self.limit = limit
 
 
+def message_of(error: BaseException) -> str:
+    """Returns what an exception says, also where that is nothing.
+
+    Args:
+        error: Any exception. `sys.exit()` and `sys.exit(3)` raise a SystemExit, which says little by itself.
+    """
+    if isinstance(error, SystemExit):
+        code = "" if error.code is None else repr(error.code)
+        return f"sys.exit({code}) was called"
+    return str(error) or "(no message)"
+
+
 class InvalidInputError(RollcastError, ValueError):
     """A value that cannot be right."""
 
@@ -163,3 +175,18 @@ class CollectInterruptedError(RollcastError):
 
 class StatisticsError(RollcastError, LookupError):
     """A statistic that does not exist."""
+
+
+def is_permanent(error: BaseException) -> bool:
+    """Tells whether trying again, with everything as it is, meets the same refusal.
+
+    Args:
+        error: Any exception.
+
+    Returns:
+        True for what settings or spaces are the reason of; False for what may pass: a flaky environment, a learner that
+        is gone, a limit on what others hold.
+    """
+    if isinstance(error, LimitExceededError):
+        return not isinstance(error, ThrottledError) and error.limit != "max_actors"
+    return isinstance(error, ConfigurationError | InvalidSpaceError | SpacesMismatchError)

@@ -6,10 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 from rollcast.v1 import replay_pb2, tensor_pb2
 
+from services.columns import check_bools
 from services.errors import InvalidTensorError
 from services.replay import ReplayBatch, ReplayColumns
 from services.replay_batch_codec import ENTRY_FIELDS, FLOAT32, INT64, LEAVES, STEP_FIELDS, Where
-from services.tensors import check_bools, tensor_content, tensor_header
+from services.tensors import tensor_content, tensor_header
 
 _BOOL: Final = np.dtype(np.bool_)
 

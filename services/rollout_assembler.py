@@ -13,6 +13,7 @@ from rollcast.v1 import rollout_pb2
 from services.columns import INT32
 from services.errors import InvalidRolloutError, InvalidTensorError, LimitExceededError, MissingMessageError
 from services.limits import MAX_FRAME_BYTES
+from services.rollout_check import environment_at
 from services.rollout_header import AgreedColumns, RolloutAgreement, SubstepAgreement, describe, refuse
 from services.rollout_layout import RolloutLayout
 from services.rollouts import EpisodeStatistics, Rollout, SubstepColumns
@@ -188,7 +189,10 @@ class RolloutAssembler:
 def _finish(
     header: rollout_pb2.Rollout, agreed: SubstepAgreement, layout: RolloutLayout, deferred: memoryview
 ) -> Rollout:
-    values = layout.read(deferred, what=describe(header, ""))
+    def whose(axes: tuple[str, ...], index: tuple[int, ...]) -> str:
+        return environment_at(axes, index, env_seeds=header.env_seeds, n_agents=agreed.n_agents, final_index=None)
+
+    values = layout.read(deferred, what=describe(header, ""), whose=whose)
     final_index = values.get("final_index", _NO_FINAL_INDEX)
     if len(final_index):
         _check_final_index(header, final_index, agreed.step_shape)

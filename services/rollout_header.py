@@ -7,17 +7,23 @@ from typing import Final, NoReturn, Self
 
 from rollcast.v1 import rollout_pb2, tensor_pb2
 
-from services.columns import BOOL, FLOAT32, INT32, ColumnSchema, leaf_schema
+from services.columns import (
+    BOOL,
+    FINAL_AXES,
+    FLOAT32,
+    INT32,
+    LAST_AXES,
+    STEP_AXES,
+    ColumnSchema,
+    column_name,
+    leaf_schema,
+)
 from services.errors import InvalidRolloutError, LimitExceededError
 from services.rollout_layout import AgreedColumn, Column, RolloutLayout
 from services.spaces import EnvironmentSpaces, SubstepSpaces, space_leaves
 from services.statistics_codec import statistics_problem
 from services.tensors import tensor_header
 
-# The leading dimensions of the three sorts of columns, for messages.
-STEP_AXES: Final = ("t", "b")
-LAST_AXES: Final = ("b",)
-FINAL_AXES: Final = ("final",)
 # Layouts that a stream remembers.
 _MAX_KNOWN: Final = 64
 
@@ -39,15 +45,15 @@ class AgreedColumns:
 
         def observation(column: str, axes: tuple[str, ...], leading: tuple[int, ...]) -> dict[str, AgreedColumn]:
             return {
-                path: AgreedColumn.of(f"{key}/{column}/{path}" if path else f"{key}/{column}", schema, axes, leading)
+                path: AgreedColumn.of(column_name(key, column, path), schema, axes, leading)
                 for path, schema in leaves.items()
             }
 
         step_shape = (n_steps, n_envs)
         return cls(
             observation=observation("observation", STEP_AXES, step_shape),
-            action=AgreedColumn.of(f"{key}/action", leaf_schema(spaces.action), STEP_AXES, step_shape),
-            log_prob=AgreedColumn.of(f"{key}/log_prob", ColumnSchema(FLOAT32), STEP_AXES, step_shape),
+            action=AgreedColumn.of(column_name(key, "action"), leaf_schema(spaces.action), STEP_AXES, step_shape),
+            log_prob=AgreedColumn.of(column_name(key, "log_prob"), ColumnSchema(FLOAT32), STEP_AXES, step_shape),
             last_observation=observation("last_observation", LAST_AXES, (n_envs,)),
             final_observation=observation("final_observation", FINAL_AXES, (-1,)),
         )
@@ -81,6 +87,7 @@ class RolloutAgreement:
                 substep,
                 n_rollout_steps,
                 n_envs * substep.n_agents,
+                n_agents=substep.n_agents,
                 max_rollout_bytes=max_rollout_bytes,
                 actor_id=actor_id,
                 incarnation=incarnation,
@@ -116,6 +123,7 @@ class SubstepAgreement:
         spaces: Its spaces.
         n_steps: T.
         n_trajectories: B.
+        n_agents: Trajectories of an environment.
         max_rollout_bytes: As of `RolloutAgreement`.
         actor_id: Likewise.
         incarnation: Likewise.
@@ -128,12 +136,14 @@ class SubstepAgreement:
         n_steps: int,
         n_trajectories: int,
         *,
+        n_agents: int,
         max_rollout_bytes: int | None,
         actor_id: str | None,
         incarnation: int | None,
     ) -> None:
         self.key: Final = key
         self.step_shape: Final = (n_steps, n_trajectories)
+        self.n_agents: Final = n_agents
         self.columns: Final = AgreedColumns.of(key, spaces, n_steps, n_trajectories)
         flags = (("terminated", BOOL), ("truncated", BOOL), ("valid", BOOL))
         self._scalars = {

@@ -1,10 +1,11 @@
 """Where the columns of a rollout lie: inline in its tensors, or one after the other in its deferred bytes."""
 
+import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,15 @@ from rollcast.v1 import tensor_pb2
 
 from services.columns import ColumnSchema
 from services.tensors import DTYPE_NUMBERS, tensor_content
+
+# Says, of the axes of a column and an index in it, of which environment a value is.
+Whose: TypeAlias = Callable[[tuple[str, ...], tuple[int, ...]], str]
+
+
+def _nobody(axes: tuple[str, ...], index: tuple[int, ...]) -> str:
+    """Says nothing."""
+    del axes, index
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +99,13 @@ class RolloutLayout:
         """Whether it holds for every rollout with an equal header: nothing of it is in the header itself."""
         return all(column.proto is None for column in self._elsewhere)
 
-    def read(self, deferred: memoryview, *, what: str) -> Mapping[str, NDArray[Any]]:
+    def read(self, deferred: memoryview, *, what: str, whose: Whose = _nobody) -> Mapping[str, NDArray[Any]]:
         """Reads all columns and checks their values.
 
         Args:
             deferred: The deferred bytes, all of them.
             what: Whose columns they are, for messages.
+            whose: Says of axes and an index in a column of which environment that value is, likewise.
 
         Returns:
             The columns by name; those that were deferred are views of `deferred`, those that came inline read-only.
@@ -108,7 +119,7 @@ class RolloutLayout:
                 values[agreed.name] = np.empty(shape, agreed.schema.dtype)
                 continue
             array = tensor_content(proto, agreed.schema.dtype, shape, n_bytes, what=what + agreed.name)
-            agreed.schema.check_values(array, what=what + agreed.name, axes=agreed.axes)
+            _check(agreed, array, what, whose)
             values[agreed.name] = array
         for column, offset in zip(self._deferred, self._offsets, strict=False):
             values[column.agreed.name] = np.ndarray(column.shape, column.agreed.schema.dtype, deferred, offset)
@@ -119,8 +130,14 @@ class RolloutLayout:
                 if not schema.may_hold(np.ndarray((n_values,), schema.dtype, deferred, offset))
             ]
         for agreed, *_ in itertools.chain.from_iterable(doubtful):
-            agreed.schema.check_values(values[agreed.name], what=what + agreed.name, axes=agreed.axes)
+            _check(agreed, values[agreed.name], what, whose)
         return values
+
+
+def _check(agreed: AgreedColumn, values: NDArray[Any], what: str, whose: Whose) -> None:
+    agreed.schema.check_values(
+        values, what=what + agreed.name, axes=agreed.axes, whose=functools.partial(whose, agreed.axes)
+    )
 
 
 def _runs(columns: Sequence[Column], offsets: Sequence[int]) -> Iterator[_Run]:

@@ -75,6 +75,19 @@ def environment_spaces_to_proto(environment: EnvironmentSpaces) -> list[space_pb
     ]
 
 
+def check_spaces_travel(environment: EnvironmentSpaces) -> None:
+    """Refuses spaces that a learner would refuse when an actor joins with them: at its own start, and only once.
+
+    Args:
+        environment: The spaces by substep key.
+
+    Raises:
+        InvalidSpaceError: They are above a limit, or of a kind or dtype that has no place on the wire.
+        InvalidTensorError: A Box is of a dtype that is not on the whitelist.
+    """
+    environment_spaces_from_proto(environment_spaces_to_proto(environment))
+
+
 def environment_spaces_from_proto(protos: Iterable[space_pb2.SubstepSpaces]) -> dict[str, SubstepSpaces]:
     """Decodes the spaces of an environment.
 

@@ -108,8 +108,13 @@ def check_action_space_supported(space: gymnasium.Space[Any], *, where: str) -> 
         where: Whose it is, for the message.
 
     Raises:
-        InvalidSpaceError: It is not a Discrete, MultiDiscrete, MultiBinary or Box of floats.
+        InvalidSpaceError: It is not a Discrete, MultiDiscrete, MultiBinary or Box of floats, or has no number in it.
     """
+    if 0 in (space.shape or ()):
+        raise InvalidSpaceError(
+            f"the action space of {where} is {describe_space(space)}, without a number in it; expected at least one; "
+            "give it an action, a Discrete(1) if there is nothing to choose"
+        )
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         return
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):

@@ -35,7 +35,7 @@ def for_unknown_id(env_id: str) -> str:
     return "if a package registers it, install that and write 'module:id'; gymnasium.pprint_registry() lists the others"
 
 
-def for_missing_module(error: ImportError | ValueError | TypeError) -> str:
+def for_missing_module(error: BaseException) -> str:
     """Returns what to do about a module that cannot be imported."""
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return "correct the name before the colon"
@@ -49,7 +49,7 @@ def for_missing_module(error: ImportError | ValueError | TypeError) -> str:
     return f"install its package: {typed('pip')} install {package}; {own}"
 
 
-def for_failure(error: Exception) -> str:
+def for_failure(error: BaseException) -> str:
     """Returns what to do about an environment that raises while it is made."""
     # gymnasium names the commands itself, in backticks
     missing = re.findall(r"`pip install ([^`]+)`", str(error)) if isinstance(error, DependencyNotInstalled) else []

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from services.errors import ActorFailedError
+from actor.environments.returned import InvalidValueError
+from services.errors import ActorFailedError, message_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,7 @@ class FailureReport:
         exception_message: Its message.
         exception_traceback: Its traceback, as text.
         doing: `"make"`, `"step"`, `"reset"` or the method that was called.
+        is_wrong_value: Whether it did not raise, but returned what it must not; the exception is ours.
         env_index: Which environment.
         env_seed: What it had been seeded with, if with anything.
     """
@@ -29,17 +31,19 @@ class FailureReport:
     doing: str
     env_index: int | None
     env_seed: int | None
+    is_wrong_value: bool = False
 
     @classmethod
     def of(cls, error: BaseException, *, doing: str, env_index: int | None, env_seed: int | None) -> "FailureReport":
         """Describes an exception, with its traceback."""
         return cls(
             exception_type=type(error).__name__,
-            exception_message=str(error),
+            exception_message=message_of(error),
             exception_traceback="".join(traceback.format_exception(error)),
             doing=doing,
             env_index=env_index,
             env_seed=env_seed,
+            is_wrong_value=isinstance(error, InvalidValueError),
         )
 
     def to_json(self) -> bytes:
@@ -53,7 +57,7 @@ class FailureReport:
 
 
 class EnvironmentFailedError(ActorFailedError):
-    """An environment raised; the original exception, with its traceback, is the `__cause__` if it was in this process.
+    """An environment raised, or returned what it must not; the exception is the `__cause__` if it was in this process.
 
     Attributes:
         report: All of it, as another process is told.
@@ -74,7 +78,9 @@ class EnvironmentFailedError(ActorFailedError):
         self.env_seed = report.env_seed
         which = "one of the environments" if report.env_index is None else f"environment {report.env_index}"
         super().__init__(
-            f"{which} (seed {report.env_seed}) raised {self.exception_type} in {report.doing}(): "
+            f"{which} (seed {report.env_seed}) returned a wrong value from {report.doing}(): {self.exception_message}"
+            if report.is_wrong_value
+            else f"{which} (seed {report.env_seed}) raised {self.exception_type} in {report.doing}(): "
             f"{self.exception_message}; expected {report.doing}() to return; mend the environment, its traceback shows "
             "where"
         )
@@ -102,7 +108,7 @@ class EnvironmentLostError(ActorFailedError):
 
 
 def environment_failure(
-    error: Exception, vector_env: VectorEnv, *, doing: str, env_seeds: Sequence[int]
+    error: BaseException, vector_env: VectorEnv, *, doing: str, env_seeds: Sequence[int]
 ) -> EnvironmentFailedError:
     """Says which environment raised, and with what seed it had been started.
 
@@ -121,7 +127,7 @@ def environment_failure(
     )
 
 
-def _failing_index(error: Exception, vector_env: VectorEnv) -> int | None:
+def _failing_index(error: BaseException, vector_env: VectorEnv) -> int | None:
     """Reads the index from the frame of SyncVectorEnv, the one that loops over the environments.
 
     Keeping count in every step instead would cost the hot path what only a failure needs.

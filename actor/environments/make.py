@@ -17,7 +17,7 @@ from actor.environments.recovering import RecoveringEnv
 from actor.environments.structured import StructuredEnv
 from actor.vector.sequential import SequentialVectorEnv
 from actor.vector.structured import StructuredVectorEnv
-from services.errors import ConfigurationError, InvalidSpaceError
+from services.errors import ConfigurationError, InvalidSpaceError, message_of
 from services.spaces import (
     FLAT_SUBSTEP,
     EnvironmentSpaces,
@@ -92,7 +92,7 @@ class EnvironmentFactory:
                 env: object = gymnasium.make(self.env_id, disable_env_checker=True, **self.env_kwargs)
             else:
                 env = factory(**self.env_kwargs)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._cannot_be_made(error) from error
         if isinstance(env, gymnasium.Env):
             return RecoveringEnv(env) if self.on_step_failure == "drop_episode" else env
@@ -131,7 +131,7 @@ class EnvironmentFactory:
             return gymnasium.make_vec(
                 self.env_id, n_envs, vectorization_mode=VectorizeMode.VECTOR_ENTRY_POINT, **self.env_kwargs
             )
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._cannot_be_made(error) from error
 
     def registered_spec(self) -> EnvSpec:
@@ -156,19 +156,19 @@ class EnvironmentFactory:
         # Also for gymnasium: importing the module is what registers the id.
         try:
             module = importlib.import_module(module_name)
-        except (ImportError, ValueError, TypeError) as error:
+        except (ImportError, ValueError, TypeError, SystemExit) as error:
             raise ConfigurationError(
-                f"env_id {self.env_id!r} cannot be loaded: {error}; expected an importable module before the colon; "
-                f"{advice.for_missing_module(error)}"
+                f"env_id {self.env_id!r} cannot be loaded: {message_of(error)}; expected an importable module before "
+                f"the colon; {advice.for_missing_module(error)}"
             ) from error
         is_factory = callable(getattr(module, attribute, None))
         is_id = attribute in gymnasium.registry or not all(part.isidentifier() for part in attribute.split("."))
         return None if is_id and not is_factory else load_entry_point(self.env_id)
 
-    def _cannot_be_made(self, error: Exception) -> ConfigurationError:
+    def _cannot_be_made(self, error: BaseException) -> ConfigurationError:
         return ConfigurationError(
             f"env_id {self.env_id!r} cannot be made with env_kwargs {dict(self.env_kwargs)!r}: "
-            f"{type(error).__name__}: {error}; expected an environment; {advice.for_failure(error)}"
+            f"{type(error).__name__}: {message_of(error)}; expected an environment; {advice.for_failure(error)}"
         )
 
 

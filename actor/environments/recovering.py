@@ -40,10 +40,10 @@ class RecoveringEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._last, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:  # noqa: ANN401 - the environment's own
-        """Steps; or ends the episode where the environment raises."""
+        """Steps; or ends the episode where the environment raises, or calls `sys.exit`."""
         try:
             result = self.env.step(action)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._n_failures += 1
             if self._n_failures == MAX_FAILURES_IN_A_ROW:
                 raise

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import gymnasium
 
+from actor.environments.returned import checked_flag, checked_reset, checked_reward, checked_step
 from actor.statistics.environment import wrapped_layers
 from services.spaces import FLAT_SUBSTEP, EnvironmentSpaces, NestedObservation, SubstepSpaces
 from services.statistics import EventValue
@@ -126,16 +127,17 @@ class SingleAgentEnv(StructuredEnv):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Turn:
         """Begins an episode; see `StructuredEnv.reset`."""
-        observation, info = self._env.reset(seed=seed, options=options)
+        observation, info = checked_reset(self._env.reset(seed=seed, options=options))
         return Turn(observations={self.ACTOR: observation}, infos={self.ACTOR: info})
 
     def step(self, actions: Mapping[ActorId, Any]) -> Turn:
         """Takes the action; see `StructuredEnv.step`."""
-        observation, reward, terminated, truncated, info = self._env.step(actions[self.ACTOR])
+        observation, reward, terminated, truncated, info = checked_step(self._env.step(actions[self.ACTOR]))
+        terminated, truncated = checked_flag(terminated, "terminated"), checked_flag(truncated, "truncated")
         ends = terminated or truncated
         return Turn(
             observations={} if ends else {self.ACTOR: observation},
-            rewards={self.ACTOR: float(reward)},
+            rewards={self.ACTOR: checked_reward(reward)},
             ended={self.ACTOR: Ended(observation=observation, truncated=not terminated)} if ends else {},
             infos={self.ACTOR: info},
         )

@@ -10,7 +10,8 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-from services.errors import InvalidInputError
+from actor.environments.returned import InvalidValueError, check_observed
+from services.columns import ColumnSchema, leaf_schema
 from services.spaces import describe_space, space_leaves
 
 # A value of a space: arrays, numbers, dicts and tuples of them.
@@ -20,10 +21,6 @@ Value: TypeAlias = Any
 _ALIGNMENT = 64
 
 
-class InvalidValueError(InvalidInputError):
-    """An environment returned, or is to be given, what is not as its space says."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Leaf:
     path: str
@@ -31,6 +28,8 @@ class _Leaf:
     space: Space[Any]
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    # Of a discrete space, whose values are looked at one by one: an index that is none goes further than a number.
+    schema: ColumnSchema | None
 
 
 class SpaceArrays:
@@ -60,11 +59,16 @@ class SpaceArrays:
             value: A value of the space.
 
         Raises:
-            InvalidValueError: Its dtype, shape or nesting is not the space's.
+            InvalidValueError: Its dtype, shape or nesting is not the space's, or it is outside of a discrete space.
         """
         whole = self._whole
         if whole is not None:
-            if type(value) is np.ndarray and value.dtype == whole.dtype and value.shape == whole.shape:
+            if (
+                type(value) is np.ndarray
+                and value.dtype == whole.dtype
+                and value.shape == whole.shape
+                and whole.schema is None
+            ):
                 self._arrays[0][index] = value
             else:
                 self._arrays[0][index] = self._checked(whole, value)
@@ -135,6 +139,14 @@ class SpaceArrays:
         return value
 
     def _checked(self, leaf: _Leaf, value: Value) -> Value:
+        """Returns the value of one environment, if it is one of the leaf's."""
+        taken = self._taken(leaf, value)
+        if leaf.schema is not None:
+            where = f"leaf {leaf.path!r} of the {self._what}" if leaf.path else f"the {self._what}"
+            _check_discrete(leaf, taken, where)
+        return taken
+
+    def _taken(self, leaf: _Leaf, value: Value) -> Value:
         """Returns the value of one environment, if its shape and kind of numbers are the leaf's."""
         # Python's numbers have no dtype of their own.
         kinds: dict[str, type | tuple[type, ...]] = {"f": (float, int), "i": int, "u": int, "b": bool}
@@ -249,7 +261,7 @@ class EnvironmentArrays:
 
 def _leaves(space: Space[Any]) -> list[_Leaf]:
     return [
-        _Leaf(path, keys, leaf, np.dtype(leaf.dtype), tuple(leaf.shape or ()))
+        _Leaf(path, keys, leaf, np.dtype(leaf.dtype), tuple(leaf.shape or ()), _discrete_schema(leaf))
         for (path, leaf), keys in zip(space_leaves(space).items(), _keys(space, ()), strict=True)
     ]
 
@@ -272,6 +284,19 @@ def _nest(space: Space[Any], values: Iterator[Any]) -> Value:
     if isinstance(space, spaces.Tuple):
         return tuple(_nest(member, values) for member in space.spaces)
     return next(values)
+
+
+def _discrete_schema(leaf: Space[Any]) -> ColumnSchema | None:
+    schema = leaf_schema(leaf)
+    return schema if schema.n_values is not None else None
+
+
+def _check_discrete(leaf: _Leaf, value: Value, where: str) -> None:
+    assert leaf.schema is not None
+    low, n_values = leaf.schema.low, leaf.schema.n_values
+    if isinstance(low, int) and isinstance(n_values, int) and not leaf.shape and low <= value < low + n_values:
+        return
+    check_observed(leaf.space, np.asarray(value), where)
 
 
 def _is_taken_for(given: np.dtype[Any], leaf: _Leaf) -> bool:

@@ -11,6 +11,7 @@ from gymnasium import Space
 from gymnasium.vector import AutoresetMode
 
 from actor.environments.failures import EnvironmentFailedError, FailureReport
+from actor.environments.returned import checked_flag, checked_reset, checked_reward, checked_step
 from actor.statistics.environment import with_event_statistics
 from actor.vector.arrays import EnvironmentArrays, Value
 
@@ -159,12 +160,13 @@ class EnvironmentGroup:
                     infos[index] = EnvironmentInfos(info, None)
             else:
                 try:
-                    observation, reward, terminated, truncated, info = step(get_action(index))
+                    observation, reward, terminated, truncated, info = checked_step(step(get_action(index)))
                     put_observation(index, observation)
+                    reward = checked_reward(reward)
+                    terminateds[index] = terminated = checked_flag(terminated, "terminated")
+                    truncateds[index] = truncated = checked_flag(truncated, "truncated")
                     rewards[index] = reward
-                    terminateds[index] = terminated
-                    truncateds[index] = truncated
-                    returns[place] += float(reward)
+                    returns[place] += reward
                     n_steps[place] += 1
                 except (Exception, SystemExit) as error:
                     raise _failed(error, "step", index, self._current_seeds[place]) from error
@@ -240,7 +242,7 @@ class EnvironmentGroup:
         self._returns[place] = 0.0
         self._n_steps[place] = 0
         try:
-            observation, info = self._envs[place].reset(seed=seed, options=options)
+            observation, info = checked_reset(self._envs[place].reset(seed=seed, options=options))
             self._arrays.observation.put(index, observation)
         except (Exception, SystemExit) as error:
             raise _failed(error, "reset", index, self._current_seeds[place]) from error

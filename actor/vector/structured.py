@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from actor.environments.failures import EnvironmentFailedError, FailureReport
 from actor.environments.recovering import MAX_FAILURES_IN_A_ROW, log_dropped_episode
+from actor.environments.returned import InvalidValueError, check_observed, checked_reward
 from actor.environments.structured import ActorId, Ended, StructuredEnv, Turn
 from actor.policies.action_masks import ACTION_MASK, action_mask_of
 from actor.statistics.firing import FiresEvents, listen_to
@@ -130,7 +131,7 @@ class StructuredVectorEnv:
             self._check(index, turn)
             turn = Turn(
                 observations={actor: self._seen(actor, seen) for actor, seen in turn.observations.items()},
-                rewards=turn.rewards,
+                rewards={actor: checked_reward(reward) for actor, reward in turn.rewards.items()},
                 ended={
                     actor: Ended(observation=self._taken_apart(actor, end.observation), truncated=end.truncated)
                     for actor, end in turn.ended.items()
@@ -138,7 +139,7 @@ class StructuredVectorEnv:
                 infos=turn.infos,
                 events=self._end_step(index, is_last=not turn.observations),
             )
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             seed = self._seeds[index]
             report = FailureReport.of(error, doing=doing, env_index=index, env_seed=seed)
             self._n_failures[index] += 1
@@ -165,22 +166,24 @@ class StructuredVectorEnv:
 
     def _check(self, index: int, turn: Turn) -> None:
         """Refuses a turn that cannot be recorded."""
+        if not isinstance(turn, Turn):
+            raise InvalidValueError(f"it is a {type(turn).__name__}; expected a Turn; correct what it returns")
         for actor in (*turn.observations, *turn.rewards, *turn.ended):
             if actor not in self._numbers:
-                raise ConfigurationError(
+                raise InvalidValueError(
                     f"the turn names {actor}; expected one of {list(self.actors)[:16]}, as the environment's spaces "
                     "say; correct the environment, or n_agents of its spaces"
                 )
         ended = self._ended[index]
         ended |= turn.ended.keys()
         if again := sorted(ended & turn.observations.keys()):
-            raise ConfigurationError(
+            raise InvalidValueError(
                 f"{again[0]} is to act, but its episode has ended; expected nobody to act again before a reset; leave "
                 "it out of observations"
             )
         self._alive[index] -= turn.ended.keys()
         if not turn.observations and (left := sorted(self._alive[index])):
-            raise ConfigurationError(
+            raise InvalidValueError(
                 f"nobody is to act any more, but the episode of {left[:16]} has not ended; expected everybody who has "
                 "acted in ended; end their episodes with their last observations"
             )
@@ -189,7 +192,7 @@ class StructuredVectorEnv:
         """What somebody sees who has to act."""
         leaves, mask = self._taken_apart(actor, observation), self._masks[actor.substep_key]
         if mask is not None and any(mask.allows_nothing(leaves)):
-            raise ConfigurationError(
+            raise InvalidValueError(
                 f"the {ACTION_MASK!r} of {actor} allows no action: {leaves[ACTION_MASK].tolist()}; expected at least "
                 "one that is allowed while it has to act; end its episode, or allow an action that does nothing"
             )
@@ -200,18 +203,19 @@ class StructuredVectorEnv:
         try:
             leaves = flatten_observation(space, observation)
         except (KeyError, IndexError, TypeError) as error:
-            raise ConfigurationError(
+            raise InvalidValueError(
                 f"what {actor} sees lacks {error}; expected one of {describe_space(space)}; make the environment "
                 "return what its space says"
             ) from error
         for path, leaf_space in self._leaves[actor.substep_key].items():
             leaf, shape = leaves[path], leaf_space.shape or ()
+            where = f"what {actor} sees" + (f" at {path!r}" if path else "")
             if leaf.shape != shape or not np.can_cast(leaf.dtype, leaf_space.dtype or leaf.dtype, "same_kind"):
-                where = f"what {actor} sees" + (f" at {path!r}" if path else "")
-                raise ConfigurationError(
+                raise InvalidValueError(
                     f"{where} is {leaf.dtype}{list(leaf.shape)}; expected {leaf_space.dtype}{list(shape)}; make the "
                     "environment return what its space says"
                 )
+            check_observed(leaf_space, leaf, where)
         return leaves
 
     def _check_spaces(self, index: int) -> None:

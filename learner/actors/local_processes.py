@@ -75,7 +75,7 @@ class _LocalActor:
             if failures.poll():
                 told = json.loads(failures.recv_bytes())
                 report = f"{told['exception_type']}: {told['message']}\n{told['traceback']}"
-                may_recover = told["exception_type"] != ConfigurationError.__name__
+                may_recover = not told["is_permanent"]
         except (EOFError, OSError):
             pass
         failures.close()

@@ -29,6 +29,7 @@ from services.rollout_size import check_rollout_size
 from services.rollouts import Rollout
 from services.security import PLAIN_SERVER, ServerSecurity
 from services.server import LearnerServer, make_server
+from services.space_codec import check_spaces_travel
 from services.status import ActorInfo
 
 # How often the trainer's thread looks up while it waits for rollouts.
@@ -150,11 +151,13 @@ class ServedDistributedActors(DistributedActors):
             AddressInUseError: Somebody else serves one of the addresses.
             ConfigurationError: One of them cannot be had, or is open to other machines without TLS and that was not
                 asked for; or the write-ahead log cannot be read.
+            InvalidSpaceError: A space is above a limit, or has no place on the wire.
             LimitExceededError: The rollouts of the actors that are started here are above `max_rollout_bytes`.
         """
         if self._intake is not None:
             return
         limits = dataclasses.replace(self.limits, max_actors=self._max_actors)
+        check_spaces_travel(self.policy.spaces)
         if self.n_actors:
             # those that are started here; who dials in may step fewer environments, and is asked at Join
             check_rollout_size(

@@ -26,7 +26,8 @@ def learner(settings: ServingSettings, console: Console) -> int:
     security = settings.server_security()
     if settings.spaces_from == "environment":
         spaces = probe_spaces(
-            EnvironmentFactory(settings.env_id, settings.env_kwargs, agent_policies=settings.agent_policies)
+            EnvironmentFactory(settings.env_id, settings.env_kwargs, agent_policies=settings.agent_policies),
+            travel=True,
         )
     else:
         spaces = spaces_of_first_actor(

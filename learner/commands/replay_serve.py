@@ -121,7 +121,8 @@ def _serve(settings: ReplayServeSettings, stops: list[RemoteDistributedActors]) 
 def _spaces(settings: ReplayServeSettings, security: ServerSecurity) -> EnvironmentSpaces:
     if settings.spaces_from == "environment":
         return probe_spaces(
-            EnvironmentFactory(settings.env_id, settings.env_kwargs, agent_policies=settings.agent_policies)
+            EnvironmentFactory(settings.env_id, settings.env_kwargs, agent_policies=settings.agent_policies),
+            travel=True,
         )
     return spaces_of_first_actor(
         settings.address,

@@ -73,7 +73,7 @@ def train(settings: TrainSettings, console: Console) -> int:
     n_processes = settings.n_actors if settings.actor_kind == "subprocess" else 0
     with training_run(
         settings,
-        probe_spaces(env_factory),
+        probe_spaces(env_factory, travel=settings.actor_kind == "subprocess"),
         make_actors,
         n_local_actors=n_processes,
         announce=partial(print_line, console),

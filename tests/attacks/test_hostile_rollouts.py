@@ -194,9 +194,15 @@ def test_observations_that_are_not_finite(column, value):
 
 def test_values_outside_a_discrete_range():
     for key, column, path, value, match in (
-        ("0", "observation", "token", 3, r"token holds 3 at \(t, b\) = \(1, 0\); expected -2 to 2"),
+        (
+            "0",
+            "observation",
+            "token",
+            3,
+            r"token holds 3 at \(t, b\) = \(1, 0\), of environment 0 \(seed \d+\); expected -2 to 2",
+        ),
         ("0", "observation", "token", -(2**63), "token holds -9223372036854775808"),
-        ("0", "observation", "pair/0", 2, r"pair/0 holds 2 at .*element \[0\]; expected 0 to 1"),
+        ("0", "observation", "pair/0", 2, r"pair/0 holds 2 at .*element \[0\], of environment 0 .*; expected 0 to 1"),
         ("0", "observation", "pair/1", 9, r"pair/1 holds 9"),
         ("0", "observation", "pair/1", -1, r"pair/1 holds -1"),
         ("0", "observation", "pair/1", -(2**63), r"pair/1 holds -9223372036854775808"),

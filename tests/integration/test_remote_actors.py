@@ -135,7 +135,7 @@ def test_a_sick_environment_is_reported_and_the_others_go_on(tmp_path: Path):
         wait_until(lambda: status_of(client) is not None, "the learner", 40)
         with running(*actor(port, "--env-id", "tests.environments:CountingEnv", "--actor-id", "healthy")):
             for env, what in (
-                ("NanEnv", "not finite|nan"),
+                ("NanEnv", r"column 0/observation holds nan at .*, of environment \d+ \(seed \d+\)"),
                 ("FailingEnv", "licence"),
                 ("HangingEnv", "a step .* has taken"),
             ):
@@ -144,7 +144,8 @@ def test_a_sick_environment_is_reported_and_the_others_go_on(tmp_path: Path):
                 assert done.returncode == 1
                 error = next(info.last_error for info in client.actors() if info.actor_id == env)
                 assert re.search(what, error), error
-            assert client.status().rejected_rollouts == 1
+            # its actor has refused the rollout itself
+            assert client.status().rejected_rollouts == 0
             updates = updates_of(client)
             wait_until(lambda: updates_of(client) > updates + 5, "the healthy actor to go on")
 

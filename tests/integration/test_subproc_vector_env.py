@@ -220,7 +220,7 @@ class TestFailures:
             ("raise", 2, r"environment 2 \(seed 9\) raised ValueError in step\(\): the pole is broken"),
             ("raise", 0, r"environment 2 \(seed 9\) raised ValueError in reset\(\)"),
             ("raise", -1, r"environment 2 \(seed None\) raised ValueError in make\(\)"),
-            ("exit", 2, r"environment 2 \(seed 9\) raised SystemExit in step\(\): 3"),
+            ("exit", 2, r"environment 2 \(seed 9\) raised SystemExit in step\(\): sys.exit\(3\) was called"),
             ("dtype", 2, r"environment 2 \(seed 9\) .* the observation is complex64\[3\]; expected float64\[3\]"),
             ("shape", 2, r"environment 2 \(seed 9\) .* the observation is float64\[2\]; expected float64\[3\]"),
             ("close", 2, r"environment 2 \(seed 9\) raised RuntimeError in step\(\): the simulator is closed"),

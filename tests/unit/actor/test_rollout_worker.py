@@ -1,4 +1,5 @@
 import itertools
+import sys
 
 import gymnasium
 import numpy as np
@@ -11,7 +12,7 @@ from actor.environments.make import EnvironmentFactory, environment_spaces, make
 from actor.policies.policy import Policy
 from actor.policies.random_policy import RandomPolicy
 from actor.rollout_worker import RolloutWorker
-from services.errors import ConfigurationError, NotReadyError
+from services.errors import ConfigurationError, InvalidTensorError, NotReadyError
 from services.policies import PolicySpec
 from services.rollouts import EpisodeStatistics
 from services.spaces import space_leaves
@@ -396,3 +397,57 @@ def test_a_policy_without_weights():
     with pytest.raises(NotReadyError):
         worker.collect()
     worker.close()
+
+
+class Wandering(NumberedEnv):
+    """Sees a number outside of its space in the third step."""
+
+    observation_space = spaces.Discrete(5)
+
+    def observation(self):
+        return 7 if self.n_steps == 3 else 2
+
+
+def test_an_observation_outside_its_space_is_the_cause_of_the_error_that_it_makes():
+    """gymnasium's own vector takes it; the policy's IndexError would name neither environment nor seed."""
+    vector_env = vector_of(lambda: Wandering((9,)), lambda: NumberedEnvOfFive((9,)))
+    worker = worker_of(vector_env, 8, policy=loaded(environment_spaces(vector_env)), env_seed=[11, 22])
+    with pytest.raises(
+        InvalidTensorError,
+        match=r"actor 'a', rollout 1: column 0/observation holds 7 at \(t, b\) = \(3, 0\), of environment 0 "
+        r"\(seed 11\); expected 0 to 4; find where",
+    ):
+        worker.collect()
+
+
+class NumberedEnvOfFive(Wandering):
+    """Sees what its space says."""
+
+    def observation(self):
+        return 2
+
+
+@pytest.mark.parametrize("mode", [SAME, NEXT])
+def test_a_reward_that_is_not_finite_is_refused_with_environment_and_seed(mode):
+    class Rich(NumberedEnv):
+        def step(self, action):
+            observation, _, *rest = super().step(action)
+            return observation, np.inf, *rest
+
+    worker = worker_of(vector_of(NumberedEnv, Rich, mode=mode), 4, env_seed=[11, 22])
+    with pytest.raises(
+        InvalidTensorError, match=r"column reward holds inf at \(t, b\) = \(0, 1\), of environment 1 .seed 22"
+    ):
+        worker.collect()
+
+
+def test_sys_exit_in_an_environment_is_a_failure():
+    class Leaving(NumberedEnv):
+        def step(self, action):
+            sys.exit()
+
+    worker = worker_of(vector_of(NumberedEnv, Leaving), 4, env_seed=[11, 22])
+    with pytest.raises(
+        EnvironmentFailedError, match=r"environment 1 \(seed 22\) raised SystemExit in step\(\): sys.exit"
+    ):
+        worker.collect()

@@ -1,4 +1,5 @@
 import itertools
+import sys
 
 import numpy as np
 import pytest
@@ -97,6 +98,16 @@ def fail():
         (lambda: Turn(observations={ACTORS[0]: np.zeros(4)}), r"float64\[4\]; expected float64\[3\]"),
         (lambda: Turn(observations={ACTORS[0]: np.zeros(3, complex)}), r"complex128\[3\]; expected float64\[3\]"),
         (lambda: Turn(observations={ACTORS[2]: {"heard": np.zeros(3)}}), "lacks 'seen'"),
+        (
+            lambda: None,
+            r"environment 1 .seed 5. returned a wrong value from step\(\): it is a NoneType; expected a Turn",
+        ),
+        (lambda: sys.exit(), r"environment 1 .seed 5. raised SystemExit in step\(\): sys.exit\(\) was called"),
+        (lambda: Turn(observations={ACTORS[0]: np.full(3, np.nan)}), r"holds nan, element \[0\]; expected finite"),
+        (
+            lambda: Turn(observations={ACTORS[0]: np.zeros(3)}, rewards={ACTORS[0]: "1"}),
+            r"environment 1 .seed 5. returned a wrong value from step\(\): the reward is '1'; expected a number",
+        ),
     ],
 )
 def test_an_environment_that_misbehaves_is_named(spoil, match):

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
+from actor.environments.failures import EnvironmentFailedError
 from actor.environments.make import EnvironmentFactory
 from actor.policies.policy import Policy, make_policy
 from actor.policies.random_policy import RandomPolicy
 from actor.policies.torch_policy import TorchPolicy
 from learner.evaluate import evaluate_policy, summarize, t_quantile_975
+from learner.training_run import probe_spaces
 from services.errors import ConfigurationError
 from services.policies import PolicySpec
 from services.spaces import FLAT_SUBSTEP, SubstepSpaces
@@ -143,3 +145,21 @@ def test_a_structured_environment_has_no_video(tmp_path):
     factory = EnvironmentFactory("mpe2.simple_spread_v3:parallel_env")
     with pytest.raises(ConfigurationError, match="cannot be recorded: it is a structured environment"):
         evaluate_policy(factory, None, n_episodes=1, seed=0, deterministic=True, video_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("text", "returned a wrong value from step\\(\\): the reward is '1'; expected a number"),
+        ("nan", "returned a wrong value from step\\(\\): the reward is nan; expected a finite number"),
+        ("sight", "what ActorId.* sees holds nan, element \\[2\\]; expected finite numbers"),
+        ("four", "step\\(\\) returned a tuple of 4"),
+        ("exit", "raised SystemExit in step\\(\\): sys.exit\\(\\) was called"),
+    ],
+)
+def test_an_environment_that_fails_is_named_with_its_seed(what: str, message: str):
+    factory = EnvironmentFactory("tests.wrong_environments:WrongEnv", {"what": what})
+    policy = RandomPolicy(probe_spaces(factory), seed=0)
+    policy.load(0, {})
+    with pytest.raises(EnvironmentFailedError, match=rf"environment 0 \(seed \d+\) .*{message}"):
+        evaluate_policy(factory, policy, n_episodes=1, seed=0, deterministic=False)

@@ -72,6 +72,12 @@ def test_other_action_spaces_are_refused(space):
         check_action_space_supported(space, where="the learner")
 
 
+@pytest.mark.parametrize("space", [spaces.Box(-1, 1, (0,)), spaces.Box(-1, 1, (3, 0))])
+def test_action_spaces_without_a_number_are_refused(space):
+    with pytest.raises(InvalidSpaceError, match="without a number in it; expected at least one; give it an action"):
+        check_action_space_supported(space, where="the learner")
+
+
 def environment(observation, action=None):
     return {"0": SubstepSpaces(observation=observation, action=action or spaces.Discrete(2))}
 

@@ -141,14 +141,14 @@ class TestFailures:
             ("raise", 2, r"environment 1 \(seed 8\) raised ValueError in step\(\): the pole is broken"),
             ("raise", 0, r"environment 1 \(seed 8\) raised ValueError in reset\(\)"),
             ("raise", -1, r"environment 1 \(seed None\) raised ValueError in make\(\)"),
-            ("exit", 2, r"environment 1 \(seed 8\) raised SystemExit in step\(\): 3"),
+            ("exit", 2, r"environment 1 \(seed 8\) raised SystemExit in step\(\): sys.exit\(3\) was called"),
             (
                 "dtype",
                 2,
-                r"raised InvalidValueError in step\(\): the observation is complex64\[3\]; expected float64\[3\]",
+                r"returned a wrong value from step\(\): the observation is complex64\[3\]; expected float64\[3\]",
             ),
-            ("shape", 2, r"raised InvalidValueError in step\(\): the observation is float64\[2\]"),
-            ("list", 0, r"raised InvalidValueError in reset\(\): the observation is float64\[1, 3\]"),
+            ("shape", 2, r"returned a wrong value from step\(\): the observation is float64\[2\]"),
+            ("list", 0, r"returned a wrong value from reset\(\): the observation is float64\[1, 3\]"),
             ("close", 2, r"raised RuntimeError in step\(\): the simulator is closed"),
         ],
     )

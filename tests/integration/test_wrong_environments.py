@@ -1,0 +1,88 @@
+"""What an environment does wrong is told in the same words by actors in this thread and in processes."""
+
+import gymnasium
+import numpy as np
+import pytest
+
+from actor.environments.make import EnvironmentFactory
+from actor.policies.torch_policy import TorchPolicy
+from learner.actors.base import DistributedActors
+from learner.actors.sequential import SequentialDistributedActors
+from learner.actors.subproc import SubprocDistributedActors
+from learner.training_run import probe_spaces
+from services.errors import ActorFailedError, InvalidSpaceError, InvalidTensorError
+from services.policies import PolicySpec
+
+pytestmark = pytest.mark.slow
+
+# The third step of the first rollout of actor 0; only the second of its environments is wrong where that can be.
+WORDS = {
+    "nan": "environment 0 (seed 7) returned a wrong value from step(): the reward is nan; expected a finite number",
+    "inf": "environment 0 (seed 7) returned a wrong value from step(): the reward is inf; expected a finite number",
+    "too large": "the reward is 1e+300; expected a finite number that a float32 can hold",
+    "text": "environment 0 (seed 7) returned a wrong value from step(): the reward is '1'; expected a number",
+    "none": "the reward is None; expected a number",
+    "ended": "terminated is 'False'; expected True or False",
+    "four": "from step(): step() returned a tuple of 4: ndarray, float, bool, bool; expected (observation, reward",
+    "bare reset": "from reset(): reset() returned a ndarray; expected (observation, info)",
+    "token": "returned a wrong value from step(): the observation holds 7; expected 0 to 4",
+    "exit": "environment 0 (seed 7) raised SystemExit in step(): sys.exit() was called; expected step() to return",
+    "sight": "rollout 1: column 0/observation holds nan at (t, b) = (3, 0), element [2], of environment 0 (seed 7)",
+}
+
+
+def actors_with(what: str, kind: str) -> DistributedActors:
+    factory = EnvironmentFactory("tests.wrong_environments:WrongEnv", {"what": what})
+    policy = TorchPolicy(probe_spaces(factory), PolicySpec(hidden_sizes=(8,)))
+    if kind == "sequential":
+        return SequentialDistributedActors(factory, policy, 8, 1, 1, [7])
+    return SubprocDistributedActors(
+        factory, policy, 8, 1, 1, actor_env_seeds=[7], on_actor_failure="fail", collect_timeout_s=60.0
+    )
+
+
+@pytest.fixture(autouse=True)
+def _seeds_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The seed of the only environment is derived from its actor's: the words have it as `seed 7`."""
+    from actor import rollout_worker
+
+    monkeypatch.setattr(rollout_worker, "_seeds", lambda env_seed, _vector_env: ((env_seed,), [env_seed]))
+
+
+@pytest.mark.parametrize("what", WORDS)
+def test_in_this_thread(what: str):
+    with actors_with(what, "sequential") as actors, pytest.raises((ActorFailedError, InvalidTensorError)) as failed:
+        actors.collect_outputs("cpu")
+    assert WORDS[what] in str(failed.value)
+
+
+@pytest.mark.parametrize("what", ["sight", "token", "text", "exit"])
+def test_in_a_process(what: str):
+    with actors_with(what, "subprocess") as actors, pytest.raises(ActorFailedError) as failed:
+        for _ in range(10):
+            actors.collect_outputs("cpu")
+    words = WORDS[what]
+    before, _, after = words.partition("(seed 7)")
+    assert before in str(failed.value)
+    assert after in str(failed.value)
+
+
+def test_an_environment_may_have_processes_of_its_own_in_an_actor_that_is_one():
+    factory = EnvironmentFactory("tests.wrong_environments:ParentEnv")
+    policy = TorchPolicy(probe_spaces(factory), PolicySpec(hidden_sizes=(8,)))
+    with SubprocDistributedActors(factory, policy, 4, 1, 1, on_actor_failure="fail", collect_timeout_s=60.0) as actors:
+        assert actors.collect_outputs("cpu")[0].n_env_steps == 4
+
+
+class LargeEnv(gymnasium.Env[np.ndarray, int]):
+    """Sees 20 MB."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (20 << 20,), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+
+def test_observations_above_the_limit_are_refused_where_the_learner_makes_its_environment():
+    factory = EnvironmentFactory(f"{__name__}:LargeEnv")
+    probe_spaces(factory)
+    with pytest.raises(InvalidSpaceError, match=r"the spaces have 20971520 elements.*expected at most 8388608"):
+        probe_spaces(factory, travel=True)
