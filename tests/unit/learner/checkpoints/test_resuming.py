@@ -4,17 +4,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from actor.environments.make import EnvironmentFactory
 from learner.actors.remote import RemoteDistributedActors
 from learner.checkpoints.resuming import _found
 from learner.checkpoints.store import CheckpointStore
 from learner.run_directory import RunDirectory
+from learner.run_keeper import WRITE_TIMEOUT_S, RunKeeper
 from learner.settings import ServingSettings, TrainSettings
 from learner.training_run import probe_spaces, training_run
 from services.errors import ConfigurationError
-from services.resume_rules import resume_rule, why_not
+from services.resume_rules import FREE, resume_rule, why_not
 from services.status import Phase
 from tests.unit.learner.checkpoints.resumable_runs import resumed, settings_for, train
 
@@ -256,11 +257,27 @@ def test_auto_finds_the_newest_run_of_these_settings_that_has_not_ended(tmp_path
         assert auto().resume is None, "somebody trains in it"
 
 
+class SettingsThatServe(TrainSettings):
+    when_finished: str = Field("serve", json_schema_extra=FREE)
+
+
 def test_auto_finds_a_run_that_has_ended_where_its_policy_is_to_be_served(tmp_path):
-    train(settings_for(tmp_path / "runs" / "first", "impala"))
-    settings = RunDirectory(tmp_path / "runs" / "first").read_settings() | {"run_dir": None}
-    assert _found(settings, tmp_path / "runs") is None
-    assert _found(settings | {"when_finished": "serve"}, tmp_path / "runs") == tmp_path / "runs" / "first"
+    settings = settings_for(tmp_path / "runs" / "first", "impala")
+    train(settings)
+    anywhere = settings.model_copy(update={"run_dir": None})
+    assert _found(anywhere, tmp_path / "runs") is None
+    serving = SettingsThatServe(**anywhere.model_dump(mode="json"))
+    assert _found(serving, tmp_path / "runs") == tmp_path / "runs" / "first"
+
+
+def test_saving_may_take_as_long_as_is_said_where_the_run_was_stopped(tmp_path, monkeypatch):
+    seen = []
+    save = RunKeeper.save_policies
+    monkeypatch.setattr(RunKeeper, "save_policies", lambda self, timeout_s: seen.append(timeout_s) or save(self))
+    options = ("--stop-timeout-s", "8")
+    train(settings_for(tmp_path / "stopped", "impala", *options), n_casts=2)
+    train(settings_for(tmp_path / "ended", "impala", *options))
+    assert seen == [4.0, WRITE_TIMEOUT_S], "as much again for the checkpoint; an end has all the time that a disk takes"
 
 
 def test_auto_with_a_folder_resumes_what_is_there(tmp_path):
