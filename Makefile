@@ -34,7 +34,9 @@ PYTEST_FILES = $(PYTEST) --numprocesses $(TEST_PROCESSES) --dist loadfile
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "rollcast needs Python 3.11 or newer; $$($(PYTHON) --version 2>&1) answers: make PYTHON=python3.12" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@echo '$(PYTHON) -m venv $(VENV)'; $(PYTHON) -m venv $(VENV) || \
+	  { echo "$(VENV) cannot be made, for the reason above; expected a folder that can be written to, and Python with venv;" \
+	    "copy this checkout to such a folder, or keep the environment in another: make VENV=\$$HOME/rollcast-venv" >&2; exit 1; }
 	@touch $@
 
 # torch alone and first, at exactly the version of constraints.txt: no other package then has a say in which torch it

@@ -1,8 +1,13 @@
 """Which actors a learner waits for, in words."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from services.status import ActorInfo, ActorState
+
+# How long an actor is quiet before its environments are blamed: a rollout of 32 steps takes some seconds where a step
+# takes a tenth of one, which is everyday.
+QUIET_S: Final = 10.0
 
 
 def explain_wait(infos: Sequence[ActorInfo], addresses: Sequence[str], *, n_in_step: int = 0) -> str:
@@ -16,10 +21,9 @@ def explain_wait(infos: Sequence[ActorInfo], addresses: Sequence[str], *, n_in_s
     streaming = [info for info in infos if info.state is ActorState.STREAMING]
     if streaming and len(streaming) >= n_in_step:
         quietest = max(streaming, key=lambda info: info.idle_s)
-        return (
-            f"rollouts from {len(streaming)} connected actors ({quietest.actor_id} has been quiet for "
-            f"{quietest.idle_s:.0f} s): their environments are slow or hang"
-        )
+        connected = "1 connected actor" if len(streaming) == 1 else f"{len(streaming)} connected actors"
+        blame = ": their environments are slow or hang" if quietest.idle_s >= QUIET_S else ""
+        return f"rollouts from {connected} ({quietest.actor_id} has been quiet for {quietest.idle_s:.0f} s){blame}"
     where = ", ".join(addresses)
     gone = "".join(
         f"; {info.actor_id} is {info.state.name.lower()}" + (f": {info.last_error}" if info.last_error else "")

@@ -1,12 +1,12 @@
 """Training as it goes, in the terminal: a live view, or a plain line every few seconds where there is no terminal."""
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -15,6 +15,7 @@ from services.status import LearnerStatus, Phase
 
 # Rows of statistics: all of them are in the files.
 _MAX_STATISTICS = 12
+_BAR_WIDTH = 52
 
 _PHASE_STYLES = {
     Phase.STARTING: "yellow",
@@ -69,6 +70,7 @@ class ConsoleView:
         self._statistics = statistics
         self._interval_s = refresh_interval_s if console.is_terminal else plain_interval_s
         self._live: Live | None = None
+        self._first_return: float | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -143,23 +145,32 @@ class ConsoleView:
         return Group(head, _figures(status), *own, *self._goals(status), _footer(status))
 
     def _goals(self, status: LearnerStatus) -> list[RenderableType]:
-        goals: list[tuple[str, float, float, str]] = []
+        goals: list[tuple[str, float, float, float, str]] = []
+        if self._first_return is None:
+            self._first_return = status.mean_return
         if self._stop_return is not None:
-            reached = status.mean_return if status.mean_return is not None else 0.0
-            goals.append(("to return", reached, self._stop_return, f"{self._stop_return:g}"))
+            # Returns have no zero that means anything: the way to the goal begins at the first.
+            start = self._stop_return if self._first_return is None else self._first_return
+            reached = -math.inf if status.mean_return is None else status.mean_return
+            goals.append(("to return", start, reached, self._stop_return, f"{self._stop_return:g}"))
         if self._total_steps is not None:
-            goals.append(("to steps", float(status.env_steps), float(self._total_steps), f"{self._total_steps:,}"))
+            goals.append(("to steps", 0.0, float(status.env_steps), float(self._total_steps), f"{self._total_steps:,}"))
         rows: list[RenderableType] = []
-        for name, reached, goal, label in goals:
+        for name, start, reached, goal, label in goals:
             row = Table.grid(padding=(0, 1))
             row.add_column(width=11)
-            row.add_column(width=52)
+            row.add_column(width=_BAR_WIDTH)
             row.add_column(width=13, justify="right")
-            # Progress towards a goal that is not above 0 has no meaning as a fraction: done, or not yet.
-            fraction = min(max(reached / goal, 0.0), 1.0) if goal > 0 else float(reached >= goal)
-            row.add_row(Text(name, "dim"), ProgressBar(total=1.0, completed=fraction, width=52), label)
+            fraction = float(reached >= goal) if goal <= start else min(max((reached - start) / (goal - start), 0.0), 1.0)
+            row.add_row(Text(name, "dim"), _bar(fraction), label)
             rows.append(row)
         return rows
+
+
+def _bar(fraction: float) -> Text:
+    """A bar that shows how far it is without colours, too."""
+    done = int(_BAR_WIDTH * fraction)
+    return Text.assemble(("#" * done, "green"), ("." * (_BAR_WIDTH - done), "dim"))
 
 
 def _figures(status: LearnerStatus) -> Table:

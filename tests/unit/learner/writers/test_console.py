@@ -123,3 +123,30 @@ def test_it_asks_again_and_again_and_once_more_at_the_end(terminal):
     assert seen[-1] is Phase.FINISHED
     assert "finished" in console.file.getvalue()
     assert not any(thread.name == "rollcast-console" for thread in threading.enumerate())
+
+
+def bars_of(*returns: float | None, stop_return: float) -> list[int]:
+    """How full the bar to the return is after each, of 52."""
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+    statuses = [replace(STATUS, mean_return=value) for value in returns]
+    bars = []
+    with ConsoleView(lambda: statuses[0], console, stop_return=stop_return, refresh_interval_s=60.0) as view:
+        for status in statuses:
+            view.show(status)
+            (row,) = [line for line in console.file.getvalue().splitlines() if "to return" in line][-1:]
+            assert row.count("#") + row.count(".") == 52
+            bars.append(row.count("#"))
+    return bars
+
+
+@pytest.mark.parametrize(
+    ("returns", "stop_return", "bars"),
+    [
+        ((None, -88.0, 456.0, 1000.0), 1000.0, [0, 0, 26, 52]),
+        ((-200.0, -150.0, -100.0), -100.0, [0, 26, 52]),
+        ((20.0, 10.0), 475.0, [0, 0]),
+        ((500.0, 400.0), 475.0, [52, 0]),
+    ],
+)
+def test_the_bar_to_the_return_begins_at_the_first(returns, stop_return: float, bars: list[int]):
+    assert bars_of(*returns, stop_return=stop_return) == bars
