@@ -26,9 +26,11 @@ commands:
   record     play rollouts into a file: demonstrations, to fill a replay buffer with
   certs      make certificates and tokens for a learner and its clients, for development
   replay     serve: a replay buffer alone, filled by actors, for a learner of one's own
+  completion print a script that makes bash or zsh complete all of this
 
-`rollcast COMMAND --help` explains every setting. Each can be given on the command line, as ROLLCAST_<NAME> in the
-environment, or in a YAML file with --config FILE; the command line wins, then the environment, then the file.
+`rollcast COMMAND --help` explains the settings that matter first, --help-all each. They can be given on the command
+line, as ROLLCAST_<NAME> in the environment, or in a YAML file with --config FILE; the command line wins, then the
+environment, then the file.
 """
 
 
@@ -180,6 +182,14 @@ def _replay(arguments: list[str]) -> int:
     return replay_serve(settings)
 
 
+def _completion(arguments: list[str]) -> int:
+    from learner.commands.completion import completion_script
+    from learner.settings import CompletionSettings
+
+    sys.stdout.write(completion_script(CompletionSettings.from_command_line("rollcast completion", arguments)))
+    return 0
+
+
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": _train,
     "learner": _learner,
@@ -190,6 +200,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "record": _record,
     "certs": _certs,
     "replay": _replay,
+    "completion": _completion,
 }
 
 if __name__ == "__main__":

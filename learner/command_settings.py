@@ -7,6 +7,7 @@ from learner.record_settings import RecordSettings
 from learner.replay_serve_settings import ReplayServeSettings
 from learner.settings import (
     CertsSettings,
+    CompletionSettings,
     DoctorSettings,
     EvaluateSettings,
     ServingSettings,
@@ -25,4 +26,5 @@ COMMAND_SETTINGS: Final[dict[str, type[ProcessSettings]]] = {
     "record": RecordSettings,
     "certs": CertsSettings,
     "replay": ReplayServeSettings,
+    "completion": CompletionSettings,
 }

@@ -367,6 +367,14 @@ class CertsSettings(ProcessSettings):
     days: Annotated[float, Field(gt=0, le=3650)] = Field(365.0, description="How long they are in force.")
 
 
+class CompletionSettings(ProcessSettings):
+    """Prints a script that makes a shell complete rollcast's commands, options and their values."""
+
+    shell: CliPositionalArg[Literal["bash", "zsh"]] = Field(
+        description='The shell, whose startup file is to have: eval "$(rollcast completion bash)".'
+    )
+
+
 class EvaluateSettings(ProcessSettings):
     """Plays episodes with a policy that a run has saved."""
 

@@ -161,7 +161,9 @@ class ConsoleView:
             row.add_column(width=11)
             row.add_column(width=_BAR_WIDTH)
             row.add_column(width=13, justify="right")
-            fraction = float(reached >= goal) if goal <= start else min(max((reached - start) / (goal - start), 0.0), 1.0)
+            fraction = (
+                float(reached >= goal) if goal <= start else min(max((reached - start) / (goal - start), 0.0), 1.0)
+            )
             row.add_row(Text(name, "dim"), _bar(fraction), label)
             rows.append(row)
         return rows
