@@ -49,6 +49,7 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
         "impala",
         description="What learns: impala, sac, dqn, or package.module:factory for one's own; the defaults are its own: "
         "--algorithm sac --help shows those of SAC.",
+        examples=list(ALGORITHM_DEFAULTS),
         json_schema_extra=stays("the checkpoint is of that algorithm"),
     )
     algorithm_kwargs: EntryPointKwargs = Field(

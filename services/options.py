@@ -30,7 +30,7 @@ class Option:
         path: The setting: `("impala", "learning_rate")`.
         takes: What follows it.
         metavar: The value in the help: `INT`, `{cpu,cuda}`; empty where it takes none.
-        choices: The values it takes; empty: any.
+        choices: The values it takes, or of any some; empty: any.
         description: What the setting says.
         default: Its default; `None` where it has none, or is empty.
         positional: Whether it is an argument without a name.
@@ -88,7 +88,7 @@ def _options(settings: type[BaseModel], defaults: Mapping[str, Any], prefix: tup
             path=path,
             takes=takes,
             metavar=metavar,
-            choices=choices,
+            choices=choices or tuple(map(str, field.examples or ())),
             description=field.description or "",
             default=defaults[name] if name in defaults else _default(field),
             positional=any(isinstance(mark, type) and mark.__name__ == "_CliPositionalArg" for mark in field.metadata),

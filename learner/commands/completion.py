@@ -52,7 +52,7 @@ def _values(command: str, options: tuple[Option, ...]) -> Iterator[str]:
     """What follows an option: one of its choices, a file, or what only the user knows."""
     paths, free = [CONFIG], list[str]()
     for option in options:
-        if option.takes is Takes.CHOICE and not option.positional:
+        if option.choices and not option.positional:
             words = " ".join(option.choices)
             yield f'"{command} {option.name}") COMPREPLY=($(compgen -W "{words}" -- "$word")); return ;;'
         elif option.takes is Takes.PATH:
