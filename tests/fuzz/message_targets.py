@@ -93,7 +93,7 @@ def join_offer(folder: Path) -> Target:
 
 def join_agreement(folder: Path) -> Target:
     """What a learner answers to it."""
-    offer = replace(OFFER, n_envs=0, spaces=_SMALL)
+    offer = replace(OFFER, actor_id="", n_envs=0, spaces=_SMALL)
     return _codec(
         "join agreement",
         rollout_pb2.JoinResponse,
