@@ -15,6 +15,7 @@ from services.errors import (
     NotReadyError,
     ProtocolMismatchError,
     SpacesMismatchError,
+    TrainingEndedError,
     UnreadableMessageError,
 )
 from services.joining import JoinOffer
@@ -214,7 +215,7 @@ def test_the_end_of_training_is_told_and_nothing_is_taken_any_more():
     intake.intake.end_training()
     assert stream.accept(make_rollout(sequence=1), is_active=always).end_of_training
     assert intake.queue.size == 0
-    with pytest.raises(NotReadyError, match="ended"):
+    with pytest.raises(TrainingEndedError, match="ended"):
         intake.intake.join(offer(actor_id="b"))
 
 
