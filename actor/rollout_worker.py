@@ -15,6 +15,7 @@ from actor.environments.recovering import failures_in, log_dropped_episode
 from actor.policies.action_masks import action_mask_of
 from actor.policies.policy import Policy
 from actor.recording import EpisodeTracker, RolloutColumns
+from actor.seeds import derive_seeds
 from actor.statistics.environment import events_in
 from actor.statistics.firing import listen_to
 from actor.vector.base import LockstepVectorEnv
@@ -259,6 +260,5 @@ def _seeds(env_seed: int | Sequence[int], vector_env: VectorEnv) -> tuple[tuple[
     given = checked_seeds(env_seed, n_envs)
     if one_for_each and not isinstance(env_seed, int | np.integer):
         return tuple(given), given
-    derived = np.random.SeedSequence(given).generate_state(n_envs if one_for_each else 1)
-    seeds = [int(seed) for seed in derived]
+    seeds = derive_seeds(given, n_envs if one_for_each else 1)
     return (tuple(seeds), seeds) if one_for_each else (tuple(seeds * n_envs), seeds[0])

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from actor.environments.executed_actions import ExecutedActions
 from actor.environments.structured import ActorId, Turn
 from actor.policies.policy import Policy
+from actor.seeds import derive_seeds
 from actor.statistics.firing import listen_to
 from actor.substep_recorder import Rows, SubstepRecorder, index_array
 from actor.vector.structured import StructuredVectorEnv
@@ -231,4 +232,4 @@ def _seeds(env_seed: int | Sequence[int], n_envs: int) -> tuple[int, ...]:
     given = checked_seeds(env_seed, n_envs)
     if not isinstance(env_seed, int | np.integer):
         return tuple(given)
-    return tuple(int(seed) for seed in np.random.SeedSequence(given[0]).generate_state(n_envs))
+    return tuple(derive_seeds(given, n_envs))

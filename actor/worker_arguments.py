@@ -8,7 +8,10 @@ from services.errors import ConfigurationError
 
 
 def checked_seeds(env_seed: int | Sequence[int], n_envs: int) -> list[int]:
-    """The seeds that were given: one, from which those of the environments derive, or one for each.
+    """Returns the seeds that were given: one, from which those of the environments derive, or one for each.
+
+    They may be as large as one likes. Those that derive are below `actor.seeds.SEED_LIMIT`; one for each environment
+    is given to that environment as it is.
 
     Raises:
         ConfigurationError: Another number of them, or one below 0.

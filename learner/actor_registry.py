@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-import numpy as np
-
+from actor.seeds import derive_seed
 from learner.actor_records import ActorRecord, EarlierActor
 from services.errors import (
     ActorReplacedError,
@@ -32,11 +31,6 @@ _TRIED_AGAIN: Final = (MissingMessageError, NotReadyError, ThrottledError, Unrea
 # Processes that are remembered to have had a name before. A supervisor that restarts its actor under one name brings a
 # new one each time, and checkpoints and the log of a durable learner have all of them.
 _MAX_REPLACED: Final = 64
-
-
-def derive_seed(*keys: int) -> int:
-    """A 32-bit seed that depends on every key (numpy's SeedSequence)."""
-    return int(np.random.SeedSequence(keys).generate_state(1)[0])
 
 
 class ActorRegistry:

@@ -9,14 +9,15 @@ from statistics import NormalDist, fmean, stdev
 from typing import Any
 
 import gymnasium
-import numpy as np
 from gymnasium.wrappers import RecordVideo
 from numpy.typing import NDArray
 
 from actor.environments.executed_actions import ExecutedActions
-from actor.environments.make import EnvFactory, EnvironmentFactory
+from actor.environments.make import EnvFactory, EnvironmentFactory, make_single_env
+from actor.environments.one_of_vector import OneOfVector
 from actor.environments.structured import ActorId, SingleAgentEnv, StructuredEnv
 from actor.policies.policy import Policy
+from actor.seeds import derive_seeds
 from actor.vector.structured import StructuredVectorEnv
 from services.errors import ConfigurationError
 from services.installation import install_extra
@@ -67,7 +68,7 @@ def evaluate_policy(
     episode whatever was played before it, however training stepped its environments, and wherever it is played.
 
     Args:
-        env_factory: Makes the environment; for a video, an `EnvironmentFactory`.
+        env_factory: Makes the environment as `make_vector_env` does for an actor; for a video, an `EnvironmentFactory`.
         policy: Has weights loaded; its sampling is seeded anew.
         n_episodes: At least 1.
         seed: At least 0; decides every episode.
@@ -85,8 +86,8 @@ def evaluate_policy(
         raise ConfigurationError(f"n_episodes is {n_episodes}; expected at least 1. Raise it.")
     if seed < 0:
         raise ConfigurationError(f"seed is {seed}; expected at least 0. Choose another.")
-    seeds = [int(word) for word in np.random.SeedSequence(seed).generate_state(n_episodes)]
-    env = env_factory() if video_dir is None else _recording_env(env_factory, video_dir)
+    seeds = derive_seeds([seed], n_episodes)
+    env = make_single_env(env_factory) if video_dir is None else _recording_env(env_factory, video_dir)
     structured = env if isinstance(env, StructuredEnv) else SingleAgentEnv(env)
     # a vector of one: it checks what the environment returns, and names it with its seed where it fails
     vector_env = StructuredVectorEnv([lambda: structured])
@@ -172,6 +173,14 @@ def _recording_env(env_factory: EnvFactory, video_dir: Path) -> gymnasium.Env[An
     if not isinstance(env_factory, EnvironmentFactory):
         raise ConfigurationError(
             f"A video needs an EnvironmentFactory; got {type(env_factory).__name__}. Wrap the environment's id in one."
+        )
+    played = make_single_env(env_factory)
+    played.close()
+    if isinstance(played, OneOfVector):
+        raise ConfigurationError(
+            f"A video of {env_factory.env_id!r} cannot be recorded: the policy plays in the vector environment that is "
+            "registered with it, which shows something else than a single one, and draws nothing. Evaluate it without "
+            "a video, or train with --vectorization sync."
         )
     env: gymnasium.Env[Any, Any] | StructuredEnv | None = None
     try:

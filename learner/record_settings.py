@@ -1,18 +1,18 @@
 """The settings of `rollcast record`. Imports neither torch nor grpc."""
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from actor.settings import EnvsPerActor
+from learner.playing_settings import PlayingSettings
 from learner.settings import LogLevel
-from services.settings import EntryPointKwargs, ProcessSettings
 
 RANDOM = "random"
 
 
-class RecordSettings(ProcessSettings):
+class RecordSettings(PlayingSettings):
     """Plays rollouts into a file: demonstrations, for --initial-data, and for programs in any language."""
 
     output: Path = Field(description="The file to write.")
@@ -26,27 +26,13 @@ class RecordSettings(ProcessSettings):
     policy: str = Field(
         RANDOM, description="Who plays: the folder of a run, or random, uniformly from the action space."
     )
-    saved_policy: Literal["best", "last"] = Field("best", description="Which of the run's policies.")
     deterministic: bool = Field(
         False, description="Take the most likely action of a run's policy, instead of sampling."
-    )
-    env_id: str | None = Field(
-        None,
-        description="A gymnasium id, or package.module:factory for one's own; empty: the run's, or CartPole-v1.",
-    )
-    env_kwargs: EntryPointKwargs | None = Field(
-        None, description="Its keyword arguments, as JSON; empty: those of the run, or none."
-    )
-    agent_policies: Literal["shared", "separate"] | None = Field(
-        None, description="As of rollcast train. Default: the run's, or shared."
     )
     n_rollout_steps: Annotated[int, Field(ge=1)] = Field(
         32, description="T: environment steps in a rollout; a run that loads the file may have another."
     )
     envs_per_actor: EnvsPerActor = Field(8, description="B: environments played at once.")
-    vectorization: Literal["auto", "sync", "entry_point", "subprocess", "measure"] = Field(
-        "auto", description="How they are stepped, as for an actor."
-    )
     seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(
         0, description="From which the seeds of environments and actions derive; the same seed gives the same file."
     )

@@ -12,6 +12,7 @@ from learner.algorithms.defaults import ALGORITHM_DEFAULTS, check_algorithm, for
 from learner.algorithms.dqn_settings import DqnSettings
 from learner.algorithms.impala_settings import ImpalaSettings
 from learner.algorithms.sac_settings import SacSettings
+from learner.playing_settings import PlayingSettings
 from learner.replay.replay_settings import ReplaySettings
 from services.command_line import HELP
 from services.errors import ConfigurationError
@@ -376,15 +377,10 @@ class CompletionSettings(ProcessSettings):
     )
 
 
-class EvaluateSettings(ProcessSettings):
+class EvaluateSettings(PlayingSettings):
     """Plays episodes with a policy that a run has saved."""
 
     run_dir: CliPositionalArg[Path] = Field(description="The run's folder.")
-    env_id: str | None = Field(None, description="The environment to play; empty: the one of the run.")
-    env_kwargs: EntryPointKwargs | None = Field(
-        None, description="Its keyword arguments, as JSON; empty: those of the run."
-    )
-    policy: Literal["best", "last"] = Field("best", description="Which of its policies.")
     n_episodes: Annotated[int, Field(ge=1)] = Field(20, description="Episodes to play.")
     deterministic: bool = Field(True, description="Take the most likely action, instead of sampling.")
     seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(

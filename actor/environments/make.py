@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from actor.environments import advice
 from actor.environments.entry_points import load_entry_point
+from actor.environments.one_of_vector import OneOfVector
 from actor.environments.pettingzoo_env import AgentPolicies, adapt_pettingzoo
 from actor.environments.recovering import RecoveringEnv
 from actor.environments.structured import StructuredEnv
@@ -222,6 +223,40 @@ def make_vector_env(
         factories: list[EnvFactory] = [functools.partial(_same, first), *[env_factory] * (n_envs - 1)]
         return StructuredVectorEnv(factories, drops_episodes=drops)
     return _with_supported_spaces(_make_sync(first, env_factory, n_envs))
+
+
+def make_single_env(env_factory: EnvFactory) -> Environment:
+    """Makes one environment that shows a policy what `make_vector_env` shows it.
+
+    That is the environment itself, except where the vector environment that is registered with its id has other
+    spaces, as ALE's has: then it is such a vector, of one.
+
+    Args:
+        env_factory: As of `make_vector_env`.
+
+    Returns:
+        The environment; the caller closes it.
+
+    Raises:
+        ConfigurationError: If it cannot be made.
+    """
+    if (
+        not isinstance(env_factory, EnvironmentFactory)
+        or env_factory.vectorization not in {"auto", "entry_point"}
+        or env_factory.vector_spec() is None
+    ):
+        return env_factory()
+    vector_env = env_factory.make_registered_vector(1)
+    try:
+        single = env_factory()
+    except ConfigurationError:  # env_kwargs that only the vector knows
+        return OneOfVector(vector_env)
+    spaces = (vector_env.single_observation_space, vector_env.single_action_space)
+    if isinstance(single, gymnasium.Env) and (single.observation_space, single.action_space) == spaces:
+        vector_env.close()
+        return single
+    single.close()
+    return OneOfVector(vector_env)
 
 
 def environment_spaces(vector_env: Environments) -> EnvironmentSpaces:

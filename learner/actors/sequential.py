@@ -8,8 +8,8 @@ from typing import Any
 from actor.environments.make import EnvFactory, make_vector_env
 from actor.policies.policy import Policy, make_policy
 from actor.policies.torch_policy import TorchPolicy
+from actor.seeds import derive_seed
 from actor.workers import Worker, make_worker
-from learner.actor_registry import derive_seed
 from learner.actors.base import DistributedActors
 from learner.rollout_queue import RolloutSlice
 from services.errors import ActorFailedError, CollectInterruptedError, ConfigurationError

@@ -6,12 +6,12 @@ import json
 from rich.console import Console
 from rich.table import Table
 
-from actor.environments.make import EnvironmentFactory
 from actor.policies.policy import make_policy
 from actor.threads import limit_threads
 from learner.commands.printing import cell
 from learner.evaluate import Evaluation, evaluate_policy
 from learner.run_directory import RunDirectory
+from learner.saved_play import played_environment
 from learner.settings import EvaluateSettings
 from learner.training_run import probe_spaces
 
@@ -23,13 +23,8 @@ def evaluate(settings: EvaluateSettings, console: Console) -> int:
         ConfigurationError: The folder holds no such policy, or it does not fit the environment.
     """
     run = RunDirectory.open(settings.run_dir)
-    trained = run.read_settings()
-    saved = run.read_policy(settings.policy)
-    env_factory = EnvironmentFactory(
-        trained["env_id"] if settings.env_id is None else settings.env_id,
-        trained["env_kwargs"] if settings.env_kwargs is None else settings.env_kwargs,
-        agent_policies=trained.get("agent_policies", "shared"),  # runs before 0.2 have none
-    )
+    saved = run.read_policy(settings.saved_policy)
+    env_factory = played_environment(settings, run.read_settings())
     policy = make_policy(probe_spaces(env_factory), saved.spec, seed=settings.seed, allowed_network=saved.spec.network)
     policy.load(saved.policy_version, saved.state)
     limit_threads(1)
@@ -43,7 +38,13 @@ def evaluate(settings: EvaluateSettings, console: Console) -> int:
     )
     _print(console, settings, evaluation, saved.policy_version, env_factory.env_id)
     if settings.summary_json is not None:
-        settings.summary_json.write_text(json.dumps(dataclasses.asdict(evaluation), indent=2) + "\n", encoding="utf-8")
+        played = {
+            "policy": settings.saved_policy,
+            "policy_version": saved.policy_version,
+            "actions": "likeliest" if settings.deterministic else "drawn",
+        }
+        text = json.dumps(played | dataclasses.asdict(evaluation), indent=2)
+        settings.summary_json.write_text(text + "\n", encoding="utf-8")
     return 0
 
 
@@ -51,8 +52,9 @@ def _print(console: Console, settings: EvaluateSettings, evaluation: Evaluation,
     low, high = evaluation.confidence_interval
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in (
-        ("policy", f"{settings.policy}, version {version}, on {env_id}"),
-        ("episodes", f"{settings.n_episodes}, {'likeliest actions' if settings.deterministic else 'sampled actions'}"),
+        ("policy", f"{settings.saved_policy}, version {version}, on {env_id}"),
+        ("episodes", f"{settings.n_episodes}"),
+        ("actions", "the likeliest" if settings.deterministic else "drawn from the policy"),
         ("mean return", f"{evaluation.mean:.2f}"),
         ("std", f"{evaluation.std:.2f}"),
         ("95 % confidence", f"{low:.2f} to {high:.2f} (Student's t)"),

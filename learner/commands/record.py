@@ -5,26 +5,26 @@ import dataclasses
 import json
 import shlex
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import fmean
 from types import FrameType
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 
 from actor.environments.make import EnvironmentFactory, environment_spaces, make_vector_env
-from actor.environments.pettingzoo_env import AgentPolicies
 from actor.policies.exploration import EPSILONS
 from actor.policies.policy import Policy, make_policy
 from actor.policies.random_policy import RandomPolicy
-from actor.settings import EnvironmentSettings
+from actor.seeds import derive_seed
 from actor.threads import limit_threads
 from actor.workers import make_worker
-from learner.actor_registry import derive_seed
 from learner.commands.printing import print_line
 from learner.record_settings import RANDOM, RecordSettings
 from learner.run_directory import RunDirectory, SavedPolicy
+from learner.saved_play import played_environment
 from services.errors import RollcastError
 from services.installation import typed
 from services.recording_codec import RecordingHeader
@@ -116,22 +116,13 @@ def record(settings: RecordSettings, console: Console) -> int:
 def _player(settings: RecordSettings) -> _Player:
     """Reads the run, where one is named."""
     saved, name = None, RANDOM
-    env_id, env_kwargs = EnvironmentSettings.model_fields["env_id"].default, {}
-    agent_policies: AgentPolicies = "shared"
+    trained: Mapping[str, Any] = {}
     if settings.policy != RANDOM:
         run = RunDirectory.open(Path(settings.policy))
         trained = run.read_settings()
-        env_id, env_kwargs = trained["env_id"], trained["env_kwargs"]
-        agent_policies = trained.get("agent_policies", "shared")  # runs before 0.2 have none
         saved = run.read_policy(settings.saved_policy)
         name = f"{settings.policy}, {settings.saved_policy}, version {saved.policy_version}"
-    env_factory = EnvironmentFactory(
-        env_id if settings.env_id is None else settings.env_id,
-        env_kwargs if settings.env_kwargs is None else settings.env_kwargs,
-        settings.vectorization,
-        agent_policies if settings.agent_policies is None else settings.agent_policies,
-    )
-    return _Player(env_factory=env_factory, name=name, saved=saved)
+    return _Player(env_factory=played_environment(settings, trained), name=name, saved=saved)
 
 
 def _play(

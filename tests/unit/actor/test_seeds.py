@@ -1,0 +1,37 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actor.environments.make import environment_spaces, make_vector_env
+from actor.policies.random_policy import RandomPolicy
+from actor.rollout_worker import RolloutWorker
+from actor.seeds import SEED_LIMIT, derive_seed, derive_seeds
+from services.limits import MAX_ENVS_PER_ACTOR
+from tests.environments import CountingEnv
+
+KEYS = st.lists(st.integers(0, 2**64), min_size=1, max_size=4)
+
+
+@given(KEYS, st.integers(1, 50))
+def test_derived_seeds_fit_signed_32_bits_with_room_to_count_up(keys, n):
+    seeds = derive_seeds(keys, n)
+    assert len(seeds) == n
+    assert 0 <= min(seeds) <= max(seeds) < SEED_LIMIT
+    assert max(seeds) + MAX_ENVS_PER_ACTOR - 1 <= np.iinfo(np.int32).max
+
+
+@given(KEYS)
+def test_derived_seeds_depend_on_every_key_and_not_on_how_many_are_derived(keys):
+    assert derive_seeds(keys, 3)[:1] == derive_seeds(keys, 1) == [derive_seed(*keys)]
+    assert derive_seed(*keys) != derive_seed(*keys, 7)
+
+
+def test_a_worker_seeds_its_environments_below_the_limit_whatever_seed_it_was_given():
+    for env_seed in (0, 2**31, 2**32 - 1, 2**40):
+        vector_env = make_vector_env(CountingEnv, 40)
+        policy = RandomPolicy(environment_spaces(vector_env), seed=0)
+        policy.load(0, {})
+        worker = RolloutWorker(vector_env, policy, 4, actor_id="a", incarnation=1, env_seed=env_seed)
+        assert max(worker.env_seeds) < SEED_LIMIT
+        assert len(set(worker.env_seeds)) == 40
+        worker.close()
