@@ -5,7 +5,7 @@ import pytest
 import actor.vector.auto as auto
 from actor.environments.failures import EnvironmentFailedError
 from actor.statistics.events import EpisodeEvents, LogStatsLevel
-from actor.vector.auto import make_fastest_vector_env
+from actor.vector.auto import make_fastest_vector_env, processes_are_clearly_faster
 from actor.vector.sequential import SequentialVectorEnv
 from actor.vector.subproc import SubprocVectorEnv
 from services.errors import StatisticsError
@@ -18,7 +18,7 @@ FACTORIES = [NumberedEnv] * 2
 @pytest.fixture
 def costs(monkeypatch):
     """Costs that are said to have been measured, of one environment and of both vectors."""
-    told: dict[int, list[float]] = {}
+    told: dict[int, list[list[float]]] = {}
     monkeypatch.setattr(auto, "_costs", lambda vector_envs, measure_s: told[len(vector_envs)])
     monkeypatch.setattr(auto, "usable_cores", lambda: 2)
     return told
@@ -31,14 +31,43 @@ def costs(monkeypatch):
         (5e-3, None, SubprocVectorEnv),
         (1e-4, [1e-4, 2e-4], SubprocVectorEnv),
         (1e-4, [3e-4, 2e-4], SequentialVectorEnv),
+        (1e-4, [1e-4, 1.1e-4], SequentialVectorEnv),
     ],
 )
 def test_the_faster_one_is_taken(costs, one, both, chosen):
-    costs.update({1: [one], 2: both})
+    costs.update({1: [[one]], 2: [[cost] for cost in both or ()]})
     with_episodes = make_fastest_vector_env(FACTORIES)
     assert type(with_episodes) is chosen
     assert with_episodes.reset(seed=4)[0][:, 0].tolist() == [4, 5]
     with_episodes.close()
+
+
+# Microseconds a step of 8 CartPoles on two cores: with the other core free, processes are fast; else they wait for it.
+STEADY = [124.0, 126.0, 125.0, 131.0, 127.0, 125.0, 128.0, 126.0]
+
+
+@pytest.mark.parametrize(
+    ("in_processes", "expected"),
+    [
+        ([66.0, 64.0, 65.0, 70.0, 66.0, 64.0, 67.0, 65.0], True),
+        ([54.0, 290.0, 301.0, 288.0, 310.0, 296.0, 54.0, 305.0], False),
+        ([54.0, 55.0, 54.0, 60.0, 54.0, 301.0, 288.0, 310.0], False),
+        ([110.0, 112.0, 111.0, 113.0, 110.0, 111.0, 112.0, 111.0], False),
+        ([300.0] * 8, False),
+        ([54.0, 55.0, 54.0, 56.0, 900.0, 54.0, 55.0, 54.0], True),
+    ],
+    ids=["clearly faster", "lucky twice", "lucky half the time", "hardly faster", "slower", "unlucky once"],
+)
+def test_processes_are_chosen_only_if_they_are_clearly_faster(in_processes, expected):
+    assert processes_are_clearly_faster(in_processes, STEADY) is expected
+
+
+def test_what_slows_both_down_does_not_decide():
+    load = [1.0, 9.0, 1.0, 9.0, 1.0, 9.0, 1.0, 9.0]
+    twice_as_fast = [cost / 2 * factor for cost, factor in zip(STEADY, load, strict=True)]
+    loaded = [cost * factor for cost, factor in zip(STEADY, load, strict=True)]
+    assert processes_are_clearly_faster(twice_as_fast, loaded)
+    assert not processes_are_clearly_faster(loaded, twice_as_fast)
 
 
 def test_nothing_to_choose(monkeypatch):
