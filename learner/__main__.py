@@ -1,8 +1,23 @@
-"""The same as the `rollcast` command: `python -m learner COMMAND`."""
+"""The `rollcast` command, and `python -m learner COMMAND`, which is the same."""
 
 import sys
 
-from learner.cli import main
+from services.interrupts import INTERRUPTED, end_imports_quietly, end_now
+
+
+def main() -> int:
+    """Runs a command; see `learner.cli.main`."""
+    end_imports_quietly()
+    try:
+        from learner.cli import main as run
+
+        exit_code = run()
+    except KeyboardInterrupt:
+        exit_code = INTERRUPTED
+    if exit_code == INTERRUPTED:
+        end_now(exit_code)
+    return exit_code
+
 
 if __name__ == "__main__":
     sys.exit(main())

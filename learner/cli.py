@@ -110,7 +110,7 @@ def _learner(arguments: list[str]) -> int:
 
 
 def _actor(arguments: list[str]) -> int:
-    from actor.__main__ import main as actor_main
+    from actor.process import main as actor_main
 
     return actor_main(arguments, program="rollcast actor")
 

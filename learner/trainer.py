@@ -131,7 +131,8 @@ class Trainer:
             logger.info("training was stopped")
         finally:
             control.enter(Phase.STOPPING)
-            if not is_saved:
+            # a second Ctrl-C waits for no disk
+            if not is_saved and not self._actors.is_in_a_hurry:
                 self._save_policies()
         if not is_saved:
             self._save_last_checkpoint()

@@ -16,6 +16,7 @@ from actor.vector.shared_memory import SharedMemory
 from actor.vector.signals import N_WORDS, Bell, Operation, PeerGoneError, Result, Word, parent_bell
 from actor.vector.worker import MemoryLayout, WorkerPlan, run_worker
 from services.errors import ConfigurationError
+from services.interrupts import interrupts_held_back
 
 logger = logging.getLogger(__name__)
 
@@ -238,7 +239,8 @@ def _start(process: BaseProcess) -> None:
     if was_daemon:
         current.daemon = False
     try:
-        process.start()
+        with interrupts_held_back():
+            process.start()
     finally:
         if was_daemon:
             current.daemon = True

@@ -71,6 +71,8 @@ class DistributedActors(ABC):
         self.waiting = WaitMonitor()
         # A plain flag, so that a signal handler may set it: every wait of `collect_outputs` looks at it.
         self.interrupted = False
+        # Likewise: `stop` looks at it.
+        self.is_in_a_hurry = False
         self._statistics = EpochStatsAggregator()
         # Versions that were cast before this process: those of the run that is resumed.
         self._versions_before = 0
@@ -134,6 +136,10 @@ class DistributedActors(ABC):
 
         A signal handler may call it. Actors that were started here end with `stop` all the same.
         """
+
+    def hurry(self) -> None:
+        """Has `stop` wait for nobody: whoever is still at work is ended. A signal handler may call it."""
+        self.is_in_a_hurry = True
 
     @abstractmethod
     def broadcast_updated_policy(self, state_dict: PolicyState) -> None:

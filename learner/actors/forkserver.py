@@ -2,6 +2,8 @@
 
 from multiprocessing import forkserver
 
+from services.interrupts import interrupts_held_back
+
 # What it imports once, so that every actor starts in milliseconds. None of these loads torch.
 PRELOAD = (
     "actor.local_process",
@@ -14,4 +16,5 @@ PRELOAD = (
 def start_forkserver() -> None:
     """Starts it now, so that it imports what actors need while the learner imports what it needs. Idempotent."""
     forkserver.set_forkserver_preload(list(PRELOAD))
-    forkserver.ensure_running()
+    with interrupts_held_back():
+        forkserver.ensure_running()

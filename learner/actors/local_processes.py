@@ -15,8 +15,12 @@ from actor.local_process import LocalActorPlan, run_local_actor
 from learner.actors.forkserver import start_forkserver
 from learner.actors.supervision import ActorEnd, Supervision
 from services.errors import ConfigurationError
+from services.interrupts import interrupts_held_back
 
 logger = logging.getLogger(__name__)
+
+# How long the kernel may take to end a process that was killed.
+_KILL_TIMEOUT_S = 3.0
 
 
 def multiprocessing_context(start_method: str | None) -> BaseContext:
@@ -53,7 +57,8 @@ class _LocalActor:
             target=run_local_actor, args=(self._plan, sender), name=f"rollcast-{self.actor_id}", daemon=True
         )
         try:
-            process.start()
+            with interrupts_held_back():
+                process.start()
         except (AttributeError, TypeError, ValueError, ImportError) as error:
             receiver.close()
             raise ConfigurationError(
@@ -122,7 +127,11 @@ class LocalProcesses:
         self._supervision.look_after()
 
     def stop(self, timeout_s: float) -> None:
-        """Ends every actor: asks, waits `timeout_s` together, then kills. Idempotent."""
+        """Ends every actor: asks, waits `timeout_s` together, then kills. Idempotent.
+
+        Args:
+            timeout_s: How long they may take to end by themselves, in seconds.
+        """
         for process in self.processes:
             if process.exitcode is None:
                 process.terminate()
@@ -134,5 +143,5 @@ class LocalProcesses:
             if actor.process.exitcode is None:
                 logger.warning("%s did not end within %.1f s; killing it", actor.actor_id, timeout_s)
                 actor.process.kill()
-                actor.process.join(timeout_s)
+                actor.process.join(_KILL_TIMEOUT_S)
             actor.take_end()

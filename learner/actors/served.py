@@ -231,7 +231,7 @@ class ServedDistributedActors(DistributedActors):
             self._tell_the_end(self._intake, self._publisher)
         (self.destination or self._queue).close()
         for server in self._servers:
-            server.stop(_GRACE_S)
+            server.stop(0.0 if self.is_in_a_hurry else _GRACE_S)
         self._servers.clear()
         if self.durable is not None:
             self.durable.close()

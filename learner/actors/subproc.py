@@ -151,13 +151,15 @@ class SubprocDistributedActors(ServedDistributedActors):
 
     def stop(self) -> None:
         """Ends the processes and the server; leaves no process, thread, socket or file behind."""
-        super().stop()
-        if self._processes is not None:
-            self._processes.stop(_STOP_TIMEOUT_S)
-            self._processes = None
-        if self._socket_dir is not None:
-            shutil.rmtree(self._socket_dir, ignore_errors=True)
-            self._socket_dir = None
+        try:
+            super().stop()
+        finally:
+            if self._processes is not None:
+                self._processes.stop(0.0 if self.is_in_a_hurry else _STOP_TIMEOUT_S)
+                self._processes = None
+            if self._socket_dir is not None:
+                shutil.rmtree(self._socket_dir, ignore_errors=True)
+                self._socket_dir = None
 
     def _look_after_actors(self) -> None:
         if self._processes is not None:

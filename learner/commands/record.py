@@ -5,10 +5,9 @@ import dataclasses
 import json
 import shlex
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import fmean
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from actor.seeds import derive_seed
 from actor.threads import limit_threads
 from actor.workers import make_worker
 from learner.commands.printing import print_line
+from learner.commands.signals import stop_on_signals
 from learner.record_settings import RANDOM, RecordSettings
 from learner.run_directory import RunDirectory, SavedPolicy
 from learner.saved_play import played_environment
@@ -31,7 +31,6 @@ from services.recording_codec import RecordingHeader
 from services.rollout_file import RolloutWriter
 from services.rollouts import Rollout
 from services.spaces import EnvironmentSpaces
-from services.stop_signals import stop_signals
 
 # Other than those of the actors in a run with the same seed, which play 0 and 1.
 _ENVIRONMENT_SEEDS, _ACTION_SEEDS = 2, 3
@@ -73,7 +72,7 @@ class _Player:
 def record(settings: RecordSettings, console: Console) -> int:
     """Plays, writes, prints the figures, and returns the exit code: 0, or 130 after Ctrl-C.
 
-    Whatever ends it, the rollouts that were complete are in the file.
+    Whatever ends it, the rollouts that were complete are in the file. Ctrl-C and SIGTERM end it after the running step.
 
     Raises:
         ConfigurationError: The file exists, or the policy cannot be had or does not fit the environment.
@@ -83,7 +82,7 @@ def record(settings: RecordSettings, console: Console) -> int:
     player = _player(settings)
     limit_threads(1)
     vector_env = make_vector_env(player.env_factory, settings.envs_per_actor)
-    with contextlib.closing(vector_env), _stop_on_signals() as received:
+    with contextlib.closing(vector_env), stop_on_signals(lambda: None) as received:
         spaces = environment_spaces(vector_env)
         worker = make_worker(
             vector_env,
@@ -189,26 +188,3 @@ def _training(settings: RecordSettings, env_factory: EnvironmentFactory) -> str:
     if env_factory.env_kwargs:
         words += ["--env-kwargs", json.dumps(dict(env_factory.env_kwargs))]
     return f"{typed('rollcast')} {shlex.join([*words, '--initial-data', str(settings.output)])}"
-
-
-@contextlib.contextmanager
-def _stop_on_signals() -> Iterator[list[int]]:
-    """Ctrl-C and SIGTERM end the recording after the running step; a second Ctrl-C ends it at once.
-
-    Yields:
-        The signals that have come, so far.
-    """
-    received: list[int] = []
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        del frame
-        if number == signal.SIGINT and number in received:
-            raise KeyboardInterrupt
-        received.append(number)
-
-    before = {number: signal.signal(number, on_signal) for number in stop_signals()}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

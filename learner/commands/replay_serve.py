@@ -1,15 +1,13 @@
 """`rollcast replay serve`: a replay buffer alone, for actors that fill it and learners that draw from it."""
 
-import contextlib
 import logging
 import signal
 import time
-from collections.abc import Iterator
-from types import FrameType
 
 from actor.environments.make import EnvironmentFactory
 from actor.policies.torch_policy import TorchPolicy
 from learner.actors.remote import RemoteDistributedActors
+from learner.commands.signals import stop_on_signals
 from learner.demonstrations import load_recording
 from learner.first_actor import spaces_of_first_actor
 from learner.replay.served import serve_buffers
@@ -21,7 +19,6 @@ from learner.training_run import probe_spaces
 from services.policies import PolicySpec
 from services.security import ServerSecurity
 from services.spaces import EnvironmentSpaces
-from services.stop_signals import stop_signals
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +37,21 @@ def replay_serve(settings: ReplayServeSettings) -> int:
         RollcastError: The buffer cannot be made, or filled from the file; the network cannot be made; or the address
             cannot be had.
     """
-    received: list[int] = []
-    with _signals(received) as stops:
+    stops: list[RemoteDistributedActors] = []
+
+    def stop() -> None:
+        if not stops:
+            raise _Stopped
+        # the actors stay, and wait for the buffer that comes next
+        for actors in stops:
+            actors.leave_waiting()
+            actors.interrupt()
+
+    def hurry() -> None:
+        for actors in stops:
+            actors.hurry()
+
+    with stop_on_signals(stop, hurry) as received:
         try:
             _serve(settings, stops)
         except _Stopped:
@@ -130,31 +140,3 @@ def _spaces(settings: ReplayServeSettings, security: ServerSecurity) -> Environm
         timeout_s=settings.first_actor_timeout_s,
         security=security,
     )
-
-
-@contextlib.contextmanager
-def _signals(received: list[int]) -> Iterator[list[RemoteDistributedActors]]:
-    """Ctrl-C and SIGTERM end the serving; the actors stay, and wait for the buffer that comes next.
-
-    Yields:
-        Where to put the actors that are to be stopped.
-    """
-    stops: list[RemoteDistributedActors] = []
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        del frame
-        if number == signal.SIGINT and number in received:
-            raise KeyboardInterrupt
-        received.append(number)
-        if not stops:
-            raise _Stopped
-        for actors in stops:
-            actors.leave_waiting()
-            actors.interrupt()
-
-    before = {number: signal.signal(number, on_signal) for number in stop_signals()}
-    try:
-        yield stops
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

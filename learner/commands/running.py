@@ -3,22 +3,22 @@
 import contextlib
 import shlex
 import signal
-from collections.abc import Iterator
-from types import FrameType
 
 from rich.console import Console
 
 from learner.commands.printing import print_line
+from learner.commands.signals import stop_on_signals
 from learner.settings import LearnerSettings
 from learner.trainer import TrainingSummary
 from learner.training_run import TrainingRun
 from learner.writers.console import ConsoleView
 from services.installation import typed
-from services.stop_signals import stop_signals
 
 
 def run_and_report(run: TrainingRun, settings: LearnerSettings, console: Console, *, serves: bool = False) -> int:
     """Trains with a live view, prints the summary, and returns the exit code: 0, or 130 after Ctrl-C.
+
+    Ctrl-C and SIGTERM end training after the running update; a second Ctrl-C ends it at once.
 
     Args:
         run: What is to be trained.
@@ -49,36 +49,17 @@ def run_and_report(run: TrainingRun, settings: LearnerSettings, console: Console
         print_line(console, f"training has ended: serving its last policy at {settings.address} until it is stopped")
         run.control.wait_for_stop()
 
-    with stop_on_signals(run) as received, contextlib.ExitStack() as shown:
-        shown.enter_context(view)
-        report(run.train(serve if serves else None))
-    return 130 if signal.SIGINT in received else 0
-
-
-@contextlib.contextmanager
-def stop_on_signals(run: TrainingRun) -> Iterator[list[int]]:
-    """Ctrl-C and SIGTERM end training after the running update; a second Ctrl-C ends it at once.
-
-    Yields:
-        The signals that have come, so far.
-    """
-    received: list[int] = []
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        del frame
-        if number == signal.SIGINT and number in received:
-            raise KeyboardInterrupt
-        received.append(number)
+    def stop() -> None:
         # `docker-compose restart learner`: the actors stay, and go on with the learner that comes next
         run.actors.leave_waiting()
         run.control.request_stop()
 
-    before = {number: signal.signal(number, on_signal) for number in stop_signals()}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with stop_on_signals(stop, run.actors.hurry) as received, contextlib.ExitStack() as shown:
+        # the second time, where the second Ctrl-C has come in the middle of the first
+        shown.callback(run.actors.stop)
+        shown.enter_context(view)
+        report(run.train(serve if serves else None))
+    return 130 if signal.SIGINT in received else 0
 
 
 def print_summary(console: Console, summary: TrainingSummary, run: TrainingRun) -> None:

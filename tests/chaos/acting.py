@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from actor.__main__ import main
+from actor.process import main
 from services.rollout_uplink import RolloutUplink
 from services.rollouts import StreamProgress
 

@@ -15,7 +15,7 @@ import safetensors.numpy
 from rich.console import Console
 from threadpoolctl import threadpool_limits
 
-from actor.__main__ import run_actor
+from actor.process import run_actor
 from actor.settings import ActorSettings
 from learner.commands.learner import learner
 from learner.commands.train import train

@@ -62,7 +62,7 @@ class TestWheel:
 
     def test_console_script_and_licence(self, wheel):
         (entry_points,) = [name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt")]
-        assert "rollcast = learner.cli:main" in wheel.read(entry_points).decode()
+        assert "rollcast = learner.__main__:main" in wheel.read(entry_points).decode()
         (licence,) = [name for name in wheel.namelist() if name.endswith(".dist-info/licenses/LICENSE")]
         assert wheel.read(licence) == (ROOT / "LICENSE").read_bytes()
         (metadata,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]

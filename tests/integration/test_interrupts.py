@@ -1,0 +1,90 @@
+"""Ctrl-C as a terminal sends it: to every process of the group, early, once, and again and again."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.processes import ROOT, environment, wait_until
+
+DEADLINE_S = 60.0
+TRAIN = ("learner", "train", "--n-actors", 2, "--stop-return", 1e9, "--total-steps", 10**9, "--log-interval-s", 1)
+# What each command loads on its way, a library whose import has begun; the actor's and the learner's are long.
+EARLY = [
+    (("learner", "status"), "pydantic_core"),
+    (TRAIN, "_multiarray_umath"),
+    (TRAIN, "libtorch_cpu"),
+    (("actor", "--learner-address", "127.0.0.1:1"), "_multiarray_umath"),
+    (("learner", "actor", "--learner-address", "127.0.0.1:1"), "cygrpc"),
+]
+
+
+@pytest.fixture
+def temporary():
+    """A folder for what is temporary; its path is short, because sockets lie there."""
+    with tempfile.TemporaryDirectory(prefix="rollcast-test-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def start(temporary):
+    """Starts a command in a process group of its own, with its own folder for what is temporary."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start_one(*arguments: object) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *map(str, arguments)],
+            cwd=ROOT,
+            env=environment() | {"TMPDIR": str(temporary)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            # a shell's background jobs ignore it, and hand that down
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509  # one thread
+        )
+        started.append(process)
+        return process
+
+    yield start_one
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(DEADLINE_S)
+        process.stdout.close()
+
+
+def has_mapped(process: subprocess.Popen[str], library: str) -> bool:
+    return process.poll() is not None or library in Path(f"/proc/{process.pid}/maps").read_text()
+
+
+@pytest.mark.parametrize(("command", "library"), EARLY)
+def test_a_command_that_is_still_importing_ends_without_a_word(start, command, library, tmp_path):
+    process = start(*command, *(("--run-dir", tmp_path / "run") if command is TRAIN else ()))
+    wait_until(lambda: has_mapped(process, library), "the import has begun", DEADLINE_S)
+    os.killpg(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, output) == (130, "")
+
+
+@pytest.mark.parametrize("times", [2, 5])
+def test_training_that_is_interrupted_leaves_no_process_and_no_temporary_folder(start, times, tmp_path, temporary):
+    process = start(*TRAIN, "--run-dir", tmp_path / "run")
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    wait_until(lambda: process.poll() is not None or (metrics.exists() and metrics.stat().st_size), "it trains", 60.0)
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert children
+    for _ in range(times):
+        os.killpg(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 130, output
+    assert "Traceback" not in output
+    wait_until(lambda: not any(child.is_running() for child in children), "its processes have ended")
+    # torch keeps one for whoever comes next
+    left = {path.name for path in temporary.iterdir() if not path.name.startswith("torchinductor")}
+    assert left == set()
