@@ -1,0 +1,319 @@
+"""Every command and snippet of README and docs, typed in a fresh shell: an empty home, no variables, `.venv` activated.
+
+Hosts and ports stand for this machine and a free port, and variables make runs small; the rest is typed as it stands.
+"""
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+from actor.statistics import events
+from services.client import LearnerClient
+from services.errors import RollcastError
+from services.security import ClientSecurity
+from services.status import Phase
+from tests.documents import PAGES, ROOT, blocks, commands
+from tests.processes import free_port, wait_until
+
+# on an idle machine the longest takes 15 s
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+# The commands that a test below types, by how they begin.
+TYPED = {
+    "readme": (
+        "rollcast train --env-id examples.own_environment:make",
+        "rollcast train --network examples.own_network",
+    ),
+    "learner": (
+        "rollcast learner --address 0.0.0.0:50051 --insecure",
+        "rollcast actor --learner-address LEARNER_HOST:50051",
+        "rollcast status --address localhost:50051 --watch",
+        "rollcast status --address localhost:50051",
+        "rollcast status --address localhost:50051 --actors --json-output",
+        "buf curl --protocol grpc http://localhost:50051/rollcast.v1.LearnerService/GetStatus",
+        "buf curl --protocol grpc http://localhost:50051/rollcast.v1.LearnerService/SaveCheckpoint",
+        "buf curl --protocol grpc http://localhost:50051/rollcast.v1.PolicyService/Act",
+        "buf curl --protocol grpc http://localhost:50051/rollcast.v1.LearnerService/Stop",
+    ),
+    "algorithms": (
+        "rollcast record --env-id CartPole-v1 --policy runs/expert",
+        "rollcast train --env-id CartPole-v1 --algorithm dqn",
+        "rollcast train --env-id actor.environments.action_mask:make",
+        "rollcast train --algorithm examples.own_algorithm",
+    ),
+    "checkpoints": (
+        "rollcast train --env-id CartPole-v1 --run-dir runs/mine",
+        "rollcast train --resume runs/mine",
+        "rollcast train --initial-policy runs/mine",
+        "rollcast learner --resume auto",
+    ),
+    "durability": ("rollcast learner --durable --run-dir runs/mine", "rollcast learner --resume runs/mine"),
+    "environments": ("rollcast train --env-id mpe2.simple_spread_v3", "rollcast train --env-id pettingzoo:make"),
+    "tls": (
+        "rollcast certs certs",
+        "rollcast learner --address 0.0.0.0:50051 --tls-cert",
+        "rollcast actor --learner-address learner.example.org:50051",
+        "rollcast status --address learner.example.org:50051",
+    ),
+}
+# The others, by how they begin, and why none types them.
+NOT_TYPED = {
+    "make train": "installs for minutes; tests/integration/test_train_command.py runs what it runs then",
+    "make test": "is this",
+    "make chaos": "takes minutes; its options are checked in tests/unit/test_readme.py",
+    "make soak": "takes half an hour; its options are checked in tests/unit/test_readme.py",
+    "export ROLLCAST_STOP_RETURN": "is for the containers after it: tests/e2e",
+    "docker ": "needs an engine: tests/e2e",
+    "kubectl ": "needs a cluster; tests/unit/test_deployments.py reads the manifests",
+    "tensorboard ": "serves until it is ended; a dependency of this project",
+}
+# Snippets in Python that no test runs as they stand, by how they begin, and why.
+NOT_RUN = {
+    '"""A running learner': "is examples/client.py: tests/integration/test_examples.py",
+    "from learner.actors.docker import": "needs an engine: tests/e2e runs examples/containers.py",
+    "actors.get_stats_value": "needs actors that play: tests/integration/test_structured_training.py and the warehouse",
+}
+SMALL = {
+    "ROLLCAST_TOTAL_STEPS": "1",
+    "ROLLCAST_N_ACTORS": "1",
+    "ROLLCAST_ACTOR_KIND": "sequential",
+    "ROLLCAST_ENVS_PER_ACTOR": "4",
+    "ROLLCAST_BATCH_SIZE": "4",
+}
+LONG = {"ROLLCAST_TOTAL_STEPS": "1000000000", "ROLLCAST_STOP_RETURN": "1e9"}
+
+
+def begins(command: str, start: str) -> bool:
+    """Whether a command is meant; one that is named as a whole means no longer one."""
+    whole = {other for starts in TYPED.values() for other in starts if other != start and other.startswith(start)}
+    return command.startswith(start) and not any(command.startswith(longer) for longer in whole)
+
+
+SHOWN = {command for page in PAGES.values() for command in commands(page.read_text(encoding="utf-8"))}
+SNIPPETS = [block for page in PAGES.values() for block in blocks(page.read_text(encoding="utf-8"), "python")]
+
+
+def test_every_command_is_typed_here_or_has_a_reason():
+    typed = [start for starts in TYPED.values() for start in starts]
+    for command in SHOWN:
+        matches = [start for start in typed if begins(command, start)]
+        matches += [start for start in NOT_TYPED if command.startswith(start)]
+        assert len(matches) == 1, f"{command}: put it into TYPED, or into NOT_TYPED with its reason"
+    for start in (*typed, *NOT_TYPED):
+        assert any(command.startswith(start) for command in SHOWN), f"no page shows {start}"
+
+
+class Shell:
+    """A fresh shell in a folder of its own, with a free port in the place of 50051."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port = folder, free_port()
+        (folder / "home").mkdir()
+        self._activate = f". {shlex.quote(str(Path(sys.executable).parent / 'activate'))} && "
+        self._variables = {
+            "HOME": str(folder / "home"),
+            "PATH": os.defpath,
+            "ROLLCAST_ADDRESS": self.address,
+            "ROLLCAST_LEARNER_ADDRESS": self.address,
+        }
+
+    @property
+    def address(self) -> str:
+        return f"localhost:{self.port}"
+
+    def here(self, text: str) -> str:
+        """What stands for others in a text, as it is here."""
+        for host in ("LEARNER_HOST", "learner.example.org"):
+            text = text.replace(f"{host}:50051", "localhost:50051")
+        return text.replace(":50051", f":{self.port}")
+
+    def run(self, command: str, **variables: str) -> str:
+        """Types a command and returns what it prints."""
+        done = subprocess.run(**self._process(command, variables), capture_output=True, timeout=240)
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    @contextlib.contextmanager
+    def running(self, command: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
+        """Types a command in the background, and kills what is left of it."""
+        process = subprocess.Popen(
+            **self._process(f"exec {command}", variables),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+    def _process(self, command: str, variables: dict[str, str]) -> dict[str, object]:
+        environment = self._variables | SMALL | variables
+        script = self._activate + self.here(command)
+        return {"args": ["bash", "-c", script], "cwd": self.folder, "env": environment, "text": True}
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(tmp_path)
+
+
+def shown(scenario: str) -> list[str]:
+    """The commands of a scenario, as a page shows them."""
+    return [next(command for command in SHOWN if begins(command, start)) for start in TYPED[scenario]]
+
+
+def is_training(address: str, security: ClientSecurity | None = None) -> bool:
+    try:
+        with LearnerClient(address, timeout_s=2.0, security=security or ClientSecurity()) as client:
+            status = client.status()
+            return status.phase is Phase.TRAINING and status.updates > 0
+    except RollcastError:
+        return False
+
+
+@pytest.mark.parametrize("scenario", ["readme", "environments"])
+def test_environments_and_networks_are_trained(scenario: str, shell: Shell):
+    for command in shown(scenario):
+        printed = shell.run(command)
+    (look,) = [line for line in printed.splitlines() if line.startswith("look at it     rollcast evaluate runs/")]
+    assert "mean return" in shell.run(f"{look.removeprefix('look at it')} --n-episodes 1")
+
+
+def test_a_learner_is_joined_watched_steered_and_stopped(shell: Shell):
+    learn, act, watch, status, as_json, get, save, answer, stop = shown("learner")
+    with shell.running(learn, **LONG) as learner, shell.running(act) as actor:
+        wait_until(lambda: is_training(shell.address), "training", 240)
+        with shell.running(watch) as watching:
+            assert "phase" in shell.run(status)
+            assert len(json.loads(shell.run(as_json))["actors"]) == 1
+            assert json.loads(shell.run(get))["status"]["phase"] == "PHASE_TRAINING"
+            assert (shell.folder / json.loads(shell.run(save))["path"]).is_dir()
+            assert json.loads(shell.run(answer))["action"]["shape"] == ["1"]
+            assert json.loads(shell.run(stop)) == {}
+            assert learner.wait(60) == 0
+            assert actor.wait(60) == 0
+            assert watching.wait(60) in (0, 1), "the learner may be gone before its last word is asked for"
+
+
+def test_a_recording_is_made_and_learnt_from(shell: Shell):
+    record, learn, masked, own = shown("algorithms")
+    shell.run("rollcast train --run-dir runs/expert")
+    assert "expert.rollouts" in shell.run(record)
+    # few samples for each entry, or it catches up with all of the recording first
+    assert "entries of 200 rollouts" in shell.run(learn, ROLLCAST_REPLAY__SAMPLES_PER_INSERT="0.1")
+    shell.run(masked)
+    shell.run(own)
+    (reader,) = [block for block in SNIPPETS if "parse_length_prefixed" in block]
+    (shell.folder / "reader.py").write_text(reader)
+    assert shell.run("python reader.py expert.rollouts").count(": rollout [16, 4], returns") == 200
+
+
+def test_a_run_is_resumed_and_another_begins_with_its_policy(shell: Shell):
+    train, resume, begin, auto = shown("checkpoints")
+    shell.run(train)
+    assert "resuming runs/mine" in shell.run(resume, ROLLCAST_TOTAL_STEPS="2000")
+    shell.run(begin)
+    with shell.running("rollcast actor"):
+        assert "mean return" in shell.run(auto)
+
+
+def test_a_durable_run_goes_on_after_a_kill(shell: Shell):
+    learn, resume = shown("durability")
+    with shell.running("rollcast actor"):
+        with shell.running(learn, **LONG) as learner:
+            wait_until(lambda: is_training(shell.address), "training", 240)
+            learner.kill()
+        with shell.running(resume, **LONG) as learner:
+            wait_until(lambda: is_training(shell.address), "training again", 240)
+            learner.terminate()
+            assert learner.wait(60) == 0
+
+
+def test_a_learner_with_mutual_tls_lets_in_whom_it_should(shell: Shell):
+    certs, learn, act, status = shown("tls")
+    shell.run(certs)
+    folder = shell.folder / "certs"
+    viewer = ClientSecurity(
+        tls_ca=folder / "ca.pem",
+        tls_cert=folder / "viewer.pem",
+        tls_key=folder / "viewer.key",
+        token_file=folder / "viewer.token",
+    )
+    (snippet,) = [block for block in SNIPPETS if "ClientSecurity(" in block]
+    with shell.running(learn, **LONG) as learner, shell.running(act) as actor:
+        wait_until(lambda: is_training(shell.address, viewer), "training", 240)
+        assert "training" in shell.run(status)
+        (shell.folder / "look.py").write_text(shell.here(snippet))
+        assert "LearnerStatus(phase=<Phase.TRAINING" in shell.run("python look.py")
+        for process in (actor, learner):
+            process.terminate()
+            assert process.wait(60) == 0
+
+
+class TestSnippets:
+    def test_all_run_here_or_have_a_reason(self):
+        run = ("parse_length_prefixed", "ClientSecurity(", "ToolBench", "probe_spaces", "import SubprocVectorEnv")
+        run += ('"action_mask": MultiBinary', "class DeliveryEvents")
+        for block in SNIPPETS:
+            matches = [mark for mark in run if mark in block] + [mark for mark in NOT_RUN if block.startswith(mark)]
+            assert len(matches) == 1, f"run it, or say why not:\n{block}"
+
+    def test_the_library_trains(self, shell: Shell):
+        (program,) = [block for block in SNIPPETS if "probe_spaces" in block]
+        assert "range(100)" in program
+        few = program.replace("range(100)", "range(2)")
+        (shell.folder / "library.py").write_text(f"{few}\n    print(sorted(metrics))\n")
+        assert "policy_loss" in shell.run("python library.py")
+
+    def test_the_structured_environment_is_played(self):
+        (program,) = [block for block in SNIPPETS if "ToolBench" in block]
+        names: dict[str, object] = {}
+        exec(program, names)
+        bench = names["ToolBench"]()
+        turn = bench.reset(seed=0)
+        while turn.observations:
+            turn = bench.step({who: bench.spaces[who.substep_key].action.sample() for who in turn.observations})
+        assert len(turn.ended) == 2
+
+    def test_spaces_and_vectors_are_there(self):
+        names = {"np": np, **vars(gymnasium.spaces)}
+        for mark in ('"action_mask": MultiBinary', "import SubprocVectorEnv"):
+            (program,) = [block for block in SNIPPETS if mark in block]
+            exec(program, names)
+        assert names["observation_space"]["action_mask"].n == names["action_space"].n
+
+    def test_events_are_declared(self):
+        (program,) = [block for block in SNIPPETS if "class DeliveryEvents" in block]
+        names = {**vars(events), "gymnasium": gymnasium}
+        exec(textwrap.dedent(f"from actor.statistics.firing import FiresEvents\n{program}"), names)
+        assert callable(names["DeliveryEvents"].parcel_delivered)
+        assert issubclass(names["Warehouse"], gymnasium.Env)
+
+
+def test_make_says_what_to_do_where_it_cannot_write(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    done = subprocess.run(
+        ["make", "train", f"VENV={tmp_path}/file/.venv", f"PYTHON={sys.executable}"],
+        cwd=ROOT,
+        env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert "expected a folder that can be written to" in done.stderr
+    assert "make VENV=$HOME/rollcast-venv" in done.stderr
