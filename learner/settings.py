@@ -94,20 +94,20 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
         json_schema_extra=stays("the checkpoint's weights were learnt with it"),
     )
     n_rollout_steps: Annotated[int, Field(ge=1)] = Field(
-        32,
+        64,
         description="T: environment steps in a rollout.",
         json_schema_extra=stays(
             "rollouts that wait in the log or the replay buffer, and actors that come back, have that length"
         ),
     )
     envs_per_actor: EnvsPerActor = Field(
-        64,
+        8,
         description="Environments an actor steps at once, in one batched forward pass; so does one from elsewhere that "
         "was not started with a number of its own.",
         json_schema_extra=ACTING,
     )
     batch_size: Annotated[int, Field(ge=1)] = Field(
-        64,
+        8,
         description="B: rollouts (trajectories of one environment) in a batch.",
         json_schema_extra=LEARNING,
     )

@@ -13,10 +13,10 @@ class ImpalaSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     discount: float = Field(
-        0.99,
+        0.997,
         ge=0.0,
         le=1.0,
-        description="Discount gamma of the next step's value, in [0, 1].",
+        description="Discount gamma of the next step's value, in [0, 1]: training looks 1 / (1 - gamma) steps ahead.",
         json_schema_extra=stays("what the critics have learnt to expect depends on it"),
     )
     learning_rate: float = Field(
@@ -26,8 +26,8 @@ class ImpalaSettings(BaseModel):
         json_schema_extra=LEARNING,
     )
     learning_rate_schedule: Literal["constant", "linear"] = Field(
-        "constant",
-        description="How the learning rate goes on: constant, or linear to 0 at the end of training.",
+        "linear",
+        description="How the learning rate goes on: linear to 0 at the end of training, --total-steps; or constant.",
         json_schema_extra=LEARNING,
     )
     optimizer: Literal["adam", "rmsprop"] = Field(
@@ -79,7 +79,7 @@ class ImpalaSettings(BaseModel):
         json_schema_extra=LEARNING,
     )
     entropy_cost: float = Field(
-        0.01,
+        1e-3,
         ge=0.0,
         description="Weight of the policy's entropy in the loss, at least 0, per nat.",
         json_schema_extra=LEARNING,

@@ -89,7 +89,7 @@ def test_a_learner_that_is_killed_goes_on_from_its_checkpoint_with_the_same_acto
 
 
 def test_actors_of_other_processes_cannot_begin_in_step_in_the_middle(tmp_path: Path):
-    steps = ("--total-steps", 8000, "--deterministic", "--envs-per-actor", 32)
+    steps = ("--total-steps", 8000, "--deterministic", "--envs-per-actor", 4)
     done = rollcast("train", "--run-dir", tmp_path / "run", *steps)
     assert done.returncode == 0, done.stderr
     done = rollcast("train", "--resume", tmp_path / "run", "--total-steps", 16000)

@@ -18,7 +18,7 @@ from services.settings import ProcessSettings
 
 
 @pytest.mark.parametrize("settings", [LearnerSettings, TrainSettings])
-@pytest.mark.parametrize(("algorithm", "envs_per_actor"), [("impala", 64), ("dqn", 4), ("sac", 1)])
+@pytest.mark.parametrize(("algorithm", "envs_per_actor"), [("impala", 8), ("dqn", 4), ("sac", 1)])
 def test_the_algorithm_says_how_many_environments_unless_somebody_does(settings, algorithm: str, envs_per_actor: int):
     arguments = ["--algorithm", algorithm]
     assert settings.from_command_line("rollcast", arguments).envs_per_actor == envs_per_actor
@@ -63,7 +63,7 @@ class TestOptions:
 @pytest.mark.parametrize(
     ("algorithm", "own", "default"),
     [
-        ("impala", {"impala"}, ("--batch-size", "64")),
+        ("impala", {"impala"}, ("--batch-size", "8")),
         ("sac", {"sac", "replay"}, ("--batch-size", "256")),
         ("dqn", {"dqn", "replay"}, ("--replay.n-step", "3")),
     ],
