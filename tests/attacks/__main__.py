@@ -18,20 +18,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from multiprocessing.connection import Connection
 from typing import Final
 
 from benchmarks.table import print_table
 from services.client import LearnerClient
 from services.errors import RollcastError
-from services.joining import JoinOffer
-from services.limits import MAX_ENVS_PER_ACTOR
-from services.version import software_version
-from tests.attacks.hostile_clients import HollowActor, half_open_calls
+from tests.attacks.hostile_clients import attack
 from tests.processes import environment, free_port, wait_until
 
-N_HOLLOW: Final = 40
-METHODS: Final = ("/grpc.health.v1.Health/Check", "/rollcast.v1.LearnerService/GetStatus")
 ATTACKS: Final = {
     "hollow actors": ("hollow",),
     "half-open calls": ("half-open",),
@@ -39,33 +33,6 @@ ATTACKS: Final = {
 }
 _START_S: Final = 120.0
 _ASK_EVERY_S: Final = 0.5
-
-
-def attack(address: str, kinds: Sequence[str], pipe: Connection) -> None:
-    """Attacks in this process until the pipe is closed."""
-    with contextlib.ExitStack() as stack:
-        if "hollow" in kinds:
-            hollow: list[HollowActor] = []
-            with LearnerClient(address) as client:
-                described = client.describe()
-            for number in range(N_HOLLOW):
-                offer = JoinOffer(
-                    actor_id=f"hollow-{number}",
-                    process_nonce=number + 1,
-                    spaces=described.spaces,
-                    n_envs=MAX_ENVS_PER_ACTOR,
-                    network=described.policy.network,
-                    software_version=software_version(),
-                )
-                hollow.append(HollowActor(address, offer))
-                stack.callback(hollow[-1].close)
-            for actor in hollow:
-                assert actor.has_declared.wait(_START_S), "an actor could not join"
-        if "half-open" in kinds:
-            stack.enter_context(half_open_calls(address, METHODS))
-        pipe.send("attacking")
-        with contextlib.suppress(EOFError, ConnectionResetError):
-            pipe.recv()
 
 
 @contextlib.contextmanager
@@ -78,6 +45,7 @@ def attackers(address: str, kinds: Sequence[str]) -> Iterator[None]:
     theirs.close()
     try:
         assert ours.poll(_START_S), "the attack did not begin"
+        ours.recv()  # EOFError: the attackers have ended with an error
         yield
     finally:
         ours.close()

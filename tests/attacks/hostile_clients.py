@@ -5,6 +5,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
 from typing import Final
 
 import grpc
@@ -15,9 +16,11 @@ from services.channel import make_channel
 from services.client import LearnerClient
 from services.errors import RollcastError
 from services.joining import JoinOffer
+from services.limits import MAX_ENVS_PER_ACTOR
 from services.rollout_codec import RolloutEncoder
 from services.rollouts import Rollout, SubstepColumns
 from services.spaces import EnvironmentSpaces, space_leaves
+from services.version import software_version
 
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY = 1, 3, 4, 6, 7
@@ -26,6 +29,10 @@ _REFUSED: Final = b"\0\0\0\7"
 _PAUSE_S: Final = 0.01
 _STREAM: Final = "/rollcast.v1.RolloutService/StreamRollouts"
 _JOIN_DEADLINE_S: Final = 20.0
+_DECLARE_S: Final = 120.0
+# What a process attacks with.
+N_HOLLOW: Final = 40
+METHODS: Final = ("/grpc.health.v1.Health/Check", "/rollcast.v1.LearnerService/GetStatus")
 
 
 def _frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
@@ -199,3 +206,30 @@ def hollow_header(spaces: EnvironmentSpaces, n_steps: int, n_envs: int) -> rollo
     )
     header, _ = RolloutEncoder().pieces(rollout)
     return rollout_pb2.StreamRolloutsRequest(rollout=rollout_pb2.Rollout.FromString(header))
+
+
+def attack(address: str, kinds: Sequence[str], pipe: Connection) -> None:
+    """Attacks in this process until the pipe is closed."""
+    with contextlib.ExitStack() as stack:
+        if "hollow" in kinds:
+            hollow: list[HollowActor] = []
+            with LearnerClient(address) as client:
+                described = client.describe()
+            for number in range(N_HOLLOW):
+                offer = JoinOffer(
+                    actor_id=f"hollow-{number}",
+                    process_nonce=number + 1,
+                    spaces=described.spaces,
+                    n_envs=MAX_ENVS_PER_ACTOR,
+                    network=described.policy.network,
+                    software_version=software_version(),
+                )
+                hollow.append(HollowActor(address, offer))
+                stack.callback(hollow[-1].close)
+            for actor in hollow:
+                assert actor.has_declared.wait(_DECLARE_S), "an actor could not join"
+        if "half-open" in kinds:
+            stack.enter_context(half_open_calls(address, METHODS))
+        pipe.send("attacking")
+        with contextlib.suppress(EOFError, ConnectionResetError):
+            pipe.recv()
