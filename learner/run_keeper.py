@@ -98,7 +98,7 @@ class RunKeeper:
             self._save_checkpoint()
         return True
 
-    def save_policies(self, timeout_s: float = WRITE_TIMEOUT_S) -> None:
+    def save_policies(self, timeout_s: float) -> None:
         """Writes the last policy, and the best, when nothing else is being written any more.
 
         Args:
@@ -111,7 +111,7 @@ class RunKeeper:
         if not self._run.policy_path("best").exists():
             self._run.write_policy("best", last)
 
-    def save_last_checkpoint(self, *, has_ended: bool, timeout_s: float = WRITE_TIMEOUT_S) -> None:
+    def save_last_checkpoint(self, *, has_ended: bool, timeout_s: float) -> None:
         """Writes the checkpoint with which a process ends.
 
         Args:

@@ -1,6 +1,6 @@
 """Environments that log what they are given and what they return, and hand out the same buffers again and again."""
 
-import pickle
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,7 +47,7 @@ class TransitionLog:
 
     def write(self, transition: Transition) -> None:
         """Keeps a transition at once."""
-        self._file.write(pickle.dumps(transition))
+        self._file.write(json.dumps(transition, default=_array_to_json).encode() + b"\n")
 
     def close(self) -> None:
         """Closes the file."""
@@ -56,11 +56,18 @@ class TransitionLog:
 
 def read_log(path: Path) -> list[Transition]:
     """Reads what has been written so far."""
-    transitions = []
-    with path.open("rb") as file:
-        while file.peek(1):
-            transitions.append(pickle.load(file))
-    return transitions
+    lines = path.read_text().splitlines()
+    return [Transition(*json.loads(line, object_hook=_array_from_json)) for line in lines]
+
+
+def _array_to_json(array: NDArray[Any]) -> dict[str, Any]:
+    return {"dtype": array.dtype.str, "values": array.tolist()}
+
+
+def _array_from_json(document: dict[str, Any]) -> Any:
+    if document.keys() != {"dtype", "values"}:
+        return document
+    return np.array(document["values"], document["dtype"])
 
 
 def log_path(log_dir: str | Path, seed: int, agent: str = "") -> Path:

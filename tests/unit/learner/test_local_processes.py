@@ -21,12 +21,14 @@ class Ended:
         pass
 
 
-@pytest.mark.parametrize(("exception_type", "may_recover"), [("ConfigurationError", False), ("ValueError", True)])
-def test_an_actor_with_settings_that_cannot_be_right_is_not_started_again(exception_type, may_recover):
+@pytest.mark.parametrize("is_permanent", [True, False])
+def test_an_actor_that_fails_for_good_is_not_started_again(is_permanent):
     actor = _LocalActor(PLAN, multiprocessing.get_context("spawn"))
     failures, told = multiprocessing.Pipe(duplex=False)
     with told:
-        told.send_bytes(json.dumps({"exception_type": exception_type, "message": "m", "traceback": ""}).encode())
+        told.send_bytes(
+            json.dumps({"exception_type": "E", "message": "m", "traceback": "", "is_permanent": is_permanent}).encode()
+        )
     actor.process, actor._failures = Ended(), failures
     end = actor.take_end()
-    assert (end.report.splitlines()[0], end.may_recover) == (f"{exception_type}: m", may_recover)
+    assert (end.report.splitlines()[0], end.may_recover) == ("E: m", not is_permanent)

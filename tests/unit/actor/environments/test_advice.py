@@ -1,3 +1,5 @@
+import sys
+
 import gymnasium
 import pytest
 
@@ -15,6 +17,12 @@ def refused(env_id: str, **env_kwargs: object) -> str:
 def no_path(monkeypatch: pytest.MonkeyPatch):
     """pip is named by what finds it, which depends on the shell."""
     monkeypatch.setattr("actor.environments.advice.typed", lambda program: program)
+
+
+@pytest.fixture(autouse=True)
+def no_ale_py(monkeypatch: pytest.MonkeyPatch):
+    """It is not installed, as far as imports say."""
+    monkeypatch.setitem(sys.modules, "ale_py", None)
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,11 @@ def transitions_of(rollout: Rollout, b: int):
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 5), st.frozensets(st.integers(0, 40), max_size=12)), min_size=1, max_size=3),
+    st.lists(
+        st.tuples(st.integers(1, 5), st.frozensets(st.integers(0, 40), max_size=MAX_FAILURES_IN_A_ROW - 1)),
+        min_size=1,
+        max_size=3,
+    ),
     st.integers(1, 6),
 )
 @settings(max_examples=150, deadline=None)

@@ -273,7 +273,9 @@ def test_auto_finds_a_run_that_has_ended_where_its_policy_is_to_be_served(tmp_pa
 def test_saving_may_take_as_long_as_is_said_where_the_run_was_stopped(tmp_path, monkeypatch):
     seen = []
     save = RunKeeper.save_policies
-    monkeypatch.setattr(RunKeeper, "save_policies", lambda self, timeout_s: seen.append(timeout_s) or save(self))
+    monkeypatch.setattr(
+        RunKeeper, "save_policies", lambda self, timeout_s: seen.append(timeout_s) or save(self, timeout_s)
+    )
     options = ("--stop-timeout-s", "8")
     train(settings_for(tmp_path / "stopped", "impala", *options), n_casts=2)
     train(settings_for(tmp_path / "ended", "impala", *options))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from learner import run_keeper
+from learner import run_keeper, trainer
 from learner.checkpoints.store import CheckpointStore
 from learner.trainer import Trainer
 from services.errors import NotReadyError
@@ -24,7 +24,7 @@ class HangingDisk:
             self._n_quick -= 1
             if self._n_quick < 0:
                 monkeypatch.setattr(run_keeper, "_DUE_TIMEOUT_S", 0.05)
-                monkeypatch.setattr(run_keeper, "_WRITE_TIMEOUT_S", 0.05)
+                monkeypatch.setattr(trainer, "WRITE_TIMEOUT_S", 0.05)
                 self.hangs.set()
                 assert self.released.wait(60)
             return commit(store, *arguments, **options)
@@ -76,7 +76,7 @@ def test_the_end_of_training_waits_no_longer_than_its_deadline(tmp_path, monkeyp
 
 
 def test_the_last_checkpoint_has_a_deadline_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_keeper, "_WRITE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(trainer, "WRITE_TIMEOUT_S", 0.05)
     disk = HangingDisk(monkeypatch, n_quick=0)
     options = ("--checkpoint-interval-updates", "1000")
     with pytest.raises(NotReadyError, match=r"waited 0 s for the checkpoint after \d+ updates .* checkpoint before"):
