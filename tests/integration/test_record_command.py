@@ -37,7 +37,8 @@ def run(tmp_path_factory: pytest.TempPathFactory, recording: Path) -> Path:
     path = tmp_path_factory.mktemp("run") / "run"
     done = train("dqn", recording, path)
     assert done.returncode == 0, done.stderr
-    assert f"20 rollouts, 112 episodes, from {recording}; it can be sampled at once" in done.stdout
+    n_episodes = json.loads(recording.with_suffix(".json").read_text())["episodes"]
+    assert f"20 rollouts, {n_episodes} episodes, from {recording}; it can be sampled at once" in done.stdout
     return path
 
 
