@@ -54,9 +54,14 @@ def run_and_report(run: TrainingRun, settings: LearnerSettings, console: Console
         run.actors.leave_waiting()
         run.control.request_stop()
 
-    with stop_on_signals(stop, run.actors.hurry) as received, contextlib.ExitStack() as shown:
+    with (
+        stop_on_signals(stop, run.actors.hurry) as received,
+        contextlib.ExitStack() as at_the_end,
+        # closed before a finished learner serves
+        contextlib.ExitStack() as shown,
+    ):
         # the second time, where the second Ctrl-C has come in the middle of the first
-        shown.callback(run.actors.stop)
+        at_the_end.callback(run.actors.stop)
         shown.enter_context(view)
         report(run.train(serve if serves else None))
     return 130 if signal.SIGINT in received else 0
