@@ -74,7 +74,7 @@ def test_act_keeps_to_masks(tmp_path: Path):
             action, _ = client.act(observation, deterministic=deterministic)
             assert mask[np.arange(500), action][1:].all()
         client.stop()
-        assert process.wait(20) == 0
+        assert process.wait(8) == 0
 
 
 def _is_training(client: LearnerClient) -> bool:

@@ -39,7 +39,7 @@ def test_a_learner_without_actors_then_one_that_dies(tmp_path: Path):
             code, found = findings(address)
             assert (code, [severity for severity, _ in found]) == (0, ["note"] * len(found))
             acting.send_signal(signal.SIGKILL)
-            acting.wait(20)
+            acting.wait(5)
         wait_until(lambda: client.status().actors_alive == 0, "the actor's loss to be noticed")
         code, found = findings(address)
         assert code == 1

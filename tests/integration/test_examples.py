@@ -127,7 +127,7 @@ def test_the_client_looks_in(tmp_path: Path):
         printed = run_example("client.py", address, cwd=tmp_path)
         with LearnerClient(address) as client:
             client.stop()
-        assert process.wait(20) == 0
+        assert process.wait(8) == 0
     first, *actors, last = printed.splitlines()
     assert re.fullmatch(r"training: [\d,]+ steps, mean return [\d.]+", first)
     assert {line.split()[0] for line in actors} == {"local-0", "local-1"}

@@ -136,7 +136,7 @@ def test_what_a_killed_recorder_leaves_can_be_read(tmp_path: Path):
             lambda: any(file.stat().st_size > 10**5 for file in tmp_path.glob(".demo.*.partial")), "rollouts", 60
         )
         process.kill()
-        process.wait(20)
+        process.wait(10)
     (partial,) = tmp_path.iterdir()
     assert next(read_rollouts(partial)).sequence == 1
 

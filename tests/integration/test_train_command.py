@@ -156,7 +156,7 @@ def test_the_status_says_that_the_limiter_lets_no_rollouts_in(tmp_path: Path):
         shown = rollcast("status", "--address", f"localhost:{port}", "--json-output")
         assert json.loads(shown.stdout)["replay"]["capacity"] == 100_000
         client.stop()
-        assert process.wait(20) == 0
+        assert process.wait(8) == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -173,7 +173,7 @@ def test_a_signal_ends_everything_and_saves_the_policy(number: signal.Signals, t
         children = descendants(process)
         assert len(children) >= 2
         process.send_signal(number)
-        assert process.wait(20) == (130 if number is signal.SIGINT else 0), process.stdout.read()
+        assert process.wait(5) == (130 if number is signal.SIGINT else 0), process.stdout.read()
         wait_until(lambda: not any(child.is_running() for child in children), f"{children} to be gone", 5.0)
         assert not list(Path(temporary).glob("rollcast-*"))
     assert (tmp_path / "run" / "policy_last.safetensors").is_file()
@@ -195,7 +195,7 @@ def test_training_goes_on_when_an_actor_is_killed(tmp_path: Path):
         )
         wait_until(lambda: client.status().updates > updates, "further updates")
         client.stop()
-        assert process.wait(20) == 0
+        assert process.wait(8) == 0
 
 
 def _thread_names(process: psutil.Process) -> str:
@@ -225,7 +225,7 @@ def test_the_api_steers_a_run(tmp_path: Path):
         assert shown.returncode == 0, shown.stderr
         assert len(json.loads(shown.stdout)["actors"]) == 2
         client.stop()
-        assert process.wait(20) == 0
+        assert process.wait(8) == 0
 
 
 def test_sequential_training_gives_the_same_bits(tmp_path: Path):
