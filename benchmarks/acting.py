@@ -13,10 +13,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from actor.environments.make import EnvironmentFactory, Vectorization, environment_spaces, make_vector_env
-from actor.policies.policy import Policy, make_policy
-from actor.rollout_worker import RolloutWorker
-from services.policies import PolicySpec, PolicyState
+from rollcast.actor.environments.make import EnvironmentFactory, Vectorization
+from rollcast.actor.policies.policy import Policy, make_policy
+from rollcast.actor.vector.make import environment_spaces, make_vector_env
+from rollcast.actor.workers.rollout_worker import RolloutWorker
+from rollcast.services.policies.policies import PolicySpec, PolicyState
 
 _TARGETS = {"sync": 90_000, "entry_point": 400_000}
 
@@ -25,7 +26,7 @@ def initial_state(vector_env: VectorEnv, spec: PolicySpec) -> PolicyState:
     """Weights as a learner would cast them first."""
     import torch
 
-    from actor.policies.torch_policy import TorchPolicy
+    from rollcast.actor.policies.torch_policy import TorchPolicy
 
     torch.manual_seed(0)
     return TorchPolicy(environment_spaces(vector_env), spec).state_arrays()

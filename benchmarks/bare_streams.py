@@ -12,12 +12,12 @@ from multiprocessing.sharedctypes import Synchronized
 
 import grpc
 
-from services.allocator import reuse_large_buffers
-from services.channel import make_channel
-from services.credentials import server_credentials
-from services.limits import MAX_MESSAGE_BYTES
-from services.security import PLAIN_CLIENT, ClientSecurity, ServerTls
-from services.server import KEEPALIVE_OPTIONS
+from rollcast.services.client.channel import make_channel
+from rollcast.services.limits.limits import MAX_MESSAGE_BYTES
+from rollcast.services.security.credentials import server_credentials
+from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity, ServerTls
+from rollcast.services.server.server import KEEPALIVE_OPTIONS
+from rollcast.services.wire.allocator import reuse_large_buffers
 
 _SERVICE = "rollcast.benchmarks.Bare"
 # As many as rollout streams have under way: one credit always, one more that the queue has reserved room for.

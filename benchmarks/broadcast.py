@@ -23,9 +23,9 @@ import numpy as np
 
 from benchmarks.bare_streams import collect, serve_fan_out
 from benchmarks.table import print_table
-from services.limits import Limits
-from services.policies import PolicySpec, PolicyState
-from services.weights import encode_policy
+from rollcast.services.limits.limits import Limits
+from rollcast.services.policies.codec import encode_policy
+from rollcast.services.policies.policies import PolicySpec, PolicyState
 
 N_PROCESSES = 4
 N_EACH = 8
@@ -51,9 +51,9 @@ def mlp_state() -> PolicyState:
 
 def subscribers(address: str, arrivals: "Queue[float]") -> None:
     """Process: tells when each of its subscriptions has a policy, decoded, for ever."""
-    from services.allocator import reuse_large_buffers
-    from services.client import LearnerClient
-    from services.errors import LearnerUnreachableError
+    from rollcast.services.client.client import LearnerClient
+    from rollcast.services.errors import LearnerUnreachableError
+    from rollcast.services.wire.allocator import reuse_large_buffers
 
     reuse_large_buffers()  # as actors do
 
@@ -68,7 +68,7 @@ def subscribers(address: str, arrivals: "Queue[float]") -> None:
 
 def bare_subscribers(address: str, n_bytes: int, arrivals: "Queue[float]") -> None:
     """Process: tells when each of its subscriptions has so many bytes, for ever."""
-    from services.channel import make_channel
+    from rollcast.services.client.channel import make_channel
 
     def subscribe(channel: Any) -> None:  # a grpc.Channel
         for arrival in collect(channel, n_bytes):
@@ -113,9 +113,9 @@ def seconds_to_arrive(arrivals: "Queue[float]", published: Callable[[], float]) 
 
 def measure(state: PolicyState, rounds: int) -> tuple[list[list[float]], list[list[float]]]:
     """Seconds until each subscriber had it, sorted, round by round: of the bare fan-out, and of policies."""
-    from learner.publisher import PolicyPublisher
-    from services.allocator import reuse_large_buffers
-    from services.server import make_server
+    from rollcast.learner.actors.publisher import PolicyPublisher
+    from rollcast.services.server.server import make_server
+    from rollcast.services.wire.allocator import reuse_large_buffers
 
     reuse_large_buffers()  # as `rollcast train` and `rollcast learner` do
     encoded = encode_policy(1, state)

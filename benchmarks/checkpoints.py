@@ -22,15 +22,15 @@ from gymnasium.spaces import Box
 
 from benchmarks.ingest import Load, synthetic_rollout
 from benchmarks.table import print_table
-from learner.checkpoints.manifest import CheckpointInfo
-from learner.checkpoints.pace import Pace
-from learner.checkpoints.store import CheckpointStore
-from learner.checkpoints.training import SHARE
-from learner.replay.buffer import ReplayBuffer
-from learner.replay.replay_settings import ReplaySettings
-from learner.replay.saved_buffer import BufferSnapshot
-from services.allocator import reuse_large_buffers
-from services.spaces import FLAT_SUBSTEP
+from rollcast.learner.checkpoints.manifest import CheckpointInfo
+from rollcast.learner.checkpoints.pace import Pace
+from rollcast.learner.checkpoints.store import CheckpointStore
+from rollcast.learner.replay.buffer import ReplayBuffer
+from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.learner.replay.saved_buffer import BufferSnapshot
+from rollcast.learner.training.checkpointing import SHARE
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP
+from rollcast.services.wire.allocator import reuse_large_buffers
 
 N_ENVS = 4
 BATCH_SIZE = 256

@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks.ingest import LOADS, N_ACTORS, Learner, Load, rollout_bytes, synthetic_actor, synthetic_rollout
 from benchmarks.table import print_table
-from learner.durable.rollouts import DurableRollouts
+from rollcast.learner.durable.rollouts import DurableRollouts
 
 _SETTLE_S = 0.3
 _MAX_LOG_BYTES = 512 << 20

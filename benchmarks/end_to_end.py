@@ -14,12 +14,13 @@ import statistics
 import time
 from multiprocessing.connection import Connection
 
-from actor.environments.make import EnvironmentFactory, make_vector_env
-from actor.policies.policy import make_policy
-from actor.rollout_worker import RolloutWorker
-from actor.threads import limit_threads
 from benchmarks.table import print_table
-from services.policies import PolicySpec
+from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.policies.policy import make_policy
+from rollcast.actor.threads import limit_threads
+from rollcast.actor.vector.make import make_vector_env
+from rollcast.actor.workers.rollout_worker import RolloutWorker
+from rollcast.services.policies.policies import PolicySpec
 
 N_ACTORS = 2
 N_ENVS = 64
@@ -28,7 +29,7 @@ ENV_ID = "CartPole-v1"
 
 def measure_acting(vectorization: str, n_steps: int, seconds: float, out: Connection) -> None:
     """Environment steps a second of one actor on one core, sent to nobody."""
-    from learner.training_run import probe_spaces
+    from rollcast.learner.training.training_run import probe_spaces
 
     os.sched_setaffinity(0, {0})
     factory = EnvironmentFactory(ENV_ID, vectorization=vectorization)
@@ -49,10 +50,10 @@ def measure_learning(vectorization: str, n_steps: int, batch_size: int, seconds:
     """Environment steps a second of one learner on one core, on batches that are ready."""
     import torch
 
-    from learner.actors.sequential import SequentialDistributedActors
-    from learner.algorithms.impala import Impala
-    from learner.algorithms.impala_settings import ImpalaSettings
-    from learner.training_run import probe_spaces
+    from rollcast.learner.actors.sequential import SequentialDistributedActors
+    from rollcast.learner.algorithms.impala import Impala
+    from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+    from rollcast.learner.training.training_run import probe_spaces
 
     os.sched_setaffinity(0, {0})
     torch.set_num_threads(1)
@@ -77,12 +78,12 @@ def measure_end_to_end(vectorization: str, n_steps: int, batch_size: int, second
     """Environment steps a second that a learner with two local actors trains on; and the mean policy lag."""
     import torch
 
-    from learner.actors.subproc import SubprocDistributedActors
-    from learner.algorithms.impala import Impala
-    from learner.algorithms.impala_settings import ImpalaSettings
-    from learner.experience import FreshExperience
-    from learner.progress import TrainingProgress
-    from learner.training_run import probe_spaces
+    from rollcast.learner.actors.subproc import SubprocDistributedActors
+    from rollcast.learner.algorithms.impala import Impala
+    from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+    from rollcast.learner.experience.experience import FreshExperience
+    from rollcast.learner.experience.progress import TrainingProgress
+    from rollcast.learner.training.training_run import probe_spaces
 
     torch.set_num_threads(1)
     factory = EnvironmentFactory(ENV_ID, vectorization=vectorization)
@@ -107,8 +108,8 @@ def measure_end_to_end(vectorization: str, n_steps: int, batch_size: int, second
 
 
 def _initial_state(factory: EnvironmentFactory) -> dict:
-    from actor.policies.torch_policy import TorchPolicy
-    from learner.training_run import probe_spaces
+    from rollcast.actor.policies.torch_policy import TorchPolicy
+    from rollcast.learner.training.training_run import probe_spaces
 
     return dict(TorchPolicy(probe_spaces(factory), PolicySpec()).state_arrays())
 

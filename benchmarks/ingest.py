@@ -24,16 +24,16 @@ from gymnasium.spaces import Box, Discrete
 
 from benchmarks.bare_streams import serve_uploads, upload
 from benchmarks.table import print_table
-from learner.durable.rollouts import DurableRollouts
-from services.joining import JoinOffer
-from services.limits import MAX_FRAME_BYTES
-from services.policies import PolicySpec
-from services.recording_codec import RecordingHeader
-from services.rollout_codec import RolloutEncoder
-from services.rollouts import EpisodeStatistics, Rollout, SubstepColumns
-from services.security import PLAIN_CLIENT, PLAIN_SERVER, ClientSecurity, ServerSecurity
-from services.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
-from services.status import ActorState
+from rollcast.learner.durable.rollouts import DurableRollouts
+from rollcast.services.limits.limits import MAX_FRAME_BYTES
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.rollouts.codec import RolloutEncoder
+from rollcast.services.rollouts.joining import JoinOffer
+from rollcast.services.rollouts.recording_codec import RecordingHeader
+from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout, SubstepColumns
+from rollcast.services.security.security import PLAIN_CLIENT, PLAIN_SERVER, ClientSecurity, ServerSecurity
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
+from rollcast.services.status.status import ActorState
 
 N_ACTORS = 2
 # How many rollouts make a batch; the queue holds one batch.
@@ -120,9 +120,10 @@ def synthetic_actor(
     has_digests: bool = True,
 ) -> None:
     """Process: sends rollouts while `sending` is set, as fast as it has credit, until training has ended."""
-    from actor.connection import LearnerConnection
-    from services import rollout_codec, rollout_uplink
-    from services.allocator import reuse_large_buffers
+    from rollcast.actor.connection.connection import LearnerConnection
+    from rollcast.services.rollouts import codec as rollout_codec
+    from rollcast.services.rollouts import uplink as rollout_uplink
+    from rollcast.services.wire.allocator import reuse_large_buffers
 
     if not has_digests:
         # as another library's messages, which have none from the first on
@@ -158,13 +159,13 @@ class Learner:
     ) -> None:
         import torch
 
-        from learner.actor_registry import ActorRegistry
-        from learner.batcher import Batcher
-        from learner.publisher import PolicyPublisher
-        from learner.rollout_intake import RolloutIntake
-        from learner.rollout_queue import RolloutQueue
-        from services.allocator import reuse_large_buffers
-        from services.server import make_server
+        from rollcast.learner.actors.publisher import PolicyPublisher
+        from rollcast.learner.ingest.batcher import Batcher
+        from rollcast.learner.ingest.intake import RolloutIntake
+        from rollcast.learner.ingest.queue import RolloutQueue
+        from rollcast.learner.ingest.registry import ActorRegistry
+        from rollcast.services.server.server import make_server
+        from rollcast.services.wire.allocator import reuse_large_buffers
 
         reuse_large_buffers()  # as `rollcast train` and `rollcast learner` do
         batch_size = ROLLOUTS_PER_BATCH * load.n_envs

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete
 
-from learner.algorithms.impala import Impala
-from learner.algorithms.impala_settings import ImpalaSettings
-from learner.batch import Batch, BatchColumns
-from services.policies import PolicySpec
-from services.spaces import FLAT_SUBSTEP, SubstepSpaces
+from rollcast.learner.algorithms.impala import Impala
+from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+from rollcast.learner.batch import Batch, BatchColumns
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
 
 SHAPES = ((20, 8), (20, 32), (32, 64), (32, 128), (32, 256))
 CEILING = 416_000.0

@@ -49,7 +49,7 @@ def main() -> None:
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # training ends with us
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "learner", "train", "--run-dir", str(Path(folder) / "run")]
+        command = [sys.executable, "-m", "rollcast.learner", "train", "--run-dir", str(Path(folder) / "run")]
         command += ["--stop-return", "1e9", "--total-steps", str(10**12), *options.train_options]
         training = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:

@@ -35,7 +35,7 @@ TASKS = (Task("sac", "Pendulum-v1", 15_000, -200.0), Task("dqn", "CartPole-v1", 
 
 def rollcast(*arguments: str, summary: Path) -> dict[str, Any]:
     """Runs a command of the program, and returns the summary it wrote."""
-    command = [sys.executable, "-m", "learner", *arguments, "--summary-json", str(summary)]
+    command = [sys.executable, "-m", "rollcast.learner", *arguments, "--summary-json", str(summary)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     result: dict[str, Any] = json.loads(summary.read_text())
     return result

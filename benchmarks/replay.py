@@ -22,11 +22,11 @@ from benchmarks import replay_peers
 from benchmarks.replay_peers import BATCH_SIZE, Call
 from benchmarks.replay_plot import draw_plot
 from benchmarks.table import print_table
-from learner.replay.buffer import ReplayBuffer
-from learner.replay.replay_settings import ReplaySettings
-from learner.replay.sum_tree import SumTree
-from services.rollouts import Rollout, SubstepColumns
-from services.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
+from rollcast.learner.replay.buffer import ReplayBuffer
+from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.learner.replay.sampling.sum_tree import SumTree
+from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
 
 N_STEPS = 100
 N_PRIORITIES = 512

@@ -24,16 +24,16 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from gymnasium.spaces import Box
-from rollcast.v1 import replay_pb2
 
 from benchmarks.bare_streams import download, serve_downloads, serve_uploads, upload
 from benchmarks.ingest import FOUR_FLOATS, N_ACTORS, PIXELS, Load, rollout_bytes, synthetic_actor, synthetic_rollout
 from benchmarks.table import print_table
-from services.allocator import reuse_large_buffers
-from services.channel import make_channel
-from services.errors import LearnerUnreachableError, ProtocolMismatchError
-from services.limits import MAX_FRAME_BYTES
-from services.replay_client import ReplayClient
+from rollcast.services.client.channel import make_channel
+from rollcast.services.client.replay import ReplayClient
+from rollcast.services.errors import LearnerUnreachableError, ProtocolMismatchError
+from rollcast.services.limits.limits import MAX_FRAME_BYTES
+from rollcast.services.wire.allocator import reuse_large_buffers
+from rollcast.v1 import replay_pb2
 
 BATCH_SIZE = 256
 _SETTLE_S = 0.3
@@ -114,7 +114,7 @@ def served_buffer(experience: Experience) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    command = [sys.executable, "-m", "learner", "replay", "serve", "--address", address]
+    command = [sys.executable, "-m", "rollcast.learner", "replay", "serve", "--address", address]
     command += ["--spaces-from", "first_actor", "--n-rollout-steps", str(experience.load.n_steps)]
     command += ["--replay.capacity", str(experience.capacity), "--log-level", "ERROR"]
     server = subprocess.Popen(command)

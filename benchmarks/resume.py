@@ -50,12 +50,12 @@ def write_run(run_dir: Path, gigabytes: float) -> None:
     """Makes the run, fills its buffer, and writes a checkpoint."""
     import torch
 
-    from actor.environments.make import EnvironmentFactory
     from benchmarks.ingest import Load, synthetic_rollout
-    from learner.actors.remote import RemoteDistributedActors
-    from learner.run_parts import actors_batch_size
-    from learner.settings import ServingSettings
-    from learner.training_run import probe_spaces, training_run
+    from rollcast.actor.environments.make import EnvironmentFactory
+    from rollcast.learner.actors.remote import RemoteDistributedActors
+    from rollcast.learner.settings.settings import ServingSettings
+    from rollcast.learner.training.run_parts import actors_batch_size
+    from rollcast.learner.training.training_run import probe_spaces, training_run
 
     settings = ServingSettings.from_command_line("rollcast learner", options(run_dir, gigabytes))
 
@@ -101,11 +101,11 @@ def forget_files(run_dir: Path) -> int:
 
 def resume_once(began: float, run_dir: Path) -> None:
     """Process: resumes the run as the command does, up to its first update, and prints when it was where."""
-    from learner import training_run
-    from learner.algorithms.dqn import Dqn
-    from learner.cli import main
-    from learner.experience import ExperienceSource
-    from learner.trainer import Trainer
+    from rollcast.learner.algorithms.dqn import Dqn
+    from rollcast.learner.commands.cli import main
+    from rollcast.learner.experience.experience import ExperienceSource
+    from rollcast.learner.training import training_run
+    from rollcast.learner.training.trainer import Trainer
 
     marks: list[float] = []
 

@@ -27,7 +27,17 @@ def solve(env_id: str, seed: int, train_options: list[str]) -> tuple[float, dict
     """Seconds of the whole process, and the summary it wrote."""
     with tempfile.TemporaryDirectory() as folder:
         summary = Path(folder) / "summary.json"
-        command = [sys.executable, "-m", "learner", "train", "--env-id", env_id, "--seed", str(seed), *train_options]
+        command = [
+            sys.executable,
+            "-m",
+            "rollcast.learner",
+            "train",
+            "--env-id",
+            env_id,
+            "--seed",
+            str(seed),
+            *train_options,
+        ]
         command += ["--run-dir", str(Path(folder) / "run"), "--summary-json", str(summary)]
         started = time.perf_counter()
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

@@ -14,18 +14,18 @@ from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
-from actor.environments.make import EnvironmentFactory, environment_spaces, make_vector_env
-from actor.policies.policy import make_policy
-from actor.recording import EpisodeEventValues, EpisodeTracker, RolloutColumns
-from actor.rollout_worker import RolloutWorker
-from actor.statistics.events import define_episode_stats, define_epoch_stats
-from actor.statistics.firing import FiresEvents
-
 # Before numpy: it sees to it that linear algebra has one thread.
 from benchmarks.acting import initial_state
 from benchmarks.table import print_table
-from services.policies import PolicySpec
-from services.rollouts import EpisodeStatistics
+from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.policies.policy import make_policy
+from rollcast.actor.statistics.events import define_episode_stats, define_epoch_stats
+from rollcast.actor.statistics.firing import FiresEvents
+from rollcast.actor.vector.make import environment_spaces, make_vector_env
+from rollcast.actor.workers.recording import EpisodeEventValues, EpisodeTracker, RolloutColumns
+from rollcast.actor.workers.rollout_worker import RolloutWorker
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.rollouts.rollouts import EpisodeStatistics
 
 
 class PoleEvents:

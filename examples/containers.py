@@ -2,11 +2,11 @@
 
 import sys
 
-from actor.environments.make import EnvironmentFactory
-from actor.policies.torch_policy import TorchPolicy
-from learner.actors.docker import DockerDistributedActors
-from learner.training_run import probe_spaces
-from services.policies import PolicySpec
+from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.learner.actors.docker import DockerDistributedActors
+from rollcast.learner.training.training_run import probe_spaces
+from rollcast.services.policies.policies import PolicySpec
 
 policy = TorchPolicy(probe_spaces(EnvironmentFactory("CartPole-v1")), PolicySpec())
 image = sys.argv[1] if len(sys.argv) > 1 else "rollcast-actor"

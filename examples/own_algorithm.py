@@ -11,13 +11,13 @@ import sys
 import torch
 from torch.distributions import Categorical
 
-from actor.policies.torch_policy import TorchPolicy
-from learner.algorithms.algorithm import Algorithm, Metrics
-from learner.batch import Batch
-from learner.cli import main
-from learner.critics import ValueCritic
-from services.policies import PolicySpec
-from services.spaces import EnvironmentSpaces
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.learner.algorithms.algorithm import Algorithm, Metrics
+from rollcast.learner.algorithms.critics import ValueCritic
+from rollcast.learner.batch import Batch
+from rollcast.learner.commands.cli import main
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 
 class ActorCritic(Algorithm):

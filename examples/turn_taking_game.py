@@ -8,15 +8,15 @@ import sys
 
 import numpy as np
 
-from actor.environments.make import EnvironmentFactory
-from actor.policies.policy import Policy, make_policy
-from actor.policies.random_policy import RandomPolicy
-from learner.actors.subproc import SubprocDistributedActors
-from learner.algorithms.impala import Impala
-from learner.algorithms.impala_settings import ImpalaSettings
-from learner.training_run import probe_spaces
-from services.policies import PolicySpec
-from services.spaces import flatten_observation
+from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.policies.policy import Policy, make_policy
+from rollcast.actor.policies.random_policy import RandomPolicy
+from rollcast.learner.actors.subproc import SubprocDistributedActors
+from rollcast.learner.algorithms.impala import Impala
+from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+from rollcast.learner.training.training_run import probe_spaces
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import flatten_observation
 
 GAME = EnvironmentFactory("pettingzoo:make", {"env_type": "aec", "id": "classic/tictactoe-v3"})
 

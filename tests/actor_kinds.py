@@ -4,15 +4,15 @@ import signal
 import subprocess
 import sys
 
-from actor.environments.make import EnvironmentFactory
-from actor.policies.torch_policy import TorchPolicy
-from learner.actors.base import DistributedActors
-from learner.actors.docker import DockerDistributedActors
-from learner.actors.remote import RemoteDistributedActors
-from learner.actors.sequential import SequentialDistributedActors
-from learner.actors.subproc import SubprocDistributedActors
-from learner.training_run import probe_spaces
-from services.policies import PolicySpec
+from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.learner.actors.base import DistributedActors
+from rollcast.learner.actors.docker import DockerDistributedActors
+from rollcast.learner.actors.remote import RemoteDistributedActors
+from rollcast.learner.actors.sequential import SequentialDistributedActors
+from rollcast.learner.actors.subproc import SubprocDistributedActors
+from rollcast.learner.training.training_run import probe_spaces
+from rollcast.services.policies.policies import PolicySpec
 from tests.processes import ROOT, environment
 
 # Besides these there is "docker", which needs an engine: see tests/e2e.
@@ -50,8 +50,8 @@ class RemoteWithProcesses(RemoteDistributedActors):
 
 
 def spawn_actor(env_factory: EnvironmentFactory, address: str, actor_id: str, *options: str) -> subprocess.Popen[bytes]:
-    """Starts an actor process as a user would: `python -m actor ...`."""
-    command = [sys.executable, "-m", "actor", "--learner-address", address, "--env-id", env_factory.env_id]
+    """Starts an actor process as a user would: `python -m rollcast.actor ...`."""
+    command = [sys.executable, "-m", "rollcast.actor", "--learner-address", address, "--env-id", env_factory.env_id]
     command += ["--actor-id", actor_id, "--log-level", "WARNING", *options]
     return subprocess.Popen(command, cwd=ROOT, env=environment())
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from actor.statistics.events import EpisodeEvents, LogStatsLevel
-from learner.actors.base import DistributedActors
-from services.errors import ConfigurationError, StatisticsError
-from services.spaces import FLAT_SUBSTEP
+from rollcast.actor.statistics.events import EpisodeEvents, LogStatsLevel
+from rollcast.learner.actors.base import DistributedActors
+from rollcast.services.errors import ConfigurationError, StatisticsError
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.event_environments import StepEvents
 
 MakeActors = Callable[..., DistributedActors]

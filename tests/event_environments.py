@@ -5,8 +5,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from actor.statistics.events import define_episode_stats, define_epoch_stats, define_stats_grouping, define_step_stats
-from actor.statistics.firing import FiresEvents
+from rollcast.actor.statistics.events import (
+    define_episode_stats,
+    define_epoch_stats,
+    define_stats_grouping,
+    define_step_stats,
+)
+from rollcast.actor.statistics.firing import FiresEvents
 from tests.environments import CountingEnv
 
 

@@ -4,7 +4,8 @@ import dataclasses
 
 import numpy as np
 
-from services.rollouts import Observation, Rollout
+from rollcast.services.rollouts.rollouts import Rollout
+from rollcast.services.spaces.spaces import Observation
 
 
 def pad_front(

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 from pettingzoo import AECEnv, ParallelEnv
 
-from actor.vector.sequential import SequentialVectorEnv
+from rollcast.actor.vector.sequential import SequentialVectorEnv
 
 Leaves = dict[str, NDArray[Any]]
 

@@ -14,6 +14,8 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
+# the four source roots of the namespace package `rollcast`
+SOURCE_ROOTS = tuple(ROOT / name for name in ("proto", "services", "actor", "learner"))
 
 
 def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 20.0) -> None:
@@ -27,13 +29,13 @@ def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 20
 def environment() -> dict[str, str]:
     """This process's environment, with the project importable and none of rollcast's own variables."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("ROLLCAST_")}
-    return inherited | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proto'}", "COLUMNS": "120"}
+    return inherited | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, *SOURCE_ROOTS))), "COLUMNS": "120"}
 
 
 def rollcast(*arguments: object, timeout_s: float = 90.0, **variables: str) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end."""
     return subprocess.run(
-        [sys.executable, "-m", "learner", *map(str, arguments)],
+        [sys.executable, "-m", "rollcast.learner", *map(str, arguments)],
         cwd=ROOT,
         env=environment() | variables,
         capture_output=True,
@@ -46,7 +48,7 @@ def rollcast(*arguments: object, timeout_s: float = 90.0, **variables: str) -> s
 def running(*arguments: object, **variables: str) -> Iterator[subprocess.Popen[str]]:
     """Runs a command in the background, and kills what is left of it, children included."""
     process = subprocess.Popen(
-        [sys.executable, "-m", *map(str, arguments)],
+        [sys.executable, "-m", f"rollcast.{arguments[0]}", *map(str, arguments[1:])],
         cwd=ROOT,
         env=environment() | variables,
         stdout=subprocess.PIPE,

@@ -3,8 +3,8 @@
 import gymnasium
 import numpy as np
 
-from services.rollouts import EpisodeStatistics, Rollout, SubstepColumns
-from services.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
+from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout, SubstepColumns
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
 
 CARTPOLE_LIKE: EnvironmentSpaces = {
     FLAT_SUBSTEP: SubstepSpaces(

@@ -5,14 +5,14 @@ from collections import deque
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from actor.policies.policy import Policy, make_policy
-from actor.policies.torch_policy import TorchPolicy
-from learner.actors.base import DistributedActors
-from learner.rollout_queue import RolloutSlice
-from services.errors import CollectInterruptedError
-from services.policies import PolicyState
-from services.rollouts import Rollout, SubstepColumns
-from services.spaces import EnvironmentSpaces, SubstepSpaces
+from rollcast.actor.policies.policy import Policy, make_policy
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.learner.actors.base import DistributedActors
+from rollcast.learner.ingest.queue import RolloutSlice
+from rollcast.services.errors import CollectInterruptedError
+from rollcast.services.policies.policies import PolicyState
+from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
+from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces
 from tests.front_padding import pad_front
 
 SPACES: EnvironmentSpaces = {

@@ -21,8 +21,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from benchmarks.table import print_table
-from services.client import LearnerClient
-from services.errors import RollcastError
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import RollcastError
 from tests.attacks.hostile_clients import attack
 from tests.processes import environment, free_port, wait_until
 
@@ -67,9 +67,9 @@ def learner_with_actors(n_actors: int) -> Iterator[str]:
             stack.callback(process.terminate)
 
         options = ("--stop-return", 1e9, "--total-steps", 10**9, "--run-dir", os.path.join(folder, "run"))  # noqa: PTH118
-        start("learner", "learner", "--address", address, "--env-id", "CartPole-v1", *options)
+        start("rollcast.learner", "learner", "--address", address, "--env-id", "CartPole-v1", *options)
         for _ in range(n_actors):
-            start("actor", "--learner-address", address, "--env-id", "CartPole-v1")
+            start("rollcast.actor", "--learner-address", address, "--env-id", "CartPole-v1")
         with LearnerClient(address) as client:
             wait_until(lambda: is_training(client), "the learner trains", _START_S)
         yield address

@@ -10,17 +10,17 @@ from typing import Final
 
 import grpc
 import numpy as np
-from rollcast.v1 import rollout_pb2
 
-from services.channel import make_channel
-from services.client import LearnerClient
-from services.errors import RollcastError
-from services.joining import JoinOffer
-from services.limits import MAX_ENVS_PER_ACTOR
-from services.rollout_codec import RolloutEncoder
-from services.rollouts import Rollout, SubstepColumns
-from services.spaces import EnvironmentSpaces, space_leaves
-from services.version import software_version
+from rollcast.services.client.channel import make_channel
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import RollcastError
+from rollcast.services.limits.limits import MAX_ENVS_PER_ACTOR
+from rollcast.services.rollouts.codec import RolloutEncoder
+from rollcast.services.rollouts.joining import JoinOffer
+from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
+from rollcast.services.spaces.spaces import EnvironmentSpaces, space_leaves
+from rollcast.services.version import software_version
+from rollcast.v1 import rollout_pb2
 
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY = 1, 3, 4, 6, 7

@@ -2,9 +2,9 @@
 
 import grpc
 from google.rpc import error_details_pb2, status_pb2
-from rollcast.v1 import rollout_pb2
 
-from services.channel import make_channel
+from rollcast.services.client.channel import make_channel
+from rollcast.v1 import rollout_pb2
 
 INVALID, EXHAUSTED = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED
 JOIN, STREAM = "/rollcast.v1.RolloutService/Join", "/rollcast.v1.RolloutService/StreamRollouts"

@@ -3,13 +3,13 @@
 import contextlib
 from collections.abc import Iterator
 
-from learner.actor_registry import ActorRegistry
-from learner.rollout_intake import RolloutIntake
-from learner.rollout_queue import RolloutQueue
-from services.client import LearnerClient
-from services.limits import Limits
-from services.policies import PolicySpec
-from services.server import make_server
+from rollcast.learner.ingest.intake import RolloutIntake
+from rollcast.learner.ingest.queue import RolloutQueue
+from rollcast.learner.ingest.registry import ActorRegistry
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.limits.limits import Limits
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.server.server import make_server
 from tests.integration.learner_fakes import SPACES, FakeControl, FakeSource
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from services.limits import Limits
-from services.weights import EncodedPolicy
+from rollcast.services.limits.limits import Limits
+from rollcast.services.policies.codec import EncodedPolicy
 from tests.integration.learner_fakes import offer, serve
 
 DEADLINE_S = 60.0

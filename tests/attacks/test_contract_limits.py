@@ -5,17 +5,17 @@ import re
 
 import numpy as np
 import pytest
-from rollcast.v1 import learner_pb2, policy_pb2, replay_pb2, rollout_pb2, space_pb2, tensor_pb2
 
-from learner.replay.served import serve_buffers
-from services import limits
-from services.client import LearnerClient
-from services.errors import InvalidInputError, LimitExceededError
-from services.join_codec import join_offer_to_proto
-from services.limits import MAX_WAITING_ROLLOUTS
-from services.policies import PolicySpec
-from services.rollout_codec import RolloutEncoder, rollout_to_proto
-from services.weights import EncodedPolicy
+from rollcast.learner.replay.served import serve_buffers
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import InvalidInputError, LimitExceededError
+from rollcast.services.limits import limits
+from rollcast.services.limits.limits import MAX_WAITING_ROLLOUTS
+from rollcast.services.policies.codec import EncodedPolicy
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.rollouts.codec import RolloutEncoder, rollout_to_proto
+from rollcast.services.rollouts.join_codec import join_offer_to_proto
+from rollcast.v1 import learner_pb2, policy_pb2, replay_pb2, rollout_pb2, space_pb2, tensor_pb2
 from tests.attacks.limited_calls import ACT, EXHAUSTED, INVALID, JOIN, OPENING, SAMPLE, STREAM, WATCH, answer_to
 from tests.integration.learner_fakes import make_rollout, offer, serve
 from tests.integration.test_replay_service import SPACES as REPLAY_SPACES

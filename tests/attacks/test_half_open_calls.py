@@ -4,8 +4,8 @@ import contextlib
 
 import pytest
 
-from services.client import LearnerClient
-from services.limits import Limits
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.limits.limits import Limits
 from tests.attacks.hostile_clients import half_open_calls
 from tests.attacks.limited_calls import ACT, JOIN, STATUS, STREAM, WATCH
 from tests.integration.learner_fakes import make_rollout, offer, serve

@@ -7,17 +7,11 @@ import numpy as np
 import pytest
 import xxhash
 
-from learner.checkpoints.manifest import (
-    FORMAT,
-    MANIFEST_FILE,
-    CheckpointInfo,
-    verify,
-    write_manifest,
-)
-from learner.replay.array_file import ArrayFileWriter, read_pieces
-from learner.run_directory import RunDirectory
-from learner.settings import TrainSettings
-from services.errors import ConfigurationError
+from rollcast.learner.checkpoints.manifest import FORMAT, MANIFEST_FILE, CheckpointInfo, verify, write_manifest
+from rollcast.learner.replay.saving.array_file import ArrayFileWriter, read_pieces
+from rollcast.learner.runs.directory import RunDirectory
+from rollcast.learner.settings.settings import TrainSettings
+from rollcast.services.errors import ConfigurationError
 from tests.unit.learner.replay.played_rollouts import GOES_ON, TRUNCATES, World
 from tests.unit.learner.replay.test_saved_buffer import make_buffer, play_into
 

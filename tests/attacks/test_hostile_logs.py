@@ -7,11 +7,11 @@ import re
 
 import pytest
 
-from learner.durable.coverage import Coverage
-from learner.durable.reading import Flaw, SegmentReader
-from learner.durable.records import LogEntry, encode_record, encode_tail, inverted
-from learner.durable.segments import SegmentName, encode_segment_head
-from services.errors import RecordingError
+from rollcast.learner.durable.coverage import Coverage
+from rollcast.learner.durable.reading import Flaw, SegmentReader
+from rollcast.learner.durable.records import LogEntry, encode_record, encode_tail, inverted
+from rollcast.learner.durable.segments import SegmentName, encode_segment_head
+from rollcast.services.errors import RecordingError
 from tests.rollout_samples import make_rollout
 from tests.unit.learner.durable.logs import HEADER, entry_of, payload_of, recovered
 

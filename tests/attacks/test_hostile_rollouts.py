@@ -5,20 +5,20 @@ import tracemalloc
 import numpy as np
 import pytest
 from gymnasium import spaces
-from rollcast.v1 import rollout_pb2, tensor_pb2
 
-from actor.statistics.aggregator import EpochStatsAggregator
-from services.errors import (
+from rollcast.actor.statistics.aggregator import EpochStatsAggregator
+from rollcast.services.errors import (
     InvalidInputError,
     InvalidRolloutError,
     InvalidTensorError,
     LimitExceededError,
     MissingMessageError,
 )
-from services.rollout_codec import RolloutAssembler, RolloutEncoder, rollout_to_proto
-from services.rollout_service import parse_request
-from services.spaces import SubstepSpaces
-from services.tensors import tensor_to_proto
+from rollcast.services.rollouts.codec import RolloutAssembler, RolloutEncoder, rollout_to_proto
+from rollcast.services.rollouts.service import parse_request
+from rollcast.services.spaces.spaces import SubstepSpaces
+from rollcast.services.wire.tensors import tensor_to_proto
+from rollcast.v1 import rollout_pb2, tensor_pb2
 from tests.unit.services.rollout_examples import NESTED, example_rollout
 
 T, B = 3, 2

@@ -7,13 +7,14 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from learner import cli
-from learner.commands.evaluate import _print as print_evaluation
-from learner.evaluate import summarize
-from learner.settings import EvaluateSettings
-from learner.writers.console import ConsoleView
-from services.errors import ConfigurationError, RollcastError, SpacesMismatchError
-from services.status import ActorInfo, ActorState, LearnerStatus, Phase, Throttled
+from rollcast.learner.commands import cli
+from rollcast.learner.commands.evaluate import _print as print_evaluation
+from rollcast.learner.playing.evaluate import summarize
+from rollcast.learner.settings.settings import EvaluateSettings
+from rollcast.learner.writers.console import ConsoleView
+from rollcast.services.errors import ConfigurationError, RollcastError, SpacesMismatchError
+from rollcast.services.limits.refusals import Throttled
+from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
 from tests.integration.learner_fakes import FakeControl, serve
 from tests.processes import rollcast
 

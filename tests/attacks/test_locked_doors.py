@@ -6,17 +6,17 @@ import re
 
 import grpc
 import pytest
-import rollcast.v1
 from google.protobuf import descriptor_pool
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from learner.certificates import make_certificates
-from services.authorization import EVERYBODY, METHOD_ROLES
-from services.channel import make_channel
-from services.client import LearnerClient
-from services.errors import LearnerUnreachableError, PermissionDeniedError, UnauthenticatedError
-from services.security import ClientSecurity, ServerSecurity
-from services.tokens import Role
+import rollcast.v1
+from rollcast.learner.commands.certificates import make_certificates
+from rollcast.services.client.channel import make_channel
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import LearnerUnreachableError, PermissionDeniedError, UnauthenticatedError
+from rollcast.services.security.authorization import EVERYBODY, METHOD_ROLES
+from rollcast.services.security.security import ClientSecurity, ServerSecurity
+from rollcast.services.security.tokens import Role
 from tests.integration.learner_fakes import serve
 
 DEADLINE_S = 20.0

@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from actor.environments.make import EnvironmentFactory
-from actor.policies.torch_policy import TorchPolicy
-from learner.training_run import probe_spaces
-from services.joining import JoinAgreement
-from services.policies import PolicySpec
+from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.learner.training.training_run import probe_spaces
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.rollouts.joining import JoinAgreement
 from tests.integration.learner_fakes import serve
 from tests.processes import rollcast
 

@@ -6,14 +6,14 @@ import threading
 
 import grpc
 import pytest
-from rollcast.v1 import rollout_pb2
 
-from actor.connection import LearnerConnection
-from services.channel import make_channel
-from services.client import LearnerClient
-from services.errors import LearnerUnreachableError, LimitExceededError, RollcastError, ThrottledError
-from services.limits import Limits
-from services.rollout_codec import RolloutEncoder
+from rollcast.actor.connection.connection import LearnerConnection
+from rollcast.services.client.channel import make_channel
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import LearnerUnreachableError, LimitExceededError, RollcastError, ThrottledError
+from rollcast.services.limits.limits import Limits
+from rollcast.services.rollouts.codec import RolloutEncoder
+from rollcast.v1 import rollout_pb2
 from tests.attacks.hostile_clients import half_open_calls
 from tests.attacks.limited_calls import (
     ACT,

@@ -5,11 +5,11 @@ import itertools
 
 import grpc
 import pytest
-from rollcast.v1 import policy_pb2, rollout_pb2
 
-from services.client import LearnerClient
-from services.limits import Limits
-from services.rollout_codec import RolloutEncoder
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.limits.limits import Limits
+from rollcast.services.rollouts.codec import RolloutEncoder
+from rollcast.v1 import policy_pb2, rollout_pb2
 from tests.attacks.silent_readers import ServedLearner, served_learner
 from tests.integration.learner_fakes import make_rollout
 from tests.processes import wait_until

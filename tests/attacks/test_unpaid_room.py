@@ -2,8 +2,8 @@
 
 import contextlib
 
-from learner.rollout_queue import RolloutQueue
-from services.limits import MAX_ENVS_PER_ACTOR, Limits
+from rollcast.learner.ingest.queue import RolloutQueue
+from rollcast.services.limits.limits import MAX_ENVS_PER_ACTOR, Limits
 from tests.attacks.hostile_clients import HollowActor
 from tests.attacks.limited_calls import throttled
 from tests.attacks.served_intake import serve_intake

@@ -1,6 +1,6 @@
-"""An actor as `python -m actor` runs it, which also writes down every acknowledgement that it is given.
+"""An actor as `python -m rollcast.actor` runs it, which also writes down every acknowledgement that it is given.
 
-    python -m tests.chaos.acting FILE [options of `python -m actor`]
+    python -m tests.chaos.acting FILE [options of `python -m rollcast.actor`]
 
 The file is written to before the actor acts on the acknowledgement, and by the kernel: SIGKILL loses no line of it.
 """
@@ -10,9 +10,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from actor.process import main
-from services.rollout_uplink import RolloutUplink
-from services.rollouts import StreamProgress
+from rollcast.actor.acting.process import main
+from rollcast.services.rollouts.rollouts import StreamProgress
+from rollcast.services.rollouts.uplink import RolloutUplink
 
 
 def write_acknowledgements(path: Path) -> None:

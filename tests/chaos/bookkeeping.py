@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from services.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
 
 EPISODE_STEPS = 7
 _N_NUMBERS = 24

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
-from services.client import LearnerClient
-from services.errors import RollcastError
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import RollcastError
 from tests.chaos.clock import Clock
 from tests.chaos.disk import SmallDisk
 from tests.chaos.learner_process import LearnerProcess

@@ -8,15 +8,15 @@ from typing import Protocol, Self
 
 import numpy as np
 
-from actor.policies.torch_policy import TorchPolicy
-from learner.actors.remote import RemoteDistributedActors
-from learner.replay.replay_settings import ReplaySettings
-from learner.replay.substep_buffers import make_buffers
-from learner.replay_inserter import ReplayInserter
-from services.errors import NotReadyError
-from services.policies import PolicySpec
-from services.rollouts import Rollout
-from services.spaces import FLAT_SUBSTEP
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.learner.actors.remote import RemoteDistributedActors
+from rollcast.learner.replay.inserter import ReplayInserter
+from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.learner.replay.substep_buffers import make_buffers
+from rollcast.services.errors import NotReadyError
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.rollouts.rollouts import Rollout
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.chaos.bookkeeping import bookkeeping_spaces
 from tests.chaos.ledger import Ledger, StepLedger
 

@@ -26,22 +26,22 @@ from typing import Any
 
 import numpy as np
 
-from learner.actor_records import ActorRecord
-from learner.actor_registry import ActorRegistry
-from learner.actors.served import ServedDistributedActors
-from learner.algorithms.algorithm import Metrics
-from learner.algorithms.impala import Impala
-from learner.batch import Batch
-from learner.batcher import Batcher
-from learner.cli import main
-from learner.experience import ExperienceSource, FreshExperience, SaveExperience
-from learner.progress import TrainingProgress
-from learner.replay.buffer import ReplayBuffer
-from learner.replayed_experience import ReplayedExperience
-from learner.rollout_queue import RolloutSlice
-from services.joining import JoinOffer
-from services.rollouts import Rollout
-from services.spaces import FLAT_SUBSTEP
+from rollcast.learner.actors.served import ServedDistributedActors
+from rollcast.learner.algorithms.algorithm import Metrics
+from rollcast.learner.algorithms.impala import Impala
+from rollcast.learner.batch import Batch
+from rollcast.learner.commands.cli import main
+from rollcast.learner.experience.experience import ExperienceSource, FreshExperience, SaveExperience
+from rollcast.learner.experience.progress import TrainingProgress
+from rollcast.learner.experience.replayed import ReplayedExperience
+from rollcast.learner.ingest.batcher import Batcher
+from rollcast.learner.ingest.queue import RolloutSlice
+from rollcast.learner.ingest.records import ActorRecord
+from rollcast.learner.ingest.registry import ActorRegistry
+from rollcast.learner.replay.buffer import ReplayBuffer
+from rollcast.services.rollouts.joining import JoinOffer
+from rollcast.services.rollouts.rollouts import Rollout
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.chaos.ledger import what_is_wrong
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from services.rollouts import Rollout
-from services.spaces import FLAT_SUBSTEP
+from rollcast.services.rollouts.rollouts import Rollout
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.chaos.bookkeeping import EPISODE_STEPS, observation, reward, seed_and_total
 
 # One process of an actor: its name and its incarnation.

@@ -94,7 +94,7 @@ class SupervisedActor:
 
 
 def acting_options(actor_id: str, address: str, *, n_envs: int | None, step_s: float) -> list[str]:
-    """What `python -m actor` is told; without a number of environments, it steps those that the learner wants."""
+    """What `python -m rollcast.actor` is told. Without a number of environments, it steps those the learner wants."""
     options = {
         "--learner-address": address,
         "--actor-id": actor_id,

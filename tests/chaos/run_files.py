@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from learner.durable.coverage import Coverage, OpenRollouts
-from learner.durable.recovery import RecoveredRollouts, take_inventory
-from learner.replay.substep_buffers import make_buffers
-from learner.replayed_experience import MAX_TRAJECTORIES
-from learner.rollout_queue import RolloutSlice
-from learner.run_directory import RunDirectory
-from learner.settings import ServingSettings
-from services.recording_codec import RecordingHeader
-from services.spaces import FLAT_SUBSTEP, EnvironmentSpaces
+from rollcast.learner.durable.coverage import Coverage, OpenRollouts
+from rollcast.learner.durable.recovery import RecoveredRollouts, take_inventory
+from rollcast.learner.experience.replayed import MAX_TRAJECTORIES
+from rollcast.learner.ingest.queue import RolloutSlice
+from rollcast.learner.replay.substep_buffers import make_buffers
+from rollcast.learner.runs.directory import RunDirectory
+from rollcast.learner.settings.settings import ServingSettings
+from rollcast.services.rollouts.recording_codec import RecordingHeader
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces
 from tests.chaos.bookkeeping import reward, seed_and_total
 
 _READ_ENTRIES = 4096

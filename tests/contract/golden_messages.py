@@ -8,20 +8,20 @@ from pathlib import Path
 import numpy as np
 from gymnasium import spaces
 
-from services.join_codec import join_agreement_to_proto, join_offer_to_proto
-from services.joining import JoinAgreement, JoinOffer
-from services.message_body import find_seal
-from services.policies import PolicySpec
-from services.recording_codec import RecordingHeader, recording_header_to_proto
-from services.rollout_codec import RolloutEncoder, rollout_to_proto
-from services.rollouts import EpisodeStatistics, Rollout, SubstepColumns
-from services.space_codec import space_to_proto
-from services.spaces import SubstepSpaces
-from services.statistics import EpochStatistic, EventStatistic, EventValue
-from services.status import ActorInfo, ActorState, LearnerStatus, Phase
-from services.status_codec import actor_to_proto, status_to_proto
-from services.tensors import DTYPES, tensor_to_proto
-from services.weights import encode_policy
+from rollcast.services.policies.codec import encode_policy
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.rollouts.codec import RolloutEncoder, rollout_to_proto
+from rollcast.services.rollouts.join_codec import join_agreement_to_proto, join_offer_to_proto
+from rollcast.services.rollouts.joining import JoinAgreement, JoinOffer
+from rollcast.services.rollouts.recording_codec import RecordingHeader, recording_header_to_proto
+from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout, SubstepColumns
+from rollcast.services.rollouts.statistics import EpochStatistic, EventStatistic, EventValue
+from rollcast.services.spaces.codec import space_to_proto
+from rollcast.services.spaces.spaces import SubstepSpaces
+from rollcast.services.status.codec import actor_to_proto, status_to_proto
+from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
+from rollcast.services.wire.message_body import find_seal
+from rollcast.services.wire.tensors import DTYPES, tensor_to_proto
 
 FOLDER = Path(__file__).parent / "golden"
 

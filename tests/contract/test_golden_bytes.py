@@ -4,13 +4,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xxhash
-from rollcast.v1 import policy_pb2, rollout_pb2, space_pb2
 
-from services.message_body import seal
-from services.rollout_codec import RolloutAssembler
-from services.rollout_service import parse_request
-from services.space_codec import space_from_proto
-from services.weights import PolicyAssembler, encode_policy
+from rollcast.services.policies.codec import PolicyAssembler, encode_policy
+from rollcast.services.rollouts.codec import RolloutAssembler
+from rollcast.services.rollouts.service import parse_request
+from rollcast.services.spaces.codec import space_from_proto
+from rollcast.services.wire.message_body import seal
+from rollcast.v1 import policy_pb2, rollout_pb2, space_pb2
 from tests.contract.golden_messages import FOLDER, SPACE, SUBSTEP, golden_messages, rollout, rollout_with_events
 from tests.unit.services.rollout_examples import assert_same_rollout
 

@@ -11,10 +11,10 @@ import uuid
 import numpy as np
 import pytest
 
-from learner.run_directory import RunDirectory
-from services.errors import LearnerUnreachableError, PermissionDeniedError
-from services.security import PLAIN_CLIENT, ClientSecurity
-from services.status import ActorState
+from rollcast.learner.runs.directory import RunDirectory
+from rollcast.services.errors import LearnerUnreachableError, PermissionDeniedError
+from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
+from rollcast.services.status.status import ActorState
 from tests.e2e.watch import Watch
 from tests.processes import ROOT, environment, rollcast, wait_until
 

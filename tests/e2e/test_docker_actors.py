@@ -12,10 +12,10 @@ import uuid
 
 import pytest
 
-from learner.actors.docker_containers import _Container
-from learner.actors.docker_engine import NAME_LABEL
-from services.client import LearnerClient
-from services.errors import (
+from rollcast.learner.actors.docker_containers import _Container
+from rollcast.learner.actors.docker_engine import NAME_LABEL
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import (
     ActorFailedError,
     AddressInUseError,
     ConfigurationError,

@@ -8,7 +8,7 @@ import docker
 import numpy as np
 import pytest
 
-from services.status import ActorState
+from rollcast.services.status.status import ActorState
 from tests.e2e.watch import Watch
 from tests.processes import ROOT, environment, free_port, wait_until
 

@@ -2,10 +2,10 @@
 
 import contextlib
 
-from services.client import LearnerClient
-from services.errors import LearnerUnreachableError
-from services.security import PLAIN_CLIENT
-from services.status import ActorState, Phase
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import LearnerUnreachableError
+from rollcast.services.security.security import PLAIN_CLIENT
+from rollcast.services.status.status import ActorState, Phase
 from tests.processes import wait_until
 
 

@@ -11,16 +11,16 @@ import torch
 import xxhash
 from gymnasium import spaces
 
-from actor.statistics.aggregator import EpochStatsAggregator
-from learner.actors.remote import RemoteDistributedActors
-from learner.checkpoints.manifest import FORMAT, MANIFEST_FILE, CheckpointInfo, verify, write_manifest
-from learner.checkpoints.store import CheckpointStore
-from learner.checkpoints.training import TrainingCheckpoints
-from learner.experience import FreshExperience
-from learner.progress import TrainingProgress
-from learner.run_parts import make_algorithm
-from learner.settings import TrainSettings
-from services.spaces import EnvironmentSpaces, SubstepSpaces
+from rollcast.actor.statistics.aggregator import EpochStatsAggregator
+from rollcast.learner.actors.remote import RemoteDistributedActors
+from rollcast.learner.checkpoints.manifest import FORMAT, MANIFEST_FILE, CheckpointInfo, verify, write_manifest
+from rollcast.learner.checkpoints.store import CheckpointStore
+from rollcast.learner.experience.experience import FreshExperience
+from rollcast.learner.experience.progress import TrainingProgress
+from rollcast.learner.settings.settings import TrainSettings
+from rollcast.learner.training.checkpointing import TrainingCheckpoints
+from rollcast.learner.training.run_parts import make_algorithm
+from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces
 from tests.contract.golden_messages import rollout_with_events
 from tests.fuzz.file_mutators import Mutate, mutate_arrays, mutate_json, mutate_safetensors, pieces_mutator
 from tests.fuzz.messages import join_pieces, split_pieces

@@ -3,11 +3,11 @@
 from pathlib import Path
 from random import Random
 
-from learner.certificates import make_certificates
-from learner.run_directory import RunDirectory
-from learner.settings import TrainSettings
-from services.security import ClientSecurity, ServerTls
-from services.tokens import Role, TokenFile
+from rollcast.learner.commands.certificates import make_certificates
+from rollcast.learner.runs.directory import RunDirectory
+from rollcast.learner.settings.settings import TrainSettings
+from rollcast.services.security.security import ClientSecurity, ServerTls
+from rollcast.services.security.tokens import Role, TokenFile
 from tests.fuzz.byte_mutator import mutate_bytes
 from tests.fuzz.file_mutators import mutate_json, pieces_mutator, text_mutator
 from tests.fuzz.messages import join_pieces, split_pieces

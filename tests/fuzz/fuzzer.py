@@ -102,7 +102,7 @@ def main() -> None:
     faulthandler.enable()
     warnings.simplefilter("error")
     signal.signal(signal.SIGVTALRM, _took_too_long)
-    with atheris.instrument_imports(include=["services", "actor", "learner"]):
+    with atheris.instrument_imports(include=["rollcast.services", "rollcast.actor", "rollcast.learner"]):
         target = make_target(options.target, options.scratch)
     corpus = options.folder / "seeds"
     corpus.mkdir(parents=True)

@@ -12,17 +12,17 @@ from random import Random
 
 import numpy as np
 import xxhash
-from rollcast.v1 import recording_pb2, rollout_pb2
 
-from learner.checkpoints.manifest import read_as_vouched_for
-from learner.durable.coverage import Coverage, OpenRollouts
-from learner.durable.reading import Flaw, SegmentReader
-from learner.durable.records import LogEntry, Payload, RecordHead, encode_record, encode_tail, inverted
-from learner.durable.recovery import RecoveredRollouts, note_open, take_inventory
-from learner.durable.segments import FORMAT, SegmentName, encode_segment_head
-from learner.rollout_queue import RolloutSlice
-from services.recording_codec import MAX_HEADER_BYTES, RecordingHeader, encode_recording_header
-from services.rollout_codec import RolloutEncoder
+from rollcast.learner.checkpoints.manifest import read_as_vouched_for
+from rollcast.learner.durable.coverage import Coverage, OpenRollouts
+from rollcast.learner.durable.reading import Flaw, SegmentReader
+from rollcast.learner.durable.records import LogEntry, Payload, RecordHead, encode_record, encode_tail, inverted
+from rollcast.learner.durable.recovery import RecoveredRollouts, note_open, take_inventory
+from rollcast.learner.durable.segments import FORMAT, SegmentName, encode_segment_head
+from rollcast.learner.ingest.queue import RolloutSlice
+from rollcast.services.rollouts.codec import RolloutEncoder
+from rollcast.services.rollouts.recording_codec import MAX_HEADER_BYTES, RecordingHeader, encode_recording_header
+from rollcast.v1 import recording_pb2, rollout_pb2
 from tests.fuzz.byte_mutator import mutate_bytes
 from tests.fuzz.file_mutators import mutate_json, pieces_mutator
 from tests.fuzz.message_targets import LOWERED_SPACES, SPACES_BYTES

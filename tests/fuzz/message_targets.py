@@ -10,28 +10,28 @@ import numpy as np
 from google.protobuf.message import Message
 from google.rpc import status_pb2
 from gymnasium import spaces
-from rollcast.v1 import learner_pb2, rollout_pb2, space_pb2, tensor_pb2
 
-from services import space_codec
-from services.description_codec import description_from_proto, description_to_proto
-from services.error_status import STATUS_CODES, error_from_rpc, error_to_status
-from services.errors import RollcastError
-from services.join_codec import (
+from rollcast.services.errors import RollcastError
+from rollcast.services.rollouts.join_codec import (
     join_agreement_from_proto,
     join_agreement_to_proto,
     join_offer_from_proto,
     join_offer_to_proto,
 )
-from services.space_codec import environment_spaces_from_proto, environment_spaces_to_proto
-from services.spaces import EnvironmentSpaces, SubstepSpaces, space_leaves
-from services.status_codec import actor_from_proto, actor_to_proto, status_from_proto, status_to_proto
-from services.tensors import DTYPES, tensor_from_proto, tensor_to_proto
+from rollcast.services.spaces import codec as space_codec
+from rollcast.services.spaces.codec import environment_spaces_from_proto, environment_spaces_to_proto
+from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces, space_leaves
+from rollcast.services.status.codec import actor_from_proto, actor_to_proto, status_from_proto, status_to_proto
+from rollcast.services.status.description_codec import description_from_proto, description_to_proto
+from rollcast.services.wire.error_status import STATUS_CODES, error_from_rpc, error_to_status
+from rollcast.services.wire.tensors import DTYPES, tensor_from_proto, tensor_to_proto
+from rollcast.v1 import learner_pb2, rollout_pb2, space_pb2, tensor_pb2
 from tests.contract.golden_messages import SPACE, golden_messages
 from tests.fuzz.messages import join_pieces, split_pieces
 from tests.fuzz.oracle import SMALL_CHANGE_BYTES, Target
 from tests.fuzz.protobuf_mutator import message_mutator, stream_mutator
 from tests.unit.services.rollout_examples import NESTED
-from tests.unit.services.test_status_and_join_codecs import AGREEMENT, DESCRIPTION, OFFER
+from tests.unit.services.status.test_status_and_join_codecs import AGREEMENT, DESCRIPTION, OFFER
 
 # The declared limit is 2**23 elements: lowered to these, reaching it costs microseconds.
 _MAX_SPACE_ELEMENTS = 1 << 12

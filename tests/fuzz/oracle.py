@@ -11,7 +11,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from services.errors import RollcastError
+from rollcast.services.errors import RollcastError
 
 # One list, one error message, a few headers: what any decoder may take for however short a message.
 SMALL_CHANGE_BYTES = 256 << 10

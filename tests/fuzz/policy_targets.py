@@ -11,19 +11,18 @@ import xxhash
 from google.protobuf.message import DecodeError
 from gymnasium import spaces
 from numpy.typing import NDArray
-from rollcast.v1 import policy_pb2, tensor_pb2
 
-from actor.policies.exploration import EPSILONS
-from actor.policies.policy import make_policy
-from actor.policies.torch_policy import TorchPolicy
-from learner.run_directory import RunDirectory, SavedPolicy
-from services.policies import PolicyHead, PolicySpec, PolicyState
-from services.policy_service import PolicyServicer
-from services.rollouts import Observation
-from services.spaces import EnvironmentSpaces, SubstepSpaces, space_leaves
-from services.stream_gate import StreamGate
-from services.tensors import tensor_to_proto
-from services.weights import PolicyAssembler, encode_policy
+from rollcast.actor.policies.exploration import EPSILONS
+from rollcast.actor.policies.policy import make_policy
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.learner.runs.directory import RunDirectory, SavedPolicy
+from rollcast.services.limits.stream_gate import StreamGate
+from rollcast.services.policies.codec import PolicyAssembler, encode_policy
+from rollcast.services.policies.policies import PolicyHead, PolicySpec, PolicyState
+from rollcast.services.policies.service import PolicyServicer
+from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation, SubstepSpaces, space_leaves
+from rollcast.services.wire.tensors import tensor_to_proto
+from rollcast.v1 import policy_pb2, tensor_pb2
 from tests.fuzz.file_mutators import mutate_safetensors
 from tests.fuzz.messages import join_pieces, split_pieces
 from tests.fuzz.oracle import Target

@@ -6,9 +6,9 @@ from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
-from rollcast.v1 import tensor_pb2
 
-from services.tensors import DTYPES
+from rollcast.services.wire.tensors import DTYPES
+from rollcast.v1 import tensor_pb2
 from tests.fuzz.byte_mutator import mutate_bytes, some_float, some_int, some_text
 from tests.fuzz.messages import join_pieces, split_pieces
 

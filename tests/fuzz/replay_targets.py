@@ -6,21 +6,21 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from rollcast.v1 import replay_pb2
 
-from learner.replay.prioritized import as_priorities, check_priorities
-from services import replay_batch_assembler
-from services.replay import ReplayBatch, ReplayInfo, ReplayWaiting
-from services.replay_batch_assembler import BatchAssembler
-from services.replay_batch_codec import BatchEncoder
-from services.replay_codec import priorities_from_proto, replay_info_from_proto, replay_info_to_proto
-from services.tensors import tensor_to_proto
+from rollcast.learner.replay.sampling.prioritized import as_priorities, check_priorities
+from rollcast.services.replay import batch_assembler as replay_batch_assembler
+from rollcast.services.replay.batch_assembler import BatchAssembler
+from rollcast.services.replay.batch_codec import BatchEncoder
+from rollcast.services.replay.codec import priorities_from_proto, replay_info_from_proto, replay_info_to_proto
+from rollcast.services.replay.replay import ReplayBatch, ReplayInfo, ReplayWaiting
+from rollcast.services.wire.tensors import tensor_to_proto
+from rollcast.v1 import replay_pb2
 from tests.fuzz.message_targets import LOWERED_SPACES, SPACES_BYTES
 from tests.fuzz.messages import join_pieces, split_pieces
 from tests.fuzz.oracle import SMALL_CHANGE_BYTES, Target
 from tests.fuzz.protobuf_mutator import message_mutator, stream_mutator
 from tests.fuzz.rollout_targets import SMALL
-from tests.unit.services.test_replay_batch_codec import example_batch
+from tests.unit.services.replay.test_batch_codec import example_batch
 
 _N_ENTRIES = 5
 # The declared limit is 256 MiB: lowered to this, reaching it costs microseconds.

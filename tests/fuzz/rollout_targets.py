@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 from gymnasium import spaces
-from rollcast.v1 import recording_pb2, rollout_pb2
 
-from actor.statistics.aggregator import EpochStatsAggregator
-from services.message_body import append_body, seal
-from services.recording_codec import RecordingHeader
-from services.rollout_assembler import RolloutAssembler
-from services.rollout_codec import RolloutEncoder, rollout_to_proto
-from services.rollout_file import RolloutWriter, read_rollouts
-from services.rollout_service import parse_request
-from services.rollouts import Rollout
-from services.spaces import EnvironmentSpaces, SubstepSpaces
+from rollcast.actor.statistics.aggregator import EpochStatsAggregator
+from rollcast.services.rollouts.assembler import RolloutAssembler
+from rollcast.services.rollouts.codec import RolloutEncoder, rollout_to_proto
+from rollcast.services.rollouts.file import RolloutWriter, read_rollouts
+from rollcast.services.rollouts.recording_codec import RecordingHeader
+from rollcast.services.rollouts.rollouts import Rollout
+from rollcast.services.rollouts.service import parse_request
+from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces
+from rollcast.services.wire.message_body import append_body, seal
+from rollcast.v1 import recording_pb2, rollout_pb2
 from tests.contract.golden_messages import SUBSTEP, rollout_with_events
 from tests.fuzz.file_mutators import pieces_mutator
 from tests.fuzz.message_targets import LOWERED_SPACES, SPACES_BYTES

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from services.description import LearnerDescription
-from services.errors import (
+from rollcast.services.errors import (
     DuplicateSequenceError,
     MissingMessageError,
     NotReadyError,
@@ -20,13 +19,14 @@ from services.errors import (
     RollcastError,
     UnknownActorError,
 )
-from services.joining import JoinAgreement, JoinOffer
-from services.policies import PolicySpec
-from services.rollouts import ActorFailure, Rollout, StreamProgress
-from services.server import LearnerServer, make_server
-from services.spaces import EnvironmentSpaces, SubstepSpaces, check_spaces_match
-from services.status import ActorInfo, ActorState, LearnerStatus, Phase
-from services.weights import EncodedPolicy, encode_policy
+from rollcast.services.policies.codec import EncodedPolicy, encode_policy
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.rollouts.joining import JoinAgreement, JoinOffer
+from rollcast.services.rollouts.rollouts import ActorFailure, Rollout, StreamProgress
+from rollcast.services.server.server import LearnerServer, make_server
+from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces, check_spaces_match
+from rollcast.services.status.description import LearnerDescription
+from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
 
 SPACES: EnvironmentSpaces = {
     "0": SubstepSpaces(observation=spaces.Box(-np.inf, np.inf, (4,), np.float32), action=spaces.Discrete(2))

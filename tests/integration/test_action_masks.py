@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from services.client import LearnerClient
-from services.errors import RollcastError
-from services.status import Phase
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import RollcastError
+from rollcast.services.status.status import Phase
 from tests.processes import free_port, rollcast, running, wait_until
 
 pytestmark = pytest.mark.slow
@@ -48,7 +48,7 @@ def test_off_policy_algorithms_keep_to_masks_from_first_to_last(algorithm: str, 
 
 def test_the_mask_of_info_and_random_recordings(tmp_path: Path):
     arguments = (
-        *("--env-id", "actor.environments.action_mask:make"),
+        *("--env-id", "rollcast.actor.environments.action_mask:make"),
         *("--env-kwargs", json.dumps({"env_id": ENV_ID, "in_info": True})),
     )
     file = tmp_path / "random.rollouts"

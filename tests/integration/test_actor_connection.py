@@ -8,11 +8,13 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from actor import reconnects
-from actor.connection import LearnerConnection
-from services import rollout_codec, rollout_service, rollout_uplink
-from services.errors import ConfigurationError, UnreadableMessageError
-from services.security import ClientSecurity
+from rollcast.actor.connection import reconnects
+from rollcast.actor.connection.connection import LearnerConnection
+from rollcast.services.errors import ConfigurationError, UnreadableMessageError
+from rollcast.services.rollouts import codec as rollout_codec
+from rollcast.services.rollouts import service as rollout_service
+from rollcast.services.rollouts import uplink as rollout_uplink
+from rollcast.services.security.security import ClientSecurity
 from tests.integration.learner_fakes import DEADLINE_S, FakeLearner, make_rollout, offer, serve
 from tests.processes import wait_until
 

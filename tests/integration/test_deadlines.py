@@ -9,12 +9,12 @@ import grpc
 import numpy as np
 import pytest
 
-from services.authorization import METHOD_ROLES
-from services.client import LearnerClient
-from services.errors import RollcastError
-from services.health_probe import probe
-from services.limits import CALL_TIMEOUT_S, POLICY_TIMEOUT_S, UPDATE_TIMEOUT_S
-from services.replay_client import ReplayClient
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.client.health_probe import probe
+from rollcast.services.client.replay import ReplayClient
+from rollcast.services.errors import RollcastError
+from rollcast.services.limits.limits import CALL_TIMEOUT_S, POLICY_TIMEOUT_S, UPDATE_TIMEOUT_S
+from rollcast.services.security.authorization import METHOD_ROLES
 from tests.integration.learner_fakes import offer
 
 # How much of a deadline a slow machine may have used before the call arrives.

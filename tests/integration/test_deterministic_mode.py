@@ -15,12 +15,12 @@ import safetensors.numpy
 from rich.console import Console
 from threadpoolctl import threadpool_limits
 
-from actor.process import run_actor
-from actor.settings import ActorSettings
-from learner.commands.learner import learner
-from learner.commands.train import train
-from learner.settings import ServingSettings, TrainSettings
-from services.errors import ConfigurationError
+from rollcast.actor.acting.process import run_actor
+from rollcast.actor.settings import ActorSettings
+from rollcast.learner.commands.learner import learner
+from rollcast.learner.commands.train import train
+from rollcast.learner.settings.settings import ServingSettings, TrainSettings
+from rollcast.services.errors import ConfigurationError
 from tests.chaos.proxy import Proxy
 from tests.processes import free_port, rollcast, running
 

@@ -6,6 +6,7 @@ Hosts and ports stand for this machine and a free port, and variables make runs 
 import contextlib
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -18,11 +19,11 @@ import gymnasium
 import numpy as np
 import pytest
 
-from actor.statistics import events
-from services.client import LearnerClient
-from services.errors import RollcastError
-from services.security import ClientSecurity
-from services.status import Phase
+from rollcast.actor.statistics import events
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import RollcastError
+from rollcast.services.security.security import ClientSecurity
+from rollcast.services.status.status import Phase
 from tests.documents import PAGES, ROOT, blocks, commands
 from tests.processes import free_port, wait_until
 
@@ -32,8 +33,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 # The commands that a test below types, by how they begin.
 TYPED = {
     "readme": (
-        "rollcast train --env-id examples.own_environment:make",
-        "rollcast train --network examples.own_network",
+        "PYTHONPATH=. rollcast train --env-id examples.own_environment:make",
+        "PYTHONPATH=. rollcast train --network examples.own_network",
     ),
     "learner": (
         "rollcast learner --address 0.0.0.0:50051 --insecure",
@@ -49,8 +50,8 @@ TYPED = {
     "algorithms": (
         "rollcast record --env-id CartPole-v1 --policy runs/expert",
         "rollcast train --env-id CartPole-v1 --algorithm dqn",
-        "rollcast train --env-id actor.environments.action_mask:make",
-        "rollcast train --algorithm examples.own_algorithm",
+        "rollcast train --env-id rollcast.actor.environments.action_mask:make",
+        "PYTHONPATH=. rollcast train --algorithm examples.own_algorithm",
     ),
     "checkpoints": (
         "rollcast train --env-id CartPole-v1 --run-dir runs/mine",
@@ -81,7 +82,7 @@ NOT_TYPED = {
 # Snippets in Python that no test runs as they stand, by how they begin, and why.
 NOT_RUN = {
     '"""A running learner': "is examples/client.py: tests/integration/test_examples.py",
-    "from learner.actors.docker import": "needs an engine: tests/e2e runs examples/containers.py",
+    "from rollcast.learner.actors.docker import": "needs an engine: tests/e2e runs examples/containers.py",
     "actors.get_stats_value": "needs actors that play: tests/integration/test_structured_training.py and the warehouse",
 }
 SMALL = {
@@ -115,11 +116,12 @@ def test_every_command_is_typed_here_or_has_a_reason():
 
 
 class Shell:
-    """A fresh shell in a folder of its own, with a free port in the place of 50051."""
+    """A fresh shell in a folder of its own, which has the examples as a checkout has, and a free port for 50051."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, free_port()
         (folder / "home").mkdir()
+        (folder / "examples").symlink_to(ROOT / "examples")
         self._activate = f". {shlex.quote(str(Path(sys.executable).parent / 'activate'))} && "
         self._variables = {
             "HOME": str(folder / "home"),
@@ -148,7 +150,7 @@ class Shell:
     def running(self, command: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
         """Types a command in the background, and kills what is left of it."""
         process = subprocess.Popen(
-            **self._process(f"exec {command}", variables),
+            **self._process(re.sub(r"^((?:[A-Z]+=\S+ )*)", r"\1exec ", command), variables),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -299,7 +301,7 @@ class TestSnippets:
     def test_events_are_declared(self):
         (program,) = [block for block in SNIPPETS if "class DeliveryEvents" in block]
         names = {**vars(events), "gymnasium": gymnasium}
-        exec(textwrap.dedent(f"from actor.statistics.firing import FiresEvents\n{program}"), names)
+        exec(textwrap.dedent(f"from rollcast.actor.statistics.firing import FiresEvents\n{program}"), names)
         assert callable(names["DeliveryEvents"].parcel_delivered)
         assert issubclass(names["Warehouse"], gymnasium.Env)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from services.client import LearnerClient
-from services.errors import RollcastError
-from services.status import Phase
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import RollcastError
+from rollcast.services.status.status import Phase
 from tests.processes import ROOT, environment, free_port, rollcast, running, wait_until
 
 pytestmark = pytest.mark.slow

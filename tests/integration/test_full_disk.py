@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from learner.run_directory import RunDirectory
+from rollcast.learner.runs.directory import RunDirectory
 from tests.chaos.disk import SmallDisk
 from tests.processes import rollcast
 

@@ -38,7 +38,7 @@ def start(temporary):
 
     def start_one(*arguments: object) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", *map(str, arguments)],
+            [sys.executable, "-m", f"rollcast.{arguments[0]}", *map(str, arguments[1:])],
             cwd=ROOT,
             env=environment() | {"TMPDIR": str(temporary)},
             stdout=subprocess.PIPE,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from learner.checkpoints.manifest import read_info
-from services.client import LearnerClient
-from services.errors import RollcastError
-from services.status import LearnerStatus
+from rollcast.learner.checkpoints.manifest import read_info
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import RollcastError
+from rollcast.services.status.status import LearnerStatus
 from tests.processes import free_port, rollcast, running, wait_until
 
 pytestmark = pytest.mark.slow

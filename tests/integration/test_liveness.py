@@ -6,12 +6,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from actor.connection import LearnerConnection
-from services import channel, server
-from services.channel import KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOUT_MS
-from services.client import LearnerClient
-from services.errors import LearnerUnreachableError
-from services.server import MIN_PING_INTERVAL_MS
+from rollcast.actor.connection.connection import LearnerConnection
+from rollcast.services.client import channel
+from rollcast.services.client.channel import KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOUT_MS
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import LearnerUnreachableError
+from rollcast.services.server import server
+from rollcast.services.server.server import MIN_PING_INTERVAL_MS
 from tests.chaos.proxy import Proxy
 from tests.integration.learner_fakes import FakeLearner, make_rollout, offer, serve
 from tests.processes import wait_until
@@ -102,7 +103,7 @@ def test_an_actor_whose_rollout_vanishes_asks_after_it(
     learner: FakeLearner, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     """A flipped bit in the length of a message: the learner waits for the rest of it, and pings are answered."""
-    monkeypatch.setattr("actor.silence.SILENCE_S", 1.0)
+    monkeypatch.setattr("rollcast.actor.connection.silence.SILENCE_S", 1.0)
     monkeypatch.setattr("tests.chaos.proxy._ROLLOUT_BYTES", 200)
     learner.sink.resumes = True
     with LearnerConnection(proxy.address, offer()) as connection:
@@ -120,7 +121,7 @@ def test_an_actor_whose_rollout_vanishes_asks_after_it(
 def test_an_actor_that_has_played_for_long_does_not_take_its_own_silence_for_a_loss(
     learner: FakeLearner, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("actor.silence.SILENCE_S", 0.5)
+    monkeypatch.setattr("rollcast.actor.connection.silence.SILENCE_S", 0.5)
     learner.sink.awaiting_s = 60.0
     learner.sink.capacity = 0
     with LearnerConnection(learner.address, offer()) as connection:

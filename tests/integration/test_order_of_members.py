@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from actor.acting_loop import act_until_stopped, make_offer
-from actor.connection import LearnerConnection
-from actor.environments.supply import EnvironmentSupply
-from actor.policies.torch_policy import TorchPolicy
-from learner.actors.remote import RemoteDistributedActors
-from services.policies import PolicySpec
-from services.spaces import FLAT_SUBSTEP, SubstepSpaces
+from rollcast.actor.acting.loop import act_until_stopped, make_offer
+from rollcast.actor.connection.connection import LearnerConnection
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.vector.supply import EnvironmentSupply
+from rollcast.learner.actors.remote import RemoteDistributedActors
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
 
 # Of one shape, so that nothing but their names tells them apart.
 NEAR, FAR = spaces.Box(0.0, 1.0, (2,), np.float32), spaces.Box(-100.0, 100.0, (2,), np.float32)

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from services.client import LearnerClient
-from services.errors import LearnerUnreachableError
-from services.rollout_file import read_rollouts
-from services.spaces import FLAT_SUBSTEP
-from services.status import ActorState, Phase
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import LearnerUnreachableError
+from rollcast.services.rollouts.file import read_rollouts
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP
+from rollcast.services.status.status import ActorState, Phase
 from tests.integration.test_order_of_members import N_ENVS, T, listening
 from tests.processes import ROOT, free_port, rollcast, running, wait_until
 

@@ -1,6 +1,6 @@
 """`max_policy_lag`: what is older is dropped and counted, what is not is used."""
 
-from services.client import LearnerClient
+from rollcast.services.client.client import LearnerClient
 from tests.actor_kinds import make_actors
 from tests.rollout_samples import make_rollout
 

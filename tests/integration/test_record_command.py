@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from services.rollout_file import read_header, read_rollouts
+from rollcast.services.rollouts.file import read_header, read_rollouts
 from tests.processes import ROOT, environment, rollcast, running, wait_until
 
 pytestmark = pytest.mark.slow
@@ -120,7 +120,7 @@ def test_a_signal_keeps_what_was_whole_and_says_so(tmp_path: Path, number: int, 
 def test_a_recorder_that_was_started_with_ctrl_c_ignored_goes_on_ignoring_it(tmp_path: Path):
     options = ["record", "--output", str(tmp_path / "demo"), "--rollouts", str(10**9)]
     # as a shell does for what a script starts in the background
-    command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-m", "learner", *options]
+    command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-m", "rollcast.learner", *options]
     with subprocess.Popen(command, cwd=ROOT, env=environment(), stderr=subprocess.DEVNULL) as process:
         wait_until(
             lambda: any(file.stat().st_size > 10**5 for file in tmp_path.glob(".demo.*.partial")), "rollouts", 60

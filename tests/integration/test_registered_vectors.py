@@ -10,17 +10,18 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from actor.environments.make import EnvironmentFactory, environment_spaces, make_vector_env
-from actor.policies.random_policy import RandomPolicy
-from actor.policies.torch_policy import TorchPolicy
-from actor.rollout_worker import RolloutWorker
-from learner.commands.evaluate import evaluate
-from learner.evaluate import evaluate_policy
-from learner.run_directory import RunDirectory, SavedPolicy
-from learner.settings import EvaluateSettings
-from learner.training_run import probe_spaces
-from services.errors import ConfigurationError
-from services.policies import PolicySpec
+from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.policies.random_policy import RandomPolicy
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.vector.make import environment_spaces, make_vector_env
+from rollcast.actor.workers.rollout_worker import RolloutWorker
+from rollcast.learner.commands.evaluate import evaluate
+from rollcast.learner.playing.evaluate import evaluate_policy
+from rollcast.learner.runs.directory import RunDirectory, SavedPolicy
+from rollcast.learner.settings.settings import EvaluateSettings
+from rollcast.learner.training.training_run import probe_spaces
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.policies.policies import PolicySpec
 from tests.stacked_environments import LENGTH, STACKED_ID
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from services.client import LearnerClient
-from services.errors import RollcastError
-from services.status import ActorState, LearnerStatus, Phase
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import RollcastError
+from rollcast.services.status.status import ActorState, LearnerStatus, Phase
 from tests.processes import free_port, rollcast, running, wait_until
 
 pytestmark = pytest.mark.slow

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from services.client import LearnerClient
-from services.errors import RollcastError
-from services.replay_client import ReplayClient
-from services.status import ActorState
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.client.replay import ReplayClient
+from rollcast.services.errors import RollcastError
+from rollcast.services.status.status import ActorState
 from tests.processes import ROOT, environment, free_port, rollcast, running, wait_until
 
 pytestmark = pytest.mark.slow

@@ -7,18 +7,17 @@ from collections.abc import Iterator
 import grpc
 import numpy as np
 import pytest
-from rollcast.v1 import replay_pb2, replay_pb2_grpc
 
-from actor.environments.make import EnvironmentFactory
-from learner.actors.sequential import SequentialDistributedActors
-from learner.replay.buffer import ReplayBuffer
-from learner.replay.replay_settings import ReplaySettings
-from learner.replay.served import serve_buffers
-from learner.training_run import probe_spaces
-from services import replay_batch_codec
-from services.channel import make_channel
-from services.client import LearnerClient
-from services.errors import (
+from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.learner.actors.sequential import SequentialDistributedActors
+from rollcast.learner.replay.buffer import ReplayBuffer
+from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.learner.replay.served import serve_buffers
+from rollcast.learner.training.training_run import probe_spaces
+from rollcast.services.client.channel import make_channel
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.client.replay import ReplayClient
+from rollcast.services.errors import (
     InvalidInputError,
     InvalidTensorError,
     LearnerUnreachableError,
@@ -27,13 +26,14 @@ from services.errors import (
     ProtocolMismatchError,
     RollcastError,
 )
-from services.limits import MAX_BATCH_BYTES, Limits
-from services.replay import ReplayBatch
-from services.replay_client import ReplayClient
-from services.replay_codec import priorities_from_proto
-from services.rollouts import Rollout
-from services.server import REPLAY_SERVICE
-from services.tensors import fill_tensor
+from rollcast.services.limits.limits import MAX_BATCH_BYTES, Limits
+from rollcast.services.replay import batch_codec as replay_batch_codec
+from rollcast.services.replay.codec import priorities_from_proto
+from rollcast.services.replay.replay import ReplayBatch
+from rollcast.services.rollouts.rollouts import Rollout
+from rollcast.services.server.server import REPLAY_SERVICE
+from rollcast.services.wire.tensors import fill_tensor
+from rollcast.v1 import replay_pb2, replay_pb2_grpc
 from tests.actor_kinds import make_policy_for
 from tests.integration.learner_fakes import serve
 from tests.processes import wait_until

@@ -8,14 +8,15 @@ import gymnasium
 import numpy as np
 import pytest
 
-from actor.environments.make import EnvironmentFactory, Environments, environment_spaces, make_vector_env
-from actor.environments.structured import SingleAgentEnv
-from actor.policies.policy import make_policy
-from actor.policies.torch_policy import TorchPolicy
-from actor.vector.structured import StructuredVectorEnv
-from actor.workers import make_worker
-from services.policies import PolicySpec
-from services.rollouts import Rollout
+from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.environments.structured import SingleAgentEnv
+from rollcast.actor.policies.policy import make_policy
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.vector.make import Environments, environment_spaces, make_vector_env
+from rollcast.actor.vector.structured import StructuredVectorEnv
+from rollcast.actor.workers.workers import make_worker
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.rollouts.rollouts import Rollout
 from tests import logged_environments
 from tests.logged_environments import FORCE, LoggedEnv, Transition, log_path, read_log
 

@@ -5,11 +5,11 @@ import shutil
 
 import pytest
 
-from learner.certificates import make_certificates
-from services import health_probe
-from services.client import LearnerClient
-from services.errors import ConfigurationError, LearnerUnreachableError, UnauthenticatedError
-from services.security import ClientSecurity, ServerSecurity
+from rollcast.learner.commands.certificates import make_certificates
+from rollcast.services.client import health_probe
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import ConfigurationError, LearnerUnreachableError, UnauthenticatedError
+from rollcast.services.security.security import ClientSecurity, ServerSecurity
 from tests.integration.learner_fakes import serve
 from tests.processes import free_port, rollcast, running, wait_until
 

@@ -4,12 +4,12 @@ import threading
 
 import numpy as np
 import pytest
-from rollcast.v1 import policy_pb2
 
-from services.channel import make_channel
-from services.client import LearnerClient
-from services.error_status import error_from_rpc
-from services.errors import InvalidTensorError, LearnerUnreachableError, NotReadyError, UnreadableMessageError
+from rollcast.services.client.channel import make_channel
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import InvalidTensorError, LearnerUnreachableError, NotReadyError, UnreadableMessageError
+from rollcast.services.wire.error_status import error_from_rpc
+from rollcast.v1 import policy_pb2
 from tests.integration.learner_fakes import DEADLINE_S, serve
 
 

@@ -6,12 +6,10 @@ import threading
 import numpy as np
 import pytest
 from gymnasium import spaces
-from rollcast.v1 import rollout_pb2, rollout_pb2_grpc
 
-from services.channel import make_channel
-from services.client import LearnerClient
-from services.error_status import error_from_rpc
-from services.errors import (
+from rollcast.services.client.channel import make_channel
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import (
     ActorReplacedError,
     DamagedMessageError,
     DuplicateSequenceError,
@@ -27,11 +25,13 @@ from services.errors import (
     UnknownActorError,
     UnreadableMessageError,
 )
-from services.limits import MAX_WAITING_ROLLOUTS
-from services.message_body import seal
-from services.rollout_codec import RolloutEncoder
-from services.rollouts import ActorFailure
-from services.spaces import SubstepSpaces
+from rollcast.services.limits.limits import MAX_WAITING_ROLLOUTS
+from rollcast.services.rollouts.codec import RolloutEncoder
+from rollcast.services.rollouts.rollouts import ActorFailure
+from rollcast.services.spaces.spaces import SubstepSpaces
+from rollcast.services.wire.error_status import error_from_rpc
+from rollcast.services.wire.message_body import seal
+from rollcast.v1 import rollout_pb2, rollout_pb2_grpc
 from tests.integration.learner_fakes import DEADLINE_S, SPACES, make_rollout, offer, serve
 from tests.unit.services.rollout_examples import assert_same_rollout, example_rollout
 

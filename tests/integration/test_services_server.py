@@ -15,10 +15,10 @@ import pytest
 from google.protobuf import descriptor_pool
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from services import channel, health_probe, server
-from services.channel import make_channel
-from services.client import LearnerClient
-from services.errors import (
+from rollcast.services.client import channel, health_probe
+from rollcast.services.client.channel import make_channel
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import (
     AddressInUseError,
     ConfigurationError,
     InvalidInputError,
@@ -29,10 +29,11 @@ from services.errors import (
     RefusedError,
     UnknownActorError,
 )
-from services.limits import Limits
-from services.security import ServerSecurity
-from services.server import LEARNER_SERVICE, POLICY_SERVICE, ROLLOUT_SERVICE
-from services.status import Phase
+from rollcast.services.limits.limits import Limits
+from rollcast.services.security.security import ServerSecurity
+from rollcast.services.server import server
+from rollcast.services.server.server import LEARNER_SERVICE, POLICY_SERVICE, ROLLOUT_SERVICE
+from rollcast.services.status.status import Phase
 from tests.integration.learner_fakes import DEADLINE_S, make_rollout, offer, serve
 
 

@@ -8,25 +8,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from actor.connection import LearnerConnection
-from actor.policies.policy import make_policy
-from actor.policies.torch_policy import TorchPolicy
-from learner.actors.remote import RemoteDistributedActors
-from learner.actors.with_buffer import BaseDistributedWorkersWithBuffer
-from learner.checkpoints.store import CheckpointStore
-from learner.control import TrainingControl
-from learner.first_actor import spaces_of_first_actor
-from learner.run_directory import RunDirectory
-from learner.run_parts import actors_batch_size
-from learner.settings import ServingSettings
-from learner.trainer import TrainingSummary
-from learner.training_run import training_run
-from services.client import LearnerClient
-from services.errors import ConfigurationError, InvalidInputError, SpacesMismatchError
-from services.joining import JoinOffer
-from services.limits import Limits
-from services.policies import PolicySpec
-from services.replay_client import ReplayClient
+from rollcast.actor.connection.connection import LearnerConnection
+from rollcast.actor.policies.policy import make_policy
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.learner.actors.remote import RemoteDistributedActors
+from rollcast.learner.actors.with_buffer import BaseDistributedWorkersWithBuffer
+from rollcast.learner.checkpoints.store import CheckpointStore
+from rollcast.learner.ingest.first_actor import spaces_of_first_actor
+from rollcast.learner.runs.directory import RunDirectory
+from rollcast.learner.settings.settings import ServingSettings
+from rollcast.learner.training.control import TrainingControl
+from rollcast.learner.training.run_parts import actors_batch_size
+from rollcast.learner.training.trainer import TrainingSummary
+from rollcast.learner.training.training_run import training_run
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.client.replay import ReplayClient
+from rollcast.services.errors import ConfigurationError, InvalidInputError, SpacesMismatchError
+from rollcast.services.limits.limits import Limits
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.rollouts.joining import JoinOffer
 from tests.processes import free_port, running
 from tests.two_substeps import SPACES, TwoSubsteps
 

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from actor.environments.make import EnvironmentFactory
-from learner.actors.subproc import SubprocDistributedActors
-from learner.algorithms.impala import Impala
-from learner.algorithms.impala_settings import ImpalaSettings
-from learner.training_run import probe_spaces
-from services.client import LearnerClient
-from services.policies import PolicySpec
-from services.spaces import FLAT_SUBSTEP, flatten_observation, space_leaves
+from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.learner.actors.subproc import SubprocDistributedActors
+from rollcast.learner.algorithms.impala import Impala
+from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+from rollcast.learner.training.training_run import probe_spaces
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, flatten_observation, space_leaves
 from tests.environments import ACTION_SPACES, OBSERVATION_SPACES
 
 pytestmark = pytest.mark.slow

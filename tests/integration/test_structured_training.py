@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from services.client import LearnerClient
-from services.errors import RollcastError
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import RollcastError
 from tests.processes import free_port, rollcast, running, wait_until
 
 pytestmark = pytest.mark.slow

@@ -10,11 +10,11 @@ import numpy as np
 import psutil
 import pytest
 
-from learner.actors.sequential import SequentialDistributedActors
-from learner.actors.subproc import SubprocDistributedActors
-from services.errors import ActorFailedError, CollectTimeoutError, ConfigurationError, LimitExceededError
-from services.spaces import FLAT_SUBSTEP
-from services.status import ActorState
+from rollcast.learner.actors.sequential import SequentialDistributedActors
+from rollcast.learner.actors.subproc import SubprocDistributedActors
+from rollcast.services.errors import ActorFailedError, CollectTimeoutError, ConfigurationError, LimitExceededError
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP
+from rollcast.services.status.status import ActorState
 from tests.actor_kinds import make_actors
 from tests.processes import ROOT, environment, wait_until
 

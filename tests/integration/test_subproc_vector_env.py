@@ -19,12 +19,12 @@ from gymnasium.vector import AutoresetMode
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from actor.environments.failures import EnvironmentFailedError, EnvironmentLostError
-from actor.statistics.environment import events_in
-from actor.statistics.events import LogStatsLevel
-from actor.vector.sequential import SequentialVectorEnv
-from actor.vector.subproc import SubprocVectorEnv
-from services.errors import ConfigurationError, InvalidSpaceError, RefusedError
+from rollcast.actor.environments.failures import EnvironmentFailedError, EnvironmentLostError
+from rollcast.actor.statistics.environment import events_in
+from rollcast.actor.statistics.events import LogStatsLevel
+from rollcast.actor.vector.sequential import SequentialVectorEnv
+from rollcast.actor.vector.subproc import SubprocVectorEnv
+from rollcast.services.errors import ConfigurationError, InvalidSpaceError, RefusedError
 from tests.event_environments import FiringEnv
 from tests.processes import ROOT, environment, wait_until
 from tests.unit.actor.sample_environments import IMAGE_SPACES, OBSERVATION_SPACES, NumberedEnv, SampledEnv
@@ -45,7 +45,7 @@ MODES = list(AutoresetMode)
 @pytest.fixture(scope="module", autouse=True)
 def forkserver():
     """Imports what the environments need once, not in every process."""
-    multiprocessing.set_forkserver_preload(["actor.vector.worker", "tests.vector_environments"])
+    multiprocessing.set_forkserver_preload(["rollcast.actor.vector.worker", "tests.vector_environments"])
     SubprocVectorEnv([NumberedEnv]).close()
 
 
@@ -167,7 +167,7 @@ class TestFirstReady:
         ours.close(), twin.close()
 
     def test_does_not_wait_for_the_slow(self, monkeypatch):
-        monkeypatch.setattr("actor.vector.subproc._CLOSE_GRACE_S", 0.2)
+        monkeypatch.setattr("rollcast.actor.vector.subproc._CLOSE_GRACE_S", 0.2)
         ours = SubprocVectorEnv([functools.partial(MisbehavingEnv, "hang", 1), NumberedEnv], envs_per_process=1)
         ours.reset(seed=0)
         ours.send(np.zeros(2, int))
@@ -313,7 +313,7 @@ class TestFailures:
 PROGRAM = """
 import os, signal, sys, threading
 import numpy as np
-from actor.vector.subproc import SubprocVectorEnv
+from rollcast.actor.vector.subproc import SubprocVectorEnv
 from tests.vector_environments import MisbehavingEnv
 
 if __name__ == "__main__":

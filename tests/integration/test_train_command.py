@@ -11,10 +11,10 @@ import psutil
 import pytest
 import yaml
 
-from services.client import LearnerClient
-from services.errors import RollcastError
-from services.replay import ReplayWaiting
-from services.status import Phase
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import RollcastError
+from rollcast.services.replay.replay import ReplayWaiting
+from rollcast.services.status.status import Phase
 from tests.processes import descendants, free_port, rollcast, running, wait_until
 
 pytestmark = pytest.mark.slow

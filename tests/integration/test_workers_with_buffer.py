@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from actor.environments.make import EnvironmentFactory
-from actor.policies.torch_policy import TorchPolicy
-from actor.statistics.events import EpisodeEvents, LogStatsLevel
-from learner.actors.sequential import SequentialDistributedActors
-from learner.actors.subproc import SubprocDistributedActors
-from learner.actors.with_buffer import BaseDistributedWorkersWithBuffer
-from learner.replay.replay_settings import ReplaySettings
-from learner.training_run import probe_spaces
-from services.errors import CollectTimeoutError, ConfigurationError, InvalidInputError, NotReadyError
-from services.policies import PolicySpec
-from services.spaces import FLAT_SUBSTEP
+from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.statistics.events import EpisodeEvents, LogStatsLevel
+from rollcast.learner.actors.sequential import SequentialDistributedActors
+from rollcast.learner.actors.subproc import SubprocDistributedActors
+from rollcast.learner.actors.with_buffer import BaseDistributedWorkersWithBuffer
+from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.learner.training.training_run import probe_spaces
+from rollcast.services.errors import CollectTimeoutError, ConfigurationError, InvalidInputError, NotReadyError
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.actor_kinds import RemoteWithProcesses
 
 pytestmark = pytest.mark.slow

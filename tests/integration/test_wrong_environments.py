@@ -4,14 +4,14 @@ import gymnasium
 import numpy as np
 import pytest
 
-from actor.environments.make import EnvironmentFactory
-from actor.policies.torch_policy import TorchPolicy
-from learner.actors.base import DistributedActors
-from learner.actors.sequential import SequentialDistributedActors
-from learner.actors.subproc import SubprocDistributedActors
-from learner.training_run import probe_spaces
-from services.errors import ActorFailedError, InvalidSpaceError, InvalidTensorError
-from services.policies import PolicySpec
+from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.learner.actors.base import DistributedActors
+from rollcast.learner.actors.sequential import SequentialDistributedActors
+from rollcast.learner.actors.subproc import SubprocDistributedActors
+from rollcast.learner.training.training_run import probe_spaces
+from rollcast.services.errors import ActorFailedError, InvalidSpaceError, InvalidTensorError
+from rollcast.services.policies.policies import PolicySpec
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +44,7 @@ def actors_with(what: str, kind: str) -> DistributedActors:
 @pytest.fixture(autouse=True)
 def _seeds_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """The seed of the only environment is derived from its actor's: the words have it as `seed 7`."""
-    from actor import rollout_worker
+    from rollcast.actor.workers import rollout_worker
 
     monkeypatch.setattr(rollout_worker, "_seeds", lambda env_seed, _vector_env: ((env_seed,), [env_seed]))
 

@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from services.client import LearnerClient
-from services.security import PLAIN_CLIENT, ClientSecurity
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
 
 # How often they come with a new connection, as somebody at a terminal does.
 _STATUSES_A_CONNECTION = 5

@@ -6,9 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from services.client import LearnerClient
-from services.errors import RollcastError
-from services.status import LearnerStatus
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import RollcastError
+from rollcast.services.status.status import LearnerStatus
 from tests.processes import ROOT, environment, free_port, rollcast, wait_until
 from tests.soak.clients import security_of
 
@@ -130,7 +130,7 @@ class Crew:
     def _start(self, name: str, module: str, *arguments: object) -> subprocess.Popen[bytes]:
         with (self._folder / f"{self.name}-{name}.log").open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", module, *map(str, arguments)],
+                [sys.executable, "-m", f"rollcast.{module}", *map(str, arguments)],
                 cwd=ROOT,
                 env=environment(),
                 stdout=log,

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from actor.settings import ActorSettings
-from learner.settings import ServingSettings
+from rollcast.actor.settings import ActorSettings
+from rollcast.learner.settings.settings import ServingSettings
+from tests.processes import SOURCE_ROOTS
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -103,7 +104,7 @@ class TestLearner:
             r'\["python", (".*"), "/opt/venv/\S+/site-packages/(.*)", .*\]', command
         ).groups()
         assert options == '"-I", "-S"'
-        assert (ROOT / script).is_file()
+        assert any((root / script).is_file() for root in SOURCE_ROOTS)
         for name in ("startupProbe", "readinessProbe", "livenessProbe"):
             assert container("learner")[name]["grpc"] == {"port": 50051}
 

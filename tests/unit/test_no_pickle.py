@@ -12,17 +12,17 @@ FORBIDDEN = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "m
 
 # It starts this machine's own processes, and hands them their arguments the way multiprocessing does.
 LOCAL_PROCESS_LAUNCHER = {
-    "actor/local_process.py",
+    "actor/rollcast/actor/acting/local_process.py",
     # processes of a vector environment, on this machine: arrays are shared, infos and calls go through their pipes
-    "actor/vector/shared_memory.py",
-    "actor/vector/signals.py",
-    "actor/vector/subproc.py",
-    "actor/vector/worker.py",
-    "actor/vector/worker_process.py",
-    "learner/actors/forkserver.py",
-    "learner/actors/local_processes.py",
+    "actor/rollcast/actor/vector/shared_memory.py",
+    "actor/rollcast/actor/vector/signals.py",
+    "actor/rollcast/actor/vector/subproc.py",
+    "actor/rollcast/actor/vector/worker.py",
+    "actor/rollcast/actor/vector/worker_process.py",
+    "learner/rollcast/learner/actors/forkserver.py",
+    "learner/rollcast/learner/actors/local_processes.py",
     # starts the tracker of those processes before a Ctrl-C is held back
-    "services/interrupts.py",
+    "services/rollcast/services/process/interrupts.py",
     "tests/integration/test_subproc_vector_env.py",
     "tests/unit/actor/vector/test_shared_memory.py",
     "tests/unit/actor/vector/test_signals.py",
@@ -33,7 +33,7 @@ LOCAL_PROCESS_LAUNCHER = {
     "tests/attacks/hostile_clients.py",
     # an environment that starts a process of its own; an actor process that ends
     "tests/wrong_environments.py",
-    "tests/unit/learner/test_local_processes.py",
+    "tests/unit/learner/actors/test_local_processes.py",
     # sees to it that tests leave no process behind
     "tests/conftest.py",
 }
@@ -79,7 +79,7 @@ def violations(source, *, multiprocessing_allowed=False):
         elif text == "allow_pickle" and following != ["=", "False"]:
             found.append(f"{line}: allow_pickle")
         elif text in {"np", "numpy"} and following == [".", "load"] and tokens[index - 1].string != ".":
-            # it allocates what a header claims; learner.replay.array_file reads what is there
+            # it allocates what a header claims; rollcast.learner.replay.saving.array_file reads what is there
             found.append(f"{line}: {text}.load")
         elif text == "yaml" and following[:1] == ["."] and following[1] not in SAFE_YAML:
             found.append(f"{line}: yaml.{following[1]}")

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import SOURCE_ROOTS
+
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
@@ -31,16 +33,13 @@ def wheel(tmp_path_factory):
 
 
 class TestWheel:
-    def test_four_packages_and_nothing_else(self, wheel):
+    def test_one_namespace_and_nothing_else(self, wheel):
         top = {name.split("/")[0] for name in wheel.namelist()}
-        assert {name for name in top if not name.endswith(".dist-info")} == {"rollcast", "services", "actor", "learner"}
+        assert {name for name in top if not name.endswith(".dist-info")} == {"rollcast"}
 
     def test_every_module_of_the_sources(self, wheel):
-        roots = {"services": ROOT, "actor": ROOT, "learner": ROOT, "rollcast": ROOT / "proto"}
         sources = {
-            path.relative_to(root).as_posix()
-            for package, root in roots.items()
-            for path in (root / package).rglob("*.py")
+            path.relative_to(root).as_posix() for root in SOURCE_ROOTS for path in (root / "rollcast").rglob("*.py")
         }
         assert {name for name in wheel.namelist() if name.endswith(".py")} == sources
 
@@ -48,9 +47,9 @@ class TestWheel:
         files = [Path(name) for name in wheel.namelist() if ".dist-info/" not in name]
         assert {path.suffix for path in files if path.name != "py.typed"} == {".py", ".pyi", ".proto"}
 
-    @pytest.mark.parametrize("package", ["rollcast/v1", "services", "actor", "learner"])
+    @pytest.mark.parametrize("package", ["v1", "services", "actor", "learner"])
     def test_is_typed(self, wheel, package):
-        assert f"{package}/py.typed" in wheel.namelist()
+        assert f"rollcast/{package}/py.typed" in wheel.namelist()
 
     def test_stubs_lie_beside_their_protos(self, wheel):
         names = set(wheel.namelist())
@@ -62,7 +61,7 @@ class TestWheel:
 
     def test_console_script_and_licence(self, wheel):
         (entry_points,) = [name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt")]
-        assert "rollcast = learner.__main__:main" in wheel.read(entry_points).decode()
+        assert "rollcast = rollcast.learner.__main__:main" in wheel.read(entry_points).decode()
         (licence,) = [name for name in wheel.namelist() if name.endswith(".dist-info/licenses/LICENSE")]
         assert wheel.read(licence) == (ROOT / "LICENSE").read_bytes()
         (metadata,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
@@ -70,14 +69,17 @@ class TestWheel:
 
 
 class TestEditableInstall:
-    @pytest.mark.parametrize("module", ["rollcast.v1.rollout_pb2", "services", "actor", "learner"])
+    @pytest.mark.parametrize(
+        "module", ["rollcast.v1.rollout_pb2", "rollcast.services", "rollcast.actor", "rollcast.learner"]
+    )
     def test_imports_come_from_this_tree(self, module):
         assert Path(importlib.import_module(module).__file__).is_relative_to(ROOT)
 
-    def test_proto_stays_a_source_root(self):
-        # an __init__.py there would shadow PyPI's proto-plus, which owns `import proto`, or close the namespace
-        assert not (ROOT / "proto" / "__init__.py").exists()
-        assert not (ROOT / "proto" / "rollcast" / "__init__.py").exists()
+    @pytest.mark.parametrize("root", SOURCE_ROOTS, ids=lambda root: root.name)
+    def test_every_root_stays_open_to_the_others(self, root):
+        # an __init__.py would close the namespace, or make `import actor` ours, which is every second project's
+        assert not (root / "__init__.py").exists()
+        assert not (root / "rollcast" / "__init__.py").exists()
 
 
 class TestDependencies:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from learner.cli import COMMANDS
-from learner.command_settings import COMMAND_SETTINGS as SETTINGS
+from rollcast.learner.commands.cli import COMMANDS
+from rollcast.learner.settings.commands import COMMAND_SETTINGS as SETTINGS
 from tests.soak.__main__ import make_parser
 
 ROOT = Path(__file__).parents[2]
@@ -161,8 +161,9 @@ class TestModuleTable:
 
 
 def _modules(package: str) -> list[str]:
-    files = (ROOT / package).rglob("*.py")
-    names = (file.relative_to(ROOT / package).with_suffix("").as_posix() for file in files)
+    root = ROOT / package / "rollcast" / package
+    files = root.rglob("*.py")
+    names = (file.relative_to(root).with_suffix("").as_posix() for file in files)
     return sorted(name for name in names if not name.endswith("__init__"))
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from gymnasium import spaces
 
-from actor.environments.structured import ActorId, Ended, StructuredEnv, Turn
-from actor.policies.random_policy import RandomPolicy
-from actor.structured_rollout_worker import StructuredRolloutWorker
-from actor.vector.structured import StructuredVectorEnv
-from services.spaces import SubstepSpaces
+from rollcast.actor.environments.structured import ActorId, Ended, StructuredEnv, Turn
+from rollcast.actor.policies.random_policy import RandomPolicy
+from rollcast.actor.vector.structured import StructuredVectorEnv
+from rollcast.actor.workers.structured_rollout_worker import StructuredRolloutWorker
+from rollcast.services.spaces.spaces import SubstepSpaces
 
 # Two agents of one kind, one of another.
 SPACES = {

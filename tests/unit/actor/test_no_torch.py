@@ -4,12 +4,13 @@ import sys
 PROGRAM = """
 import sys
 import numpy as np
-from actor.environments.make import EnvironmentFactory, environment_spaces, make_vector_env
-from actor.policies.policy import make_policy
-from actor.policies.random_policy import RandomPolicy
-from actor.rollout_worker import RolloutWorker
-from actor.statistics.aggregator import EpochStatsAggregator
-from services.policies import PolicySpec
+from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.vector.make import environment_spaces, make_vector_env
+from rollcast.actor.policies.policy import make_policy
+from rollcast.actor.policies.random_policy import RandomPolicy
+from rollcast.actor.workers.rollout_worker import RolloutWorker
+from rollcast.actor.statistics.aggregator import EpochStatsAggregator
+from rollcast.services.policies.policies import PolicySpec
 
 for vectorization in ("sync", "entry_point", "subprocess"):
     vector_env = make_vector_env(EnvironmentFactory("CartPole-v1", vectorization=vectorization), 2)

@@ -2,11 +2,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actor.environments.make import environment_spaces, make_vector_env
-from actor.policies.random_policy import RandomPolicy
-from actor.rollout_worker import RolloutWorker
-from actor.seeds import SEED_LIMIT, derive_seed, derive_seeds
-from services.limits import MAX_ENVS_PER_ACTOR
+from rollcast.actor.policies.random_policy import RandomPolicy
+from rollcast.actor.seeds import SEED_LIMIT, derive_seed, derive_seeds
+from rollcast.actor.vector.make import environment_spaces, make_vector_env
+from rollcast.actor.workers.rollout_worker import RolloutWorker
+from rollcast.services.limits.limits import MAX_ENVS_PER_ACTOR
 from tests.environments import CountingEnv
 
 KEYS = st.lists(st.integers(0, 2**64), min_size=1, max_size=4)

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from actor.environments.failures import EnvironmentFailedError
-from actor.environments.structured import ActorId, Ended, StructuredEnv, Turn
-from actor.policies.random_policy import RandomPolicy
-from actor.structured_rollout_worker import StructuredRolloutWorker
-from actor.vector.structured import StructuredVectorEnv
-from services.spaces import SubstepSpaces
+from rollcast.actor.environments.failures import EnvironmentFailedError
+from rollcast.actor.environments.structured import ActorId, Ended, StructuredEnv, Turn
+from rollcast.actor.policies.random_policy import RandomPolicy
+from rollcast.actor.vector.structured import StructuredVectorEnv
+from rollcast.actor.workers.structured_rollout_worker import StructuredRolloutWorker
+from rollcast.services.spaces.spaces import SubstepSpaces
 from tests.unit.actor.structured_environments import (
     ACTORS,
     SPACES,

@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from services.rollouts import Rollout, SubstepColumns
-from services.spaces import FLAT_SUBSTEP
+from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.chaos.bookkeeping import EPISODE_STEPS, BookkeepingEnv, observation, reward
 from tests.chaos.ledger import Entries, Ledger, StepLedger
 

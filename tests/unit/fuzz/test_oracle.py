@@ -6,7 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from services.errors import InvalidTensorError
+from rollcast.services.errors import InvalidTensorError
 from tests.fuzz.oracle import FindingError, Target, judge
 
 

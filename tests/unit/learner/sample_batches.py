@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete
 
-from learner.batch import Batch, BatchColumns
-from services.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
+from rollcast.learner.batch import Batch, BatchColumns
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
 
 SPACES: EnvironmentSpaces = {
     FLAT_SUBSTEP: SubstepSpaces(observation=Box(-np.inf, np.inf, (3,), np.float32), action=Discrete(2))

@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from learner.disk import explain_disk_error, free_bytes, write_whole
+from rollcast.learner.disk import explain_disk_error, free_bytes, write_whole
 
 
 def test_a_file_takes_the_place_of_the_one_before(tmp_path):

@@ -2,7 +2,7 @@ import logging
 
 import pytest
 
-from learner.wait_log import WaitLog
+from rollcast.learner.wait_log import WaitLog
 
 
 def test_a_wait_is_logged_after_ten_seconds_and_then_each_minute(caplog: pytest.LogCaptureFixture):

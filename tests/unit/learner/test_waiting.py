@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from learner.waiting import WaitMonitor
+from rollcast.learner.waiting import WaitMonitor
 
 
 def test_a_wait_has_a_reason_only_while_it_lasts():

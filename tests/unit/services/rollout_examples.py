@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 from gymnasium import spaces
 
-from services.columns import leaf_schema
-from services.rollouts import EpisodeStatistics, Rollout, SubstepColumns
-from services.spaces import EnvironmentSpaces, SubstepSpaces, space_leaves
+from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout, SubstepColumns
+from rollcast.services.spaces.columns import leaf_schema
+from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces, space_leaves
 
 NESTED: EnvironmentSpaces = {
     "0": SubstepSpaces(

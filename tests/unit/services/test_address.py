@@ -1,7 +1,7 @@
 import pytest
 
-from services.address import parse_address
-from services.errors import ConfigurationError
+from rollcast.services.address import parse_address
+from rollcast.services.errors import ConfigurationError
 
 
 @pytest.mark.parametrize("text", ["localhost:1", "127.0.0.1:0", "[::1]:65535", "learner_1:50051"])

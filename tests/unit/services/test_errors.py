@@ -1,6 +1,6 @@
 import pytest
 
-from services.errors import (
+from rollcast.services.errors import (
     ActorFailedError,
     ConfigurationError,
     InvalidSpaceError,

@@ -4,11 +4,12 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from actor.environments.action_mask import ActionMaskFromInfo, make
-from actor.environments.make import EnvironmentFactory, environment_spaces, make_vector_env
-from actor.policies.random_policy import RandomPolicy
-from actor.rollout_worker import RolloutWorker
-from services.errors import ActorFailedError, ConfigurationError, InvalidSpaceError
+from rollcast.actor.environments.action_mask import ActionMaskFromInfo, make
+from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.policies.random_policy import RandomPolicy
+from rollcast.actor.vector.make import environment_spaces, make_vector_env
+from rollcast.actor.workers.rollout_worker import RolloutWorker
+from rollcast.services.errors import ActorFailedError, ConfigurationError, InvalidSpaceError
 from tests.masked_environments import MaskedCorridor, NothingAllowed
 from tests.unit.actor.sample_environments import SampledEnv
 
@@ -47,7 +48,9 @@ def test_the_mask_stands_beside_the_observation():
 
 
 def test_the_factory_makes_gymnasiums_taxi():
-    vector_env = make_vector_env(EnvironmentFactory("actor.environments.action_mask:make", {"env_id": "Taxi-v4"}), 3)
+    vector_env = make_vector_env(
+        EnvironmentFactory("rollcast.actor.environments.action_mask:make", {"env_id": "Taxi-v4"}), 3
+    )
     substep = environment_spaces(vector_env)["0"]
     assert set(substep.observation.spaces) == {"observation", "action_mask"}
     worker = RolloutWorker(

@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from actor.policies.random_policy import RandomPolicy
-from actor.structured_rollout_worker import StructuredRolloutWorker
-from actor.vector.structured import StructuredVectorEnv
+from rollcast.actor.policies.random_policy import RandomPolicy
+from rollcast.actor.vector.structured import StructuredVectorEnv
+from rollcast.actor.workers.structured_rollout_worker import StructuredRolloutWorker
 
 PAGE = Path(__file__).parents[4] / "docs" / "environments.md"
 

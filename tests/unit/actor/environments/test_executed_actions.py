@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from actor.environments.executed_actions import ExecutedActions
+from rollcast.actor.environments.executed_actions import ExecutedActions
 from tests.unit.actor.sample_environments import ACTION_SPACES
 
 INTEGERS = spaces.Box(np.array([-3, 0], np.int32), np.array([3, 255], np.int32), dtype=np.int32)

@@ -7,13 +7,14 @@ from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode
 
-from actor.environments.failures import EnvironmentFailedError
-from actor.environments.make import EnvironmentFactory, environment_spaces, make_vector_env
-from actor.policies.random_policy import RandomPolicy
-from actor.rollout_worker import RolloutWorker
-from actor.vector.sequential import SequentialVectorEnv
-from actor.vector.subproc import SubprocVectorEnv
-from services.errors import ConfigurationError, InvalidSpaceError
+from rollcast.actor.environments.failures import EnvironmentFailedError
+from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.policies.random_policy import RandomPolicy
+from rollcast.actor.vector.make import environment_spaces, make_vector_env
+from rollcast.actor.vector.sequential import SequentialVectorEnv
+from rollcast.actor.vector.subproc import SubprocVectorEnv
+from rollcast.actor.workers.rollout_worker import RolloutWorker
+from rollcast.services.errors import ConfigurationError, InvalidSpaceError
 from tests.unit.actor.sample_environments import NumberedEnv, SampledEnv
 
 HERE = "tests.unit.actor.sample_environments"

@@ -4,11 +4,12 @@ import gymnasium
 import pytest
 from gymnasium import spaces
 
-from actor.environments.failures import EnvironmentFailedError
-from actor.environments.make import EnvironmentFactory, environment_spaces, make_vector_env
-from actor.vector.structured import StructuredVectorEnv
-from services.errors import ConfigurationError, SpacesMismatchError
-from services.spaces import SubstepSpaces
+from rollcast.actor.environments.failures import EnvironmentFailedError
+from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.vector.make import environment_spaces, make_vector_env
+from rollcast.actor.vector.structured import StructuredVectorEnv
+from rollcast.services.errors import ConfigurationError, SpacesMismatchError
+from rollcast.services.spaces.spaces import SubstepSpaces
 from tests.unit.actor.structured_environments import SPACES, ScriptedEnv, alternating
 
 SPREAD = "mpe2.simple_spread_v3:parallel_env"

@@ -2,9 +2,10 @@ import gymnasium
 import numpy as np
 import pytest
 
-from actor.environments.make import EnvironmentFactory, environment_spaces, make_single_env, make_vector_env
-from actor.environments.one_of_vector import OneOfVector
-from services.spaces import FLAT_SUBSTEP
+from rollcast.actor.environments.make import EnvironmentFactory, make_single_env
+from rollcast.actor.environments.one_of_vector import OneOfVector
+from rollcast.actor.vector.make import environment_spaces, make_vector_env
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.stacked_environments import LENGTH, STACKED_ID, SingleEnv
 
 

@@ -5,9 +5,9 @@ from gymnasium import spaces
 from mpe2 import simple_speaker_listener_v4, simple_spread_v3
 from pettingzoo import AECEnv, ParallelEnv
 
-from actor.environments.pettingzoo_env import SimultaneousAgentsEnv, TurnTakingAgentsEnv, adapt_pettingzoo
-from actor.environments.structured import ActorId
-from services.errors import ConfigurationError
+from rollcast.actor.environments.pettingzoo_env import SimultaneousAgentsEnv, TurnTakingAgentsEnv, adapt_pettingzoo
+from rollcast.actor.environments.structured import ActorId
+from rollcast.services.errors import ConfigurationError
 
 X, O = ActorId("player", 0), ActorId("player", 1)  # noqa: E741
 PLACE = spaces.Discrete(9)

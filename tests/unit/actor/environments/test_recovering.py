@@ -8,14 +8,15 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actor.environments.failures import EnvironmentFailedError
-from actor.environments.make import EnvironmentFactory, environment_spaces, make_vector_env
-from actor.environments.recovering import MAX_FAILURES_IN_A_ROW, RecoveringEnv
-from actor.policies.random_policy import RandomPolicy
-from actor.rollout_worker import RolloutWorker
-from actor.workers import make_worker
-from services.errors import ConfigurationError
-from services.rollouts import Rollout
+from rollcast.actor.environments.failures import EnvironmentFailedError
+from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.environments.recovering import MAX_FAILURES_IN_A_ROW, RecoveringEnv
+from rollcast.actor.policies.random_policy import RandomPolicy
+from rollcast.actor.vector.make import environment_spaces, make_vector_env
+from rollcast.actor.workers.rollout_worker import RolloutWorker
+from rollcast.actor.workers.workers import make_worker
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.rollouts.rollouts import Rollout
 
 
 class Flaky(gymnasium.Env):

@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from actor.statistics.events import define_episode_stats, define_epoch_stats
-from actor.statistics.firing import FiresEvents
+from rollcast.actor.statistics.events import define_episode_stats, define_epoch_stats
+from rollcast.actor.statistics.firing import FiresEvents
 
 
 class Own(nn.Module):

@@ -9,18 +9,18 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actor.policies.action_masks import FORBIDDEN, action_mask_of
-from actor.policies.exploration import EPSILONS
-from actor.policies.numpy_policy import NumpyMlpPolicy
-from actor.policies.policy import Policy, make_policy
-from actor.policies.random_policy import RandomPolicy
-from actor.policies.torch_acting import TorchActingPolicy
-from actor.policies.torch_action_masks import allowed_actions, forbid
-from actor.policies.torch_distributions import entropy, log_prob
-from actor.policies.torch_policy import TorchPolicy
-from services.errors import ActorFailedError, InvalidSpaceError
-from services.policies import PolicySpec
-from services.spaces import SubstepSpaces
+from rollcast.actor.policies.action_masks import FORBIDDEN, action_mask_of
+from rollcast.actor.policies.exploration import EPSILONS
+from rollcast.actor.policies.numpy_policy import NumpyMlpPolicy
+from rollcast.actor.policies.policy import Policy, make_policy
+from rollcast.actor.policies.random_policy import RandomPolicy
+from rollcast.actor.policies.torch_acting import TorchActingPolicy
+from rollcast.actor.policies.torch_action_masks import allowed_actions, forbid
+from rollcast.actor.policies.torch_distributions import entropy, log_prob
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.services.errors import ActorFailedError, InvalidSpaceError
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import SubstepSpaces
 
 N = 10_000
 SPEC = PolicySpec(hidden_sizes=(8,))

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from actor.policies.distributions import action_distribution
-from services.errors import InvalidSpaceError
+from rollcast.actor.policies.distributions import action_distribution
+from rollcast.services.errors import InvalidSpaceError
 from tests.unit.actor.sample_environments import ACTION_SPACES
 
 N = 50

@@ -3,14 +3,14 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from actor.policies.exploration import EPSILONS, UNIFORM, Exploration, epsilon_ladder, read_exploration
-from actor.policies.numpy_policy import NumpyMlpPolicy
-from actor.policies.policy import make_policy
-from actor.policies.torch_acting import TorchActingPolicy
-from actor.policies.torch_policy import TorchPolicy
-from services.errors import ConfigurationError, ProtocolMismatchError
-from services.policies import PolicySpec
-from services.spaces import SubstepSpaces
+from rollcast.actor.policies.exploration import EPSILONS, UNIFORM, Exploration, epsilon_ladder, read_exploration
+from rollcast.actor.policies.numpy_policy import NumpyMlpPolicy
+from rollcast.actor.policies.policy import make_policy
+from rollcast.actor.policies.torch_acting import TorchActingPolicy
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.services.errors import ConfigurationError, ProtocolMismatchError
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import SubstepSpaces
 
 N = 4000
 VECTOR = spaces.Box(-1.0, 1.0, (4,), np.float32)

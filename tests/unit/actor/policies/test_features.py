@@ -3,9 +3,9 @@ import pytest
 from gymnasium import spaces
 from gymnasium.spaces.utils import flatten as gymnasium_flatten
 
-from actor.policies.features import VectorFeatures, feature_layout, image_layout
-from services.errors import InvalidSpaceError
-from services.spaces import flatten_observation
+from rollcast.actor.policies.features import VectorFeatures, feature_layout, image_layout
+from rollcast.services.errors import InvalidSpaceError
+from rollcast.services.spaces.spaces import flatten_observation
 from tests.unit.actor.sample_environments import IMAGE_SPACES, OBSERVATION_SPACES
 
 

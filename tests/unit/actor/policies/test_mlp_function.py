@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from actor.policies.mlp_function import mlp
+from rollcast.actor.policies.mlp_function import mlp
 
 
 def plain(x: Tensor, parameters: list[Tensor], activation: str) -> Tensor:

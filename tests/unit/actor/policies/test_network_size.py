@@ -2,14 +2,14 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from actor.policies import network_size
-from actor.policies.features import feature_layout
-from actor.policies.network_size import check_network_size
-from actor.policies.policy import make_policy
-from actor.policies.torch_policy import TorchPolicy
-from services.errors import LimitExceededError
-from services.policies import PolicySpec
-from services.spaces import SubstepSpaces
+from rollcast.actor.policies import network_size
+from rollcast.actor.policies.features import feature_layout
+from rollcast.actor.policies.network_size import check_network_size
+from rollcast.actor.policies.policy import make_policy
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.services.errors import LimitExceededError
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import SubstepSpaces
 from tests.unit.actor.sample_environments import IMAGE_SPACES, OBSERVATION_SPACES
 
 VECTOR = spaces.Box(-1.0, 1.0, (4,), np.float32)

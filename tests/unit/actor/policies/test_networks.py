@@ -5,10 +5,10 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from actor.policies.features import VectorFeatures, feature_layout
-from actor.policies.networks import build_network
-from services.errors import ConfigurationError
-from services.policies import PolicySpec
+from rollcast.actor.policies.features import VectorFeatures, feature_layout
+from rollcast.actor.policies.networks import build_network
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.policies.policies import PolicySpec
 from tests.unit.actor.policies.test_features import batch_of
 from tests.unit.actor.sample_environments import IMAGE_SPACES, OBSERVATION_SPACES
 

@@ -3,13 +3,13 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from actor.policies.numpy_policy import NumpyMlpPolicy
-from actor.policies.policy import make_policy
-from actor.policies.torch_acting import TorchActingPolicy
-from actor.policies.torch_policy import TorchPolicy
-from services.errors import ConfigurationError, InvalidTensorError, NotReadyError, ProtocolMismatchError
-from services.policies import PolicySpec
-from services.spaces import SubstepSpaces
+from rollcast.actor.policies.numpy_policy import NumpyMlpPolicy
+from rollcast.actor.policies.policy import make_policy
+from rollcast.actor.policies.torch_acting import TorchActingPolicy
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.services.errors import ConfigurationError, InvalidTensorError, NotReadyError, ProtocolMismatchError
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import SubstepSpaces
 from tests.unit.actor.policies.test_features import batch_of
 from tests.unit.actor.sample_environments import ACTION_SPACES, IMAGE_SPACES, OBSERVATION_SPACES
 

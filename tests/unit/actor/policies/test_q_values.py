@@ -3,9 +3,9 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from actor.policies.q_values import EpsilonGreedy
-from actor.policies.torch_q_values import action_values, outputs_gradient
-from services.errors import InvalidSpaceError
+from rollcast.actor.policies.q_values import EpsilonGreedy
+from rollcast.actor.policies.torch_q_values import action_values, outputs_gradient
+from rollcast.services.errors import InvalidSpaceError
 
 SPACE = spaces.Discrete(3, start=-1, dtype=np.int32)
 N = 20_000

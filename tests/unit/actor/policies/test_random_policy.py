@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from actor.policies.random_policy import RandomPolicy
-from services.errors import ProtocolMismatchError
-from services.spaces import SubstepSpaces
+from rollcast.actor.policies.random_policy import RandomPolicy
+from rollcast.services.errors import ProtocolMismatchError
+from rollcast.services.spaces.spaces import SubstepSpaces
 from tests.unit.actor.sample_environments import ACTION_SPACES
 
 N = 400

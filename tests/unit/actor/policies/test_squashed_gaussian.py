@@ -4,9 +4,9 @@ import torch
 from gymnasium import spaces
 from torch.distributions import AffineTransform, Independent, Normal, TanhTransform, TransformedDistribution
 
-from actor.policies.squashed_gaussian import SquashedGaussian
-from actor.policies.torch_squashed_gaussian import TorchSquashedGaussian
-from services.errors import InvalidSpaceError
+from rollcast.actor.policies.squashed_gaussian import SquashedGaussian
+from rollcast.actor.policies.torch_squashed_gaussian import TorchSquashedGaussian
+from rollcast.services.errors import InvalidSpaceError
 
 SPACE = spaces.Box(np.array([[-2.0, 0.0, 3.0]]), np.array([[2.0, 10.0, 4.0]]), dtype=np.float64)
 N = 400

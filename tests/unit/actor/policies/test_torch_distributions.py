@@ -4,9 +4,9 @@ import torch
 from gymnasium import spaces
 from torch.distributions import Bernoulli, Categorical, Independent, Normal
 
-from actor.policies.distributions import action_distribution
-from actor.policies.torch_distributions import entropy, log_prob, log_prob_and_entropy
-from services.errors import InvalidSpaceError
+from rollcast.actor.policies.distributions import action_distribution
+from rollcast.actor.policies.torch_distributions import entropy, log_prob, log_prob_and_entropy
+from rollcast.services.errors import InvalidSpaceError
 from tests.unit.actor.sample_environments import ACTION_SPACES
 
 T, B = 4, 5

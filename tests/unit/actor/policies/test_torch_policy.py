@@ -3,10 +3,10 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from actor.policies.torch_policy import TorchPolicy
-from services.errors import ProtocolMismatchError
-from services.policies import PolicySpec
-from services.spaces import SubstepSpaces
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.services.errors import ProtocolMismatchError
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import SubstepSpaces
 
 VECTOR = spaces.Box(-1.0, 1.0, (4,), np.float32)
 

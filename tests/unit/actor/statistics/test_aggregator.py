@@ -5,11 +5,11 @@ import types
 
 import pytest
 
-from actor.statistics.aggregator import EpochStatsAggregator
-from actor.statistics.events import EpisodeEvents, LogStatsLevel, define_episode_stats, define_epoch_stats
-from services.errors import StatisticsError
-from services.rollouts import EpisodeStatistics
-from services.statistics import EpochStatistic, EventStatistic, EventValue
+from rollcast.actor.statistics.aggregator import EpochStatsAggregator
+from rollcast.actor.statistics.events import EpisodeEvents, LogStatsLevel, define_episode_stats, define_epoch_stats
+from rollcast.services.errors import StatisticsError
+from rollcast.services.rollouts.rollouts import EpisodeStatistics
+from rollcast.services.rollouts.statistics import EpochStatistic, EventStatistic, EventValue
 
 EPOCH = LogStatsLevel.EPOCH
 

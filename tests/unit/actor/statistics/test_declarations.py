@@ -3,16 +3,16 @@ import functools
 import numpy as np
 import pytest
 
-from actor.statistics.declarations import events_of
-from actor.statistics.events import (
+from rollcast.actor.statistics.declarations import events_of
+from rollcast.actor.statistics.events import (
     EpisodeEvents,
     define_episode_stats,
     define_epoch_stats,
     define_stats_grouping,
     define_step_stats,
 )
-from services.errors import StatisticsError
-from services.statistics import EpochStatistic, EventStatistic
+from rollcast.services.errors import StatisticsError
+from rollcast.services.rollouts.statistics import EpochStatistic, EventStatistic
 
 
 def interface(*decorators, event=None):

@@ -4,15 +4,15 @@ import statistics
 import numpy as np
 import pytest
 
-from actor.statistics.episode import EpisodeStatsAggregator
-from actor.statistics.events import (
+from rollcast.actor.statistics.episode import EpisodeStatsAggregator
+from rollcast.actor.statistics.events import (
     define_episode_stats,
     define_epoch_stats,
     define_stats_grouping,
     define_step_stats,
 )
-from actor.statistics.reductions import make_accumulator
-from services.errors import StatisticsError
+from rollcast.actor.statistics.reductions import make_accumulator
+from rollcast.services.errors import StatisticsError
 
 
 class Deliveries:

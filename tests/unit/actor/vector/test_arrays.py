@@ -5,7 +5,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actor.vector.arrays import Buffer, EnvironmentArrays, InvalidValueError, SpaceArrays
+from rollcast.actor.vector.arrays import Buffer, EnvironmentArrays, InvalidValueError, SpaceArrays
 
 DTYPES = st.sampled_from([np.float32, np.float64, np.uint8, np.int32])
 SHAPES = st.lists(st.integers(0, 3), max_size=3).map(tuple)

@@ -2,13 +2,13 @@ import functools
 
 import pytest
 
-import actor.vector.auto as auto
-from actor.environments.failures import EnvironmentFailedError
-from actor.statistics.events import EpisodeEvents, LogStatsLevel
-from actor.vector.auto import make_fastest_vector_env, processes_are_clearly_faster
-from actor.vector.sequential import SequentialVectorEnv
-from actor.vector.subproc import SubprocVectorEnv
-from services.errors import StatisticsError
+from rollcast.actor.environments.failures import EnvironmentFailedError
+from rollcast.actor.statistics.events import EpisodeEvents, LogStatsLevel
+from rollcast.actor.vector import auto
+from rollcast.actor.vector.auto import make_fastest_vector_env, processes_are_clearly_faster
+from rollcast.actor.vector.sequential import SequentialVectorEnv
+from rollcast.actor.vector.subproc import SubprocVectorEnv
+from rollcast.services.errors import StatisticsError
 from tests.unit.actor.sample_environments import NumberedEnv
 from tests.vector_environments import MisbehavingEnv
 

@@ -7,10 +7,10 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from actor.environments.failures import EnvironmentFailedError
-from actor.statistics.events import EpisodeEvents, LogStatsLevel
-from actor.vector.sequential import SequentialVectorEnv
-from services.errors import ConfigurationError, InvalidSpaceError, RefusedError
+from rollcast.actor.environments.failures import EnvironmentFailedError
+from rollcast.actor.statistics.events import EpisodeEvents, LogStatsLevel
+from rollcast.actor.vector.sequential import SequentialVectorEnv
+from rollcast.services.errors import ConfigurationError, InvalidSpaceError, RefusedError
 from tests.unit.actor.sample_environments import (
     ACTION_SPACES,
     OBSERVATION_SPACES,
@@ -231,7 +231,7 @@ def test_statistics(caplog):
         env.step(np.zeros(4, int))
     mean = env.statistics.get_stats_value(EpisodeEvents.episode_return, LogStatsLevel.EPOCH, "mean")
     assert mean == 3.0
-    with caplog.at_level(logging.INFO, "actor.vector.base"):
+    with caplog.at_level(logging.INFO, "rollcast.actor.vector.base"):
         for _ in range(500):
             env.step(np.zeros(4, int))
     assert "play: {'episode_return" in caplog.text

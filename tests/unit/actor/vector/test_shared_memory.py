@@ -3,7 +3,7 @@ import os
 
 import numpy as np
 
-from actor.vector.shared_memory import SharedMemory
+from rollcast.actor.vector.shared_memory import SharedMemory
 
 
 def test_both_ends_see_the_same_memory_and_nothing_is_left():

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-import actor.vector.signals as signals
-from actor.vector.signals import N_WORDS, PeerGoneError, Word, hear_any, parent_bell, worker_bell
+from rollcast.actor.vector import signals
+from rollcast.actor.vector.signals import N_WORDS, PeerGoneError, Word, hear_any, parent_bell, worker_bell
 
 
 @pytest.fixture(params=[True, False], ids=["stores in order", "the bell orders"])

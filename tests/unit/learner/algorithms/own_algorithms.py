@@ -5,8 +5,8 @@ import math
 import torch
 
 from examples.own_algorithm import ActorCritic
-from learner.algorithms.dqn import Dqn
-from learner.algorithms.dqn_settings import DqnSettings
+from rollcast.learner.algorithms.dqn import Dqn
+from rollcast.learner.algorithms.dqn_settings import DqnSettings
 
 
 class OwnDqn(Dqn):

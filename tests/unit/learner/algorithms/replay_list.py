@@ -3,13 +3,14 @@
 import numpy as np
 import torch
 
-from actor.environments.make import EnvironmentFactory, environment_spaces, make_vector_env
-from actor.policies.policy import Policy, make_policy
-from actor.rollout_worker import RolloutWorker
-from learner.algorithms.algorithm import Algorithm
-from learner.batch import Batch, BatchColumns
-from services.rollouts import Rollout
-from services.spaces import FLAT_SUBSTEP
+from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.policies.policy import Policy, make_policy
+from rollcast.actor.vector.make import environment_spaces, make_vector_env
+from rollcast.actor.workers.rollout_worker import RolloutWorker
+from rollcast.learner.algorithms.algorithm import Algorithm
+from rollcast.learner.batch import Batch, BatchColumns
+from rollcast.services.rollouts.rollouts import Rollout
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 
 
 class ReplayList:

@@ -10,15 +10,15 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 from torch import Tensor
 from torch.distributions import Categorical
 
-from learner.algorithms.dqn import Dqn
-from learner.algorithms.dqn_settings import DqnSettings
-from learner.algorithms.impala import Impala
-from learner.algorithms.impala_settings import ImpalaSettings
-from learner.algorithms.sac import Sac
-from learner.algorithms.sac_settings import SacSettings
-from learner.batch import Batch
-from services.policies import PolicySpec
-from services.spaces import SubstepSpaces
+from rollcast.learner.algorithms.dqn import Dqn
+from rollcast.learner.algorithms.dqn_settings import DqnSettings
+from rollcast.learner.algorithms.impala import Impala
+from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+from rollcast.learner.algorithms.sac import Sac
+from rollcast.learner.algorithms.sac_settings import SacSettings
+from rollcast.learner.batch import Batch
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import SubstepSpaces
 from tests.unit.learner.sample_batches import make_batch
 
 B = 6

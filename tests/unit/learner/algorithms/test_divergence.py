@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from learner.algorithms.divergence import DivergenceWatch
-from services.errors import RollcastError
+from rollcast.learner.algorithms.divergence import DivergenceWatch
+from rollcast.services.errors import RollcastError
 
 
 @pytest.fixture

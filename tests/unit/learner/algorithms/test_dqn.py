@@ -7,13 +7,13 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from actor.policies.exploration import EPSILONS, epsilon_ladder
-from actor.policies.torch_q_values import action_values
-from learner.algorithms.dqn import Dqn
-from learner.algorithms.dqn_settings import DqnSettings
-from learner.batch import Batch
-from services.errors import ConfigurationError, InvalidSpaceError, RollcastError
-from services.policies import PolicySpec
+from rollcast.actor.policies.exploration import EPSILONS, epsilon_ladder
+from rollcast.actor.policies.torch_q_values import action_values
+from rollcast.learner.algorithms.dqn import Dqn
+from rollcast.learner.algorithms.dqn_settings import DqnSettings
+from rollcast.learner.batch import Batch
+from rollcast.services.errors import ConfigurationError, InvalidSpaceError, RollcastError
+from rollcast.services.policies.policies import PolicySpec
 from tests.unit.learner.algorithms.transition_batches import BOX_SPACES, START_AT_THREE, B, transition_batch
 from tests.unit.learner.sample_batches import SPACES
 

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from learner.algorithms.flat_parameters import FlatParameters
-from services.errors import ConfigurationError
+from rollcast.learner.algorithms.flat_parameters import FlatParameters
+from rollcast.services.errors import ConfigurationError
 
 
 @pytest.fixture

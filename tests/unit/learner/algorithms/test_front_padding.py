@@ -8,21 +8,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.algorithms.algorithm import Algorithm
-from learner.algorithms.dqn import Dqn
-from learner.algorithms.dqn_settings import DqnSettings
-from learner.algorithms.impala import Impala
-from learner.algorithms.impala_settings import ImpalaSettings
-from learner.algorithms.sac import Sac
-from learner.algorithms.sac_settings import SacSettings
-from learner.batcher import Batcher
-from learner.replay.batches import to_batch
-from learner.replay.buffer import ReplayBuffer
-from learner.replay.replay_settings import ReplaySettings
-from learner.rollout_queue import RolloutSlice
-from services.policies import PolicySpec
-from services.rollouts import Rollout
-from services.spaces import FLAT_SUBSTEP
+from rollcast.learner.algorithms.algorithm import Algorithm
+from rollcast.learner.algorithms.dqn import Dqn
+from rollcast.learner.algorithms.dqn_settings import DqnSettings
+from rollcast.learner.algorithms.impala import Impala
+from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+from rollcast.learner.algorithms.sac import Sac
+from rollcast.learner.algorithms.sac_settings import SacSettings
+from rollcast.learner.ingest.batcher import Batcher
+from rollcast.learner.ingest.queue import RolloutSlice
+from rollcast.learner.replay.batches import to_batch
+from rollcast.learner.replay.buffer import ReplayBuffer
+from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.rollouts.rollouts import Rollout
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.front_padding import pad_front
 from tests.rollout_samples import CARTPOLE_LIKE, make_rollout
 

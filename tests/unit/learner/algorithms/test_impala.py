@@ -6,14 +6,14 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from actor.policies.torch_distributions import entropy, log_prob
-from learner.algorithms.impala import Impala
-from learner.algorithms.impala_settings import ImpalaSettings
-from learner.algorithms.vtrace import vtrace
-from learner.batch import Batch
-from services.errors import ConfigurationError, RollcastError
-from services.policies import PolicySpec
-from services.spaces import FLAT_SUBSTEP
+from rollcast.actor.policies.torch_distributions import entropy, log_prob
+from rollcast.learner.algorithms.impala import Impala
+from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+from rollcast.learner.algorithms.vtrace import vtrace
+from rollcast.learner.batch import Batch
+from rollcast.services.errors import ConfigurationError, RollcastError
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.unit.learner.sample_batches import SPACES, make_batch
 
 SPEC = PolicySpec(hidden_sizes=(16, 16))

@@ -9,20 +9,20 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from pydantic import BaseModel
 
-from actor.policies.policy import make_policy
-from actor.policies.torch_policy import TorchPolicy
-from learner.algorithms.algorithm import Algorithm
-from learner.algorithms.dqn import Dqn
-from learner.algorithms.dqn_settings import DqnSettings
-from learner.algorithms.impala import Impala
-from learner.algorithms.impala_settings import ImpalaSettings
-from learner.algorithms.independent_learners import IndependentLearners
-from learner.algorithms.sac import Sac
-from learner.algorithms.sac_settings import SacSettings
-from learner.batch import Batch
-from services.errors import ConfigurationError
-from services.policies import PolicySpec
-from services.spaces import EnvironmentSpaces, SubstepSpaces
+from rollcast.actor.policies.policy import make_policy
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.learner.algorithms.algorithm import Algorithm
+from rollcast.learner.algorithms.dqn import Dqn
+from rollcast.learner.algorithms.dqn_settings import DqnSettings
+from rollcast.learner.algorithms.impala import Impala
+from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+from rollcast.learner.algorithms.independent_learners import IndependentLearners
+from rollcast.learner.algorithms.sac import Sac
+from rollcast.learner.algorithms.sac_settings import SacSettings
+from rollcast.learner.batch import Batch
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces
 from tests.unit.learner.sample_batches import make_batch
 
 SEEN = Box(-np.inf, np.inf, (3,), np.float32)

@@ -2,19 +2,19 @@
 
 import pytest
 
-from actor.policies.policy import make_policy
-from learner.algorithms.algorithm import Algorithm
-from learner.algorithms.dqn import Dqn
-from learner.algorithms.dqn_settings import DqnSettings
-from learner.algorithms.impala import Impala
-from learner.algorithms.impala_settings import ImpalaSettings
-from learner.algorithms.independent_learners import IndependentLearners
-from learner.experience import ExperienceSource, FreshExperience
-from learner.replay.replay_settings import ReplaySettings
-from learner.replay.substep_buffers import make_buffers
-from learner.replayed_experience import MAX_TRAJECTORIES, ReplayedExperience
-from services.policies import PolicySpec
-from services.spaces import EnvironmentSpaces
+from rollcast.actor.policies.policy import make_policy
+from rollcast.learner.algorithms.algorithm import Algorithm
+from rollcast.learner.algorithms.dqn import Dqn
+from rollcast.learner.algorithms.dqn_settings import DqnSettings
+from rollcast.learner.algorithms.impala import Impala
+from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+from rollcast.learner.algorithms.independent_learners import IndependentLearners
+from rollcast.learner.experience.experience import ExperienceSource, FreshExperience
+from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, ReplayedExperience
+from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.learner.replay.substep_buffers import make_buffers
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import EnvironmentSpaces
 from tests.two_substeps import SPACES, TwoSubstepActors, TwoSubsteps
 
 SPEC = PolicySpec(hidden_sizes=(16,))

@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from actor.environments.make import EnvironmentFactory, environment_spaces, make_vector_env
-from actor.policies.policy import make_policy
-from actor.rollout_worker import RolloutWorker
-from learner.algorithms.impala import Impala
-from learner.algorithms.impala_settings import ImpalaSettings
-from learner.batch import Batch, BatchColumns
-from services.policies import PolicySpec
-from services.rollouts import Observation, Rollout
-from services.spaces import FLAT_SUBSTEP
+from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.policies.policy import make_policy
+from rollcast.actor.vector.make import environment_spaces, make_vector_env
+from rollcast.actor.workers.rollout_worker import RolloutWorker
+from rollcast.learner.algorithms.impala import Impala
+from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+from rollcast.learner.batch import Batch, BatchColumns
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.rollouts.rollouts import Rollout
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, Observation
 
 
 def as_batch(rollout: Rollout) -> Batch:

@@ -3,16 +3,17 @@
 import gymnasium
 import pytest
 
-from actor.environments.make import EnvironmentFactory, environment_spaces, make_vector_env
-from actor.policies.policy import make_policy
-from learner.algorithms.algorithm import Algorithm
-from learner.algorithms.dqn import Dqn
-from learner.algorithms.dqn_settings import DqnSettings
-from learner.algorithms.sac import Sac
-from learner.algorithms.sac_settings import SacSettings
-from learner.evaluate import evaluate_policy
-from services.policies import PolicySpec
-from services.spaces import EnvironmentSpaces
+from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.policies.policy import make_policy
+from rollcast.actor.vector.make import environment_spaces, make_vector_env
+from rollcast.learner.algorithms.algorithm import Algorithm
+from rollcast.learner.algorithms.dqn import Dqn
+from rollcast.learner.algorithms.dqn_settings import DqnSettings
+from rollcast.learner.algorithms.sac import Sac
+from rollcast.learner.algorithms.sac_settings import SacSettings
+from rollcast.learner.playing.evaluate import evaluate_policy
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import EnvironmentSpaces
 from tests.unit.learner.algorithms.replay_list import Actors, ReplayList, train
 
 

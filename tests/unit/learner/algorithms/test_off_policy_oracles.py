@@ -9,13 +9,13 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.algorithms.dqn import Dqn
-from learner.algorithms.dqn_settings import DqnSettings
-from learner.algorithms.sac import Sac
-from learner.algorithms.sac_settings import SacSettings
-from learner.batch import Batch
-from services.policies import PolicySpec
-from services.spaces import SubstepSpaces
+from rollcast.learner.algorithms.dqn import Dqn
+from rollcast.learner.algorithms.dqn_settings import DqnSettings
+from rollcast.learner.algorithms.sac import Sac
+from rollcast.learner.algorithms.sac_settings import SacSettings
+from rollcast.learner.batch import Batch
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import SubstepSpaces
 from tests.unit.learner.sample_batches import make_batch
 
 N_ACTIONS, START = 4, 2

@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 import torch
 
-from learner.algorithms.own_algorithm import make_own_algorithm
-from learner.run_parts import make_algorithm
-from learner.settings import TrainSettings
-from services.errors import ConfigurationError, RollcastError
-from services.policies import PolicySpec
+from rollcast.learner.algorithms.own_algorithm import make_own_algorithm
+from rollcast.learner.settings.settings import TrainSettings
+from rollcast.learner.training.run_parts import make_algorithm
+from rollcast.services.errors import ConfigurationError, RollcastError
+from rollcast.services.policies.policies import PolicySpec
 from tests.unit.learner.sample_batches import SPACES, make_batch
 
 HERE = "tests.unit.learner.algorithms.own_algorithms"
@@ -87,7 +87,7 @@ def test_a_policy_that_is_not_finite_is_never_cast():
 @pytest.mark.parametrize(
     ("name", "kwargs", "message"),
     [
-        (f"{HERE}:makes_a_dict", {}, "made a dict; expected a learner.algorithms.algorithm.Algorithm"),
+        (f"{HERE}:makes_a_dict", {}, "made a dict; expected an `Algorithm`"),
         (f"{HERE}:makes_another_policy", {}, "is a Linear; expected a TorchPolicy"),
         (EXAMPLE, {"lerning_rate": 1}, r"cannot be made with algorithm_kwargs \{'lerning_rate': 1\}: TypeError"),
         ("examples.own_algorithm:Missing", {}, "has no attribute 'Missing'; expected one of its callables"),

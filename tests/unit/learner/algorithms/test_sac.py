@@ -10,13 +10,13 @@ from pydantic import ValidationError
 from torch import Tensor
 from torch.distributions import Categorical, Independent, Normal, TanhTransform, TransformedDistribution
 
-from actor.environments.executed_actions import ExecutedActions
-from learner.algorithms.sac import Sac
-from learner.algorithms.sac_settings import SacSettings
-from learner.batch import Batch
-from services.errors import ConfigurationError, InvalidSpaceError, RollcastError
-from services.policies import PolicySpec
-from services.spaces import SubstepSpaces
+from rollcast.actor.environments.executed_actions import ExecutedActions
+from rollcast.learner.algorithms.sac import Sac
+from rollcast.learner.algorithms.sac_settings import SacSettings
+from rollcast.learner.batch import Batch
+from rollcast.services.errors import ConfigurationError, InvalidSpaceError, RollcastError
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import SubstepSpaces
 from tests.unit.learner.algorithms.transition_batches import BOX_SPACES, B, transition_batch
 from tests.unit.learner.sample_batches import SPACES
 

@@ -1,7 +1,7 @@
 import pytest
 
-from learner.algorithms.schedules import constant, linear, make_schedule
-from services.errors import ConfigurationError
+from rollcast.learner.algorithms.schedules import constant, linear, make_schedule
+from rollcast.services.errors import ConfigurationError
 
 
 def test_constant():

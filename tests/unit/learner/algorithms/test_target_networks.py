@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from learner.algorithms.flat_parameters import FlatParameters
-from learner.algorithms.target_networks import TargetNetwork
+from rollcast.learner.algorithms.flat_parameters import FlatParameters
+from rollcast.learner.algorithms.target_networks import TargetNetwork
 
 
 @pytest.fixture

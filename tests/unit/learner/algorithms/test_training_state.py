@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from learner.algorithms.training_state import read_training_state, write_training_state
+from rollcast.learner.algorithms.training_state import read_training_state, write_training_state
 
 
 def test_what_is_written_is_read(tmp_path: Path):

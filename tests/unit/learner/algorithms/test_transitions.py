@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from learner.algorithms.transitions import only_substep, transitions_of, with_head
-from services.errors import ConfigurationError
-from services.policies import PolicySpec
+from rollcast.learner.algorithms.transitions import only_substep, transitions_of, with_head
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.policies.policies import PolicySpec
 from tests.unit.learner.algorithms.transition_batches import B, transition_batch
 from tests.unit.learner.sample_batches import SPACES, make_batch
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor
 
-from learner.algorithms.vtrace import VTraceReturns, vtrace
+from rollcast.learner.algorithms.vtrace import VTraceReturns, vtrace
 
 Arguments = dict[str, Tensor]
 

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete
 
-from learner.batch import Batch
-from services.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
+from rollcast.learner.batch import Batch
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
 from tests.unit.learner.sample_batches import SPACES as DISCRETE_SPACES
 from tests.unit.learner.sample_batches import make_batch
 

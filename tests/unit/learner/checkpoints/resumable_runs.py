@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from actor.environments.make import EnvironmentFactory
-from actor.policies.torch_policy import TorchPolicy
-from learner.actors.sequential import SequentialDistributedActors
-from learner.control import TrainingControl
-from learner.run_parts import actors_batch_size
-from learner.settings import TrainSettings
-from learner.training_run import TrainingRun, probe_spaces, training_run
-from services.policies import PolicyState
+from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.learner.actors.sequential import SequentialDistributedActors
+from rollcast.learner.settings.settings import TrainSettings
+from rollcast.learner.training.control import TrainingControl
+from rollcast.learner.training.run_parts import actors_batch_size
+from rollcast.learner.training.training_run import TrainingRun, probe_spaces, training_run
+from rollcast.services.policies.policies import PolicyState
 
 OPTIONS = {
     "impala": "--n-rollout-steps 8 --envs-per-actor 3 --batch-size 4 --total-steps 640 --checkpoint-interval-updates 5",

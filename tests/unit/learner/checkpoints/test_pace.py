@@ -2,8 +2,8 @@ import threading
 
 import pytest
 
-from learner.checkpoints import pace as pace_module
-from learner.checkpoints.pace import Pace
+from rollcast.learner.checkpoints import pace as pace_module
+from rollcast.learner.checkpoints.pace import Pace
 
 
 @pytest.fixture

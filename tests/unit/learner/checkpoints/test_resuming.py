@@ -6,17 +6,17 @@ import pytest
 import yaml
 from pydantic import BaseModel, Field
 
-from actor.environments.make import EnvironmentFactory
-from learner.actors.remote import RemoteDistributedActors
-from learner.checkpoints.resuming import _found
-from learner.checkpoints.store import CheckpointStore
-from learner.run_directory import RunDirectory
-from learner.run_keeper import WRITE_TIMEOUT_S, RunKeeper
-from learner.settings import ServingSettings, TrainSettings
-from learner.training_run import probe_spaces, training_run
-from services.errors import ConfigurationError
-from services.resume_rules import FREE, resume_rule, why_not
-from services.status import Phase
+from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.learner.actors.remote import RemoteDistributedActors
+from rollcast.learner.checkpoints.resuming import _found
+from rollcast.learner.checkpoints.store import CheckpointStore
+from rollcast.learner.runs.directory import RunDirectory
+from rollcast.learner.settings.settings import ServingSettings, TrainSettings
+from rollcast.learner.training.run_keeper import WRITE_TIMEOUT_S, RunKeeper
+from rollcast.learner.training.training_run import probe_spaces, training_run
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.settings.resume_rules import FREE, resume_rule, why_not
+from rollcast.services.status.status import Phase
 from tests.unit.learner.checkpoints.resumable_runs import resumed, settings_for, train
 
 TIC_TAC_TOE = '{"env_type": "aec", "id": "classic/tictactoe-v3"}'
@@ -319,7 +319,7 @@ def test_training_goes_on_when_the_best_policy_cannot_be_written(tmp_path, monke
         write(self, name, policy)
 
     monkeypatch.setattr(RunDirectory, "write_policy", fail_once)
-    monkeypatch.setattr("learner.run_keeper._BEST_POLICY_INTERVAL_S", 0.0)
+    monkeypatch.setattr("rollcast.learner.training.run_keeper._BEST_POLICY_INTERVAL_S", 0.0)
     run = train(settings_for(tmp_path / "run", "impala", "--total-steps", "4800"))
     assert "the best policy is not written: no space left on device" in caplog.text
     assert run.run_directory.read_policy("best").mean_return is not None, "and is, when the next is due"

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.checkpoints import store as store_module
-from learner.checkpoints.manifest import CheckpointInfo, verify
-from learner.checkpoints.store import CheckpointStore
-from services.errors import ConfigurationError
+from rollcast.learner.checkpoints import store as store_module
+from rollcast.learner.checkpoints.manifest import CheckpointInfo, verify
+from rollcast.learner.checkpoints.store import CheckpointStore
+from rollcast.services.errors import ConfigurationError
 from tests.processes import ROOT, environment
 
 

@@ -5,16 +5,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from learner.actor_records import ActorRecord
-from learner.durable.coverage import Coverage, OpenRollouts
-from learner.durable.log import RolloutLog
-from learner.durable.records import LogEntry, Payload
-from learner.durable.recovery import Inventory, RecoveredRollouts, note_open, take_inventory
-from learner.rollout_queue import RolloutSlice
-from services.joining import JoinOffer
-from services.recording_codec import RecordingHeader
-from services.rollout_codec import RolloutEncoder
-from services.rollouts import Rollout
+from rollcast.learner.durable.coverage import Coverage, OpenRollouts
+from rollcast.learner.durable.log import RolloutLog
+from rollcast.learner.durable.records import LogEntry, Payload
+from rollcast.learner.durable.recovery import Inventory, RecoveredRollouts, note_open, take_inventory
+from rollcast.learner.ingest.queue import RolloutSlice
+from rollcast.learner.ingest.records import ActorRecord
+from rollcast.services.rollouts.codec import RolloutEncoder
+from rollcast.services.rollouts.joining import JoinOffer
+from rollcast.services.rollouts.recording_codec import RecordingHeader
+from rollcast.services.rollouts.rollouts import Rollout
 from tests.rollout_samples import CARTPOLE_LIKE, make_rollout
 
 HEADER = RecordingHeader(spaces=CARTPOLE_LIKE, n_rollout_steps=3, n_envs=2)

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from learner.durable.coverage import Coverage
-from learner.durable.log import RolloutLog
-from learner.durable.records import Piece
-from learner.durable.recovery import take_inventory
-from learner.durable.segments import SegmentWriter, segment_names, spare_paths
-from learner.rollout_queue import SliceName
-from services.errors import NotReadyError
+from rollcast.learner.durable.coverage import Coverage
+from rollcast.learner.durable.log import RolloutLog
+from rollcast.learner.durable.records import Piece
+from rollcast.learner.durable.recovery import take_inventory
+from rollcast.learner.durable.segments import SegmentWriter, segment_names, spare_paths
+from rollcast.learner.ingest.queue import SliceName
+from rollcast.services.errors import NotReadyError
 from tests.processes import wait_until
 from tests.rollout_samples import make_rollout
 from tests.unit.learner.durable.logs import HEADER, NOTHING, always, append, open_log, sequences
@@ -102,8 +102,8 @@ def test_nothing_is_acknowledged_before_it_is_on_the_disk_and_what_comes_meanwhi
 
 
 def test_a_disk_that_hangs_is_told_and_a_stream_that_is_gone_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("learner.durable.log._LOOK_S", 0.01)
-    monkeypatch.setattr("learner.durable.log._HANGS_S", 0.0)
+    monkeypatch.setattr("rollcast.learner.durable.log._LOOK_S", 0.01)
+    monkeypatch.setattr("rollcast.learner.durable.log._HANGS_S", 0.0)
     disk = Disk()
     with opened(tmp_path, make_writer=disk.make_writer) as log:
         disk.may_sync.clear()
@@ -158,7 +158,7 @@ def test_a_full_disk_leaves_no_file_behind(tmp_path: Path, monkeypatch: pytest.M
 
     with opened(tmp_path) as log:
         with monkeypatch.context() as patch:
-            patch.setattr("learner.durable.segments.os.posix_fallocate", full)
+            patch.setattr("rollcast.learner.durable.segments.os.posix_fallocate", full)
             with pytest.raises(NotReadyError, match="No space left on device"):
                 append(log, make_rollout())
             assert not list(tmp_path.iterdir())
@@ -243,7 +243,7 @@ def test_a_log_on_a_full_disk_asks_for_a_checkpoint_and_uses_the_room_of_what_th
 def test_a_log_at_its_limit_asks_for_a_checkpoint_and_makes_streams_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("learner.durable.log._LOOK_S", 0.01)
+    monkeypatch.setattr("rollcast.learner.durable.log._LOOK_S", 0.01)
     may_save, asked = threading.Event(), threading.Event()
 
     def checkpoint() -> None:

@@ -8,16 +8,16 @@ from typing import Any, ClassVar
 
 import pytest
 
-from actor.policies.torch_policy import TorchPolicy
-from learner.actors.remote import RemoteDistributedActors
-from learner.durable.records import N_MARKER
-from learner.durable.rollouts import DurableRollouts, refuse_leftovers
-from learner.experience import FreshExperience
-from learner.rollout_intake import IntakeStream
-from learner.rollout_queue import RolloutSlice
-from services.errors import ConfigurationError, NotReadyError
-from services.joining import JoinOffer
-from services.policies import PolicySpec
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.learner.actors.remote import RemoteDistributedActors
+from rollcast.learner.durable.records import N_MARKER
+from rollcast.learner.durable.rollouts import DurableRollouts, refuse_leftovers
+from rollcast.learner.experience.experience import FreshExperience
+from rollcast.learner.ingest.intake import IntakeStream
+from rollcast.learner.ingest.queue import RolloutSlice
+from rollcast.services.errors import ConfigurationError, NotReadyError
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.rollouts.joining import JoinOffer
 from tests.rollout_samples import CARTPOLE_LIKE, make_rollout
 from tests.unit.learner.checkpoints.resumable_runs import settings_for, train
 from tests.unit.learner.durable.logs import HEADER, always

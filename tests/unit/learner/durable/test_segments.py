@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.durable.reading import Flaw, SegmentReader
-from learner.durable.records import LogEntry, encode_record
-from learner.durable.segments import SegmentName, SegmentWriter, decode_segment_head, encode_segment_head
-from services.errors import ConfigurationError, RecordingError
-from services.recording_codec import RecordingHeader
-from services.spaces import FLAT_SUBSTEP, SubstepSpaces
+from rollcast.learner.durable.reading import Flaw, SegmentReader
+from rollcast.learner.durable.records import LogEntry, encode_record
+from rollcast.learner.durable.segments import SegmentName, SegmentWriter, decode_segment_head, encode_segment_head
+from rollcast.services.errors import ConfigurationError, RecordingError
+from rollcast.services.rollouts.recording_codec import RecordingHeader
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
 from tests.rollout_samples import CARTPOLE_LIKE, make_rollout
 from tests.unit.learner.durable.logs import HEADER, entry_of, payload_of, recovered, sequences, write_log
 
@@ -152,7 +152,7 @@ def test_rollouts_that_look_otherwise_are_refused(tmp_path: Path):
     write_log(tmp_path, [1])
     (substep,) = CARTPOLE_LIKE.values()
     spaces = {FLAT_SUBSTEP: SubstepSpaces(observation=substep.action, action=substep.action)}
-    from learner.durable.recovery import take_inventory
+    from rollcast.learner.durable.recovery import take_inventory
     from tests.unit.learner.durable.logs import NOTHING
 
     for header, message in (

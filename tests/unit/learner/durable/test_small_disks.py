@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from learner.durable.log import SEGMENT_BYTES, RolloutLog
-from learner.durable.segments import segment_names
-from services.errors import NotReadyError
+from rollcast.learner.durable.log import SEGMENT_BYTES, RolloutLog
+from rollcast.learner.durable.segments import segment_names
+from rollcast.services.errors import NotReadyError
 from tests.chaos.disk import SmallDisk
 from tests.rollout_samples import make_rollout
 from tests.unit.learner.durable.logs import HEADER, append, sequences

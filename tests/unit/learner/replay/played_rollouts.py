@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import gymnasium
 import numpy as np
 
-from learner.replay.column_memory import host_array
-from learner.replay.samples import ReplaySample, SampleColumns
-from services.rollouts import Rollout, SubstepColumns
-from services.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
+from rollcast.learner.replay.columns.column_memory import host_array
+from rollcast.learner.replay.columns.samples import ReplaySample, SampleColumns
+from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
 
 SPACES: EnvironmentSpaces = {
     FLAT_SUBSTEP: SubstepSpaces(

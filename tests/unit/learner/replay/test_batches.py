@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 import torch
 
-from learner.replay.batches import to_batch
-from learner.replay.buffer import ReplayBuffer
-from learner.replay.replay_settings import ReplaySettings
-from services.spaces import FLAT_SUBSTEP
+from rollcast.learner.replay.batches import to_batch
+from rollcast.learner.replay.buffer import ReplayBuffer
+from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.unit.learner.replay.played_rollouts import SPACES, TERMINATES, World
 
 ENDS = np.zeros((4, 2), int)

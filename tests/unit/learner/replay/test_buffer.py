@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from learner.replay import memory
-from learner.replay.buffer import ReplayBuffer
-from learner.replay.replay_settings import ReplaySettings
-from services.errors import (
+from rollcast.learner.replay.buffer import ReplayBuffer
+from rollcast.learner.replay.columns import memory
+from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.services.errors import (
     ConfigurationError,
     InvalidInputError,
     InvalidRolloutError,
     LimitExceededError,
     NotReadyError,
 )
-from services.spaces import FLAT_SUBSTEP
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.unit.learner.replay.played_rollouts import SPACES, World, check_transitions, random_ends
 
 T = 4

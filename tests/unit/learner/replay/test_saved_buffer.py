@@ -11,12 +11,12 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.replay import saved_buffer
-from learner.replay.buffer import ReplayBuffer
-from learner.replay.column_memory import host_array
-from learner.replay.replay_settings import ReplaySettings
-from learner.replay.samples import ReplaySample
-from services.errors import ConfigurationError, NotReadyError
+from rollcast.learner.replay import saved_buffer
+from rollcast.learner.replay.buffer import ReplayBuffer
+from rollcast.learner.replay.columns.column_memory import host_array
+from rollcast.learner.replay.columns.samples import ReplaySample
+from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.services.errors import ConfigurationError, NotReadyError
 from tests.unit.learner.replay.played_rollouts import SPACES, World, random_ends
 
 T = 4

@@ -3,12 +3,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from learner.replay.buffer import ReplayBuffer
-from learner.replay.replay_settings import ReplaySettings
-from learner.replay.served import ServedReplay
-from services.replay import ReplayBatch
-from services.replay_batch_assembler import BatchAssembler
-from services.replay_batch_codec import BatchEncoder
+from rollcast.learner.replay.buffer import ReplayBuffer
+from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.learner.replay.served import ServedReplay
+from rollcast.services.replay.batch_assembler import BatchAssembler
+from rollcast.services.replay.batch_codec import BatchEncoder
+from rollcast.services.replay.replay import ReplayBatch
 from tests.unit.learner.replay.played_rollouts import SPACES, World, random_ends
 
 T = 4

@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
-from learner.replay import memory
-from learner.replay.buffer import ReplayBuffer
-from learner.replay.replay_settings import ReplaySettings
-from learner.replay.substep_buffers import SubstepBuffers, make_buffers
-from services.errors import ConfigurationError
-from services.spaces import EnvironmentSpaces
+from rollcast.learner.replay.buffer import ReplayBuffer
+from rollcast.learner.replay.columns import memory
+from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.learner.replay.substep_buffers import SubstepBuffers, make_buffers
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.spaces.spaces import EnvironmentSpaces
 from tests.two_substeps import SPACES
 from tests.unit.learner.replay.played_rollouts import SPACES as FLAT
 from tests.unit.learner.replay.played_rollouts import World, check_same, random_ends

@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.replay.min_tree import MinTree
-from learner.replay.sum_tree import SumTree
-from services.errors import NotReadyError
+from rollcast.learner.replay.sampling.min_tree import MinTree
+from rollcast.learner.replay.sampling.sum_tree import SumTree
+from rollcast.services.errors import NotReadyError
 
 CAPACITIES = [1, 2, 15, 16, 17, 255, 257, 5000]
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from learner.writers.console import ConsoleView
-from services.status import LearnerStatus, Phase
+from rollcast.learner.writers.console import ConsoleView
+from rollcast.services.status.status import LearnerStatus, Phase
 
 STATUS = LearnerStatus(
     phase=Phase.TRAINING,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from learner.writers import JsonLinesWriter, MetricsWriter, TensorBoardWriter, write_all
+from rollcast.learner.writers import JsonLinesWriter, MetricsWriter, TensorBoardWriter, write_all
 
 Records = list[tuple[float, int, dict[str, float | None]]]
 
@@ -129,7 +129,7 @@ def test_tensorboard_begins_another_file_when_one_cannot_be_written(tmp_path, mo
 
 def test_tensorboard_is_imported_when_it_is_needed():
     program = (
-        "import sys, pathlib; from learner.writers import TensorBoardWriter; "
+        "import sys, pathlib; from rollcast.learner.writers.tensorboard import TensorBoardWriter; "
         "TensorBoardWriter(pathlib.Path('nowhere')).close(); "
         "assert 'tensorboard' not in sys.modules and 'torch' not in sys.modules"
     )

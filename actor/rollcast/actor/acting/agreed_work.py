@@ -1,0 +1,40 @@
+"""Whether an actor can do what a learner has told it to, looked at before anything is made for it."""
+
+from rollcast.services.errors import LimitExceededError
+from rollcast.services.rollouts.joining import JoinAgreement
+from rollcast.services.rollouts.size import check_rollout_size
+from rollcast.services.spaces.spaces import EnvironmentSpaces
+
+_FLOAT32_BYTES = 4
+
+
+def check_agreed_work(spaces: EnvironmentSpaces, agreement: JoinAgreement, *, max_rollout_bytes: int) -> None:
+    """Refuses work that takes more memory than this actor gives to it.
+
+    Args:
+        spaces: Of the actor's environments.
+        agreement: What the learner has told it.
+        max_rollout_bytes: The largest rollout that it makes, and the largest layer of a forward pass, in bytes.
+
+    Raises:
+        LimitExceededError: The work takes more.
+    """
+    n_envs = agreement.n_envs
+    check_rollout_size(
+        spaces,
+        agreement.n_rollout_steps,
+        n_envs,
+        max_rollout_bytes=max_rollout_bytes,
+        advice="that is what the learner asks of this actor: lower n_rollout_steps or envs_per_actor there, or raise "
+        "--max-rollout-bytes here",
+    )
+    n_agents = max(substep.n_agents for substep in spaces.values())
+    widest = max(agreement.policy.hidden_sizes, default=0)
+    n_bytes = n_envs * n_agents * widest * _FLOAT32_BYTES
+    if n_bytes > max_rollout_bytes:
+        raise LimitExceededError(
+            f"a hidden layer of {widest} for {n_envs} environments takes {n_bytes} bytes in a step; expected at most "
+            f"{max_rollout_bytes}; that is what the learner asks of this actor: lower hidden_sizes or envs_per_actor "
+            "there, or raise --max-rollout-bytes here",
+            limit="max_rollout_bytes",
+        )

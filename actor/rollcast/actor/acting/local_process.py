@@ -1,0 +1,167 @@
+"""An actor as a process on the learner's machine: the same loop, over a unix socket, ended when the learner ends.
+
+This is what `SubprocDistributedActors` runs in its children. The environment factory comes in through the process
+launcher; everything after that crosses the socket as it would from another machine.
+"""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import secrets
+import shutil
+import signal
+import sys
+import threading
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+
+from rollcast.actor.acting.loop import act_until_stopped, make_offer
+from rollcast.actor.connection.connection import LearnerConnection
+from rollcast.actor.environments.failures import EnvironmentFailedError
+from rollcast.actor.environments.make import DEFAULT_STEP_TIMEOUT_S, EnvFactory
+from rollcast.actor.threads import limit_threads
+from rollcast.actor.vector.supply import EnvironmentSupply
+from rollcast.services.errors import RollcastError, is_permanent, message_of
+from rollcast.services.limits.limits import DEFAULT_LIMITS
+from rollcast.services.process.printable import log_to_stderr
+from rollcast.services.rollouts.rollouts import ActorFailure
+from rollcast.services.version import software_version
+from rollcast.services.wire.allocator import reuse_large_buffers
+
+# How long a child may take to end after its learner has died; then it ends without asking.
+_ORPHAN_GRACE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalActorPlan:
+    """What a local actor is started with.
+
+    Attributes:
+        address: The learner's socket, `unix:/path`, alone in a folder of its own.
+        actor_id: The actor's name.
+        env_factory: Makes one environment.
+        n_envs: Environments to step at once.
+        network: The policy network it may build.
+        n_threads: Threads of its arithmetic.
+        log_level: What it logs, to stderr.
+        step_timeout_s: How long a step may take, in seconds.
+        max_rollout_bytes: The learner's limit of a rollout.
+    """
+
+    address: str
+    actor_id: str
+    env_factory: EnvFactory
+    n_envs: int
+    network: str
+    n_threads: int = 1
+    log_level: str = "WARNING"
+    step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S
+    max_rollout_bytes: int = DEFAULT_LIMITS.max_rollout_bytes
+
+
+def run_local_actor(plan: LocalActorPlan, failures: Connection) -> None:
+    """Runs in the child process; leaves with exit code 0, or 1 after telling the parent why through `failures`.
+
+    Args:
+        plan: What to do.
+        failures: Write end of a pipe; gets one JSON object `{exception_type, message, traceback, is_permanent}` if the
+            actor fails.
+    """
+    stop = threading.Event()
+    # Environments may start processes of their own, which Python forbids those it is to end itself.
+    multiprocessing.current_process().daemon = False
+    # Ctrl-C reaches the whole process group: the learner decides when its actors end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
+    log_to_stderr(plan.log_level, name=plan.actor_id)
+    socket_dir = Path(plan.address.removeprefix("unix:")).parent
+    threading.Thread(
+        target=_end_with_parent, args=(stop, socket_dir), name="rollcast-orphan-watch", daemon=True
+    ).start()
+    limit_threads(plan.n_threads)
+    reuse_large_buffers()
+    try:
+        _act(plan, stop, failures)
+    except BaseException as error:  # noqa: BLE001 - whatever ends the process is reported to its parent
+        failure = ActorFailure(
+            exception_type=type(error).__name__, message=message_of(error), traceback=_traceback_for_people(error)
+        )
+        _report(failures, failure, permanent=is_permanent(error))
+        if not stop.is_set():
+            sys.exit(1)
+    finally:
+        failures.close()
+
+
+def _report(failures: Connection, failure: ActorFailure, *, permanent: bool = False) -> None:
+    report = {
+        "exception_type": failure.exception_type,
+        "message": failure.message,
+        "traceback": failure.traceback,
+        "is_permanent": permanent,
+    }
+    with contextlib.suppress(OSError):  # the parent has gone, and with it whoever would read this
+        failures.send_bytes(json.dumps(report).encode())
+
+
+def _traceback_for_people(error: BaseException) -> str:
+    """Where an environment failed, or an unforeseen error came from; the errors of the tree say it themselves."""
+    if isinstance(error, EnvironmentFailedError):
+        return error.exception_traceback
+    return "" if isinstance(error, RollcastError) else "".join(traceback.format_exception(error))
+
+
+def _act(plan: LocalActorPlan, stop: threading.Event, failures: Connection) -> None:
+    def end_process(failure: ActorFailure) -> None:
+        _report(failures, failure)
+        _end_now()
+
+    with EnvironmentSupply(plan.env_factory, plan.n_envs, step_timeout_s=plan.step_timeout_s) as environments:
+        offer = make_offer(
+            environments,
+            actor_id=plan.actor_id,
+            network=plan.network,
+            process_nonce=secrets.randbits(64),
+            software_version=software_version(),
+        )
+        # A learner on this machine that does not answer for so long has died or hangs; its supervisor starts us again.
+        with LearnerConnection(
+            plan.address, offer, connect_timeout_s=30.0, reconnect_timeout_s=30.0, stop=stop
+        ) as connection:
+            try:
+                act_until_stopped(
+                    environments,
+                    connection,
+                    network=plan.network,
+                    stop=stop,
+                    on_hang=end_process,
+                    step_timeout_s=plan.step_timeout_s,
+                    max_rollout_bytes=plan.max_rollout_bytes,
+                )
+            except RollcastError:
+                if not stop.is_set():
+                    raise
+
+
+def _end_with_parent(stop: threading.Event, socket_dir: Path) -> None:
+    """Thread: ends this process when the learner's process has gone, even if the environment hangs."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    wait([parent.sentinel])
+    stop.set()
+    # a learner that was killed could not remove its socket
+    shutil.rmtree(socket_dir, ignore_errors=True)
+    watchdog = threading.Timer(_ORPHAN_GRACE_S, _end_now)
+    watchdog.daemon = True
+    watchdog.start()
+
+
+def _end_now() -> None:
+    """Ends this process, and those that its environments have started with multiprocessing."""
+    for child in multiprocessing.active_children():
+        child.kill()
+    os._exit(1)

@@ -1,0 +1,206 @@
+"""The loop of an actor process: wait for credit, take the newest policy, collect a rollout, send it."""
+
+import logging
+import threading
+import time
+import traceback
+from collections.abc import Callable
+
+from rollcast.actor.acting.agreed_work import check_agreed_work
+from rollcast.actor.acting.heartbeat import Heartbeat
+from rollcast.actor.acting.step_watchdog import StepWatchdog
+from rollcast.actor.connection.connection import LearnerConnection
+from rollcast.actor.environments.failures import EnvironmentFailedError
+from rollcast.actor.environments.make import DEFAULT_STEP_TIMEOUT_S
+from rollcast.actor.policies.policy import Policy, make_policy
+from rollcast.actor.vector.supply import EnvironmentSupply
+from rollcast.actor.workers.workers import Worker, make_worker
+from rollcast.services.errors import LearnerUnreachableError, RollcastError, TrainingEndedError, message_of
+from rollcast.services.limits.limits import DEFAULT_LIMITS
+from rollcast.services.rollouts.joining import JoinOffer
+from rollcast.services.rollouts.rollouts import ActorFailure
+
+logger = logging.getLogger(__name__)
+
+# How long a stopping actor waits for its last rollouts to be acknowledged.
+DRAIN_TIMEOUT_S = 2.0
+
+# What a step may take beyond its limit before the process is ended for it.
+GRACE_S = 5.0
+
+# How often a waiting actor looks around, and says what it is waiting for.
+_WAIT_S = 1.0
+_REPORT_EVERY_S = 10.0
+
+
+def act_until_stopped(
+    environments: EnvironmentSupply,
+    connection: LearnerConnection,
+    *,
+    network: str,
+    stop: threading.Event,
+    on_hang: Callable[[ActorFailure], None],
+    step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S,
+    max_rollout_bytes: int = DEFAULT_LIMITS.max_rollout_bytes,
+    heartbeat: Heartbeat | None = None,
+) -> None:
+    """Plays until `stop` is set or the learner says that training has ended.
+
+    Args:
+        environments: What to play, as many as are agreed; closed by the caller.
+        connection: Where rollouts go and policies come from; not joined yet, closed by the caller.
+        network: The policy network this process was started with; no other is imported.
+        stop: Ends the loop after the step that is running.
+        on_hang: Called from another thread when a step takes too long, after the learner has been told. It ends the
+            process: the thread that acts cannot be made to.
+        step_timeout_s: How long a step, or a reset, may take, in seconds.
+        max_rollout_bytes: The largest rollout to make, whatever the learner asks for, in bytes.
+        heartbeat: Hears whenever the loop turns; None: nobody does.
+
+    Raises:
+        RollcastError: The learner refused, or was lost for good.
+        Exception: Whatever the environment or the policy raised, after the learner has been told.
+    """
+    heartbeat = heartbeat or Heartbeat(None, patience_s=step_timeout_s)
+    try:
+        agreement = connection.join()
+    except TrainingEndedError as error:
+        logger.info("nothing to act for: %s", error)
+        return
+    logger.info(
+        "joined %s: slot %d, incarnation %d, %d environments",
+        agreement.actor_id,
+        agreement.slot,
+        agreement.incarnation,
+        agreement.n_envs,
+    )
+    try:
+        check_agreed_work(environments.spaces, agreement, max_rollout_bytes=max_rollout_bytes)
+        policy = make_policy(
+            # in the learner's order, in which its network sees them
+            agreement.spaces or environments.spaces,
+            agreement.policy,
+            seed=agreement.agent_seed,
+            allowed_network=network,
+            slot=agreement.slot,
+        )
+        worker = make_worker(
+            environments.take(agreement.n_envs),
+            policy,
+            agreement.n_rollout_steps,
+            actor_id=agreement.actor_id,
+            incarnation=agreement.incarnation,
+            env_seed=agreement.env_seed,
+            first_sequence=agreement.acknowledged_sequence + 1,
+        )
+
+        def hangs(seconds: float, stack: str) -> None:
+            failure = ActorFailure(
+                exception_type="StepTimeout",
+                message=f"a step of the environments has taken {seconds:.0f} s; expected at most {step_timeout_s:g}; "
+                "the traceback shows where it hangs: mend that, or raise --step-timeout-s",
+                traceback=stack,
+                env_seed=agreement.env_seed,
+            )
+            connection.fail(failure)
+            connection.close()
+            on_hang(failure)
+
+        # Environments in processes have the same limit, and know which of them hangs: they are to say so first.
+        with StepWatchdog(step_timeout_s + min(step_timeout_s, GRACE_S), hangs) as watchdog:
+            _collect_and_send(
+                worker,
+                policy,
+                connection,
+                first_sequence=agreement.acknowledged_sequence + 1,
+                stop=stop,
+                heartbeat=heartbeat,
+                watchdog=watchdog,
+            )
+    except RollcastError as error:
+        if not isinstance(error, LearnerUnreachableError):
+            connection.fail(_describe(error, agreement.env_seed))
+        raise
+    except Exception as error:
+        connection.fail(_describe(error, agreement.env_seed))
+        raise
+    finally:
+        left = connection.drain(DRAIN_TIMEOUT_S)
+        if left and not connection.ended:
+            logger.warning("%d rollouts were not acknowledged before the end", left)
+
+
+def _collect_and_send(
+    worker: Worker,
+    policy: Policy,
+    connection: LearnerConnection,
+    *,
+    first_sequence: int,
+    stop: threading.Event,
+    heartbeat: Heartbeat,
+    watchdog: StepWatchdog,
+) -> None:
+    def should_stop() -> bool:
+        heartbeat.beat()
+        watchdog.beat()
+        return stop.is_set() or connection.ended
+
+    sequence = first_sequence
+    waiting_since = time.monotonic()
+    next_report = waiting_since + _REPORT_EVERY_S
+    while not should_stop():
+        if not connection.wait_for_credit(sequence, _WAIT_S):
+            if time.monotonic() > next_report and not connection.ended:
+                next_report += _REPORT_EVERY_S
+                logger.info(
+                    "waiting for the learner to ask for rollout %d, for %.0f s now",
+                    sequence,
+                    time.monotonic() - waiting_since,
+                )
+            continue
+        newest = connection.take_policy()
+        if newest is not None and newest[0] != policy.version:
+            policy.load(*newest)
+        rollout = worker.collect(should_stop)
+        watchdog.rest()
+        if rollout is None:
+            break
+        connection.send(rollout)
+        sequence += 1
+        waiting_since = time.monotonic()
+        next_report = waiting_since + _REPORT_EVERY_S
+
+
+def _describe(error: BaseException, env_seed: int) -> ActorFailure:
+    if isinstance(error, EnvironmentFailedError):
+        return ActorFailure(
+            exception_type=error.exception_type,
+            message=str(error),
+            traceback=error.exception_traceback,
+            env_seed=env_seed if error.env_seed is None else error.env_seed,
+        )
+    return ActorFailure(
+        exception_type=type(error).__name__,
+        message=message_of(error),
+        traceback="".join(traceback.format_exception(error)),
+        env_seed=env_seed,
+    )
+
+
+def make_offer(
+    environments: EnvironmentSupply,
+    *,
+    actor_id: str,
+    network: str,
+    process_nonce: int,
+    software_version: str,
+) -> JoinOffer:
+    """Says who wants to act, and what its environments look like."""
+    return JoinOffer(
+        actor_id=actor_id,
+        process_nonce=process_nonce,
+        spaces=environments.spaces,
+        n_envs=environments.n_envs or 0,
+        network=network,
+        software_version=software_version,
+    )

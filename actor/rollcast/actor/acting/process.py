@@ -1,0 +1,150 @@
+"""The actor process: settings, signals, and one run after the other."""
+
+import logging
+import math
+import os
+import secrets
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from rollcast.actor.acting.heartbeat import Heartbeat
+from rollcast.actor.acting.loop import GRACE_S, act_until_stopped, make_offer
+from rollcast.actor.connection.connection import LearnerConnection
+from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.settings import ActorSettings
+from rollcast.actor.threads import limit_threads
+from rollcast.actor.vector.supply import EnvironmentSupply
+from rollcast.services.errors import ConfigurationError, RollcastError
+from rollcast.services.process.exit_codes import bad_settings_exit_code
+from rollcast.services.process.printable import log_to_stderr, printable_lines
+from rollcast.services.process.stop_signals import stop_signals
+from rollcast.services.rollouts.rollouts import ActorFailure
+from rollcast.services.security.security import ClientSecurity
+from rollcast.services.version import software_version
+from rollcast.services.wire.allocator import reuse_large_buffers
+
+logger = logging.getLogger("actor")
+
+# How often an actor that waits for the next run asks for it, in seconds.
+_NEXT_RUN_S = 5.0
+
+
+def main(arguments: Sequence[str] | None = None, *, program: str = "python -m rollcast.actor") -> int:
+    """Runs an actor until training ends or a signal comes.
+
+    Returns:
+        The exit code: 0 after the end of training or a signal, 1 after an error, 2 for settings that cannot be right.
+    """
+    try:
+        settings = ActorSettings.from_command_line(program, sys.argv[1:] if arguments is None else arguments)
+    except ConfigurationError as error:
+        sys.stderr.write(printable_lines(f"{program}: {error}") + "\n")
+        return bad_settings_exit_code(os.environ)
+    log_to_stderr(settings.log_level)
+    stop = threading.Event()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        del frame
+        logger.info("%s: stopping after this step", signal.Signals(number).name)
+        stop.set()
+
+    for number in stop_signals():
+        signal.signal(number, on_signal)
+    try:
+        run_actor(settings, stop)
+    except ConfigurationError as error:
+        sys.stderr.write(printable_lines(f"{program}: {error}") + "\n")
+        return bad_settings_exit_code(os.environ)
+    except RollcastError as error:
+        if stop.is_set():
+            return 0
+        sys.stderr.write(printable_lines(f"{program}: {type(error).__name__}: {error}") + "\n")
+        return 1
+    return 0
+
+
+def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
+    """Plays until `stop` is set or training has ended; or, if the settings say so, run after run until `stop` is set.
+
+    Raises:
+        ConfigurationError: The environment cannot be made as the settings say, or what is to protect the connection
+            cannot be used.
+        RollcastError: The learner refused, or was lost for good.
+    """
+    security = settings.client_security()
+    limit_threads(settings.torch_threads)
+    reuse_large_buffers()
+    env_factory = EnvironmentFactory(
+        settings.env_id,
+        settings.env_kwargs,
+        settings.vectorization,
+        settings.agent_policies,
+        settings.on_step_failure,
+    )
+    step_timeout_s = settings.step_timeout_s
+    heartbeat_file = Path(settings.heartbeat_file) if settings.heartbeat_file else None
+    with (
+        # the watchdog ends a process whose step hangs: it is to say so first
+        Heartbeat(heartbeat_file, patience_s=step_timeout_s + 2 * GRACE_S) as heartbeat,
+        EnvironmentSupply(env_factory, settings.envs_per_actor, step_timeout_s=step_timeout_s) as environments,
+    ):
+        connect_timeout_s = settings.connect_timeout_s
+        while _act_in_one_run(settings, security, environments, heartbeat, stop, connect_timeout_s=connect_timeout_s):
+            if not settings.wait_for_next_run:
+                return
+            if math.isfinite(connect_timeout_s):
+                logger.info("training has ended: waiting for the learner's next run")
+            # nobody knows when that is: however long the learner is away
+            connect_timeout_s = math.inf
+            heartbeat.beat()
+            if stop.wait(_NEXT_RUN_S):
+                return
+
+
+def _act_in_one_run(
+    settings: ActorSettings,
+    security: ClientSecurity,
+    environments: EnvironmentSupply,
+    heartbeat: Heartbeat,
+    stop: threading.Event,
+    *,
+    connect_timeout_s: float,
+) -> bool:
+    """Joins and plays; returns whether training has ended."""
+    offer = make_offer(
+        environments,
+        actor_id=settings.actor_id,
+        network=settings.network,
+        process_nonce=secrets.randbits(64),
+        software_version=software_version(),
+    )
+    with LearnerConnection(
+        settings.learner_address,
+        offer,
+        security=security,
+        connect_timeout_s=connect_timeout_s,
+        reconnect_timeout_s=settings.reconnect_timeout_s,
+        on_attempt=heartbeat.beat,
+        stop=stop,
+    ) as connection:
+        act_until_stopped(
+            environments,
+            connection,
+            network=settings.network,
+            stop=stop,
+            on_hang=_end_process,
+            step_timeout_s=settings.step_timeout_s,
+            max_rollout_bytes=settings.max_rollout_bytes,
+            heartbeat=heartbeat,
+        )
+        return connection.ended
+
+
+def _end_process(failure: ActorFailure) -> None:
+    """Ends this process, whose acting thread hangs."""
+    logger.error("%s: %s\n%s", failure.exception_type, failure.message, failure.traceback)
+    os._exit(1)

@@ -1,0 +1,74 @@
+"""Notices an environment that hangs in a step, from a thread beside the one that acts."""
+
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from rollcast.services.errors import ConfigurationError
+
+# How often it looks, and, for short limits, in which part of them.
+_LOOK_S = 1.0
+# How long its thread may take to end.
+_JOIN_S = 10.0
+_LOOKS_A_LIMIT = 4
+
+
+class StepWatchdog:
+    """Calls for help, once, when a step takes longer than it may.
+
+        with StepWatchdog(300.0, on_hang) as watchdog:
+            for ... in rollout:
+                watchdog.beat()       # a step begins
+                vector_env.step(...)
+            watchdog.rest()           # nothing is stepped any more
+
+    It is made, and told of steps, by the thread that acts. An environment that keeps the interpreter's lock while it
+    hangs keeps the watchdog from running, too: then only the heartbeat file shows it.
+
+    Args:
+        timeout_s: How long a step, or a reset, may take, in seconds.
+        on_hang: Called from the watchdog's thread with the seconds that have passed and the stack of the acting thread.
+
+    Raises:
+        ConfigurationError: `timeout_s` is not positive.
+    """
+
+    def __init__(self, timeout_s: float, on_hang: Callable[[float, str], None]) -> None:
+        if not timeout_s > 0:
+            raise ConfigurationError(f"step_timeout_s is {timeout_s}; expected a positive number of seconds; raise it")
+        self._timeout_s = timeout_s
+        self._on_hang = on_hang
+        self._acting_thread = threading.get_ident()
+        self._since: float | None = None
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="rollcast-step-watchdog", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self._closed.set()
+        self._thread.join(_JOIN_S)
+
+    def beat(self) -> None:
+        """Says that a step begins."""
+        self._since = time.monotonic()
+
+    def rest(self) -> None:
+        """Says that no step is under way."""
+        self._since = None
+
+    def _watch(self) -> None:
+        while not self._closed.wait(min(_LOOK_S, self._timeout_s / _LOOKS_A_LIMIT)):
+            since = self._since
+            if since is not None and (passed := time.monotonic() - since) > self._timeout_s:
+                frame = sys._current_frames().get(self._acting_thread)
+                self._on_hang(passed, "".join(traceback.format_stack(frame)))
+                return

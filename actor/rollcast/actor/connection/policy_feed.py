@@ -1,0 +1,106 @@
+"""The newest policy of a learner, over every reconnect."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from rollcast.actor.connection.reconnects import Reconnects
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import RollcastError
+from rollcast.services.policies.policies import PolicyState
+from rollcast.services.policies.subscription import PolicySubscription
+
+logger = logging.getLogger(__name__)
+
+
+class PolicyFeed:
+    """Keeps the newest policy that a learner has cast. One thread calls `keep`; the rest needs the connection's lock.
+
+    Invariant: `newest` is a policy of the learner that was joined last, or None. Versions of different learners cannot
+    be compared, and none has a use for what a policy of another would play.
+
+    Args:
+        changed: The connection's lock; told of every policy, and of the end.
+        is_over: Whether nothing is to be had from the learner any more; called with the lock held.
+        on_end: Called with the lock held when the learner has cast its last policy.
+    """
+
+    def __init__(
+        self,
+        changed: threading.Condition,
+        *,
+        is_over: Callable[[], bool],
+        on_end: Callable[[], None],
+    ) -> None:
+        self._changed = changed
+        self._is_over = is_over
+        self._on_end = on_end
+        self._client: LearnerClient | None = None
+        self._learner_nonce = 0
+        self._subscription: PolicySubscription | None = None
+        self._newest: tuple[int, PolicyState] | None = None
+
+    @property
+    def newest(self) -> tuple[int, PolicyState] | None:
+        """The newest policy, `(version, state)`; None before the learner's first."""
+        return self._newest
+
+    def follow(self, client: LearnerClient, learner_nonce: int) -> None:
+        """Goes on with a learner that has just been joined; forgets the policy, unless it is that learner's.
+
+        Args:
+            client: Reaches it.
+            learner_nonce: Which learner it is; 0: it does not say.
+        """
+        if not learner_nonce or learner_nonce != self._learner_nonce:
+            self._newest = None
+        self._client, self._learner_nonce = client, learner_nonce
+
+    def cancel(self) -> None:
+        """Ends the stream that is open, if one is."""
+        if self._subscription is not None:
+            self._subscription.cancel()
+
+    def keep(self) -> None:
+        """Reads policies, subscribing again after every loss, until it is over. Call `follow` before.
+
+        Raises:
+            RollcastError: What came is no policy, or trying again will not help.
+        """
+        reconnects = Reconnects()
+        while True:
+            opened, lost = time.monotonic(), None
+            with self._changed:
+                if self._is_over():
+                    return
+                client = self._client
+                assert client is not None
+                # from a learner that is back, only what is newer than what is here
+                after_version = 0 if self._newest is None else self._newest[0]
+                subscription = self._subscription = client.subscribe_policy(after_version)
+            try:
+                for policy in subscription:
+                    reconnects.progressed()
+                    with self._changed:
+                        if self._client is not client:
+                            break
+                        self._newest = policy
+                        self._changed.notify_all()
+            except RollcastError as error:
+                lost = error
+                logger.debug("lost the policy stream: %s", error)
+            else:
+                with self._changed:
+                    if self._client is client:
+                        self._on_end()
+                        self._changed.notify_all()
+                        return
+            delay_s = reconnects.delay_after(lost, lasted_s=time.monotonic() - opened)
+            with self._changed:
+                self._subscription = None
+                self._await_other_client(client, delay_s)
+
+    def _await_other_client(self, client: LearnerClient, timeout_s: float) -> None:
+        """Waits out a backoff, or until a learner was joined again. Called with the lock held."""
+        self._changed.wait_for(lambda: self._client is not client or self._is_over(), timeout_s)

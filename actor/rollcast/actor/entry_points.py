@@ -1,0 +1,70 @@
+"""Names of one's own factories: `package.module:name`."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from rollcast.services.errors import ConfigurationError
+
+
+def split_entry_point(entry_point: str) -> tuple[str, str]:
+    """Splits `package.module:name` into its two halves.
+
+    Args:
+        entry_point: The name.
+
+    Returns:
+        The module's name and the attribute's.
+
+    Raises:
+        ConfigurationError: If it does not have this form.
+    """
+    module_name, colon, attribute = entry_point.partition(":")
+    if not colon or not attribute or not all(part.isidentifier() for part in module_name.split(".")):
+        raise ConfigurationError(
+            f"the entry point {entry_point!r} is malformed; expected 'package.module:name'; "
+            "write the module as in an import statement, a colon, and the name of the factory in it"
+        )
+    return module_name, attribute
+
+
+def load_entry_point(entry_point: str) -> Callable[..., Any]:
+    """Imports what an entry point names.
+
+    Args:
+        entry_point: `package.module:name`; `name` may be dotted, as in `package.module:Class.method`.
+
+    Returns:
+        The callable of that name.
+
+    Raises:
+        ConfigurationError: If the name is malformed, the module or the attribute is missing, or it is not callable.
+        Exception: Whatever the module itself raised while it was imported.
+    """
+    module_name, attribute = split_entry_point(entry_point)
+    try:
+        value: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"the entry point {entry_point!r} cannot be loaded: there is no module {error.name!r}; expected an "
+            "importable module; install its package, or add its folder to PYTHONPATH"
+        ) from error
+    for name in attribute.split("."):
+        if not hasattr(value, name):
+            raise ConfigurationError(
+                f"the entry point {entry_point!r} cannot be loaded: {module_name!r} has no attribute {attribute!r}; "
+                f"expected one of its callables: {_callables_of(value)}; correct the name after the colon"
+            )
+        value = getattr(value, name)
+    if not callable(value):
+        raise ConfigurationError(
+            f"the entry point {entry_point!r} is a {type(value).__name__}; expected a callable; "
+            "name a function or a class"
+        )
+    loaded: Callable[..., Any] = value
+    return loaded
+
+
+def _callables_of(owner: object) -> str:
+    names = [name for name in vars(owner) if not name.startswith("_") and callable(getattr(owner, name))]
+    return ", ".join(names[:10]) or "(it has none)"

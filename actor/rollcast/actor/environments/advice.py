@@ -1,0 +1,61 @@
+"""Advice for an environment that is not there: which package has it, and the command that installs it."""
+
+import importlib.util
+import re
+from typing import Final
+
+from gymnasium import registry
+from gymnasium.error import DependencyNotInstalled
+
+from rollcast.services.process.installation import install_extra, typed
+from rollcast.services.settings.suggestions import did_you_mean
+
+# Packages whose environments gymnasium finds only after they are imported, by how their ids begin: module, package.
+_REGISTERED_BY: Final = {
+    "ALE/": ("ale_py", "ale-py"),
+    "MiniGrid-": ("minigrid", "minigrid"),
+    "BabyAI-": ("minigrid", "minigrid"),
+}
+# Packages that are not called as their module is.
+_PACKAGES: Final = {module: package for module, package in _REGISTERED_BY.values() if module != package}
+_EXTRAS: Final = {"pettingzoo": "pettingzoo"}
+
+
+def for_unknown_id(env_id: str) -> str:
+    """Returns what to do about an id that gymnasium does not know."""
+    name = env_id.rpartition(":")[2]
+    for beginning, (module, package) in _REGISTERED_BY.items():
+        if name.startswith(beginning) and not env_id.startswith(f"{module}:"):
+            if importlib.util.find_spec(module) is not None:
+                return f"write '{module}:{name}', so that the package that registers it is imported"
+            return f"{package} registers it: {typed('pip')} install {package}, and write '{module}:{name}'"
+    guess = did_you_mean(name, registry)
+    if guess:
+        return guess
+    return "if a package registers it, install that and write 'module:id'; gymnasium.pprint_registry() lists the others"
+
+
+def for_missing_module(error: BaseException) -> str:
+    """Returns what to do about a module that cannot be imported."""
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return "correct the name before the colon"
+    module = error.name.partition(".")[0]
+    if module in _EXTRAS:
+        return f"install it: {install_extra(_EXTRAS[module])}"
+    if importlib.util.find_spec(module) is not None:
+        return f"correct the name: {module} is installed and has no {error.name}"
+    package = _PACKAGES.get(module, module.replace("_", "-"))
+    own = "if it is your own, add its folder to PYTHONPATH"
+    return f"install its package: {typed('pip')} install {package}; {own}"
+
+
+def for_failure(error: BaseException) -> str:
+    """Returns what to do about an environment that raises while it is made."""
+    # gymnasium names the commands itself, in backticks
+    missing = re.findall(r"`pip install ([^`]+)`", str(error)) if isinstance(error, DependencyNotInstalled) else []
+    if missing:
+        pip = typed("pip")
+        return f"install what it needs: {' && '.join(f'{pip} install {what}' for what in missing)}"
+    if isinstance(error, ModuleNotFoundError):
+        return for_missing_module(error)
+    return "correct env_kwargs, or install what it needs"

@@ -1,0 +1,142 @@
+"""What is known when an environment raises."""
+
+import json
+import traceback
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from gymnasium.vector import SyncVectorEnv, VectorEnv
+
+from rollcast.actor.environments.returned import InvalidValueError
+from rollcast.services.errors import ActorFailedError, message_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureReport:
+    """What one process tells another of an environment that raised.
+
+    Attributes:
+        exception_type: Class of the exception.
+        exception_message: Its message.
+        exception_traceback: Its traceback, as text.
+        doing: `"make"`, `"step"`, `"reset"` or the method that was called.
+        is_wrong_value: Whether it did not raise, but returned what it must not; the exception is ours.
+        env_index: Which environment.
+        env_seed: What it had been seeded with, if with anything.
+    """
+
+    exception_type: str
+    exception_message: str
+    exception_traceback: str
+    doing: str
+    env_index: int | None
+    env_seed: int | None
+    is_wrong_value: bool = False
+
+    @classmethod
+    def of(cls, error: BaseException, *, doing: str, env_index: int | None, env_seed: int | None) -> "FailureReport":
+        """Describes an exception, with its traceback."""
+        return cls(
+            exception_type=type(error).__name__,
+            exception_message=message_of(error),
+            exception_traceback="".join(traceback.format_exception(error)),
+            doing=doing,
+            env_index=env_index,
+            env_seed=env_seed,
+            is_wrong_value=isinstance(error, InvalidValueError),
+        )
+
+    def to_json(self) -> bytes:
+        """As a JSON object."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> "FailureReport":
+        """From a JSON object."""
+        return cls(**json.loads(text))
+
+
+class EnvironmentFailedError(ActorFailedError):
+    """An environment raised, or returned what it must not; the exception is the `__cause__` if it was in this process.
+
+    Attributes:
+        report: All of it, as another process is told.
+        exception_type: Class of the original exception, for example `"ValueError"`.
+        exception_message: Its message.
+        exception_traceback: Its traceback, as text.
+        env_index: Which of the B environments raised, or None where the vector environment does not tell.
+        env_seed: The seed of that environment, or of the first one where `env_index` is None; None: it had none.
+    """
+
+    def __init__(self, report: FailureReport) -> None:
+        """Takes over what a report says."""
+        self.report = report
+        self.exception_type = report.exception_type
+        self.exception_message = report.exception_message
+        self.exception_traceback = report.exception_traceback
+        self.env_index = report.env_index
+        self.env_seed = report.env_seed
+        which = "one of the environments" if report.env_index is None else f"environment {report.env_index}"
+        super().__init__(
+            f"{which} (seed {report.env_seed}) returned a wrong value from {report.doing}(): {self.exception_message}"
+            if report.is_wrong_value
+            else f"{which} (seed {report.env_seed}) raised {self.exception_type} in {report.doing}(): "
+            f"{self.exception_message}; expected {report.doing}() to return; mend the environment, its traceback shows "
+            "where"
+        )
+
+
+class EnvironmentLostError(ActorFailedError):
+    """The process of an environment has ended, or does not answer.
+
+    Attributes:
+        env_index: The environment it was busy with, or the first one of the process.
+        env_seed: What that one had been seeded with; None: nothing.
+    """
+
+    def __init__(self, problem: str, *, env_index: int, env_seed: int | None) -> None:
+        """Says what happened.
+
+        Args:
+            problem: What is wrong; what was expected; what to do.
+            env_index: As in the attribute.
+            env_seed: As in the attribute.
+        """
+        self.env_index = env_index
+        self.env_seed = env_seed
+        super().__init__(f"environment {env_index} (seed {env_seed}) {problem}")
+
+
+def environment_failure(
+    error: BaseException, vector_env: VectorEnv, *, doing: str, env_seeds: Sequence[int]
+) -> EnvironmentFailedError:
+    """Says which environment raised, and with what seed it had been started.
+
+    Args:
+        error: What `vector_env` raised, with its traceback.
+        vector_env: The vector environment.
+        doing: `"step"` or `"reset"`.
+        env_seeds: The seed of each environment.
+
+    Returns:
+        The error to raise from `error`.
+    """
+    env_index = _failing_index(error, vector_env)
+    return EnvironmentFailedError(
+        FailureReport.of(error, doing=doing, env_index=env_index, env_seed=env_seeds[env_index or 0])
+    )
+
+
+def _failing_index(error: BaseException, vector_env: VectorEnv) -> int | None:
+    """Reads the index from the frame of SyncVectorEnv, the one that loops over the environments.
+
+    Keeping count in every step instead would cost the hot path what only a failure needs.
+    """
+    owner = vector_env.unwrapped
+    if not isinstance(owner, SyncVectorEnv):
+        return None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_locals.get("self") is owner and isinstance(frame.f_locals.get("i"), int):
+            env_index: int = frame.f_locals["i"]
+            return env_index
+    return None

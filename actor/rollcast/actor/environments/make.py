@@ -1,0 +1,199 @@
+"""Makes environments by name, one at a time."""
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec, VectorizeMode
+from gymnasium.vector import VectorEnv
+
+from rollcast.actor.entry_points import load_entry_point
+from rollcast.actor.environments import advice
+from rollcast.actor.environments.one_of_vector import OneOfVector
+from rollcast.actor.environments.pettingzoo_env import AgentPolicies, adapt_pettingzoo
+from rollcast.actor.environments.recovering import RecoveringEnv
+from rollcast.actor.environments.structured import StructuredEnv
+from rollcast.services.errors import ConfigurationError, message_of
+
+OnStepFailure = Literal["fail", "drop_episode"]
+Vectorization = Literal["auto", "sync", "entry_point", "subprocess", "measure"]
+
+# How long a step may take before the environment is said to hang, in seconds.
+DEFAULT_STEP_TIMEOUT_S = 300.0
+
+Environment = gymnasium.Env[Any, Any] | StructuredEnv
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentFactory:
+    """Makes environments by name; picklable, so that it can travel to a process that is spawned.
+
+    Attributes:
+        env_id: A gymnasium id (`"CartPole-v1"`, `"ale_py:ALE/Pong-v5"`), or `"package.module:factory"`, a callable that
+            returns a `gymnasium.Env`, a `StructuredEnv`, or one of PettingZoo's
+            (`"mpe2.simple_spread_v3:parallel_env"`).
+        env_kwargs: Keyword arguments of the environment or factory.
+        vectorization: How `make_vector_env` steps many: `"entry_point"`, the vector environment that is registered
+            with the id; `"sync"`, one after the other; `"auto"`, the first where there is one; `"subprocess"`, in
+            processes, one for each core; `"measure"`, whichever of the two is faster, found by trying.
+        agent_policies: For PettingZoo's: agents with equal spaces have one policy, `"shared"`, or each its own,
+            `"separate"`.
+        on_step_failure: What happens when an environment raises in `step`: `"fail"`, its actor fails; `"drop_episode"`,
+            the episode is dropped, and the environment reset. A vector entry point always fails.
+    """
+
+    env_id: str
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    vectorization: Vectorization = "auto"
+    agent_policies: AgentPolicies = "shared"
+    on_step_failure: OnStepFailure = "fail"
+
+    def __post_init__(self) -> None:
+        if self.on_step_failure not in get_args(OnStepFailure):
+            raise ConfigurationError(
+                f"on_step_failure is {self.on_step_failure!r}; expected one of {', '.join(get_args(OnStepFailure))}; "
+                "'fail' shows what is wrong at once"
+            )
+        if self.agent_policies not in get_args(AgentPolicies):
+            raise ConfigurationError(
+                f"agent_policies is {self.agent_policies!r}; expected one of {', '.join(get_args(AgentPolicies))}; "
+                "'shared' learns from all agents at once"
+            )
+        if self.vectorization not in get_args(Vectorization):
+            raise ConfigurationError(
+                f"vectorization is {self.vectorization!r}; expected one of {', '.join(get_args(Vectorization))}; "
+                "'auto' suits most environments"
+            )
+
+    def __call__(self) -> Environment:
+        """Makes one environment.
+
+        Raises:
+            ConfigurationError: If `env_id` names nothing, or cannot be made with `env_kwargs`.
+        """
+        factory = self._own_factory()
+        if factory is None:
+            self.registered_spec()
+        try:
+            if factory is None:
+                # The checker looks at every step; the spaces of a rollout are checked where it arrives anyway.
+                env: object = gymnasium.make(self.env_id, disable_env_checker=True, **self.env_kwargs)
+            else:
+                env = factory(**self.env_kwargs)
+        except (Exception, SystemExit) as error:
+            raise self._cannot_be_made(error) from error
+        if isinstance(env, gymnasium.Env):
+            return RecoveringEnv(env) if self.on_step_failure == "drop_episode" else env
+        if isinstance(env, StructuredEnv):
+            return env
+        structured = adapt_pettingzoo(env, self.agent_policies)
+        if structured is None:
+            raise ConfigurationError(
+                f"env_id {self.env_id!r} returned a {type(env).__name__}; expected a gymnasium.Env, a StructuredEnv or "
+                "one of PettingZoo's environments; name a factory that returns one"
+            )
+        return structured
+
+    def vector_spec(self) -> EnvSpec | None:
+        """The registered spec if it has a usable vector entry point, else None.
+
+        Raises:
+            ConfigurationError: If `env_id` names nothing.
+        """
+        if self._own_factory() is not None:
+            return None
+        spec = self.registered_spec()
+        # gymnasium refuses to combine a vector entry point with wrappers in the spec.
+        return spec if spec.vector_entry_point is not None and not spec.additional_wrappers else None
+
+    def make_registered_vector(self, n_envs: int) -> VectorEnv:
+        """Makes the vector environment that is registered with the id.
+
+        Args:
+            n_envs: How many environments it steps.
+
+        Raises:
+            ConfigurationError: If it cannot be made with `env_kwargs`.
+        """
+        try:
+            return gymnasium.make_vec(
+                self.env_id, n_envs, vectorization_mode=VectorizeMode.VECTOR_ENTRY_POINT, **self.env_kwargs
+            )
+        except (Exception, SystemExit) as error:
+            raise self._cannot_be_made(error) from error
+
+    def registered_spec(self) -> EnvSpec:
+        """What gymnasium has registered under the id.
+
+        Raises:
+            ConfigurationError: If it has nothing.
+        """
+        try:
+            return gymnasium.spec(self.env_id.rpartition(":")[2])
+        except gymnasium.error.Error as error:
+            raise ConfigurationError(
+                f"env_id {self.env_id!r} names no environment; expected an id registered with gymnasium, or "
+                f"'package.module:factory'; {advice.for_unknown_id(self.env_id)}"
+            ) from error
+
+    def _own_factory(self) -> Callable[..., Any] | None:
+        """The callable `env_id` names, or None if it is an id for gymnasium, which writes `module:id` likewise."""
+        module_name, colon, attribute = self.env_id.rpartition(":")
+        if not colon:
+            return None
+        # Also for gymnasium: importing the module is what registers the id.
+        try:
+            module = importlib.import_module(module_name)
+        except (ImportError, ValueError, TypeError, SystemExit) as error:
+            raise ConfigurationError(
+                f"env_id {self.env_id!r} cannot be loaded: {message_of(error)}; expected an importable module before "
+                f"the colon; {advice.for_missing_module(error)}"
+            ) from error
+        is_factory = callable(getattr(module, attribute, None))
+        is_id = attribute in gymnasium.registry or not all(part.isidentifier() for part in attribute.split("."))
+        return None if is_id and not is_factory else load_entry_point(self.env_id)
+
+    def _cannot_be_made(self, error: BaseException) -> ConfigurationError:
+        return ConfigurationError(
+            f"env_id {self.env_id!r} cannot be made with env_kwargs {dict(self.env_kwargs)!r}: "
+            f"{type(error).__name__}: {message_of(error)}; expected an environment; {advice.for_failure(error)}"
+        )
+
+
+EnvFactory = Callable[[], Environment]
+
+
+def make_single_env(env_factory: EnvFactory) -> Environment:
+    """Makes one environment that shows a policy what `make_vector_env` shows it.
+
+    That is the environment itself, except where the vector environment that is registered with its id has other
+    spaces, as ALE's has: then it is such a vector, of one.
+
+    Args:
+        env_factory: As of `make_vector_env`.
+
+    Returns:
+        The environment; the caller closes it.
+
+    Raises:
+        ConfigurationError: If it cannot be made.
+    """
+    if (
+        not isinstance(env_factory, EnvironmentFactory)
+        or env_factory.vectorization not in {"auto", "entry_point"}
+        or env_factory.vector_spec() is None
+    ):
+        return env_factory()
+    vector_env = env_factory.make_registered_vector(1)
+    try:
+        single = env_factory()
+    except ConfigurationError:  # env_kwargs that only the vector knows
+        return OneOfVector(vector_env)
+    spaces = (vector_env.single_observation_space, vector_env.single_action_space)
+    if isinstance(single, gymnasium.Env) and (single.observation_space, single.action_space) == spaces:
+        vector_env.close()
+        return single
+    single.close()
+    return OneOfVector(vector_env)

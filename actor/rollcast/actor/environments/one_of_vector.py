@@ -1,0 +1,57 @@
+"""A vector environment of one as a single environment: what a policy trained in such a vector is evaluated in."""
+
+import copy
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import VectorEnv
+from gymnasium.vector.utils import iterate
+from numpy.typing import NDArray
+
+from rollcast.services.spaces.spaces import NestedObservation
+
+_Info = dict[str, Any]
+
+
+class OneOfVector(gymnasium.Env[NestedObservation, Any]):
+    """The only environment of a vector, stepped as a `gymnasium.Env`. Infos are left out: vectors merge them.
+
+    Args:
+        vector_env: Of one environment; closed by `close`.
+    """
+
+    def __init__(self, vector_env: VectorEnv) -> None:
+        self._vector_env = vector_env
+        self.observation_space = vector_env.single_observation_space
+        self.action_space = vector_env.single_action_space
+        self.metadata = dict(vector_env.metadata)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NestedObservation, _Info]:
+        """Begins an episode; see `gymnasium.Env.reset`."""
+        observation, _ = self._vector_env.reset(seed=seed, options=options)
+        return self._first(observation), {}
+
+    def step(self, action: NDArray[Any]) -> tuple[NestedObservation, float, bool, bool, _Info]:
+        """Takes a step; the observation is the true last one where the episode ends, whenever the vector resets."""
+        actions = np.asarray(action, self.action_space.dtype)[None]
+        observation, reward, terminated, truncated, infos = self._vector_env.step(actions)
+        ends = bool(terminated[0]), bool(truncated[0])
+        if any(ends) and "final_obs" in infos:
+            final = infos["final_obs"]
+            is_object = isinstance(final, np.ndarray) and final.dtype == object
+            last: NestedObservation = final[0] if is_object else self._first(final)
+        else:
+            last = self._first(observation)
+        return last, float(reward[0]), *ends, {}
+
+    def close(self) -> None:
+        """Closes the vector."""
+        self._vector_env.close()
+
+    def _first(self, batched: Any) -> NestedObservation:  # noqa: ANN401 - nested as the space is
+        # A copy: vectors hand out one buffer again and again.
+        first: NestedObservation = copy.deepcopy(next(iter(iterate(self._vector_env.observation_space, batched))))
+        return first

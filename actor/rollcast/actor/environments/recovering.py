@@ -1,0 +1,82 @@
+"""Going on after an environment has raised in a step: the episode is dropped, and the next one begun."""
+
+import logging
+from collections.abc import Iterator
+from typing import Any, Final
+
+import gymnasium
+
+from rollcast.actor.environments.failures import FailureReport
+
+logger = logging.getLogger(__name__)
+
+# Where in the info of the step that raised its report is, as JSON.
+FAILURE_KEY: Final = "rollcast/failure"
+
+# An environment that raises so often without a step between is broken, not flaky.
+MAX_FAILURES_IN_A_ROW: Final = 10
+
+_Environment = gymnasium.Env[Any, Any]
+
+
+class RecoveringEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Ends the episode in which the environment raises, instead of raising.
+
+    The step that raised returns the observation before it and is truncated; its info has `FAILURE_KEY`, by which a
+    `RolloutWorker` knows that there was no such step. In `reset`, and after `MAX_FAILURES_IN_A_ROW`, it raises.
+
+    Args:
+        env: What is played; `reset` must put it right again.
+    """
+
+    def __init__(self, env: _Environment) -> None:
+        super().__init__(env)
+        self._last: Any = None
+        self._n_failures = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begins an episode."""
+        self._last, info = self.env.reset(seed=seed, options=options)
+        return self._last, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:  # noqa: ANN401 - the environment's own
+        """Steps; or ends the episode where the environment raises, or calls `sys.exit`."""
+        try:
+            result = self.env.step(action)
+        except (Exception, SystemExit) as error:
+            self._n_failures += 1
+            if self._n_failures == MAX_FAILURES_IN_A_ROW:
+                raise
+            report = FailureReport.of(error, doing="step", env_index=None, env_seed=None)
+            return self._last, 0.0, False, True, {FAILURE_KEY: report.to_json().decode()}
+        self._n_failures = 0
+        self._last = result[0]
+        return result
+
+
+def failures_in(infos: dict[str, Any]) -> Iterator[tuple[int, FailureReport]]:
+    """The environments that raised in a step of a vector environment that resets in the same step.
+
+    Args:
+        infos: As gymnasium merges them.
+
+    Yields:
+        Index of the environment, and what is known.
+    """
+    told = infos.get("final_info")
+    if told is not None and FAILURE_KEY in told:
+        for index in told[f"_{FAILURE_KEY}"].nonzero()[0].tolist():
+            yield index, FailureReport.from_json(told[FAILURE_KEY][index].encode())
+
+
+def log_dropped_episode(report: FailureReport, *, env_index: int, env_seed: int | None) -> None:
+    """Says that an episode was dropped, of which environment, and why."""
+    logger.warning(
+        "environment %d (seed %s) raised %s in %s(): %s; its episode is dropped, and it is reset\n%s",
+        env_index,
+        env_seed,
+        report.exception_type,
+        report.doing,
+        report.exception_message,
+        report.exception_traceback,
+    )

@@ -1,0 +1,167 @@
+"""Which actions an environment allows: the leaf `action_mask` of an observation, and what it does to parameters.
+
+The convention is PettingZoo's: an observation space that is a Dict with a member `action_mask` beside what is seen, a
+one for each action that is allowed. It travels as any leaf does; the next observation brings the next mask.
+"""
+
+import itertools
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from gymnasium import Space
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from numpy.typing import NDArray
+
+from rollcast.services.errors import ActorFailedError, InvalidSpaceError
+from rollcast.services.spaces.spaces import Observation, SubstepSpaces, describe_space, space_leaves
+
+ACTION_MASK: Final = "action_mask"
+# In place of the logit, or value, of an action that is not allowed. Far below all others: its probability is exactly 0.
+# Finite: 0 times it is 0, so that entropies and losses stay finite.
+FORBIDDEN: Final = -1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionMask:
+    """How an action mask is laid out.
+
+    Where nothing at all is allowed, as in the observations that end a game, everything counts as allowed: nobody acts
+    there, and what is computed stays finite.
+
+    Attributes:
+        sizes: How many actions each element of the action space has, one element after the other; one for Discrete.
+    """
+
+    sizes: tuple[int, ...]
+
+    @property
+    def n_actions(self) -> int:
+        """The length of a mask."""
+        return sum(self.sizes)
+
+    def allowed(self, observation: Observation) -> NDArray[np.bool_]:
+        """Which actions are allowed.
+
+        Args:
+            observation: `[..., n]` for the mask; other leaves are not looked at.
+
+        Returns:
+            bool `[..., n]`, a fresh array with at least one true for each element of the action space.
+        """
+        allowed: NDArray[np.bool_] = observation[ACTION_MASK] != 0
+        for part in self._elements(allowed):
+            np.logical_or(part, ~part.any(axis=-1, keepdims=True), out=part)
+        return allowed
+
+    def forbid(self, parameters: NDArray[np.float32], observation: Observation) -> None:
+        """Overwrites what belongs to actions that are not allowed with `FORBIDDEN`.
+
+        Args:
+            parameters: float32 `[..., P]`; the last n are logits or values of the actions, or advantages.
+            observation: `[..., n]` for the mask.
+        """
+        np.copyto(parameters[..., -self.n_actions :], FORBIDDEN, where=~self.allowed(observation))
+
+    def allows_nothing(self, observation: Observation) -> list[NDArray[np.bool_]]:
+        """Where no action is allowed.
+
+        Args:
+            observation: `[..., n]` for the mask.
+
+        Returns:
+            bool `[...]` for each element of the action space.
+        """
+        return [np.logical_not(part.any(axis=-1)) for part in self._elements(observation[ACTION_MASK] != 0)]
+
+    def check_transitions(self, observation: Observation, valid: NDArray[np.bool_] | None) -> None:
+        """Refuses masks of a rollout that leave nobody a choice where somebody had to act.
+
+        Args:
+            observation: `[T, B, n]` for the mask.
+            valid: bool `[T, B]`, where somebody acted; None: everywhere.
+
+        Raises:
+            ActorFailedError: A mask allows nothing; the message has the environment and the step.
+        """
+        for element, allows_nothing in enumerate(self.allows_nothing(observation)):
+            empty = allows_nothing if valid is None else allows_nothing & valid
+            if empty.any():
+                t, b = (int(index) for index in np.argwhere(empty)[0])
+                raise ActorFailedError(
+                    f"the {ACTION_MASK!r} of environment {b} allows no action for element {element} in step {t} of the "
+                    "rollout; expected at least one that is allowed until the episode has ended; end the episode in "
+                    "the step before, or allow an action that does nothing"
+                )
+
+    def _elements(self, values: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
+        """Views, one for each element of the action space."""
+        ends = itertools.accumulate(self.sizes)
+        return [values[..., end - size : end] for size, end in zip(self.sizes, ends, strict=True)]
+
+
+def action_mask_of(spaces: SubstepSpaces) -> ActionMask | None:
+    """Looks for an action mask in the observation space.
+
+    Args:
+        spaces: Of one substep.
+
+    Returns:
+        Its layout, or None where observations have none.
+
+    Raises:
+        InvalidSpaceError: If something is called `action_mask` that cannot be one: not a member of the topmost Dict,
+            the only one there, of another dtype, shape or range, or for actions that cannot be masked.
+    """
+    leaves = space_leaves(spaces.observation)
+    paths = [path for path in leaves if ACTION_MASK in path.split("/")]
+    if not paths:
+        return None
+    if paths != [ACTION_MASK] or len(leaves) == 1:
+        raise InvalidSpaceError(
+            f"the observation space has {paths} among the leaves {list(leaves)}; expected {ACTION_MASK!r} as a member "
+            "of the topmost Dict, beside what is seen; move it there, or give it another name if it is no mask"
+        )
+    leaf, sizes = leaves[ACTION_MASK], action_mask_sizes(spaces.action)
+    if leaf.shape != (sum(sizes),) or not _is_binary(leaf):
+        raise InvalidSpaceError(
+            f"{ACTION_MASK!r} of the observation space is {describe_space(leaf)}; expected zeros and ones, "
+            f"Box(0, 1, ({sum(sizes)},), int8) or MultiBinary({sum(sizes)}), one for each action of "
+            f"{describe_space(spaces.action)}; give it that space, or another name if it is no mask"
+        )
+    return ActionMask(sizes=sizes)
+
+
+def action_mask_sizes(action_space: Space[Any]) -> tuple[int, ...]:
+    """How many actions each element of a space has: the layout of its masks.
+
+    Args:
+        action_space: Discrete or MultiDiscrete.
+
+    Returns:
+        A number for each element, one for Discrete.
+
+    Raises:
+        InvalidSpaceError: If it is of another kind.
+    """
+    if isinstance(action_space, Discrete):
+        return (int(action_space.n),)
+    if isinstance(action_space, MultiDiscrete):
+        return tuple(int(size) for size in action_space.nvec.ravel())
+    raise InvalidSpaceError(
+        f"the action space is {describe_space(action_space)} and there is an {ACTION_MASK!r}; expected one only with "
+        "Discrete or MultiDiscrete actions; take the mask out of the observation, or make the actions discrete"
+    )
+
+
+def is_allowed(parameters: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Which actions are allowed, by logits, values or advantages `[..., n]` that `ActionMask.forbid` has seen."""
+    allowed: NDArray[np.bool_] = parameters > 0.5 * FORBIDDEN
+    return allowed
+
+
+def _is_binary(leaf: Space[Any]) -> bool:
+    if isinstance(leaf, MultiBinary):
+        return True
+    is_integer = isinstance(leaf, Box) and leaf.dtype is not None and leaf.dtype.kind in "biu"
+    return is_integer and bool((leaf.low >= 0).all() and (leaf.high <= 1).all())  # type: ignore[attr-defined]  # a Box

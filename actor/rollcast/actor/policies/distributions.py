@@ -1,0 +1,240 @@
+"""Distributions over actions, in numpy: what an actor samples from.
+
+A network gives `n_outputs` numbers an observation; a distribution has `n_parameters`. They differ only for Box spaces,
+whose parameters are the network's means and then log standard deviations that do not depend on the observation.
+`torch_distributions` holds the differentiable twins.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from numpy.typing import NDArray
+
+from rollcast.services.errors import InvalidSpaceError
+
+Parameters = NDArray[np.float32]
+Action = NDArray[Any]
+
+# exp(-20) is a deterministic policy in float32; exp(2) leaves any sensible action range. Soft actor-critic's bounds.
+LOG_STD_MIN = -20.0
+LOG_STD_MAX = 2.0
+
+_HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+# The ziggurat returns exactly 0 once in 8 million float32 draws.
+_TINY = np.float32(1e-30)
+
+
+class ActionDistribution(ABC):
+    """A family of distributions over the actions of one space.
+
+    Stateless: any thread may call it.
+
+    Attributes:
+        n_outputs: How many numbers a network gives an observation.
+        n_parameters: P, how many numbers fix one distribution.
+    """
+
+    n_outputs: int
+    n_parameters: int
+
+    @abstractmethod
+    def sample(self, parameters: Parameters, rng: np.random.Generator) -> Action:
+        """Draws an action from each distribution.
+
+        Args:
+            parameters: float32 `[B, P]`.
+            rng: Where the randomness comes from.
+
+        Returns:
+            `[B, ...]` in the space's dtype, a fresh array.
+        """
+
+    @abstractmethod
+    def mode(self, parameters: Parameters) -> Action:
+        """The likeliest action of each distribution.
+
+        Args:
+            parameters: float32 `[B, P]`.
+
+        Returns:
+            `[B, ...]` in the space's dtype, a fresh array.
+        """
+
+    @abstractmethod
+    def log_prob(self, parameters: Parameters, action: Action) -> NDArray[np.float32]:
+        """Log-probability (for Box: density) of actions.
+
+        Args:
+            parameters: float32 `[..., P]`.
+            action: `[..., ...]`, as `sample` returned it.
+
+        Returns:
+            float32 `[...]`.
+        """
+
+
+def action_distribution(action_space: Space[Any]) -> ActionDistribution:
+    """The distribution over a space's actions.
+
+    Args:
+        action_space: Discrete, MultiDiscrete, MultiBinary, or Box of floats.
+
+    Returns:
+        Its distribution.
+
+    Raises:
+        InvalidSpaceError: If the space is of another kind.
+    """
+    if isinstance(action_space, Discrete):
+        return _Categorical(action_space)
+    if isinstance(action_space, MultiDiscrete):
+        return _Categoricals(action_space)
+    if isinstance(action_space, MultiBinary):
+        return _Bernoullis(action_space)
+    if isinstance(action_space, Box) and np.issubdtype(action_space.dtype, np.floating):
+        return _DiagonalGaussian(action_space)
+    raise InvalidSpaceError(
+        f"the action space is {action_space}; expected Discrete, MultiDiscrete, MultiBinary, or Box with a float "
+        "dtype; wrap the environment so that its actions are one of these"
+    )
+
+
+def _negative_gumbel(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float32]:
+    """Draws log(E), E exponential: the negative of Gumbel noise, in a third of the time of `rng.gumbel`."""
+    noise = rng.standard_exponential(shape, dtype=np.float32)
+    np.maximum(noise, _TINY, out=noise)
+    return np.log(noise, out=noise)
+
+
+def _log_softmax_at(logits: Parameters, index: NDArray[Any]) -> NDArray[np.float32]:
+    """Log-softmax over the last axis, at one index in it: `[..., n]`, `[...]` -> `[...]`."""
+    # Categories first: numpy reduces a long last axis of short rows three times as fast across them as along them.
+    columns = np.ascontiguousarray(np.moveaxis(logits, -1, 0))
+    columns = columns - columns.max(axis=0)
+    chosen = np.take_along_axis(columns, index[None], axis=0)[0]
+    result: NDArray[np.float32] = chosen - np.log(np.exp(columns).sum(axis=0))
+    return result
+
+
+class _Categorical(ActionDistribution):
+    """Discrete: parameters are logits."""
+
+    def __init__(self, space: Discrete[Any]) -> None:
+        self.n_outputs = self.n_parameters = int(space.n)
+        self._start = space.start
+        self._dtype = space.dtype
+
+    def sample(self, parameters: Parameters, rng: np.random.Generator) -> Action:
+        # argmax(logits + Gumbel) is a sample of the softmax (the Gumbel-max trick): no normalising, no cumulative sums.
+        noise = _negative_gumbel(parameters.shape, rng)
+        return self._as_action(np.subtract(parameters, noise, out=noise))
+
+    def mode(self, parameters: Parameters) -> Action:
+        return self._as_action(parameters)
+
+    def log_prob(self, parameters: Parameters, action: Action) -> NDArray[np.float32]:
+        return _log_softmax_at(parameters, (action - self._start).astype(np.intp, copy=False))
+
+    def _as_action(self, scores: NDArray[np.float32]) -> Action:
+        action: Action = scores.argmax(axis=-1).astype(self._dtype, copy=False)
+        if self._start:
+            action += self._start
+        return action
+
+
+class _Categoricals(ActionDistribution):
+    """MultiDiscrete: parameters are the logits of each element, one after the other."""
+
+    def __init__(self, space: MultiDiscrete[Any]) -> None:
+        sizes = space.nvec.ravel()
+        self.n_outputs = self.n_parameters = int(sizes.sum())
+        self._ends = np.cumsum(sizes)
+        self._slices = [slice(int(end - n), int(end)) for n, end in zip(sizes, self._ends, strict=True)]
+        self._start = space.start.ravel()
+        self._shape = space.shape
+        self._dtype = space.dtype
+
+    def sample(self, parameters: Parameters, rng: np.random.Generator) -> Action:
+        noise = _negative_gumbel(parameters.shape, rng)
+        return self._as_action(np.subtract(parameters, noise, out=noise))
+
+    def mode(self, parameters: Parameters) -> Action:
+        return self._as_action(parameters)
+
+    def log_prob(self, parameters: Parameters, action: Action) -> NDArray[np.float32]:
+        lead = parameters.shape[:-1]
+        index = (action.reshape(*lead, -1) - self._start).astype(np.intp, copy=False)
+        total = np.zeros(lead, dtype=np.float32)
+        for element, part in enumerate(self._slices):
+            total += _log_softmax_at(parameters[..., part], index[..., element])
+        return total
+
+    def _as_action(self, scores: NDArray[np.float32]) -> Action:
+        action = np.empty((len(scores), len(self._slices)), dtype=self._dtype)
+        for element, part in enumerate(self._slices):
+            action[:, element] = scores[:, part].argmax(axis=-1)
+        action += self._start
+        return action.reshape(-1, *self._shape)
+
+
+class _Bernoullis(ActionDistribution):
+    """MultiBinary: parameters are the logits of a one."""
+
+    def __init__(self, space: MultiBinary) -> None:
+        self._shape = space.shape
+        self.n_outputs = self.n_parameters = math.prod(self._shape)
+
+    def sample(self, parameters: Parameters, rng: np.random.Generator) -> Action:
+        # The difference of two Gumbels is logistic noise; unlike comparing with a sigmoid, it cannot overflow.
+        noise = _negative_gumbel((2, *parameters.shape), rng)
+        return self._as_action(parameters - (noise[0] - noise[1]))
+
+    def mode(self, parameters: Parameters) -> Action:
+        return self._as_action(parameters)
+
+    def log_prob(self, parameters: Parameters, action: Action) -> NDArray[np.float32]:
+        one = action.reshape(parameters.shape) != 0
+        signed = np.where(one, -parameters, parameters)
+        total: NDArray[np.float32] = -np.logaddexp(np.float32(0.0), signed).sum(axis=-1)
+        return total
+
+    def _as_action(self, scores: NDArray[np.float32]) -> Action:
+        return (scores > 0.0).astype(np.int8).reshape(-1, *self._shape)
+
+
+class _DiagonalGaussian(ActionDistribution):
+    """Box: parameters are D means and then D log standard deviations.
+
+    Actions are neither squashed nor clipped: what travels is the unbounded sample, whose density is exact. Whoever
+    steps the environment clips to its bounds.
+    """
+
+    def __init__(self, space: Box[Any]) -> None:
+        self._shape = space.shape
+        self._dtype = space.dtype
+        self.n_outputs = math.prod(self._shape)
+        self.n_parameters = 2 * self.n_outputs
+
+    def sample(self, parameters: Parameters, rng: np.random.Generator) -> Action:
+        mean, log_std = self._split(parameters)
+        noise = rng.standard_normal(mean.shape, dtype=np.float32)
+        noise *= np.exp(log_std)
+        noise += mean
+        return noise.astype(self._dtype, copy=False).reshape(-1, *self._shape)
+
+    def mode(self, parameters: Parameters) -> Action:
+        return self._split(parameters)[0].astype(self._dtype).reshape(-1, *self._shape)
+
+    def log_prob(self, parameters: Parameters, action: Action) -> NDArray[np.float32]:
+        mean, log_std = self._split(parameters)
+        z = (action.reshape(mean.shape).astype(np.float32, copy=False) - mean) * np.exp(-log_std)
+        total: NDArray[np.float32] = -(0.5 * z * z + log_std + np.float32(_HALF_LOG_TWO_PI)).sum(axis=-1)
+        return total
+
+    def _split(self, parameters: Parameters) -> tuple[Parameters, Parameters]:
+        mean = parameters[..., : self.n_outputs]
+        return mean, np.clip(parameters[..., self.n_outputs :], LOG_STD_MIN, LOG_STD_MAX)

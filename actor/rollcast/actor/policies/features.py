@@ -1,0 +1,177 @@
+"""What a network sees: which leaves of an observation space are images, and everything else as one vector `[N, F]`.
+
+An action mask is no feature: it says what may be done, see `action_masks`.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from gymnasium import Space
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from numpy.typing import NDArray
+
+from rollcast.actor.policies.action_masks import ACTION_MASK
+from rollcast.services.errors import InvalidSpaceError
+from rollcast.services.spaces.spaces import Observation, space_leaves
+
+ImageLayout = Literal["channel_last", "channel_first"]
+
+# The Nature CNN's three convolutions leave one pixel of 36.
+MIN_IMAGE_SIDE = 36
+
+
+def image_layout(leaf: Space[Any]) -> ImageLayout | None:
+    """Whether a leaf is an image, and where its channels are.
+
+    An image is a uint8 Box `[H, W, C]` or `[C, H, W]` with H and W of at least 36. Where both readings are possible,
+    the smaller of the first and the last axis holds the channels.
+
+    Args:
+        leaf: A leaf of an observation space.
+
+    Returns:
+        The layout, or None for what is no image.
+    """
+    if not isinstance(leaf, Box) or leaf.dtype != np.uint8 or len(leaf.shape) != 3:
+        return None
+    first, middle, last = leaf.shape
+    if middle < MIN_IMAGE_SIDE or max(first, last) < MIN_IMAGE_SIDE:
+        return None
+    return "channel_last" if last <= first else "channel_first"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VectorLeaf:
+    """A leaf that is part of the vector.
+
+    Attributes:
+        path: The leaf's path in the observation space.
+        space: The leaf.
+        offset: Where in the vector its features start.
+        size: How many features it has.
+        scale: What its values are multiplied by.
+        one_hot_offsets: For Discrete and MultiDiscrete, `[K]`: what is added to each of its K elements to give the
+            column, within the leaf, that is one. None for the others, whose values are the features.
+    """
+
+    path: str
+    space: Space[Any]
+    offset: int
+    size: int
+    scale: float = 1.0
+    one_hot_offsets: NDArray[np.int64] | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the features are the values as they are: float32, unscaled."""
+        return self.one_hot_offsets is None and self.scale == 1.0 and self.space.dtype == np.float32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureLayout:
+    """The leaves of an observation space, as a network sees them.
+
+    Attributes:
+        images: Layout of each image, by path, in the space's order.
+        vectors: The other leaves, in the space's order.
+        n_features: F, the length of the vector.
+    """
+
+    images: dict[str, ImageLayout]
+    vectors: tuple[VectorLeaf, ...]
+    n_features: int
+
+
+def feature_layout(observation_space: Space[Any]) -> FeatureLayout:
+    """Looks at an observation space.
+
+    Args:
+        observation_space: Box, Discrete, MultiBinary, MultiDiscrete, or Dict and Tuple of these.
+
+    Returns:
+        Its layout, without an action mask.
+
+    Raises:
+        InvalidSpaceError: If it holds a leaf of another kind.
+    """
+    images: dict[str, ImageLayout] = {}
+    vectors: list[VectorLeaf] = []
+    offset = 0
+    for path, leaf in space_leaves(observation_space).items():
+        if path == ACTION_MASK:
+            continue
+        if (layout := image_layout(leaf)) is not None:
+            images[path] = layout
+        else:
+            vectors.append(_vector_leaf(path, leaf, offset))
+            offset += vectors[-1].size
+    return FeatureLayout(images=images, vectors=tuple(vectors), n_features=offset)
+
+
+def _vector_leaf(path: str, leaf: Space[Any], offset: int) -> VectorLeaf:
+    if isinstance(leaf, Discrete):
+        one_hot_offsets = np.array([-int(leaf.start)], dtype=np.int64)
+        return VectorLeaf(path=path, space=leaf, offset=offset, size=int(leaf.n), one_hot_offsets=one_hot_offsets)
+    if isinstance(leaf, MultiDiscrete):
+        sizes = leaf.nvec.ravel().astype(np.int64)
+        one_hot_offsets = np.cumsum(sizes) - sizes - leaf.start.ravel().astype(np.int64)
+        return VectorLeaf(path=path, space=leaf, offset=offset, size=int(sizes.sum()), one_hot_offsets=one_hot_offsets)
+    if isinstance(leaf, MultiBinary | Box):
+        # Bytes are pixels or tiles, 0 to 255; of other integers nothing is known.
+        scale = 1.0 / 255.0 if leaf.dtype == np.uint8 else 1.0
+        return VectorLeaf(path=path, space=leaf, offset=offset, size=math.prod(leaf.shape), scale=scale)
+    raise InvalidSpaceError(
+        f"the leaf {path!r} of the observation space is {leaf}; expected Box, Discrete, MultiBinary or MultiDiscrete; "
+        "wrap the environment so that it is one of these"
+    )
+
+
+class VectorFeatures:
+    """Turns observations without images into vectors `[N, F]`, in numpy.
+
+    It owns a buffer: one thread calls it.
+    """
+
+    def __init__(self, layout: FeatureLayout) -> None:
+        """Prepares.
+
+        Args:
+            layout: The layout of a space.
+        """
+        self._leaves = layout.vectors
+        self._n_features = layout.n_features
+        self._buffer = np.empty((0, layout.n_features), dtype=np.float32)
+        self._rows = np.empty((0, 1), dtype=np.intp)
+        self._single = self._leaves[0].path if len(self._leaves) == 1 and self._leaves[0].is_plain else None
+
+    def __call__(self, observation: Observation) -> NDArray[np.float32]:
+        """Turns a batch of observations into vectors.
+
+        Args:
+            observation: `[N, ...]` for every leaf.
+
+        Returns:
+            float32 `[N, F]`: the observation itself, reshaped, if it is one float32 leaf; else a buffer that the next
+            call overwrites.
+        """
+        if self._single is not None:
+            single = observation[self._single]
+            plain: NDArray[np.float32] = single if single.ndim == 2 else single.reshape(len(single), -1)  # type: ignore[assignment]
+            return plain
+        n = len(observation[self._leaves[0].path])
+        if len(self._buffer) != n:
+            self._buffer = np.empty((n, self._n_features), dtype=np.float32)
+            self._rows = np.arange(n)[:, None]
+        for leaf in self._leaves:
+            columns = self._buffer[:, leaf.offset : leaf.offset + leaf.size]
+            values: NDArray[Any] = observation[leaf.path].reshape(n, -1)
+            if leaf.one_hot_offsets is not None:
+                columns[...] = 0.0
+                columns[self._rows, values + leaf.one_hot_offsets] = 1.0
+            elif leaf.scale != 1.0:
+                np.multiply(values, leaf.scale, out=columns, casting="unsafe")
+            else:
+                columns[...] = values
+        return self._buffer

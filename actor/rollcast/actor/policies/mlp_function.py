@@ -1,0 +1,75 @@
+"""A whole MLP as one node of the graph: what a small network spends on autograd, it would spend on nothing else."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from rollcast.services.policies.policies import Activation
+
+# Below this width, MKL multiplies `gradient.T @ x` 6 times slower than `(x.T @ gradient).T`: 160 us against 25 at
+# [2048, 64] and 4 inputs; from 16 on they are equal.
+_NARROW = 16
+
+
+def mlp(x: Tensor, parameters: Sequence[Tensor], activation: Activation) -> Tensor:
+    """Runs layers `x @ W.T + b`, an activation after each but the last, with one node of graph for all of them.
+
+    The same numbers as `nn.Linear` and `torch.tanh` give, to a few units in the last place, in half their time for
+    64x64 on one core. Differentiable once.
+
+    Args:
+        x: float32 `[N, n_in]`.
+        parameters: Weight `[n_out, n_in]` and bias `[n_out]` of each layer, by turns.
+        activation: `"tanh"` or `"relu"`.
+
+    Returns:
+        float32 `[N, n_out]` of the last layer.
+    """
+    return _Mlp.apply(x, activation, *parameters)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Mlp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, activation: Activation, *parameters: Tensor) -> Tensor:  # noqa: ANN401 - torch's
+        weights, biases = parameters[::2], parameters[1::2]
+        inputs = [x]
+        for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
+            hidden = torch.addmm(bias, inputs[-1], weight.t())
+            inputs.append(_tanh_(hidden) if activation == "tanh" else hidden.relu_())
+        ctx.save_for_backward(*inputs, *weights)
+        ctx.activation = activation
+        return torch.addmm(biases[-1], inputs[-1], weights[-1].t())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401 - torch's
+        n_layers = len(ctx.saved_tensors) // 2
+        inputs, weights = ctx.saved_tensors[:n_layers], ctx.saved_tensors[n_layers:]
+        # Last layer first, bias before weight: turned round at the end.
+        gradients: list[Tensor | None] = []
+        for layer in range(n_layers - 1, -1, -1):
+            x = inputs[layer]
+            if ctx.needs_input_grad[2 + 2 * layer]:
+                narrow = x.shape[1] < _NARROW
+                gradients.append(gradient.sum(0))
+                gradients.append(x.t().mm(gradient).t() if narrow else gradient.t().mm(x))
+            else:
+                # Frozen, as a critic is whose opinion of an action is differentiated: half of the work is not needed.
+                gradients += [None, None]
+            if layer == 0:
+                break
+            gradient = gradient.mm(weights[layer])
+            if ctx.activation == "tanh":
+                gradient = torch.ops.aten.tanh_backward.grad_input(gradient, x, grad_input=gradient)
+            else:
+                gradient = torch.ops.aten.threshold_backward.grad_input(gradient, x, 0, grad_input=gradient)
+        x_gradient = gradient.mm(weights[0]) if ctx.needs_input_grad[0] else None
+        return (x_gradient, None, *reversed(gradients))
+
+
+def _tanh_(x: Tensor) -> Tensor:
+    # 2 sigmoid(2 x) - 1, to 2e-7: 90 us for [2048, 64] where torch.tanh takes 340.
+    return x.mul_(2.0).sigmoid_().mul_(2.0).sub_(1.0)

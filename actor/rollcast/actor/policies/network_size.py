@@ -1,0 +1,78 @@
+"""What the network that rollcast chooses takes, worked out before anything of it is allocated."""
+
+import itertools
+from typing import Any, Final
+
+from gymnasium import Space
+
+from rollcast.actor.policies.features import FeatureLayout
+from rollcast.services.errors import LimitExceededError
+from rollcast.services.limits.limits import MAX_POLICY_BYTES
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import describe_space, space_leaves
+
+# What the Nature CNN makes of an image; its convolutions: kernel, stride, channels.
+N_IMAGE_FEATURES: Final = 512
+CONVOLUTIONS: Final = ((8, 4, 32), (4, 2, 64), (3, 1, 64))
+
+_FLOAT32_BYTES: Final = 4
+
+
+def layer_sizes(layout: FeatureLayout, n_outputs: int, spec: PolicySpec) -> tuple[int, ...]:
+    """Returns the inputs of the first layer behind the images, the sizes of the hidden layers, and the outputs.
+
+    Args:
+        layout: What the network sees.
+        n_outputs: How many numbers it gives an observation.
+        spec: Its hidden sizes, which images alone do without.
+    """
+    hidden_sizes = spec.hidden_sizes if layout.vectors else ()
+    return (len(layout.images) * N_IMAGE_FEATURES + layout.n_features, *hidden_sizes, n_outputs)
+
+
+def side_after_convolutions(side: int) -> int:
+    """Returns the side of an image behind the Nature CNN's convolutions."""
+    for kernel, stride, _ in CONVOLUTIONS:
+        side = (side - kernel) // stride + 1
+    return side
+
+
+def check_network_size(layout: FeatureLayout, observation_space: Space[Any], n_outputs: int, spec: PolicySpec) -> None:
+    """Refuses a network whose weights could not travel as a policy.
+
+    Args:
+        layout: What the network sees.
+        observation_space: The same, as a space.
+        n_outputs: How many numbers it gives an observation.
+        spec: Its hidden sizes.
+
+    Raises:
+        LimitExceededError: Its weights are above `MAX_POLICY_BYTES`.
+    """
+    sizes = layer_sizes(layout, n_outputs, spec)
+    n_weights = sum((n_in + 1) * n_out for n_in, n_out in itertools.pairwise(sizes))
+    leaves = space_leaves(observation_space)
+    n_weights += sum(_image_weights(leaves[path], layout.images[path] == "channel_last") for path in layout.images)
+    n_bytes = n_weights * _FLOAT32_BYTES
+    if n_bytes > MAX_POLICY_BYTES:
+        raise LimitExceededError(
+            f"the network for observations of {describe_space(observation_space)} has layers of {_shown(sizes)} and "
+            f"{n_bytes} bytes of weights; expected at most {MAX_POLICY_BYTES}, the largest policy that travels; make "
+            "the spaces smaller (each value of a Discrete is an input or an output of its own), or the hidden sizes",
+            limit="max_policy_bytes",
+        )
+
+
+def _image_weights(leaf: Space[Any], is_channel_last: bool) -> int:
+    first, middle, last = leaf.shape or ()
+    height, width, channels = (first, middle, last) if is_channel_last else (middle, last, first)
+    n_weights = 0
+    for kernel, _, n_out in CONVOLUTIONS:
+        n_weights += (kernel * kernel * channels + 1) * n_out
+        channels = n_out
+    n_pixels = side_after_convolutions(height) * side_after_convolutions(width)
+    return n_weights + (channels * n_pixels + 1) * N_IMAGE_FEATURES
+
+
+def _shown(sizes: tuple[int, ...]) -> str:
+    return ", ".join(map(str, sizes)) if len(sizes) <= 8 else f"{', '.join(map(str, sizes[:8]))}, ..."

@@ -1,0 +1,204 @@
+"""Networks, in torch: an MLP for vectors, the Nature CNN for images, chosen from the observation space."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import torch
+from gymnasium import Space
+from torch import Tensor, nn
+
+from rollcast.actor.entry_points import load_entry_point
+from rollcast.actor.policies.features import FeatureLayout, ImageLayout, VectorLeaf, feature_layout
+from rollcast.actor.policies.mlp_function import mlp
+from rollcast.actor.policies.network_size import (
+    N_IMAGE_FEATURES,
+    check_network_size,
+    layer_sizes,
+    side_after_convolutions,
+)
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.policies.policies import AUTO_NETWORK, PolicySpec
+from rollcast.services.spaces.spaces import space_leaves
+
+_Layer = TypeVar("_Layer", nn.Linear, nn.Conv2d)
+
+
+def build_network(
+    observation_space: Space[Any], n_outputs: int, spec: PolicySpec, *, output_gain: float = 0.01
+) -> nn.Module:
+    """Builds the network that a spec asks for.
+
+    Its forward takes `Mapping[str, Tensor]`, `[N, ...]` for every leaf of the observation space in the space's own
+    dtype, and returns float32 `[N, n_outputs]`.
+
+    Args:
+        observation_space: What it sees.
+        n_outputs: How many numbers it gives an observation.
+        spec: `"auto"`, or the name of a factory that is called as `factory(observation_space, n_outputs)`.
+        output_gain: Scale of the initial weights of the last layer. 0.01 makes a policy that is nearly uniform at
+            first. A network of one's own scales its own.
+
+    Returns:
+        The network.
+
+    Raises:
+        ConfigurationError: If the factory cannot be loaded, or what it makes does not fit.
+        InvalidSpaceError: If the observation space is of a kind that is not supported.
+        LimitExceededError: If its weights could not travel as a policy.
+    """
+    if spec.network == AUTO_NETWORK:
+        return AutoNetwork(feature_layout(observation_space), observation_space, n_outputs, spec, output_gain)
+    network = load_entry_point(spec.network)(observation_space, n_outputs)
+    if not isinstance(network, nn.Module):
+        raise ConfigurationError(
+            f"network {spec.network!r} returned a {type(network).__name__}; expected a torch.nn.Module; return one"
+        )
+    _check_output(network, observation_space, n_outputs, spec.network)
+    return network
+
+
+class AutoNetwork(nn.Module):
+    """Each image through its Nature CNN, the vector beside them, hidden layers if there is a vector, an output layer.
+
+    The names of its parameters, `layers.<i>.weight` and `layers.<i>.bias` with the output layer last, are a contract
+    with `numpy_policy`.
+    """
+
+    def __init__(
+        self,
+        layout: FeatureLayout,
+        observation_space: Space[Any],
+        n_outputs: int,
+        spec: PolicySpec,
+        output_gain: float,
+    ) -> None:
+        """Builds the layers.
+
+        Args:
+            layout: The layout of the observation space.
+            observation_space: What it sees.
+            n_outputs: How many numbers it gives an observation.
+            spec: Hidden sizes and activation of the hidden layers.
+            output_gain: Scale of the initial weights of the output layer.
+
+        Raises:
+            LimitExceededError: Its weights could not travel as a policy.
+        """
+        super().__init__()
+        check_network_size(layout, observation_space, n_outputs, spec)
+        leaves = space_leaves(observation_space)
+        self._image_paths = tuple(layout.images)
+        self.images = nn.ModuleList(
+            NatureCnn(tuple(leaves[path].shape or ()), image_layout) for path, image_layout in layout.images.items()
+        )
+        self._vectors = layout.vectors
+        self._activation = spec.activation
+        sizes = layer_sizes(layout, n_outputs, spec)
+        gains = [math.sqrt(2.0)] * (len(sizes) - 2) + [output_gain]
+        self.layers = nn.ModuleList(
+            _orthogonal(nn.Linear(n_in, n_out), gain)
+            for n_in, n_out, gain in zip(sizes[:-1], sizes[1:], gains, strict=True)
+        )
+
+    def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
+        """Computes the outputs.
+
+        Args:
+            observation: `[N, ...]` for every leaf.
+
+        Returns:
+            float32 `[N, n_outputs]`.
+        """
+        parts = [cnn(observation[path]) for path, cnn in zip(self._image_paths, self.images, strict=True)]
+        parts += [_leaf_features(leaf, observation[leaf.path]) for leaf in self._vectors]
+        x = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+        # Not self.layers.parameters(), which takes as long as a small layer's product.
+        parameters = [p for layer in self.layers for p in layer._parameters.values() if p is not None]
+        return mlp(x, parameters, self._activation)
+
+
+class NatureCnn(nn.Module):
+    """The torso of the deep Q-network.
+
+    Mnih et al. 2015, "Human-level control through deep reinforcement learning", Nature 518.
+    """
+
+    def __init__(self, shape: tuple[int, ...], layout: ImageLayout) -> None:
+        """Builds the layers.
+
+        Args:
+            shape: Of one image, `[H, W, C]` or `[C, H, W]`.
+            layout: Which of the two.
+        """
+        super().__init__()
+        self._channel_last = layout == "channel_last"
+        height, width, channels = shape if self._channel_last else (shape[1], shape[2], shape[0])
+        gain = math.sqrt(2.0)
+        self.convolutions = nn.Sequential(
+            _orthogonal(nn.Conv2d(channels, 32, kernel_size=8, stride=4), gain),
+            nn.ReLU(),
+            _orthogonal(nn.Conv2d(32, 64, kernel_size=4, stride=2), gain),
+            nn.ReLU(),
+            _orthogonal(nn.Conv2d(64, 64, kernel_size=3, stride=1), gain),
+            nn.ReLU(),
+        )
+        n_pixels = side_after_convolutions(height) * side_after_convolutions(width)
+        self.full = _orthogonal(nn.Linear(64 * n_pixels, N_IMAGE_FEATURES), gain)
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Computes the features of images.
+
+        Args:
+            image: uint8 `[N, H, W, C]` or `[N, C, H, W]`.
+
+        Returns:
+            float32 `[N, 512]`.
+        """
+        if self._channel_last:
+            image = image.permute(0, 3, 1, 2)
+        x = self.convolutions(image.to(torch.float32) * (1.0 / 255.0))
+        return torch.relu(self.full(x.flatten(1)))
+
+
+def _leaf_features(leaf: VectorLeaf, values: Tensor) -> Tensor:
+    """The torch twin of `features.VectorFeatures`, for one leaf: `[N, ...]` -> float32 `[N, leaf.size]`."""
+    flat = values if values.ndim == 2 else values.reshape(len(values), -1)
+    if leaf.one_hot_offsets is not None:
+        offsets = torch.as_tensor(leaf.one_hot_offsets, device=flat.device)
+        one_hot = torch.zeros(len(flat), leaf.size, device=flat.device)
+        return one_hot.scatter_(1, flat.to(torch.int64) + offsets, 1.0)
+    flat = flat.to(torch.float32)
+    return flat if leaf.scale == 1.0 else flat * leaf.scale
+
+
+def _orthogonal(layer: _Layer, gain: float) -> _Layer:
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+    return layer
+
+
+def _check_output(network: nn.Module, observation_space: Space[Any], n_outputs: int, name: str) -> None:
+    """Runs a network of one's own once, so that it fails where it is built and not in the first rollout."""
+    n = 2
+    observation = {
+        path: torch.zeros((n, *(leaf.shape or ())), dtype=getattr(torch, str(leaf.dtype), torch.float32))
+        for path, leaf in space_leaves(observation_space).items()
+    }
+    was_training = network.training
+    network.eval()
+    with torch.no_grad():
+        try:
+            output = network(observation)
+        except Exception as error:
+            raise ConfigurationError(
+                f"network {name!r} raised {type(error).__name__}: {error}; expected its forward to take a dict from "
+                f"path to Tensor [N, ...] with the paths {list(observation)}; correct its forward"
+            ) from error
+    network.train(was_training)
+    shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+    if shape != (n, n_outputs):
+        raise ConfigurationError(
+            f"network {name!r} gave {shape} for {n} observations; expected a Tensor of shape {(n, n_outputs)}; "
+            "make it give n_outputs numbers for each"
+        )

@@ -1,0 +1,120 @@
+"""Acting with an MLP on vectors, in numpy: a third of the time of torch for small networks, and nothing to load."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcast.actor.policies.distributions import Parameters
+from rollcast.actor.policies.features import FeatureLayout, VectorFeatures, feature_layout
+from rollcast.actor.policies.network_size import check_network_size, layer_sizes
+from rollcast.actor.policies.policy import Policy, check_policy_state
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.policies.policies import PolicySpec, PolicyState
+from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation
+
+_FLOAT32 = np.dtype(np.float32)
+
+
+class NumpyMlpPolicy(Policy):
+    """`TorchPolicy` with `network="auto"` and no images, computed by numpy."""
+
+    def __init__(self, spaces: EnvironmentSpaces, spec: PolicySpec, *, seed: int, slot: int = 0) -> None:
+        """Prepares buffers.
+
+        Args:
+            spaces: The environment's spaces by substep key; no leaf is an image.
+            spec: Hidden sizes, activation and head.
+            seed: Seeds the sampling of actions.
+            slot: The actor's, at least 0: which of the rates of exploration is its own.
+
+        Raises:
+            ConfigurationError: If a leaf is an image.
+            InvalidSpaceError: If a space is of a kind that is not supported, or not with this head.
+            LimitExceededError: If its weights could not travel as a policy.
+        """
+        super().__init__(spaces, seed=seed, head=spec.head, slot=slot)
+        self._networks: dict[str, _Mlp] = {}
+        for key, substep in spaces.items():
+            layout = feature_layout(substep.observation)
+            if layout.images:
+                raise ConfigurationError(
+                    f"the observation of substep {key!r} has images at {list(layout.images)}; expected vectors only; "
+                    "use make_policy, which chooses the implementation"
+                )
+            distribution = self._distributions[key]
+            check_network_size(layout, substep.observation, distribution.n_outputs, spec)
+            self._networks[key] = _Mlp(
+                key,
+                layout,
+                distribution.n_outputs,
+                spec,
+                has_log_std=distribution.n_outputs != distribution.n_parameters,
+            )
+
+    def _parameters_of(self, observation: Observation, substep_key: str) -> Parameters:
+        parameters = self._networks[substep_key](observation)
+        if (mask := self._masks[substep_key]) is not None:
+            mask.forbid(parameters, observation)
+        return parameters
+
+    def _load(self, state: PolicyState) -> None:
+        expected = {name: (shape, _FLOAT32) for mlp in self._networks.values() for name, shape in mlp.shapes.items()}
+        check_policy_state(expected, state)
+        for mlp in self._networks.values():
+            mlp.load(state)
+
+
+class _Mlp:
+    """The forward pass of one substep's network; owns its weights and its buffers, one a layer."""
+
+    def __init__(self, key: str, layout: FeatureLayout, n_outputs: int, spec: PolicySpec, *, has_log_std: bool) -> None:
+        self._features = VectorFeatures(layout)
+        self._sizes = layer_sizes(layout, n_outputs, spec)
+        self._is_tanh = spec.activation == "tanh"
+        # The names that TorchPolicy and AutoNetwork give their parameters.
+        self._weights = [f"networks.{key}.layers.{i}.weight" for i in range(len(self._sizes) - 1)]
+        self._biases = [f"networks.{key}.layers.{i}.bias" for i in range(len(self._sizes) - 1)]
+        self._log_std = f"log_std.{key}" if has_log_std else None
+        self._layers: list[tuple[NDArray[np.float32], NDArray[np.float32]]] = []
+        self._log_std_values: NDArray[np.float32] | None = None
+        self._buffers: list[NDArray[np.float32]] = []
+        self._n = -1
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of its arrays, by name."""
+        pairs = list(zip(self._sizes[:-1], self._sizes[1:], strict=True))
+        shapes: dict[str, tuple[int, ...]] = {
+            name: (n_out, n_in) for name, (n_in, n_out) in zip(self._weights, pairs, strict=True)
+        }
+        shapes |= {name: (n_out,) for name, (_, n_out) in zip(self._biases, pairs, strict=True)}
+        return shapes if self._log_std is None else shapes | {self._log_std: (self._sizes[-1],)}
+
+    def load(self, state: PolicyState) -> None:
+        """Copies its arrays, which have been checked."""
+        self._layers = [
+            # Transposed once here, so that the product reads its second factor row by row.
+            (np.array(state[weight].T, dtype=np.float32, order="C"), np.array(state[bias], dtype=np.float32))
+            for weight, bias in zip(self._weights, self._biases, strict=True)
+        ]
+        if self._log_std is not None:
+            self._log_std_values = np.array(state[self._log_std], dtype=np.float32)
+
+    def __call__(self, observation: Observation) -> Parameters:
+        """Computes float32 `[B, P]`, in a buffer that the next call overwrites."""
+        x = self._features(observation)
+        if len(x) != self._n:
+            self._n = len(x)
+            self._buffers = [np.empty((self._n, size), dtype=np.float32) for size in self._sizes[1:]]
+        last = len(self._layers) - 1
+        for i, ((weight, bias), out) in enumerate(zip(self._layers, self._buffers, strict=True)):
+            np.dot(x, weight, out=out)
+            np.add(out, bias, out=out)
+            if i != last:
+                if self._is_tanh:
+                    np.tanh(out, out=out)
+                else:
+                    np.maximum(out, 0.0, out=out)
+            x = out
+        if self._log_std_values is None:
+            return x
+        return np.concatenate([x, np.broadcast_to(self._log_std_values, x.shape)], axis=1)

@@ -1,0 +1,120 @@
+"""Epsilon-greedy over the values of Discrete actions, in numpy: what a deep Q-network acts with."""
+
+import math
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+from gymnasium.spaces import Discrete
+from numpy.typing import NDArray
+
+from rollcast.actor.policies.action_masks import is_allowed
+from rollcast.actor.policies.distributions import Action, ActionDistribution, Parameters
+from rollcast.actor.policies.uniform_actions import UniformAllowedActions
+from rollcast.services.errors import InvalidSpaceError
+
+
+class EpsilonGreedy(ActionDistribution):
+    """Discrete: the action of the highest value, or with probability epsilon any, each as likely as the others.
+
+    Parameters are the values of the n actions; with `dueling` those of the observation and then the n advantages, which
+    mean Q = V + A - mean(A) (Wang et al. 2016, https://arxiv.org/abs/1511.06581, equation 9). V and mean(A) are the
+    same for all actions, so that the best one is known by its advantage.
+
+    The log-probability of an action is log(1 - epsilon + epsilon / n) if it is the best and log(epsilon / n) if it is
+    not; where that is minus infinity, the least that float32 can say, about -87.
+    """
+
+    def __init__(self, space: Space[Any], *, dueling: bool, epsilon: float = 0.0) -> None:
+        """Looks at the space.
+
+        Args:
+            space: The action space.
+            dueling: Whether a value comes before the advantages.
+            epsilon: In [0, 1].
+
+        Raises:
+            InvalidSpaceError: If the space is not Discrete.
+        """
+        discrete = as_discrete(space)
+        self._n = int(discrete.n)
+        self._first = 1 if dueling else 0
+        self.n_outputs = self.n_parameters = self._n + self._first
+        self._start = int(discrete.start)
+        self._dtype = discrete.dtype
+        self._epsilon = epsilon
+        tiny = float(np.finfo(np.float32).tiny)
+        self._log_prob_of_best = np.float32(math.log(max(1.0 - epsilon + epsilon / self._n, tiny)))
+        self._log_prob_of_others = np.float32(math.log(max(epsilon / self._n, tiny)))
+
+    def sample(self, parameters: Parameters, rng: np.random.Generator) -> Action:
+        """Draws an action from each distribution; see `ActionDistribution.sample`."""
+        explores = rng.random(len(parameters), dtype=np.float32) < self._epsilon
+        # Drawn even if nobody explores: how much is drawn then does not depend on what was drawn.
+        anything = rng.integers(self._n, size=len(parameters))
+        return self._as_action(np.where(explores, anything, self._best(parameters)))
+
+    def mode(self, parameters: Parameters) -> Action:
+        """The best action of each; see `ActionDistribution.mode`."""
+        return self._as_action(self._best(parameters))
+
+    def log_prob(self, parameters: Parameters, action: Action) -> NDArray[np.float32]:
+        """Log-probability of actions; see `ActionDistribution.log_prob`."""
+        is_best = self._best(parameters) == action - self._start
+        return np.where(is_best, self._log_prob_of_best, self._log_prob_of_others)
+
+    def _best(self, parameters: Parameters) -> NDArray[np.intp]:
+        best: NDArray[np.intp] = parameters[..., self._first :].argmax(axis=-1)
+        return best
+
+    def _as_action(self, index: NDArray[np.intp]) -> Action:
+        action: Action = (index + self._start).astype(self._dtype, copy=False)
+        return action
+
+
+class MaskedEpsilonGreedy(EpsilonGreedy):
+    """The same among the actions that parameters allow, n being how many these are.
+
+    Parameters are those that `ActionMask.forbid` has seen. The log-probability of an action that is not allowed is the
+    least there is.
+    """
+
+    def __init__(self, space: Space[Any], *, dueling: bool, epsilon: float = 0.0) -> None:
+        """Looks at the space; see `EpsilonGreedy`."""
+        super().__init__(space, dueling=dueling, epsilon=epsilon)
+        self._anything = UniformAllowedActions(space)
+
+    def sample(self, parameters: Parameters, rng: np.random.Generator) -> Action:
+        """Draws an action from each distribution; see `ActionDistribution.sample`."""
+        explores = rng.random(len(parameters), dtype=np.float32) < self._epsilon
+        return np.where(explores, self._anything.sample(parameters, rng), self.mode(parameters))
+
+    def log_prob(self, parameters: Parameters, action: Action) -> NDArray[np.float32]:
+        """Log-probability of actions; see `ActionDistribution.log_prob`."""
+        index = (action - self._start).astype(np.intp, copy=False)
+        allowed = is_allowed(parameters[..., self._first :])
+        p_of_any = self._epsilon / allowed.sum(axis=-1)
+        p = np.where(self._best(parameters) == index, 1.0 - self._epsilon + p_of_any, p_of_any)
+        p *= np.take_along_axis(allowed, index[..., None], axis=-1)[..., 0]
+        log_prob: NDArray[np.float32] = np.log(np.maximum(p, np.finfo(np.float32).tiny)).astype(np.float32)
+        return log_prob
+
+
+def as_discrete(space: Space[Any]) -> Discrete[Any]:
+    """Refuses action spaces whose actions cannot be valued one by one.
+
+    Args:
+        space: The action space.
+
+    Returns:
+        The same.
+
+    Raises:
+        InvalidSpaceError: If the space is not Discrete.
+    """
+    if isinstance(space, Discrete):
+        return space
+    raise InvalidSpaceError(
+        f"the action space is {space}; values of actions need Discrete; wrap the environment, or choose an algorithm "
+        "for its actions, such as SAC for a Box"
+    )

@@ -1,0 +1,34 @@
+"""Acting uniformly at random, to fill a replay buffer before there is a policy."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcast.actor.policies.distributions import Action, Parameters
+from rollcast.actor.policies.policy import Policy, check_policy_state
+from rollcast.services.policies.policies import PolicyState
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, Observation
+
+
+class RandomPolicy(Policy):
+    """Draws from the action space as gymnasium does, and keeps to action masks; see `uniform_actions`.
+
+    There are no weights: its parameters are 0, or `FORBIDDEN` for what is not allowed, and its version is 0. Acting
+    deterministically makes no sense here and is the same as sampling. Any other policy does the same while its
+    exploration is uniform.
+    """
+
+    def act(
+        self, observation: Observation, *, deterministic: bool = False, substep_key: str = FLAT_SUBSTEP
+    ) -> tuple[Action, Parameters]:
+        """Draws an action for each observation; arguments and returns are those of `Policy.act`."""
+        return self._act_uniformly(observation, substep_key)
+
+    def log_prob(self, parameters: Parameters, action: Action, substep_key: str = FLAT_SUBSTEP) -> NDArray[np.float32]:
+        """Log-probability (for Box: density); arguments and returns are those of `Policy.log_prob`."""
+        return self._uniform[substep_key].log_prob(parameters, action)
+
+    def _parameters_of(self, observation: Observation, substep_key: str) -> Parameters:
+        return self._act_uniformly(observation, substep_key)[1]
+
+    def _load(self, state: PolicyState) -> None:
+        check_policy_state({}, state)

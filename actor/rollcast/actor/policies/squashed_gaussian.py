@@ -1,0 +1,103 @@
+"""The tanh-squashed Gaussian over a bounded Box, in numpy: what soft actor-critic acts with."""
+
+import math
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+from gymnasium.spaces import Box
+from numpy.typing import NDArray
+
+from rollcast.actor.policies.distributions import LOG_STD_MAX, LOG_STD_MIN, Action, ActionDistribution, Parameters
+from rollcast.services.errors import InvalidSpaceError
+
+_HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+_LOG_TWO = math.log(2.0)
+# An action at its bound has no finite pre-image; tanh is 1 in float32 from 9 on, and this is 7.25.
+_LARGEST_TANH = 1.0 - 1e-6
+
+
+class SquashedGaussian(ActionDistribution):
+    """Box with finite bounds: parameters are D means and then D log standard deviations, all of them outputs.
+
+    An action is `a = centre + half_width * tanh(u)`, u Gaussian, and its density (Haarnoja et al. 2018b,
+    https://arxiv.org/abs/1812.05905, appendix C):
+
+        log pi(a) = log N(u; mean, std) - sum[ log half_width + log(1 - tanh(u)^2) ]
+
+    with `log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u))`, which loses no digits. The pre-image of a given action
+    is found by atanh of what is at most 1 - 1e-6: nearer than that to a bound, the log-density is that of the point
+    where it was cut. The mode is that of u, squashed.
+    """
+
+    def __init__(self, space: Space[Any]) -> None:
+        """Looks at the bounds.
+
+        Args:
+            space: The action space.
+
+        Raises:
+            InvalidSpaceError: If it is not a Box of floats whose bounds are finite, low below high.
+        """
+        self._low, self._high = finite_bounds(space)
+        self._centre = 0.5 * (self._low + self._high)
+        self._half_width = 0.5 * (self._high - self._low)
+        self._log_half_width = float(np.log(self._half_width).sum())
+        self._shape: tuple[int, ...] = space.shape or ()
+        self._dtype = space.dtype
+        self._n = math.prod(self._shape)
+        self.n_outputs = self.n_parameters = 2 * self._n
+
+    def sample(self, parameters: Parameters, rng: np.random.Generator) -> Action:
+        """Draws an action from each distribution; see `ActionDistribution.sample`."""
+        mean, log_std = self._split(parameters)
+        noise = rng.standard_normal(mean.shape, dtype=np.float32)
+        noise *= np.exp(log_std)
+        noise += mean
+        return self._squash(noise)
+
+    def mode(self, parameters: Parameters) -> Action:
+        """Squashes the means; see `ActionDistribution.mode`."""
+        return self._squash(self._split(parameters)[0])
+
+    def log_prob(self, parameters: Parameters, action: Action) -> NDArray[np.float32]:
+        """Log-density of actions; see `ActionDistribution.log_prob`."""
+        mean, log_std = self._split(parameters)
+        squashed = (action.reshape(mean.shape) - self._centre) / self._half_width
+        u = np.arctanh(np.clip(squashed, -_LARGEST_TANH, _LARGEST_TANH))
+        z = (u - mean) * np.exp(-log_std)
+        log_slope = 2.0 * (_LOG_TWO - u - np.logaddexp(0.0, -2.0 * u))
+        log_density = -(0.5 * z * z + log_std + _HALF_LOG_TWO_PI + log_slope).sum(axis=-1) - self._log_half_width
+        total: NDArray[np.float32] = log_density.astype(np.float32)
+        return total
+
+    def _split(self, parameters: Parameters) -> tuple[Parameters, Parameters]:
+        return parameters[..., : self._n], np.clip(parameters[..., self._n :], LOG_STD_MIN, LOG_STD_MAX)
+
+    def _squash(self, u: Parameters) -> Action:
+        action = self._centre + self._half_width * np.tanh(u)
+        # Rounding must not lead out of the space.
+        np.clip(action, self._low, self._high, out=action)
+        return action.astype(self._dtype, copy=False).reshape(-1, *self._shape)
+
+
+def finite_bounds(space: Space[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The bounds of a Box that a tanh can fill.
+
+    Args:
+        space: The action space.
+
+    Returns:
+        low and high, each `[D]`.
+
+    Raises:
+        InvalidSpaceError: If it is not a Box of floats whose bounds are finite, low below high.
+    """
+    if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating):
+        low, high = space.low.astype(np.float64).ravel(), space.high.astype(np.float64).ravel()
+        if np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all():
+            return low, high
+    raise InvalidSpaceError(
+        f"the action space is {space}; a squashed Gaussian needs a Box with a float dtype whose bounds are finite, low "
+        "below high; wrap the environment in gymnasium.wrappers.RescaleAction, or give its Box bounds"
+    )

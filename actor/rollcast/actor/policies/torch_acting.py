@@ -1,0 +1,57 @@
+"""Acting with any network, in torch: the Nature CNN and networks of one's own."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rollcast.actor.policies.distributions import Parameters
+from rollcast.actor.policies.policy import Policy
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.statistics.firing import FiresEvents
+from rollcast.services.policies.policies import PolicySpec, PolicyState
+from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation
+
+
+class TorchActingPolicy(Policy):
+    """Computes parameters of distributions with a `TorchPolicy`; samples in numpy, which is three times as fast."""
+
+    def __init__(
+        self, spaces: EnvironmentSpaces, spec: PolicySpec, *, seed: int, device: str = "cpu", slot: int = 0
+    ) -> None:
+        """Builds the network.
+
+        Args:
+            spaces: The environment's spaces by substep key.
+            spec: The architecture.
+            seed: Seeds the sampling of actions.
+            device: Where the network computes.
+            slot: The actor's, at least 0: which of the rates of exploration is its own.
+
+        Raises:
+            ConfigurationError: If no network fits the spaces.
+            InvalidSpaceError: If a space is of a kind that is not supported, or not with this head.
+        """
+        super().__init__(spaces, seed=seed, head=spec.head, slot=slot)
+        self._device = torch.device(device)
+        self._policy = TorchPolicy(spaces, spec).to(self._device).eval()
+
+    def event_sources(self) -> Sequence[FiresEvents]:
+        """Everything in it that fires events: itself, and modules of the network."""
+        modules = (module for module in self._policy.modules() if isinstance(module, FiresEvents))
+        return (*super().event_sources(), *modules)
+
+    def _parameters_of(self, observation: Observation, substep_key: str) -> Parameters:
+        with torch.inference_mode():
+            tensors = {path: self._tensor(array) for path, array in observation.items()}
+            parameters: Parameters = self._policy.parameters_of(tensors, substep_key).cpu().numpy()
+        return parameters
+
+    def _load(self, state: PolicyState) -> None:
+        self._policy.load_weights(state)
+
+    def _tensor(self, array: NDArray[np.generic]) -> Tensor:
+        # torch warns of arrays it could write to but must not; those that came over the wire are read-only.
+        return torch.from_numpy(array if array.flags.writeable else array.copy()).to(self._device)

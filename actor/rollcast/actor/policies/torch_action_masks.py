@@ -1,0 +1,38 @@
+"""Action masks in torch: the twin of `action_masks`, for losses."""
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rollcast.actor.policies.action_masks import ACTION_MASK, FORBIDDEN, ActionMask
+
+
+def allowed_actions(mask: ActionMask, observation: Mapping[str, Tensor]) -> Tensor:
+    """Which actions are allowed; see `ActionMask.allowed`.
+
+    Args:
+        mask: Its layout.
+        observation: `[..., n]` for the mask; other leaves are not looked at.
+
+    Returns:
+        bool `[..., n]`, at least one true for each element of the action space.
+    """
+    parts = torch.split(observation[ACTION_MASK] != 0, list(mask.sizes), dim=-1)
+    return torch.cat([part | ~part.any(dim=-1, keepdim=True) for part in parts], dim=-1)
+
+
+def forbid(outputs: Tensor, allowed: Tensor | None) -> Tensor:
+    """Replaces what belongs to actions that are not allowed with `FORBIDDEN`; no gradient comes through there.
+
+    Args:
+        outputs: float32 `[..., P]`; the last n are logits or values of the actions, or advantages.
+        allowed: bool `[..., n]`, or None: all are.
+
+    Returns:
+        float32 `[..., P]`.
+    """
+    if allowed is None:
+        return outputs
+    return outputs.masked_fill(F.pad(~allowed, (outputs.shape[-1] - allowed.shape[-1], 0)), FORBIDDEN)

@@ -1,0 +1,181 @@
+"""The policy as a learner trains it: an nn.Module that gives the parameters of distributions."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from rollcast.actor.policies.action_masks import action_mask_of
+from rollcast.actor.policies.exploration import (
+    EPSILONS,
+    UNIFORM,
+    checked_epsilons,
+    read_exploration,
+    without_exploration,
+)
+from rollcast.actor.policies.heads import OFF_POLICY_HEADS, Q_HEADS, head_distribution
+from rollcast.actor.policies.networks import build_network
+from rollcast.actor.policies.policy import check_policy_state
+from rollcast.actor.policies.torch_action_masks import allowed_actions, forbid
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.policies.policies import PolicySpec, PolicyState
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces
+
+
+class TorchPolicy(nn.Module):
+    """One network a substep; for Box actions and the default head also a log standard deviation, `[D]`.
+
+    Its parameters are `networks.<substep>.<name in the network>` and `log_std.<substep>`, starting at 0. How actors
+    explore travels with them, as the buffers `exploration.uniform` and, for heads of values, `exploration.epsilons`;
+    with the default head they are there once they have been set.
+    """
+
+    def __init__(self, spaces: EnvironmentSpaces, spec: PolicySpec) -> None:
+        """Builds the networks; torch's global generator initialises them.
+
+        Args:
+            spaces: The environment's spaces by substep key.
+            spec: The architecture, and what its outputs mean.
+
+        Raises:
+            ConfigurationError: If no network fits the observation space, or a substep's key cannot name one.
+            InvalidSpaceError: If a space is of a kind that is not supported, or not with this head.
+        """
+        super().__init__()
+        self.spaces = spaces
+        self.spec = spec
+        self._masks = {key: action_mask_of(substep) for key, substep in spaces.items()}
+        self.networks = nn.ModuleDict()
+        self.log_std = nn.ParameterDict()
+        for key, substep in spaces.items():
+            if "." in key or hasattr(self.networks, key):
+                raise ConfigurationError(
+                    f"the substep key {key!r} cannot name a network of torch; expected one without '.' that is no "
+                    "attribute of its modules, as 'type' and 'train' are; rename the substep"
+                )
+            distribution = head_distribution(substep, spec.head)
+            self.networks[key] = build_network(substep.observation, distribution.n_outputs, spec)
+            if distribution.n_outputs != distribution.n_parameters:
+                self.log_std[key] = nn.Parameter(torch.zeros(distribution.n_parameters - distribution.n_outputs))
+
+        # A module of its own, for the names of its buffers.
+        self.exploration = nn.Module()
+        if spec.head in OFF_POLICY_HEADS:
+            self.set_uniform_exploration(False)
+        if spec.head in Q_HEADS:
+            self.set_epsilons([0.0])
+
+    def set_uniform_exploration(self, uniform: bool) -> None:
+        """Says whether actors act at random from the action space, to fill a replay buffer, from the next version on.
+
+        Args:
+            uniform: Whether they do. With the default head, too, the buffer is there from the first call on.
+        """
+        self._set_buffer("uniform", torch.tensor(int(uniform), dtype=torch.uint8))
+
+    def set_epsilons(self, epsilons: ArrayLike) -> None:
+        """Says how often actors act at random, from the next version on.
+
+        Args:
+            epsilons: `[n]`, each in [0, 1]: the actor in slot i acts at random with the rate `epsilons[i % n]`.
+
+        Raises:
+            ConfigurationError: If the head is not one of values.
+            ProtocolMismatchError: If there is no rate, or one is not in [0, 1].
+        """
+        if self.spec.head not in Q_HEADS:
+            raise ConfigurationError(
+                f"the policy's head is {self.spec.head!r}; only {list(Q_HEADS)} act epsilon-greedily; use one of them, "
+                "or leave exploration to the distribution"
+            )
+        rates = checked_epsilons(np.array(epsilons, dtype=np.float32))
+        self._set_buffer("epsilons", torch.from_numpy(rates))
+
+    def parameters_of(self, observation: Mapping[str, Tensor], substep_key: str = FLAT_SUBSTEP) -> Tensor:
+        """The distributions over actions that follow observations.
+
+        Args:
+            observation: `[N, ...]` for every leaf of the observation space.
+            substep_key: Whose policy.
+
+        Returns:
+            float32 `[N, P]`, laid out as `distributions` says; what the action mask does not allow is
+            `action_masks.FORBIDDEN` and has no gradient.
+        """
+        outputs = forbid(self.networks[substep_key](observation), self.allowed_actions(observation, substep_key))
+        if substep_key not in self.log_std:
+            return outputs
+        return torch.cat([outputs, self.log_std[substep_key].expand(len(outputs), -1)], dim=1)
+
+    def allowed_actions(self, observation: Mapping[str, Tensor], substep_key: str = FLAT_SUBSTEP) -> Tensor | None:
+        """Which actions observations allow.
+
+        Args:
+            observation: `[N, ...]` for every leaf of the observation space.
+            substep_key: Whose policy.
+
+        Returns:
+            bool `[N, n]`, as `ActionMask.allowed` has it; None where the substep has no action mask.
+        """
+        mask = self._masks[substep_key]
+        return None if mask is None else allowed_actions(mask, observation)
+
+    def forward(self, observation: Mapping[str, Tensor], substep_key: str = FLAT_SUBSTEP) -> Tensor:
+        """The same as `parameters_of`."""
+        return self.parameters_of(observation, substep_key)
+
+    def state_arrays(self) -> PolicyState:
+        """Copies its parameters and buffers to the CPU.
+
+        Returns:
+            Arrays by the names of the `state_dict`; training on does not change them.
+        """
+        return {name: tensor.detach().cpu().numpy().copy() for name, tensor in self.state_dict().items()}
+
+    def load_state_arrays(self, state: PolicyState) -> None:
+        """Takes parameters and buffers over, those of exploration included.
+
+        Args:
+            state: Arrays by the names of the `state_dict`. With the default head, those of exploration may be missing:
+                nothing is explored then.
+
+        Raises:
+            ProtocolMismatchError: If names, shapes or dtypes differ from its own.
+            InvalidTensorError: If a number is NaN, or a weight infinite.
+        """
+        exploration = read_exploration(state, self.spec.head, slot=0)
+        self.load_weights(without_exploration(state))
+        if UNIFORM in state or UNIFORM in self.state_dict():
+            self.set_uniform_exploration(exploration.uniform)
+        if EPSILONS in state:
+            self.set_epsilons(state[EPSILONS])
+
+    def load_weights(self, state: PolicyState) -> None:
+        """Takes parameters and buffers over, and leaves exploration as it is.
+
+        Args:
+            state: Arrays by the names of the `state_dict`, without those of exploration.
+
+        Raises:
+            ProtocolMismatchError: If names, shapes or dtypes differ from its own.
+            InvalidTensorError: If a number is NaN, or a weight infinite.
+        """
+        own = {name: tensor for name, tensor in self.state_dict().items() if name not in (UNIFORM, EPSILONS)}
+        expected = {name: (tuple(tensor.shape), np.dtype(str(tensor.dtype)[6:])) for name, tensor in own.items()}
+        parameters = {name for name, _ in self.named_parameters()}
+        check_policy_state(expected, state, buffers=expected.keys() - parameters)
+        with torch.no_grad():
+            for name, tensor in own.items():
+                # A copy: arrays that came over the wire are read-only, of which torch warns.
+                tensor.copy_(torch.from_numpy(np.array(state[name])))
+
+    def _set_buffer(self, name: str, value: Tensor) -> None:
+        # In place where that is possible: whoever holds the state_dict then sees it, too.
+        buffer = getattr(self.exploration, name, None)
+        if buffer is not None and buffer.shape == value.shape:
+            buffer.copy_(value)
+        else:
+            device = next(iter(self.parameters())).device
+            self.exploration.register_buffer(name, value.to(device))

@@ -1,0 +1,110 @@
+"""The tanh-squashed Gaussian in torch: reparameterised samples, and the gradient through them, for losses."""
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from gymnasium import Space
+from torch import Tensor
+
+from rollcast.actor.policies.distributions import LOG_STD_MAX, LOG_STD_MIN
+from rollcast.actor.policies.squashed_gaussian import finite_bounds
+
+_HALF_LOG_TWO_PI = 0.9189385332046727
+_LOG_TWO = 0.6931471805599453
+
+
+class SquashedSample(NamedTuple):
+    """Reparameterised samples, without a graph.
+
+    Attributes:
+        action: float32 `[N, D]` in [-1, 1]: tanh(u), u = mean + std * noise.
+        log_prob: float32 `[N]`, log-density of `action`.
+        deviation: float32 `[N, D]`, std * noise.
+        is_free: bool `[N, D]`, whether the log standard deviation is within its bounds and so can be moved.
+    """
+
+    action: Tensor
+    log_prob: Tensor
+    deviation: Tensor
+    is_free: Tensor
+
+
+class TorchSquashedGaussian:
+    """The twin of `squashed_gaussian.SquashedGaussian`, in units in which the Box is [-1, 1]^D.
+
+    Densities are in these units, too: their entropy does not depend on how wide the Box is, and -D, soft actor-critic's
+    target, means the same in every environment. In the Box's own units a log-density is less by `log_half_width`.
+    Immutable: any thread may call it.
+
+    Attributes:
+        log_half_width: Sum of the logarithms of half the Box's widths.
+    """
+
+    def __init__(self, space: Space[Any], *, device: torch.device | str = "cpu") -> None:
+        """Looks at the bounds.
+
+        Args:
+            space: The action space.
+            device: Where the tensors are that it is given.
+
+        Raises:
+            InvalidSpaceError: If it is not a Box of floats whose bounds are finite, low below high.
+        """
+        low, high = finite_bounds(space)
+        self._centre = torch.as_tensor(0.5 * (low + high), dtype=torch.float32, device=device)
+        self._half_width = torch.as_tensor(0.5 * (high - low), dtype=torch.float32, device=device)
+        self.log_half_width = float(self._half_width.log().sum())
+
+    def normalise(self, action: Tensor) -> Tensor:
+        """Brings actions of the Box to [-1, 1].
+
+        Args:
+            action: `[N, ...]`, in the space's dtype.
+
+        Returns:
+            float32 `[N, D]`.
+        """
+        return (action.flatten(1).to(torch.float32) - self._centre) / self._half_width
+
+    @torch.no_grad()
+    def sample(self, parameters: Tensor, noise: Tensor) -> SquashedSample:
+        """Turns noise into actions.
+
+        Args:
+            parameters: float32 `[N, 2 D]`, D means and then D log standard deviations.
+            noise: float32 `[N, D]`, standard normal.
+
+        Returns:
+            Samples, whose gradient `parameters_gradient` knows.
+        """
+        mean, raw_log_std = parameters.chunk(2, dim=-1)
+        log_std = raw_log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
+        deviation = log_std.exp() * noise
+        u = mean + deviation
+        # log(1 - tanh(u)^2), see the numpy twin.
+        log_slope = 2.0 * (_LOG_TWO - u - F.softplus(-2.0 * u))
+        log_prob = -(0.5 * noise * noise + log_std + log_slope + _HALF_LOG_TWO_PI).sum(dim=-1)
+        return SquashedSample(u.tanh(), log_prob, deviation, raw_log_std == log_std)
+
+    @torch.no_grad()
+    def parameters_gradient(self, sample: SquashedSample, action_gradient: Tensor, temperature: Tensor) -> Tensor:
+        """The gradient of `sum(temperature * log_prob) + f(action)` with respect to the parameters.
+
+        With a = tanh(u) and u = mean + std * noise, d log_prob / du = 2 a and da / du = 1 - a^2, so that
+
+            d / d mean    = 2 temperature a + f'(a) (1 - a^2) =: g
+            d / d log_std = g * std * noise - temperature
+
+        Args:
+            sample: What `sample` returned.
+            action_gradient: float32 `[N, D]`, f'(action).
+            temperature: 0-dim.
+
+        Returns:
+            float32 `[N, 2 D]`.
+        """
+        action = sample.action
+        mean_gradient = 2.0 * temperature * action + action_gradient * (1.0 - action * action)
+        log_std_gradient = (mean_gradient * sample.deviation - temperature).mul_(sample.is_free)
+        return torch.cat([mean_gradient, log_std_gradient], dim=-1)

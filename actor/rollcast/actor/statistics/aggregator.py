@@ -1,0 +1,327 @@
+"""What an epoch makes of the episodes that ended in it."""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar, cast
+
+from rollcast.actor.statistics.declarations import EpochKey, events_of
+from rollcast.actor.statistics.episode import EpisodeStatsAggregator
+from rollcast.actor.statistics.events import EpisodeEvents, LogStatsLevel, event_name
+from rollcast.actor.statistics.firing import EventFirer
+from rollcast.actor.statistics.reductions import Accumulator, ReduceFunction, Statistic, ValueSeries, make_accumulator
+from rollcast.services.errors import StatisticsError
+from rollcast.services.rollouts.rollouts import EpisodeStatistics
+from rollcast.services.rollouts.statistics import EpochStatistic, EventStatistic, EventValue
+
+logger = logging.getLogger(__name__)
+
+_Events = TypeVar("_Events")
+Group: TypeAlias = tuple[str, ...]
+
+# Statistics and groups that are kept: whatever actors send, memory is bounded.
+_MAX_SERIES = 1024
+
+_RETURN, _LENGTH, _COUNT = (event.chains[0].statistic for event in events_of(EpisodeEvents).values())
+_OF_EVERY_EPISODE = (_RETURN, _LENGTH, _COUNT)
+
+
+class EpochStatsAggregator:
+    """Keeps what the episodes of one epoch came to, and totals over all epochs.
+
+    Memory does not grow with the number of episodes: sums are kept, and for medians the last 10,000 values. Not
+    thread-safe: the thread that adds also reads.
+    """
+
+    def __init__(self) -> None:
+        self._own: dict[EpochKey, ReduceFunction] = {}
+        self._declared: dict[EpochKey, tuple[EventStatistic, EpochStatistic]] = {}
+        self._series: dict[EventStatistic, dict[Group, _EpochSeries]] = {}
+        self._n_series = 0
+        self._warned: set[EpochKey | None] = set()
+        self._fired = EpisodeStatsAggregator()
+        for statistic in _OF_EVERY_EPISODE:
+            self._series_of(statistic, ())
+        self._append_return, self._append_length, self._append_count = (
+            self._series[statistic][()].append for statistic in _OF_EVERY_EPISODE
+        )
+
+    def add(self, episode: EpisodeStatistics) -> None:
+        """Adds a finished episode, with what its environment fired.
+
+        Args:
+            episode: The episode.
+        """
+        self._append_return(episode.episode_return)
+        self._append_length(episode.n_steps)
+        self._append_count(1)
+        if episode.events:
+            self.add_values(episode.events)
+
+    def add_all(self, episodes: Iterable[EpisodeStatistics], events: Iterable[EventValue] = ()) -> None:
+        """Adds what a rollout tells.
+
+        Args:
+            episodes: The episodes that ended in it.
+            events: What its policy fired.
+        """
+        for episode in episodes:
+            self.add(episode)
+        self.add_values(events)
+
+    def add_values(self, values: Iterable[EventValue]) -> None:
+        """Adds what events came to in an episode, or in whatever is one to those who fired them.
+
+        Args:
+            values: The values. Of those that do not fit what is declared already, a warning is logged.
+        """
+        for value in values:
+            groups = self._series.get(value.statistic)
+            series = groups.get(value.group) if groups is not None else None
+            if series is None:
+                series = self._series_of(value.statistic, value.group)
+            if series is not None:
+                series.append(value.value)
+
+    def register(self, *interfaces: type) -> None:
+        """Makes functions of one's own known: a reduction of epochs that has no name does not travel.
+
+        Args:
+            interfaces: Classes whose methods are events. To be called before their values come.
+
+        Raises:
+            StatisticsError: A declaration cannot be.
+        """
+        for interface in interfaces:
+            for event in events_of(interface).values():
+                self._own.update(event.own_epoch)
+
+    def events(self, interface: type[_Events]) -> _Events:
+        """What a training loop fires at; `end_episode` then says when what was fired is to be reduced.
+
+        Args:
+            interface: A class whose methods are events.
+
+        Returns:
+            An object with the interface's events.
+
+        Raises:
+            StatisticsError: A declaration cannot be, or the name of an event is taken.
+        """
+        self.register(interface)
+        firer = EventFirer(interface)
+        firer.lead_to(self._fired)
+        return cast(_Events, firer)
+
+    def end_episode(self) -> None:
+        """Reduces what was fired at `events` as one episode's.
+
+        Raises:
+            StatisticsError: It cannot be reduced.
+        """
+        self.add_values(self._fired.end_episode())
+
+    def reset_epoch(self) -> None:
+        """Starts another epoch: cumulative statistics carry on, all others start over."""
+        for statistic, groups in list(self._series.items()):
+            if statistic in _OF_EVERY_EPISODE or any(epoch.cumulative for epoch in statistic.epoch):
+                for series in groups.values():
+                    series.reset_epoch()
+            else:
+                # groups of one epoch need not be those of the next
+                self._n_series -= len(groups)
+                del self._series[statistic]
+
+    def state(self) -> list[dict[str, Any]]:
+        """What a checkpoint keeps, as JSON has it: cumulative statistics; the epoch's own begin again."""
+        return [
+            {
+                "statistic": dataclasses.asdict(statistic),
+                "group": list(group),
+                "accumulators": [
+                    accumulator.state() if epoch.cumulative else None
+                    for epoch, accumulator in zip(statistic.epoch, series.accumulators(), strict=True)
+                ],
+            }
+            for statistic, groups in self._series.items()
+            if any(epoch.cumulative for epoch in statistic.epoch)
+            for group, series in groups.items()
+        ]
+
+    def load_state(self, state: Iterable[Mapping[str, Any]]) -> None:
+        """Takes up what `state` has said, before any value has come."""
+        for saved in state:
+            declared = saved["statistic"]
+            epochs = tuple(EpochStatistic(**epoch) for epoch in declared["epoch"])
+            statistic = EventStatistic(event=declared["event"], name=declared["name"], epoch=epochs)
+            group = tuple(saved["group"])
+            series = self._series.get(statistic, {}).get(group) or self._series_of(statistic, group)
+            if series is None:
+                continue
+            for accumulator, values in zip(series.accumulators(), saved["accumulators"], strict=True):
+                if values is not None:
+                    accumulator.load_state(values)
+
+    def get_stats_value(
+        self, event: Callable[..., Any] | str, level: LogStatsLevel, name: str | None = None
+    ) -> Statistic | dict[str, Statistic]:
+        """One statistic of the current epoch.
+
+        Args:
+            event: The event, for example `EpisodeEvents.episode_return`, or its name.
+            level: `LogStatsLevel.EPOCH`: steps and episodes are not kept.
+            name: The statistic's `output_name`; may be left out where the event has only one.
+
+        Returns:
+            Its value; of a grouped one, the values by group: the texts of the attributes' values, with `", "` between
+            them.
+
+        Raises:
+            StatisticsError: If the level is another, the event or the name is unknown, or no episode has ended in this
+                epoch.
+        """
+        if level is not LogStatsLevel.EPOCH:
+            raise StatisticsError(
+                f"level is {level}; expected {LogStatsLevel.EPOCH}: statistics of steps and episodes are not kept; "
+                f"ask for the epoch's. There are: {self._listing()}"
+            )
+        wanted = event_name(event)
+        names = [known for known_event, known in self._declared if known_event == wanted]
+        if not names:
+            raise StatisticsError(
+                f"the event {wanted!r} is unknown; expected one of EpisodeEvents, or one that has been fired. "
+                f"There are: {self._listing()}"
+            )
+        found = names[0] if name is None and len(names) == 1 else name or ""
+        if found not in names:
+            raise StatisticsError(
+                f"the event {wanted!r} has no statistic named {name!r}; expected one of "
+                f"{', '.join(repr(one or None) for one in names)}; correct the name. There are: {self._listing()}"
+            )
+        statistic, epoch = self._declared[wanted, found]
+        if epoch.reduction == "own" and (wanted, found) not in self._own:
+            raise StatisticsError(
+                f"{name!r} of the event {wanted!r} is reduced by a function of its own, which is not known here; "
+                "expected its interface class; call register() with it before values come"
+            )
+        place = statistic.epoch.index(epoch)
+        values = {
+            group: value
+            for group, series in self._series.get(statistic, {}).items()
+            if (value := series.epoch_values()[place]) is not None
+        }
+        if not values:
+            raise StatisticsError(
+                f"no episode has ended in this epoch, so {wanted!r} has no {name!r}; expected at least one; "
+                f"collect more rollouts first. Cumulative ones exist: {self._listing(only_cumulative=True)}"
+            )
+        return values[()] if () in values else {", ".join(group): value for group, value in values.items()}
+
+    def epoch_stats(self, *, without: Iterable[type] = ()) -> dict[str, Statistic]:
+        """All statistics that exist now, for those who write them down.
+
+        Args:
+            without: Interface classes whose events are left out.
+
+        Returns:
+            Values by `"event/output_name[group]"`; without a finished episode only the cumulative ones.
+        """
+        left_out = {name for interface in without for name in events_of(interface)}
+        return {
+            _full_name(statistic.event, epoch.name, group): value
+            for statistic, groups in self._series.items()
+            if statistic.event not in left_out
+            for group, series in groups.items()
+            for epoch, value in zip(statistic.epoch, series.epoch_values(), strict=True)
+            if value is not None
+        }
+
+    def _series_of(self, statistic: EventStatistic, group: Group) -> "_EpochSeries | None":
+        """The series of a statistic and group that has none yet; None where there cannot be one."""
+        for epoch in statistic.epoch:
+            key = (statistic.event, epoch.name)
+            declared, _ = self._declared.get(key, (statistic, epoch))
+            if declared != statistic:
+                self._warn(
+                    key,
+                    f"statistic {_full_name(*key, ())} comes in two declarations; the first is kept and the other's "
+                    "values are dropped: give one of the events another name, or install the same version everywhere",
+                )
+                return None
+            if epoch.reduction == "own" and key not in self._own:
+                self._warn(
+                    key,
+                    f"statistic {_full_name(*key, ())} is reduced by a function of its own and left out; make it known "
+                    "with get_epoch_stats_aggregator().register(its interface class)",
+                )
+        if self._n_series >= _MAX_SERIES or len(self._declared) >= _MAX_SERIES:
+            self._warn(
+                None,
+                f"events have more than {_MAX_SERIES} statistics and groups in an epoch; the others, such as "
+                f"{_full_name(statistic.event, statistic.name, group)}, are dropped: group by what has fewer values",
+            )
+            return None
+        for epoch in statistic.epoch:
+            self._declared.setdefault((statistic.event, epoch.name), (statistic, epoch))
+        self._n_series += 1
+        series = _EpochSeries(statistic, self._own)
+        self._series.setdefault(statistic, {})[group] = series
+        return series
+
+    def _warn(self, about: EpochKey | None, message: str) -> None:
+        """Logs a warning once; about None: about the limit."""
+        if about not in self._warned and len(self._warned) < _MAX_SERIES:
+            self._warned.add(about)
+            logger.warning("%s", message)
+
+    def _listing(self, *, only_cumulative: bool = False) -> str:
+        names: dict[str, list[str]] = {}
+        for (event, name), (_, epoch) in self._declared.items():
+            if epoch.cumulative or not only_cumulative:
+                names.setdefault(event, []).append(repr(name or None))
+        return "; ".join(f"{event}: {', '.join(of_event)}" for event, of_event in names.items())
+
+
+class _EpochSeries(ValueSeries):
+    """The values of one statistic and group, as epochs reduce them.
+
+    Args:
+        statistic: Of episodes.
+        own: Functions that are known here.
+    """
+
+    __slots__ = ("_n_before", "_own", "_statistic")
+
+    def __init__(self, statistic: EventStatistic, own: Mapping[EpochKey, ReduceFunction]) -> None:
+        self._statistic = statistic
+        self._own = {epoch.name: own.get((statistic.event, epoch.name)) for epoch in statistic.epoch}
+        self._n_before = 0
+        super().__init__(self._accumulator(epoch) for epoch in statistic.epoch)
+
+    def epoch_values(self) -> list[Statistic | None]:
+        """One for each of the epoch's statistics; None where no episode has ended that it could be of."""
+        has_ended = self.n_values > self._n_before
+        return [
+            value if has_ended or epoch.cumulative else None
+            for epoch, value in zip(self._statistic.epoch, self.values(), strict=True)
+        ]
+
+    def reset_epoch(self) -> None:
+        """Starts those over that are not cumulative."""
+        for place, epoch in enumerate(self._statistic.epoch):
+            if not epoch.cumulative:
+                self.replace(place, self._accumulator(epoch))
+        self._n_before = self.n_values
+
+    def _accumulator(self, epoch: EpochStatistic) -> Accumulator:
+        own = self._own[epoch.name]
+        # not known, and left out
+        return make_accumulator(epoch.reduction, own if own is not None else _nothing)
+
+
+def _nothing(values: Sequence[Statistic]) -> None:
+    del values
+
+
+def _full_name(event: str, name: str, group: Group) -> str:
+    return (f"{event}/{name}" if name else event) + (f"[{', '.join(group)}]" if group else "")

@@ -1,0 +1,314 @@
+"""Where the values of all environments lie: one array for each leaf, `[n_envs, ...]`, in one block of memory."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from mmap import mmap
+from typing import Any, TypeAlias
+
+import numpy as np
+from gymnasium import Space, spaces
+from numpy.typing import NDArray
+
+from rollcast.actor.environments.returned import InvalidValueError, check_observed
+from rollcast.services.spaces.columns import ColumnSchema, leaf_schema
+from rollcast.services.spaces.spaces import describe_space, space_leaves
+
+# A value of a space: arrays, numbers, dicts and tuples of them.
+Value: TypeAlias = Any
+
+# Arrays begin on cache lines of their own.
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    path: str
+    keys: tuple[str | int, ...]
+    space: Space[Any]
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    # Of a discrete space, whose values are looked at one by one: an index that is none goes further than a number.
+    schema: ColumnSchema | None
+
+
+class SpaceArrays:
+    """The values of one space for all environments.
+
+    Args:
+        space: Of one environment.
+        n_envs: How many.
+        what: What the values are, for messages: `"observation"`.
+    """
+
+    __slots__ = ("_arrays", "_leaves", "_space", "_what", "_whole")
+
+    def __init__(self, space: Space[Any], n_envs: int, buffer: "Buffer", what: str) -> None:
+        self._space = space
+        self._what = what
+        self._leaves = _leaves(space)
+        self._arrays = [buffer.take((n_envs, *leaf.shape), leaf.dtype) for leaf in self._leaves]
+        # The usual case, a space that is a leaf itself, is spared every loop.
+        self._whole = self._leaves[0] if not self._leaves[0].keys else None
+
+    def put(self, index: int, value: Value) -> None:
+        """Keeps the value of one environment.
+
+        Args:
+            index: The environment.
+            value: A value of the space.
+
+        Raises:
+            InvalidValueError: Its dtype, shape or nesting is not the space's, or it is outside of a discrete space.
+        """
+        whole = self._whole
+        if whole is not None:
+            if (
+                type(value) is np.ndarray
+                and value.dtype == whole.dtype
+                and value.shape == whole.shape
+                and whole.schema is None
+            ):
+                self._arrays[0][index] = value
+            else:
+                self._arrays[0][index] = self._checked(whole, value)
+            return
+        for leaf, array in zip(self._leaves, self._arrays, strict=True):
+            array[index] = self._checked(leaf, self._member(leaf, value))
+
+    def put_all(self, values: Value) -> None:
+        """Keeps the values of all environments.
+
+        Args:
+            values: Nested as the space is, each leaf `[n_envs, ...]`.
+
+        Raises:
+            InvalidValueError: A leaf has another shape or a dtype that cannot become the space's, or it is missing.
+        """
+        for leaf, array in zip(self._leaves, self._arrays, strict=True):
+            self._copy(leaf, array, self._member(leaf, values))
+
+    def put_some(self, indices: NDArray[np.int64], values: Value) -> None:
+        """Keeps the values of some environments.
+
+        Args:
+            indices: Which, `[k]`.
+            values: Nested as the space is, each leaf `[k, ...]`.
+
+        Raises:
+            InvalidValueError: As for `put_all`.
+        """
+        for leaf, array in zip(self._leaves, self._arrays, strict=True):
+            chosen = np.empty((len(indices), *leaf.shape), dtype=leaf.dtype)
+            self._copy(leaf, chosen, self._member(leaf, values))
+            array[indices] = chosen
+
+    def get(self, index: int) -> Value:
+        """The value of one environment, in memory of its own."""
+        if self._whole is not None:
+            # numbers are copies already
+            return self._arrays[0][index] if not self._whole.shape else self._arrays[0][index].copy()
+        return self._nest([array[index] if array.ndim == 1 else array[index].copy() for array in self._arrays])
+
+    def all(self, *, copy: bool) -> Value:
+        """The values of all environments, nested as the space is, each leaf `[n_envs, ...]`.
+
+        Args:
+            copy: False: views, which the next step writes to.
+        """
+        if self._whole is not None:
+            return self._arrays[0].copy() if copy else self._arrays[0]
+        return self._nest([array.copy() if copy else array for array in self._arrays])
+
+    def some(self, indices: NDArray[np.int64]) -> Value:
+        """The values of some environments, each leaf `[k, ...]`, in memory of their own."""
+        return self._nest([array[indices] for array in self._arrays])
+
+    def _nest(self, values: list[Any]) -> Value:
+        return _nest(self._space, iter(values))
+
+    def _member(self, leaf: _Leaf, value: Value) -> Value:
+        try:
+            for key in leaf.keys:
+                value = value[key]
+        except (KeyError, IndexError, TypeError) as error:
+            raise InvalidValueError(
+                f"the {self._what} has no leaf {leaf.path!r} ({type(value).__name__}: {error}); expected "
+                f"a value of {describe_space(self._space)}; return all members of the space"
+            ) from error
+        return value
+
+    def _checked(self, leaf: _Leaf, value: Value) -> Value:
+        """Returns the value of one environment, if it is one of the leaf's."""
+        taken = self._taken(leaf, value)
+        if leaf.schema is not None:
+            where = f"leaf {leaf.path!r} of the {self._what}" if leaf.path else f"the {self._what}"
+            _check_discrete(leaf, taken, where)
+        return taken
+
+    def _taken(self, leaf: _Leaf, value: Value) -> Value:
+        """Returns the value of one environment, if its shape and kind of numbers are the leaf's."""
+        # Python's numbers have no dtype of their own.
+        kinds: dict[str, type | tuple[type, ...]] = {"f": (float, int), "i": int, "u": int, "b": bool}
+        if not leaf.shape and type(value) in (bool, int, float) and isinstance(value, kinds[leaf.dtype.kind]):
+            return value
+        found = f"a {type(value).__name__}"
+        if isinstance(value, np.ndarray | np.generic | list | tuple):
+            with contextlib.suppress(ValueError):  # a list of lists of different lengths
+                array = np.asarray(value)
+                found = f"{array.dtype}{list(array.shape)}"
+                if array.shape == leaf.shape and _is_taken_for(array.dtype, leaf):
+                    return array
+        where = f"leaf {leaf.path!r} of the {self._what}" if leaf.path else f"the {self._what}"
+        raise InvalidValueError(
+            f"{where} is {found}; expected {leaf.dtype}{list(leaf.shape)}, as {describe_space(leaf.space)} says; "
+            "convert it in the environment, or correct the space"
+        )
+
+    def _copy(self, leaf: _Leaf, array: NDArray[Any], values: Value) -> None:
+        values = np.asarray(values)
+        if values.shape != array.shape or not _can_become(values.dtype, leaf.dtype):
+            where = f"leaf {leaf.path!r} of the {self._what}s" if leaf.path else f"the {self._what}s"
+            raise InvalidValueError(
+                f"{where} are {values.dtype}{list(values.shape)}; expected {leaf.dtype}{list(array.shape)}, one "
+                f"{self._what} for each environment; give an array of this shape"
+            )
+        array[...] = values
+
+
+class Buffer:
+    """Hands out arrays, one after the other, from a block of memory; without a block it only counts."""
+
+    def __init__(self, memory: mmap | bytearray | None) -> None:
+        self._memory = memory
+        self.n_bytes = 0
+
+    def take(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:  # noqa: ANN401 - whatever numpy takes
+        """The next array.
+
+        Args:
+            shape: Its shape.
+            dtype: Its dtype.
+
+        Returns:
+            Zeros, if the memory is fresh.
+        """
+        dtype = np.dtype(dtype)
+        start = self.n_bytes
+        n_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        self.n_bytes = start + -(-n_bytes // _ALIGNMENT) * _ALIGNMENT
+        if self._memory is None:
+            return np.broadcast_to(np.zeros((), dtype), shape)
+        return np.ndarray(shape, dtype, buffer=self._memory, offset=start)
+
+
+class EnvironmentArrays:
+    """Everything that goes between the caller of a vector environment and its environments.
+
+    Whoever calls with the same arguments finds the same places, in whichever process.
+
+    Args:
+        observation_space: Of one environment.
+        action_space: Likewise.
+        n_envs: How many.
+        buffer: Where they lie.
+
+    Attributes:
+        observation: The newest observations.
+        final_observation: Those that ended an episode, before the environment was reset.
+        action: What is to be done.
+        reward: float32 `[n_envs]`.
+        terminated: bool `[n_envs]`.
+        truncated: bool `[n_envs]`.
+        seed: int64 `[n_envs]`, what each was last seeded with; -1: with nothing, or nothing that fits.
+        resets: bool `[n_envs]`, which ones a call of `reset` is for.
+        episode_return: float64 `[n_envs]`, of the episode that ended last.
+        episode_length: int64 `[n_envs]`, likewise.
+    """
+
+    __slots__ = (
+        "action",
+        "episode_length",
+        "episode_return",
+        "final_observation",
+        "observation",
+        "resets",
+        "reward",
+        "seed",
+        "terminated",
+        "truncated",
+    )
+
+    def __init__(self, observation_space: Space[Any], action_space: Space[Any], n_envs: int, buffer: Buffer) -> None:
+        self.observation = SpaceArrays(observation_space, n_envs, buffer, "observation")
+        self.final_observation = SpaceArrays(observation_space, n_envs, buffer, "observation")
+        self.action = SpaceArrays(action_space, n_envs, buffer, "action")
+        self.reward = buffer.take((n_envs,), np.float32)
+        self.terminated = buffer.take((n_envs,), np.bool_)
+        self.truncated = buffer.take((n_envs,), np.bool_)
+        self.seed = buffer.take((n_envs,), np.int64)
+        self.resets = buffer.take((n_envs,), np.bool_)
+        self.episode_return = buffer.take((n_envs,), np.float64)
+        self.episode_length = buffer.take((n_envs,), np.int64)
+
+    @classmethod
+    def n_bytes(cls, observation_space: Space[Any], action_space: Space[Any], n_envs: int) -> int:
+        """How much memory they take."""
+        counter = Buffer(None)
+        cls(observation_space, action_space, n_envs, counter)
+        return counter.n_bytes
+
+
+def _leaves(space: Space[Any]) -> list[_Leaf]:
+    return [
+        _Leaf(path, keys, leaf, np.dtype(leaf.dtype), tuple(leaf.shape or ()), _discrete_schema(leaf))
+        for (path, leaf), keys in zip(space_leaves(space).items(), _keys(space, ()), strict=True)
+    ]
+
+
+def _keys(space: Space[Any], before: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
+    """What leads to each leaf, in the order of `space_leaves`."""
+    if isinstance(space, spaces.Dict):
+        for key, member in space.spaces.items():
+            yield from _keys(member, (*before, key))
+    elif isinstance(space, spaces.Tuple):
+        for index, member in enumerate(space.spaces):
+            yield from _keys(member, (*before, index))
+    else:
+        yield before
+
+
+def _nest(space: Space[Any], values: Iterator[Any]) -> Value:
+    if isinstance(space, spaces.Dict):
+        return {key: _nest(member, values) for key, member in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_nest(member, values) for member in space.spaces)
+    return next(values)
+
+
+def _discrete_schema(leaf: Space[Any]) -> ColumnSchema | None:
+    schema = leaf_schema(leaf)
+    return schema if schema.n_values is not None else None
+
+
+def _check_discrete(leaf: _Leaf, value: Value, where: str) -> None:
+    assert leaf.schema is not None
+    low, n_values = leaf.schema.low, leaf.schema.n_values
+    if isinstance(low, int) and isinstance(n_values, int) and not leaf.shape and low <= value < low + n_values:
+        return
+    check_observed(leaf.space, np.asarray(value), where)
+
+
+def _is_taken_for(given: np.dtype[Any], leaf: _Leaf) -> bool:
+    # As gymnasium's own vectors: float64 is taken for float32. gymnasium's Discrete contains every integer type.
+    is_discrete = isinstance(leaf.space, spaces.Discrete)
+    return np.can_cast(given, leaf.dtype, "same_kind") or (is_discrete and np.issubdtype(given, np.integer))
+
+
+def _can_become(given: np.dtype[Any], expected: np.dtype[Any]) -> bool:
+    # Integers of any width may name actions; fractions may not become integers.
+    return (
+        given == expected
+        or (given.kind in "biu" and expected.kind in "biu")
+        or np.can_cast(given, expected, "same_kind")
+    )

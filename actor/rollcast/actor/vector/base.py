@@ -1,0 +1,356 @@
+"""What the vector environments here have in common: their interface, and how results are put together."""
+
+import logging
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from rollcast.actor.statistics.aggregator import EpochStatsAggregator
+from rollcast.actor.statistics.environment import EVENTS_KEY
+from rollcast.actor.vector.arrays import EnvironmentArrays, Value
+from rollcast.actor.vector.environment_group import EnvFactory, EnvironmentInfos, GroupDescription, deal_seeds
+from rollcast.services.errors import ConfigurationError, InvalidSpaceError, RefusedError
+from rollcast.services.rollouts.rollouts import EpisodeStatistics
+from rollcast.services.spaces.spaces import describe_space, space_leaves
+
+logger = logging.getLogger(__name__)
+
+# The statistics keep every episode of an epoch; where nobody ends it, it ends here.
+_EPISODES_AN_EPOCH = 1000
+
+StepResult: TypeAlias = tuple[Value, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
+
+
+class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
+    """Steps n environments together. A `gymnasium.vector.VectorEnv`, with the seeds' interface on top.
+
+    Where the two conflict, gymnasium's convention is kept: `reset` returns observations and infos, `step` observations,
+    rewards, terminated, truncated and infos. With `AutoresetMode.SAME_STEP` the observation and info that ended an
+    episode are in `infos["final_obs"]` and `infos["final_info"]`; with NEXT_STEP they are the step's own. Unlike
+    gymnasium's own vectors, rewards are float32.
+
+    Invariant: the same seeds and actions give the same values, bit by bit, whichever subclass steps. After an
+    exception in `reset` or `step` it can only be closed. One thread uses it.
+
+    Args:
+        env_factories: Each makes one environment.
+        logging_prefix: Logs statistics under this name, every 1,000 episodes; None: they are kept, not logged.
+        autoreset_mode: When an environment that has ended is reset; gymnasium's.
+        copy: Whether observations are the caller's own. False: views, which the next step writes to.
+
+    Attributes:
+        statistics: Of the episodes that ended in this epoch: until somebody resets it, or 1,000 have.
+    """
+
+    def __init__(
+        self,
+        env_factories: Sequence[EnvFactory],
+        logging_prefix: str | None,
+        *,
+        autoreset_mode: AutoresetMode | str,
+        copy: bool,
+    ) -> None:
+        if not env_factories:
+            raise ConfigurationError("env_factories is empty; expected a factory for each environment; give at least 1")
+        self.num_envs = len(env_factories)
+        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        self.statistics = EpochStatsAggregator()
+        self._logging_prefix = logging_prefix
+        self._n_counted = 0
+        self._copy = copy
+        self._arrays: EnvironmentArrays | None = None
+        self._seed_pool: list[list[int]] | None = None
+        self._failure: str | None = None
+
+    @property  # type: ignore[misc]  # gymnasium has a settable property, typed as one generator, and returns a tuple
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]  # likewise
+        """The generators of the environments, as in gymnasium's own vectors."""
+        return self.get_attr("np_random")
+
+    @property
+    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]  # gymnasium types it as one or none
+        """What they were seeded with."""
+        return self.get_attr("np_random_seed")
+
+    def seed(self, seeds: Sequence[int]) -> None:
+        """Gives a pool of seeds, one for each episode; `reset()` starts over with the first.
+
+        Environment i takes seeds i, i + n, i + 2n and so on, one an episode; when they are used up it goes on with the
+        generator it has, as gymnasium's environments do. `reset(seed=...)` goes before the pool.
+
+        Args:
+            seeds: At least one for each environment, none negative.
+
+        Raises:
+            ConfigurationError: There are fewer, or one is negative.
+        """
+        if len(seeds) < self.num_envs or any(seed < 0 for seed in seeds):
+            raise ConfigurationError(
+                f"seeds has {len(seeds)} seeds, the smallest {min(seeds, default=None)}; expected at least "
+                f"{self.num_envs}, one for each environment, none negative; give more"
+            )
+        self._seed_pool = deal_seeds([int(seed) for seed in seeds], self.num_envs)
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Value, dict[str, Any]]:
+        """Begins an episode in every environment.
+
+        Args:
+            seed: A number: environment i gets `seed + i`. Or one for each. None: those given to `seed`, if any.
+            options: For each environment; `options["reset_mask"]`, bool `[n]`, resets only some.
+
+        Returns:
+            Observations, each leaf `[n, ...]`, and infos.
+
+        Raises:
+            ConfigurationError: `seed` or the mask has another length than there are environments.
+            EnvironmentFailedError: An environment raised, or returned something else than its space says.
+            EnvironmentLostError: The process of an environment has ended or does not answer.
+            RefusedError: It is closed, or has failed before.
+        """
+        arrays = self._ready_arrays()
+        options = dict(options) if options is not None else None
+        arrays.resets[:] = self._reset_mask(options)
+        with self._remembering():
+            infos = self._reset_all(self._seeds_for(seed), options)
+        return arrays.observation.all(copy=self._copy), self._merge(infos, ended=())
+
+    def step(self, actions: Value) -> StepResult:
+        """Steps every environment once.
+
+        Args:
+            actions: Nested as the action space is, each leaf `[n, ...]`.
+
+        Returns:
+            Observations, rewards (float32), terminated, truncated, infos.
+
+        Raises:
+            InvalidValueError: The actions are not as the action space says.
+            EnvironmentFailedError: As for `reset`.
+            EnvironmentLostError: Likewise.
+            RefusedError: Likewise; or an episode has ended and the mode is `AutoresetMode.DISABLED`.
+        """
+        arrays = self._ready_arrays()
+        if self.autoreset_mode is AutoresetMode.DISABLED:
+            self._check_none_ended(arrays, None)
+        arrays.action.put_all(actions)
+        with self._remembering():
+            infos = self._step_all()
+        terminated, truncated = arrays.terminated.copy(), arrays.truncated.copy()
+        ended = (terminated | truncated).nonzero()[0].tolist()
+        if ended:
+            self._count_episodes(ended, infos)
+        return (
+            arrays.observation.all(copy=self._copy),
+            arrays.reward.copy(),
+            terminated,
+            truncated,
+            self._merge(infos, ended),
+        )
+
+    def get_actor_rewards(self) -> NDArray[np.float32] | None:
+        """Each substep's share of the rewards, `[n_substeps, n]`.
+
+        Returns:
+            None: these environments have one substep, and its reward is the step's.
+        """
+        return None
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:  # noqa: ANN401 - the environment's own
+        """Calls a method of every environment, or reads an attribute.
+
+        Args:
+            name: Its name; not `reset`, `step` or `close`.
+            args: Its arguments.
+            kwargs: Likewise.
+
+        Returns:
+            A result for each environment.
+
+        Raises:
+            ConfigurationError: The name is one of the three.
+            EnvironmentFailedError: An environment raised.
+            EnvironmentLostError: As for `reset`.
+            RefusedError: Likewise.
+        """
+        if name in {"reset", "step", "close"}:
+            raise ConfigurationError(f"call({name!r}) goes past this vector; expected another name; use .{name}()")
+        self._ready_arrays()
+        with self._remembering():
+            return self._call_all(name, args, kwargs)
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """Reads an attribute of every environment: `call` without arguments."""
+        return self.call(name)
+
+    def set_attr(self, name: str, values: Any) -> None:  # noqa: ANN401 - the environment's own
+        """Sets an attribute of every environment.
+
+        Args:
+            name: Its name.
+            values: A list or tuple with one for each, or one for all.
+
+        Raises:
+            ConfigurationError: There are more or fewer values than environments.
+            EnvironmentFailedError: As for `call`.
+            EnvironmentLostError: Likewise.
+            RefusedError: Likewise.
+        """
+        each = list(values) if isinstance(values, list | tuple) else [values] * self.num_envs
+        if len(each) != self.num_envs:
+            raise ConfigurationError(
+                f"values has {len(each)} entries; expected {self.num_envs}, one for each environment, or one value"
+            )
+        self._ready_arrays()
+        with self._remembering():
+            self._set_all(name, each)
+
+    def render(self) -> tuple[Any, ...]:
+        """What each environment renders."""
+        return self.call("render")
+
+    @abstractmethod
+    def _reset_all(self, seeds: list[list[int]], options: dict[str, Any] | None) -> Mapping[int, EnvironmentInfos]: ...
+
+    @abstractmethod
+    def _step_all(self) -> Mapping[int, EnvironmentInfos]: ...
+
+    @abstractmethod
+    def _call_all(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]: ...
+
+    @abstractmethod
+    def _set_all(self, name: str, values: list[Any]) -> None: ...
+
+    def _take_description(self, descriptions: Sequence[GroupDescription]) -> None:
+        """Checks that all environments are alike, and becomes what they are."""
+        spaces = {index: pair for description in descriptions for index, pair in description.spaces.items()}
+        expected = spaces[0]
+        for index, pair in sorted(spaces.items()):
+            for name, mine, theirs in zip(("observation_space", "action_space"), expected, pair, strict=True):
+                if mine != theirs or mine.dtype != theirs.dtype:
+                    raise InvalidSpaceError(
+                        f"environment {index} has {name} {describe_space(theirs)}; expected that of environment 0, "
+                        f"{describe_space(mine)}; make the factories return environments with equal spaces"
+                    )
+        for space in expected:
+            space_leaves(space)
+        self.single_observation_space, self.single_action_space = expected
+        self.observation_space = batch_space(expected[0], self.num_envs)
+        self.action_space = batch_space(expected[1], self.num_envs)
+        self.metadata = descriptions[0].metadata | {"autoreset_mode": self.autoreset_mode}
+        self.render_mode = descriptions[0].render_mode
+
+    def _ready_arrays(self) -> EnvironmentArrays:
+        """The arrays, if all environments may be asked for something."""
+        return self._open_arrays()
+
+    def _open_arrays(self) -> EnvironmentArrays:
+        if self._failure is not None:
+            raise RefusedError(
+                f"this vector environment has failed before: {self._failure}; expected only close() after that; close "
+                "it, and make another"
+            )
+        if self._arrays is None:
+            raise RefusedError("this vector environment is closed; expected an open one; make another")
+        return self._arrays
+
+    def _reset_mask(self, options: dict[str, Any] | None) -> NDArray[np.bool_] | bool:
+        mask = options.pop("reset_mask", None) if options is not None else None
+        if mask is None:
+            return True
+        is_mask = isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == (self.num_envs,)
+        if not is_mask or not mask.any():
+            raise ConfigurationError(
+                f"options['reset_mask'] is {mask!r}; expected a bool array of shape ({self.num_envs},) with at least "
+                "one True; or leave it out to reset all"
+            )
+        checked: NDArray[np.bool_] = mask
+        return checked
+
+    def _seeds_for(self, seed: int | Sequence[int | None] | None) -> list[list[int]]:
+        """The seeds of the next episodes, for each environment."""
+        if seed is None:
+            return self._seed_pool or [[] for _ in range(self.num_envs)]
+        if isinstance(seed, int | np.integer):
+            return [[int(seed) + index] for index in range(self.num_envs)]
+        if len(seed) != self.num_envs:
+            raise ConfigurationError(
+                f"seed has {len(seed)} seeds; expected {self.num_envs}, one for each environment; give as many, or one "
+                "number"
+            )
+        return [[] if one is None else [int(one)] for one in seed]
+
+    def _check_none_ended(self, arrays: EnvironmentArrays, indices: NDArray[np.int64] | None) -> None:
+        ended = np.flatnonzero(arrays.terminated | arrays.truncated).tolist()
+        if indices is not None:
+            ended = sorted(set(ended).intersection(indices.tolist()))
+        if ended:
+            raise RefusedError(
+                f"the episodes of environments {ended} have ended and autoreset_mode is DISABLED; expected a reset; "
+                "call reset(options={'reset_mask': terminated | truncated}) first"
+            )
+
+    def _count_episodes(self, ended: Sequence[int], infos: Mapping[int, EnvironmentInfos]) -> None:
+        """Adds episodes that have ended to the statistics."""
+        arrays = self._open_arrays()
+        for index in ended:
+            if self._n_counted == _EPISODES_AN_EPOCH:
+                self._end_epoch()
+            self._n_counted += 1
+            self.statistics.add(
+                EpisodeStatistics(
+                    env_index=index,
+                    episode_return=float(arrays.episode_return[index]),
+                    n_steps=int(arrays.episode_length[index]),
+                    events=infos[index].of_last_step.get(EVENTS_KEY, ()) if index in infos else (),
+                )
+            )
+
+    def _end_epoch(self) -> None:
+        if self._logging_prefix is not None:
+            logger.info("%s: %s", self._logging_prefix, self.statistics.epoch_stats())
+        self.statistics.reset_epoch()
+        self._n_counted = 0
+
+    def _remembering(self) -> "_Remember":
+        return _Remember(self)
+
+    def _merge(self, infos: Mapping[int, EnvironmentInfos], ended: Sequence[int]) -> dict[str, Any]:
+        """The infos of a step, merged as gymnasium does, with the final ones of those reset in this step."""
+        merged: dict[str, Any] = {}
+        if not infos and not ended:  # nearly every step
+            return merged
+        arrays = self._open_arrays()
+        finals = set(ended) if self.autoreset_mode is AutoresetMode.SAME_STEP else set()
+        for index in sorted(finals.union(infos)):
+            told = infos.get(index)
+            if index in finals:
+                final_info = told.final_info if told is not None and told.final_info is not None else {}
+                final = {"final_obs": arrays.final_observation.get(index), "final_info": final_info}
+                merged = self._add_info(merged, final, index)
+            if told is not None:
+                merged = self._add_info(merged, told.info, index)
+        return merged
+
+
+class _Remember:
+    """Keeps what went wrong inside, because environments in an unknown state cannot go on."""
+
+    __slots__ = ("_vector_env",)
+
+    def __init__(self, vector_env: LockstepVectorEnv) -> None:
+        self._vector_env = vector_env
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            # its text: the exception holds frames, and these hold memory that `close` is to free
+            self._vector_env._failure = f"{type(error).__name__}: {error}"

@@ -1,0 +1,276 @@
+"""Some of the environments of a vector, stepped one after the other. Every vector here is made of these."""
+
+import itertools
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+from gymnasium import Space
+from gymnasium.vector import AutoresetMode
+
+from rollcast.actor.environments.failures import EnvironmentFailedError, FailureReport
+from rollcast.actor.environments.returned import checked_flag, checked_reset, checked_reward, checked_step
+from rollcast.actor.statistics.environment import with_event_statistics
+from rollcast.actor.vector.arrays import EnvironmentArrays, Value
+
+logger = logging.getLogger(__name__)
+
+EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
+
+# Seeds are shown in an int64 column, and only there.
+_LARGEST_SHOWN_SEED = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDescription:
+    """What is known of environments once they are made.
+
+    Attributes:
+        spaces: Observation and action space, by the index of the environment: of the first, and of those that differ.
+        metadata: Of the first.
+        render_mode: Likewise.
+    """
+
+    spaces: dict[int, tuple[Space[Any], Space[Any]]]
+    metadata: dict[str, Any]
+    render_mode: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentInfos:
+    """What one environment told beside arrays, in one step.
+
+    Attributes:
+        info: Of the step, or of the reset that followed it.
+        final_info: Of the step that ended an episode, if a reset followed at once.
+    """
+
+    info: dict[str, Any]
+    final_info: dict[str, Any] | None
+
+    @property
+    def of_last_step(self) -> dict[str, Any]:
+        """Of an episode that ended in the step, whether or not a reset followed."""
+        return self.info if self.final_info is None else self.final_info
+
+
+class EnvironmentGroup:
+    """The environments `first_index` to `first_index + n - 1` of a vector. One thread uses it.
+
+    Args:
+        env_factories: Make them, here and now.
+        first_index: The index of the first one in the vector.
+        autoreset_mode: gymnasium's.
+
+    Raises:
+        EnvironmentFailedError: One could not be made; the others are closed again.
+    """
+
+    def __init__(self, env_factories: Sequence[EnvFactory], first_index: int, autoreset_mode: AutoresetMode) -> None:
+        self._first = first_index
+        self._mode = autoreset_mode
+        self._envs: list[gymnasium.Env[Any, Any]] = []
+        for index, env_factory in enumerate(env_factories, first_index):
+            try:
+                self._envs.append(_environment(env_factory))
+            except (Exception, SystemExit) as error:
+                self.close()
+                raise _failed(error, "make", index, None) from error
+        self._steps = [env.step for env in self._envs]
+        self._seeds: list[Iterator[int]] = [iter(()) for _ in self._envs]
+        self._current_seeds: list[int | None] = [None] * len(self._envs)
+        self._needs_reset = [False] * len(self._envs)
+        # of the episodes that are going on
+        self._returns = [0.0] * len(self._envs)
+        self._n_steps = [0] * len(self._envs)
+
+    def describe(self) -> GroupDescription:
+        """Tells what the environments are like."""
+        first = self._envs[0]
+        expected = (first.observation_space, first.action_space)
+        spaces = {self._first: expected}
+        for index, env in enumerate(self._envs, self._first):
+            if (env.observation_space, env.action_space) != expected:
+                spaces[index] = (env.observation_space, env.action_space)
+        return GroupDescription(spaces=spaces, metadata=dict(first.metadata), render_mode=first.render_mode)
+
+    def attach(self, arrays: EnvironmentArrays, progress: memoryview, progress_index: int) -> None:
+        """Says where values come from and go to, before the first `reset`.
+
+        Args:
+            arrays: The arrays of the whole vector.
+            progress: Of int64; gets the index of the environment that is busy, for whoever finds it hanging.
+            progress_index: Where in it.
+        """
+        self._arrays = arrays
+        self._progress = progress
+        self._progress_index = progress_index
+
+    def reset(self, seeds: Sequence[Sequence[int]], options: dict[str, Any] | None) -> dict[int, EnvironmentInfos]:
+        """Resets the environments that `arrays.resets` names.
+
+        Args:
+            seeds: For each environment of the group, the seeds of its next episodes; when they are used up, it goes
+                on with the generator it has.
+            options: For each environment's `reset`.
+
+        Returns:
+            By index, what is not empty.
+
+        Raises:
+            EnvironmentFailedError: One raised, or returned something else than its space says.
+        """
+        infos = {}
+        for place in range(len(self._envs)):
+            index = self._first + place
+            if self._arrays.resets[index]:
+                self._seeds[place] = iter(seeds[place])
+                info = self._reset_one(place, options)
+                self._arrays.reward[index] = 0.0
+                self._arrays.terminated[index] = False
+                self._arrays.truncated[index] = False
+                if info:
+                    infos[index] = EnvironmentInfos(info, None)
+        return infos
+
+    def step(self) -> dict[int, EnvironmentInfos]:
+        """Steps every environment once, with the actions in the arrays.
+
+        Returns:
+            By index, what is not empty.
+
+        Raises:
+            EnvironmentFailedError: As for `reset`.
+        """
+        arrays, progress, progress_index = self._arrays, self._progress, self._progress_index
+        get_action, put_observation = arrays.action.get, arrays.observation.put
+        rewards, terminateds, truncateds = arrays.reward, arrays.terminated, arrays.truncated
+        needs_reset, returns, n_steps = self._needs_reset, self._returns, self._n_steps
+        infos: dict[int, EnvironmentInfos] = {}
+        index = self._first
+        for place, step in enumerate(self._steps):
+            progress[progress_index] = index
+            if needs_reset[place]:
+                info = self._reset_one(place, None)
+                rewards[index] = 0.0
+                terminateds[index] = truncateds[index] = False
+                if info:
+                    infos[index] = EnvironmentInfos(info, None)
+            else:
+                try:
+                    observation, reward, terminated, truncated, info = checked_step(step(get_action(index)))
+                    put_observation(index, observation)
+                    reward = checked_reward(reward)
+                    terminateds[index] = terminated = checked_flag(terminated, "terminated")
+                    truncateds[index] = truncated = checked_flag(truncated, "truncated")
+                    rewards[index] = reward
+                    returns[place] += reward
+                    n_steps[place] += 1
+                except (Exception, SystemExit) as error:
+                    raise _failed(error, "step", index, self._current_seeds[place]) from error
+                if terminated or truncated:
+                    self._end_episode(place, observation, info, infos)
+                elif info:
+                    infos[index] = EnvironmentInfos(info, None)
+            index += 1
+        return infos
+
+    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """Calls a method of every environment, or reads an attribute.
+
+        Raises:
+            EnvironmentFailedError: One raised.
+        """
+        results = []
+        for index, env in enumerate(self._envs, self._first):
+            try:
+                attribute = env.get_wrapper_attr(name)
+                results.append(attribute(*args, **kwargs) if callable(attribute) else attribute)
+            except (Exception, SystemExit) as error:
+                raise _failed(error, name, index, self._current_seeds[index - self._first]) from error
+        return results
+
+    def set_attr(self, name: str, values: Sequence[Any]) -> None:
+        """Sets an attribute of every environment.
+
+        Args:
+            name: Its name.
+            values: One for each environment of the group.
+        """
+        for env, value in zip(self._envs, values, strict=True):
+            env.set_wrapper_attr(name, value)
+
+    def close(self) -> None:
+        """Closes every environment; one that cannot be closed is logged, and keeps no other from it. Idempotent."""
+        envs, self._envs = self._envs, []
+        for index, env in enumerate(envs, self._first):
+            try:
+                env.close()
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever an environment raises
+                logger.warning("environment %d raised %s in close(): %s", index, type(error).__name__, error)
+
+    def _end_episode(
+        self,
+        place: int,
+        observation: Value,
+        info: dict[str, Any],
+        infos: dict[int, EnvironmentInfos],
+    ) -> None:
+        index = self._first + place
+        self._arrays.episode_return[index] = self._returns[place]
+        self._arrays.episode_length[index] = self._n_steps[place]
+        if self._mode is AutoresetMode.SAME_STEP:
+            self._arrays.final_observation.put(index, observation)
+            reset_info = self._reset_one(place, None)
+            if reset_info or info:
+                infos[index] = EnvironmentInfos(reset_info, info)
+            return
+        self._needs_reset[place] = self._mode is AutoresetMode.NEXT_STEP
+        if info:
+            infos[index] = EnvironmentInfos(info, None)
+
+    def _reset_one(self, place: int, options: dict[str, Any] | None) -> dict[str, Any]:
+        index = self._first + place
+        self._progress[self._progress_index] = index
+        seed = next(self._seeds[place], None)
+        if seed is not None:
+            self._current_seeds[place] = seed
+            self._arrays.seed[index] = seed if seed <= _LARGEST_SHOWN_SEED else -1
+        self._needs_reset[place] = False
+        self._returns[place] = 0.0
+        self._n_steps[place] = 0
+        try:
+            observation, info = checked_reset(self._envs[place].reset(seed=seed, options=options))
+            self._arrays.observation.put(index, observation)
+        except (Exception, SystemExit) as error:
+            raise _failed(error, "reset", index, self._current_seeds[place]) from error
+        return info
+
+
+def _environment(env_factory: EnvFactory) -> gymnasium.Env[Any, Any]:
+    env: object = env_factory()
+    if not isinstance(env, gymnasium.Env):
+        raise TypeError(
+            f"the factory returned an {type(env).__name__}; expected a gymnasium.Env: structured environments are not "
+            "stepped in processes of their own; use vectorization 'auto', and more actors"
+        )
+    return with_event_statistics(env)
+
+
+def deal_seeds(seeds: Sequence[int], n_envs: int) -> list[list[int]]:
+    """Deals a pool of seeds out, so that which episode has which does not depend on which environment is faster.
+
+    Args:
+        seeds: The pool, at least `n_envs`.
+        n_envs: How many environments.
+
+    Returns:
+        For environment i: seeds i, i + n_envs, i + 2 n_envs and so on.
+    """
+    return [list(itertools.islice(seeds, index, None, n_envs)) for index in range(n_envs)]
+
+
+def _failed(error: BaseException, doing: str, env_index: int, env_seed: int | None) -> EnvironmentFailedError:
+    return EnvironmentFailedError(FailureReport.of(error, doing=doing, env_index=env_index, env_seed=env_seed))

@@ -1,0 +1,147 @@
+"""Makes vector environments."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import gymnasium
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from rollcast.actor.environments.make import DEFAULT_STEP_TIMEOUT_S, EnvFactory, Environment, EnvironmentFactory
+from rollcast.actor.environments.structured import StructuredEnv
+from rollcast.actor.vector.sequential import SequentialVectorEnv
+from rollcast.actor.vector.structured import StructuredVectorEnv
+from rollcast.services.errors import ConfigurationError, InvalidSpaceError
+from rollcast.services.spaces.spaces import (
+    FLAT_SUBSTEP,
+    EnvironmentSpaces,
+    SubstepSpaces,
+    check_action_space_supported,
+    space_leaves,
+)
+
+Environments = VectorEnv | StructuredVectorEnv
+_Kind = TypeVar("_Kind", bound=Environment)
+
+
+def make_vector_env(
+    env_factory: EnvFactory, n_envs: int, *, step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S
+) -> Environments:
+    """Makes a vector environment; of structured environments, a vector of these.
+
+    One that was registered with the id resets in the step after the last of an episode (NEXT_STEP, usually); the
+    others in the same step (SAME_STEP), and they hand out one observation buffer again and again: copy what must
+    outlive the next step.
+
+    Args:
+        env_factory: An `EnvironmentFactory`, or any callable that returns a `gymnasium.Env` or a `StructuredEnv`.
+        n_envs: How many environments, at least 1.
+        step_timeout_s: How long environments in processes may take to be made, reset or stepped, in seconds.
+
+    Returns:
+        The vector environment; the caller closes it.
+
+    Raises:
+        ConfigurationError: If `n_envs` is below 1, an environment cannot be made, or `vectorization="entry_point"` is
+            asked of an id without one.
+        EnvironmentFailedError: An environment raised while its steps were measured, or in its process.
+        EnvironmentLostError: The process of an environment ended.
+        InvalidSpaceError: If the spaces of two environments differ, or are of a kind that is not supported.
+    """
+    if n_envs < 1:
+        raise ConfigurationError(f"n_envs is {n_envs}; expected at least 1; raise it")
+    vectorization = env_factory.vectorization if isinstance(env_factory, EnvironmentFactory) else "sync"
+    if vectorization in {"subprocess", "measure"}:
+        # One that turns out to be structured is refused in its process.
+        flat_factory = cast(Callable[[], gymnasium.Env[Any, Any]], env_factory)
+        return _with_supported_spaces(_make_with_processes(flat_factory, n_envs, vectorization, step_timeout_s))
+    if isinstance(env_factory, EnvironmentFactory) and vectorization != "sync":
+        if env_factory.vector_spec() is not None:
+            vector_env = env_factory.make_registered_vector(n_envs)
+            return _with_supported_spaces(vector_env)
+        if env_factory.vectorization == "entry_point":
+            raise ConfigurationError(
+                f"vectorization is 'entry_point' but env_id {env_factory.env_id!r} has none; expected an id registered "
+                "with a vector_entry_point; use 'auto' or 'sync'"
+            )
+    first = env_factory()
+    if isinstance(first, StructuredEnv):
+        drops = isinstance(env_factory, EnvironmentFactory) and env_factory.on_step_failure == "drop_episode"
+        factories: list[EnvFactory] = [functools.partial(_same, first), *[env_factory] * (n_envs - 1)]
+        return StructuredVectorEnv(factories, drops_episodes=drops)
+    return _with_supported_spaces(_make_sync(first, env_factory, n_envs))
+
+
+def environment_spaces(vector_env: Environments) -> EnvironmentSpaces:
+    """The spaces of one of the environments in a vector, by substep key.
+
+    Args:
+        vector_env: The vector environment.
+
+    Returns:
+        One entry, under `FLAT_SUBSTEP`; of structured environments, all of theirs.
+    """
+    if isinstance(vector_env, StructuredVectorEnv):
+        return vector_env.spaces
+    spaces = SubstepSpaces(observation=vector_env.single_observation_space, action=vector_env.single_action_space)
+    return {FLAT_SUBSTEP: spaces}
+
+
+def _make_sync(first: gymnasium.Env[Any, Any], env_factory: EnvFactory, n_envs: int) -> VectorEnv:
+    envs = [first]
+    try:
+        for index in range(1, n_envs):
+            envs.append(cast(gymnasium.Env[Any, Any], env_factory()))
+            _check_alike(first, envs[index], index)
+        # Not gymnasium's SyncVectorEnv: it keeps final observations without a copy, and a reset overwrites those of
+        # an environment that uses one buffer for all its observations. These factories return what has been made.
+        return SequentialVectorEnv(
+            [functools.partial(_same, env) for env in envs], copy=False, autoreset_mode=AutoresetMode.SAME_STEP
+        )
+    except BaseException:
+        for env in envs:
+            env.close()
+        raise
+
+
+def _make_with_processes(
+    env_factory: Callable[[], gymnasium.Env[Any, Any]], n_envs: int, vectorization: str, timeout_s: float
+) -> VectorEnv:
+    # Imported here: an actor that needs no processes starts without their modules.
+    factories, mode = [env_factory] * n_envs, AutoresetMode.SAME_STEP
+    if vectorization == "measure":
+        from rollcast.actor.vector.auto import make_fastest_vector_env
+
+        return make_fastest_vector_env(factories, autoreset_mode=mode, copy=False, timeout_s=timeout_s)
+    from rollcast.actor.vector.subproc import SubprocVectorEnv
+
+    return SubprocVectorEnv(factories, autoreset_mode=mode, copy=False, timeout_s=timeout_s)
+
+
+def _same(env: _Kind) -> _Kind:
+    return env
+
+
+def _check_alike(first: gymnasium.Env[Any, Any], env: Environment, index: int) -> None:
+    if isinstance(env, StructuredEnv):
+        raise ConfigurationError(
+            f"environment {index} is a {type(env).__name__}, environment 0 a {type(first).__name__}; expected all of "
+            "one kind; make the factory return the same environment every time"
+        )
+    for name in ("observation_space", "action_space"):
+        expected, found = getattr(first, name), getattr(env, name)
+        if expected != found:
+            raise InvalidSpaceError(
+                f"environment {index} has {name} {found}; expected that of environment 0, {expected}; "
+                "make the factory return environments with equal spaces"
+            )
+
+
+def _with_supported_spaces(vector_env: VectorEnv) -> VectorEnv:
+    try:
+        space_leaves(vector_env.single_observation_space)
+        check_action_space_supported(vector_env.single_action_space, where="the environment")
+    except BaseException:
+        vector_env.close()
+        raise
+    return vector_env

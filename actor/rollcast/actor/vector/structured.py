@@ -1,0 +1,238 @@
+"""Structured environments beside one another: each has its own turns."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcast.actor.environments.failures import EnvironmentFailedError, FailureReport
+from rollcast.actor.environments.recovering import MAX_FAILURES_IN_A_ROW, log_dropped_episode
+from rollcast.actor.environments.returned import InvalidValueError, check_observed, checked_reward
+from rollcast.actor.environments.structured import ActorId, Ended, StructuredEnv, Turn
+from rollcast.actor.policies.action_masks import ACTION_MASK, action_mask_of
+from rollcast.actor.statistics.firing import FiresEvents, listen_to
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.rollouts.statistics import EventValue
+from rollcast.services.spaces.spaces import (
+    EnvironmentSpaces,
+    NestedObservation,
+    Observation,
+    check_action_space_supported,
+    check_spaces_match,
+    describe_space,
+    flatten_observation,
+    space_leaves,
+)
+
+
+class StructuredVectorEnv:
+    """Steps several structured environments in this process, each when its own turn has been acted on.
+
+    It is no `gymnasium.vector.VectorEnv`: environments are in turns of different agents at the same time. What each
+    environment does is checked: who acts is known and lives, nobody is left out at the end, and observations are as
+    their spaces say. In the turns that it returns they are taken apart: arrays by the paths of the space's leaves.
+
+    Args:
+        env_factories: Each makes one environment.
+        drops_episodes: Whether an environment that raises in `step` ends its episode instead: nobody acts then, and
+            the turn is `is_dropped`.
+
+    Raises:
+        ConfigurationError: There is no factory, or one makes another kind of environment.
+        InvalidSpaceError: A space is of a kind that is not supported, or an action mask is none.
+        SpacesMismatchError: Two environments have different spaces.
+    """
+
+    def __init__(
+        self,
+        env_factories: Sequence[Callable[[], StructuredEnv | gymnasium.Env[Any, Any]]],
+        *,
+        drops_episodes: bool = False,
+    ) -> None:
+        if not env_factories:
+            raise ConfigurationError("there are no env_factories; expected at least one; give one for each environment")
+        self._drops_episodes = drops_episodes
+        self._envs: list[StructuredEnv] = []
+        try:
+            for index, env_factory in enumerate(env_factories):
+                self._envs.append(_structured(env_factory(), index))
+                self._check_spaces(index)
+        except BaseException:
+            self.close()
+            raise
+        self.spaces: EnvironmentSpaces = self._envs[0].spaces
+        self.actors = tuple(
+            ActorId(key, agent) for key, substep in self.spaces.items() for agent in range(substep.n_agents)
+        )
+        self._numbers = {actor: number for number, actor in enumerate(self.actors)}
+        self._masks = {key: action_mask_of(substep) for key, substep in self.spaces.items()}
+        self._leaves = {key: space_leaves(substep.observation) for key, substep in self.spaces.items()}
+        self._seeds: list[int | None] = [None] * self.num_envs
+        self._n_failures = [0] * self.num_envs  # in a row
+        # Who has acted in this episode, and has not ended; who has ended.
+        self._alive: list[set[ActorId]] = [set() for _ in self._envs]
+        self._ended: list[set[ActorId]] = [set() for _ in self._envs]
+        self._aggregators = [
+            listen_to([layer for layer in reversed(list(env.layers())) if isinstance(layer, FiresEvents)])
+            for env in self._envs
+        ]
+        self._actor_rewards = np.zeros((len(self.actors), self.num_envs), np.float32)
+
+    @property
+    def num_envs(self) -> int:
+        """How many environments there are."""
+        return len(self._envs)
+
+    def reset(self, index: int, *, seed: int | None = None) -> Turn:
+        """Begins an episode in one environment.
+
+        Args:
+            index: Which.
+            seed: Its seed; None: it goes on with the generators it has.
+
+        Raises:
+            EnvironmentFailedError: It raised, or did what a structured environment must not.
+        """
+        if seed is not None:
+            self._seeds[index] = seed
+        self._alive[index], self._ended[index] = set(), set()
+        aggregator = self._aggregators[index]
+        if aggregator is not None:
+            aggregator.clear()
+        return self._asked(index, "reset", lambda: self._envs[index].reset(seed=seed))
+
+    def step(self, index: int, actions: Mapping[ActorId, Any]) -> Turn:
+        """Takes the actions of a turn in one environment.
+
+        Args:
+            index: Which.
+            actions: Of everybody in its last turn's `observations`.
+
+        Raises:
+            EnvironmentFailedError: It raised, or did what a structured environment must not.
+        """
+        self._alive[index].update(actions)
+        return self._asked(index, "step", lambda: self._envs[index].step(actions))
+
+    def get_actor_rewards(self) -> NDArray[np.float32]:
+        """What every agent has earned in the last turn: `[n_actors, n_envs]`, in the order of `actors`."""
+        return self._actor_rewards.copy()
+
+    def close(self) -> None:
+        """Closes the environments; calling it again does nothing."""
+        while self._envs:
+            self._envs.pop().close()
+
+    def _asked(self, index: int, doing: str, ask: Callable[[], Turn]) -> Turn:
+        try:
+            turn = ask()
+            self._check(index, turn)
+            turn = Turn(
+                observations={actor: self._seen(actor, seen) for actor, seen in turn.observations.items()},
+                rewards={actor: checked_reward(reward) for actor, reward in turn.rewards.items()},
+                ended={
+                    actor: Ended(observation=self._taken_apart(actor, end.observation), truncated=end.truncated)
+                    for actor, end in turn.ended.items()
+                },
+                infos=turn.infos,
+                events=self._end_step(index, is_last=not turn.observations),
+            )
+        except (Exception, SystemExit) as error:
+            seed = self._seeds[index]
+            report = FailureReport.of(error, doing=doing, env_index=index, env_seed=seed)
+            self._n_failures[index] += 1
+            if doing == "reset" or not self._drops_episodes or self._n_failures[index] == MAX_FAILURES_IN_A_ROW:
+                raise EnvironmentFailedError(report) from error
+            log_dropped_episode(report, env_index=index, env_seed=seed)
+            return Turn(observations={}, is_dropped=True)
+        if doing == "step":
+            self._n_failures[index] = 0
+        self._actor_rewards[:, index] = 0.0
+        for actor, reward in turn.rewards.items():
+            self._actor_rewards[self._numbers[actor], index] = reward
+        return turn
+
+    def _end_step(self, index: int, *, is_last: bool) -> tuple[EventValue, ...]:
+        """Tells whoever listens to the events of an environment; returns what came of those of an episode."""
+        aggregator = self._aggregators[index]
+        if aggregator is None:
+            return ()
+        if is_last:
+            return aggregator.end_episode()
+        aggregator.end_step()
+        return ()
+
+    def _check(self, index: int, turn: Turn) -> None:
+        """Refuses a turn that cannot be recorded."""
+        if not isinstance(turn, Turn):
+            raise InvalidValueError(f"it is a {type(turn).__name__}; expected a Turn; correct what it returns")
+        for actor in (*turn.observations, *turn.rewards, *turn.ended):
+            if actor not in self._numbers:
+                raise InvalidValueError(
+                    f"the turn names {actor}; expected one of {list(self.actors)[:16]}, as the environment's spaces "
+                    "say; correct the environment, or n_agents of its spaces"
+                )
+        ended = self._ended[index]
+        ended |= turn.ended.keys()
+        if again := sorted(ended & turn.observations.keys()):
+            raise InvalidValueError(
+                f"{again[0]} is to act, but its episode has ended; expected nobody to act again before a reset; leave "
+                "it out of observations"
+            )
+        self._alive[index] -= turn.ended.keys()
+        if not turn.observations and (left := sorted(self._alive[index])):
+            raise InvalidValueError(
+                f"nobody is to act any more, but the episode of {left[:16]} has not ended; expected everybody who has "
+                "acted in ended; end their episodes with their last observations"
+            )
+
+    def _seen(self, actor: ActorId, observation: NestedObservation) -> Observation:
+        """What somebody sees who has to act."""
+        leaves, mask = self._taken_apart(actor, observation), self._masks[actor.substep_key]
+        if mask is not None and any(mask.allows_nothing(leaves)):
+            raise InvalidValueError(
+                f"the {ACTION_MASK!r} of {actor} allows no action: {leaves[ACTION_MASK].tolist()}; expected at least "
+                "one that is allowed while it has to act; end its episode, or allow an action that does nothing"
+            )
+        return leaves
+
+    def _taken_apart(self, actor: ActorId, observation: NestedObservation) -> Observation:
+        space = self.spaces[actor.substep_key].observation
+        try:
+            leaves = flatten_observation(space, observation)
+        except (KeyError, IndexError, TypeError) as error:
+            raise InvalidValueError(
+                f"what {actor} sees lacks {error}; expected one of {describe_space(space)}; make the environment "
+                "return what its space says"
+            ) from error
+        for path, leaf_space in self._leaves[actor.substep_key].items():
+            leaf, shape = leaves[path], leaf_space.shape or ()
+            where = f"what {actor} sees" + (f" at {path!r}" if path else "")
+            if leaf.shape != shape or not np.can_cast(leaf.dtype, leaf_space.dtype or leaf.dtype, "same_kind"):
+                raise InvalidValueError(
+                    f"{where} is {leaf.dtype}{list(leaf.shape)}; expected {leaf_space.dtype}{list(shape)}; make the "
+                    "environment return what its space says"
+                )
+            check_observed(leaf_space, leaf, where)
+        return leaves
+
+    def _check_spaces(self, index: int) -> None:
+        spaces = self._envs[index].spaces
+        for key, substep in spaces.items():
+            space_leaves(substep.observation)
+            check_action_space_supported(substep.action, where=f"substep {key!r}")
+        check_spaces_match(
+            self._envs[0].spaces, spaces, expected_side="environment 0", offered_side=f"environment {index}"
+        )
+
+
+def _structured(env: StructuredEnv | gymnasium.Env[Any, Any], index: int) -> StructuredEnv:
+    if isinstance(env, StructuredEnv):
+        return env
+    env.close()
+    raise ConfigurationError(
+        f"environment {index} is a {type(env).__name__}; expected a StructuredEnv; make the factories return one, or "
+        "wrap it in SingleAgentEnv"
+    )

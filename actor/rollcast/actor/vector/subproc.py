@@ -1,0 +1,288 @@
+"""Environments in processes of their own, several a process."""
+
+import multiprocessing
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import CloudpickleWrapper
+from numpy.typing import NDArray
+
+from rollcast.actor.vector.arrays import EnvironmentArrays, Value
+from rollcast.actor.vector.base import LockstepVectorEnv
+from rollcast.actor.vector.environment_group import EnvFactory, EnvironmentInfos
+from rollcast.actor.vector.shared_memory import SharedMemory
+from rollcast.actor.vector.signals import Operation, hear_any
+from rollcast.actor.vector.worker import MemoryLayout, WorkerPlan
+from rollcast.actor.vector.worker_process import WorkerProcess
+from rollcast.services.errors import ConfigurationError, RefusedError
+
+# How long the environments of all processes together may take to close.
+_CLOSE_GRACE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadySteps:
+    """What some of the environments answered; k of them.
+
+    Attributes:
+        env_indices: Which, int64 `[k]`.
+        observations: Each leaf `[k, ...]`.
+        rewards: float32 `[k]`.
+        terminated: bool `[k]`.
+        truncated: bool `[k]`.
+        infos: As of `step`: its arrays have an entry for every environment of the vector.
+    """
+
+    env_indices: NDArray[np.int64]
+    observations: Value
+    rewards: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    infos: dict[str, Any]
+
+
+class SubprocVectorEnv(LockstepVectorEnv):
+    """Steps environments in processes: observations, actions and rewards through shared memory, nothing pickled.
+
+    Infos, if there are any, go through a pipe. Both sides look for the other's signal for up to 100 us before they
+    sleep, unless waits have been longer of late.
+
+    What an environment does wrong reaches the caller: an exception with its traceback, the environment's index and
+    seed; a process that ended or hangs with both. The processes end with `close`, with the vector, and with the parent,
+    however that ended; the memory has no name and ends with them.
+    """
+
+    def __init__(
+        self,
+        env_factories: Sequence[EnvFactory],
+        logging_prefix: str | None = None,
+        start_method: str | None = None,
+        *,
+        envs_per_process: int | None = None,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        copy: bool = True,
+        timeout_s: float | None = 300.0,
+    ) -> None:
+        """Starts the processes, and waits until the environments are made.
+
+        Args:
+            env_factories: Each makes one environment; closures and lambdas will do.
+            logging_prefix: Logs statistics under this name, every 1,000 episodes; None: they are kept, not logged.
+            start_method: Of multiprocessing; None: forkserver where there is one, else spawn.
+            envs_per_process: None: as many as make one process for each core.
+            autoreset_mode: When an environment that has ended is reset; gymnasium's.
+            copy: Whether observations are the caller's own. False: views, which the next step writes to.
+            timeout_s: How long a process may take to make, reset or step its environments; None: for ever.
+
+        Raises:
+            ConfigurationError: An argument cannot be right, or the factories cannot be sent to a process.
+            EnvironmentFailedError: An environment could not be made.
+            EnvironmentLostError: A process ended, or took too long.
+            InvalidSpaceError: Spaces differ, or are of a kind that is not supported.
+        """
+        super().__init__(env_factories, logging_prefix, autoreset_mode=autoreset_mode, copy=copy)
+        self._workers: list[WorkerProcess] = []
+        # those between `send` and `recv`
+        self._stepping: list[WorkerProcess] = []
+        n_envs = self.num_envs
+        if envs_per_process is None:
+            envs_per_process = -(-n_envs // min(n_envs, usable_cores()))
+        if envs_per_process < 1:
+            raise ConfigurationError(f"envs_per_process is {envs_per_process}; expected at least 1; raise it")
+        if timeout_s is not None and timeout_s <= 0:
+            raise ConfigurationError(f"timeout_s is {timeout_s}; expected a positive number of seconds, or None")
+        self._timeout_s = timeout_s
+        context = multiprocessing.get_context(_start_method(start_method))
+        try:
+            for first in range(0, n_envs, envs_per_process):
+                factories: Any = list(env_factories[first : first + envs_per_process])
+                plan = WorkerPlan(
+                    env_factories=CloudpickleWrapper(factories),
+                    first_index=first,
+                    autoreset_mode=self.autoreset_mode,
+                    worker=len(self._workers),
+                    parent_pid=os.getpid(),
+                )
+                self._workers.append(WorkerProcess(context, plan, len(factories), timeout_s))
+            self._take_description([worker.describe() for worker in self._workers])
+            self._share_memory()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes."""
+        return tuple(worker.pid for worker in self._workers if worker.pid is not None)
+
+    def send(self, actions: Value, env_indices: NDArray[np.int64] | None = None) -> None:
+        """Begins a step of some environments; `recv` returns what comes of it.
+
+        Args:
+            actions: Nested as the action space is, each leaf `[k, ...]`.
+            env_indices: Which, int64 `[k]`: all environments of a process together, as `recv` returns them. None: all.
+
+        Raises:
+            ConfigurationError: The environments are not those of whole processes.
+            EnvironmentLostError: A process has ended.
+            InvalidValueError: The actions are not as the action space says.
+            RefusedError: One of them is in a step; or as for `step`.
+        """
+        arrays = self._open_arrays()
+        indices = np.arange(self.num_envs) if env_indices is None else np.asarray(env_indices, dtype=np.int64)
+        wanted = set(indices.tolist())
+        workers = [worker for worker in self._workers if wanted.intersection(worker.indices)]
+        if sorted(indices.tolist()) != [index for worker in workers for index in worker.indices]:
+            raise ConfigurationError(
+                f"env_indices is {indices.tolist()}; expected all environments of a process together, of "
+                f"{[list(worker.indices) for worker in self._workers]}; send them as recv returned them"
+            )
+        busy = [index for worker in workers if worker in self._stepping for index in worker.indices]
+        if busy:
+            raise RefusedError(f"environments {busy} are in a step; expected others; call recv() first")
+        if self.autoreset_mode is AutoresetMode.DISABLED:
+            self._check_none_ended(arrays, indices)
+        arrays.action.put_some(indices, actions)
+        with self._remembering():
+            for worker in workers:
+                worker.begin(Operation.STEP)
+                self._stepping.append(worker)
+
+    def recv(self, n_min: int = 1) -> ReadySteps:
+        """Waits for the first environments whose step is done, and takes all of them that are.
+
+        Args:
+            n_min: How many at least.
+
+        Returns:
+            What they answered, in memory of its own.
+
+        Raises:
+            ConfigurationError: There are not so many in a step.
+            EnvironmentFailedError: As for `step`.
+            EnvironmentLostError: Likewise.
+            RefusedError: Likewise.
+        """
+        arrays = self._open_arrays()
+        n_stepping = sum(len(worker.indices) for worker in self._stepping)
+        if not 1 <= n_min <= n_stepping:
+            raise ConfigurationError(
+                f"n_min is {n_min}; expected 1 to {n_stepping}, the environments in a step; send more, or ask for fewer"
+            )
+        with self._remembering():
+            infos, workers = self._finish_some(n_min)
+        indices = np.array([index for worker in workers for index in worker.indices], dtype=np.int64)
+        terminated, truncated = arrays.terminated[indices], arrays.truncated[indices]
+        ended: list[int] = indices[terminated | truncated].tolist()
+        self._count_episodes(ended, infos)
+        return ReadySteps(
+            env_indices=indices,
+            observations=arrays.observation.some(indices),
+            rewards=arrays.reward[indices],
+            terminated=terminated,
+            truncated=truncated,
+            infos=self._merge(infos, ended),
+        )
+
+    def close_extras(self, **kwargs: Any) -> None:  # noqa: ANN401 - gymnasium's signature
+        """Closes the environments and ends the processes, killing those that do not end by themselves."""
+        workers, self._workers = self._workers, []
+        self._stepping.clear()
+        self._arrays = None
+        for worker in workers:
+            worker.ask_to_end()
+        deadline = time.monotonic() + _CLOSE_GRACE_S
+        for worker in workers:
+            worker.end(max(0.0, deadline - time.monotonic()))
+
+    def __del__(self) -> None:
+        if not self.closed and getattr(self, "_workers", None):
+            self.close()
+
+    def _share_memory(self) -> None:
+        layout = MemoryLayout(
+            observation_space=self.single_observation_space,
+            action_space=self.single_action_space,
+            n_envs=self.num_envs,
+            n_workers=len(self._workers),
+        )
+        memory = SharedMemory.create(layout.n_bytes())
+        try:
+            for worker in self._workers:
+                worker.attach(memory, layout)
+            _, self._arrays = layout.lay_out(memory)
+        finally:
+            memory.close()
+
+    def _ready_arrays(self) -> EnvironmentArrays:
+        if self._stepping:
+            raise RefusedError("environments are in a step; expected none between send() and recv(); call recv() first")
+        return self._open_arrays()
+
+    def _finish_some(self, n_min: int) -> tuple[dict[int, EnvironmentInfos], list[WorkerProcess]]:
+        infos: dict[int, EnvironmentInfos] = {}
+        finished: list[WorkerProcess] = []
+        n_missing = n_min
+        while n_missing > 0:
+            places = hear_any([worker.awaited for worker in self._stepping], self._timeout_s)
+            if not places:
+                # raises: there is nothing to finish
+                self._stepping[0].finish(Operation.STEP, timeout_s=0.0)
+            for worker in [self._stepping[place] for place in places]:
+                infos.update(worker.finish(Operation.STEP) or {})
+                self._stepping.remove(worker)
+                finished.append(worker)
+                n_missing -= len(worker.indices)
+        return infos, finished
+
+    def _reset_all(self, seeds: list[list[int]], options: dict[str, Any] | None) -> Mapping[int, EnvironmentInfos]:
+        arguments = [(seeds[worker.indices.start : worker.indices.stop], options) for worker in self._workers]
+        return _joined(self._run(Operation.RESET, arguments))
+
+    def _step_all(self) -> Mapping[int, EnvironmentInfos]:
+        workers = self._workers
+        for worker in workers:
+            worker.begin(Operation.STEP)
+        infos: dict[int, EnvironmentInfos] = {}
+        for worker in workers:
+            told = worker.finish(Operation.STEP)
+            if told is not None:
+                infos.update(told)
+        return infos
+
+    def _call_all(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        results = self._run(Operation.CALL, [(name, args, kwargs)] * len(self._workers))
+        return tuple(one for several in results for one in several)
+
+    def _set_all(self, name: str, values: list[Any]) -> None:
+        self._run(
+            Operation.SET_ATTR,
+            [(name, values[worker.indices.start : worker.indices.stop]) for worker in self._workers],
+        )
+
+    def _run(self, operation: Operation, arguments: Sequence[object]) -> list[Any]:
+        for worker, argument in zip(self._workers, arguments, strict=True):
+            worker.begin(operation, argument)
+        return [worker.finish(operation) for worker in self._workers]
+
+
+def usable_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _start_method(start_method: str | None) -> str:
+    available = multiprocessing.get_all_start_methods()
+    method = start_method or ("forkserver" if "forkserver" in available else "spawn")
+    if method not in available:
+        raise ConfigurationError(f"start_method is {method!r}; expected one of {available}; choose another, or None")
+    return method
+
+
+def _joined(told: Sequence[dict[int, EnvironmentInfos] | None]) -> dict[int, EnvironmentInfos]:
+    return {index: infos for one in told if one is not None for index, infos in one.items()}

@@ -1,0 +1,187 @@
+"""The process that steps some of the environments of a `SubprocVectorEnv`."""
+
+import logging
+import multiprocessing
+import os
+import select
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+from gymnasium import Space
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import CloudpickleWrapper
+
+from rollcast.actor.environments.failures import EnvironmentFailedError, FailureReport
+from rollcast.actor.vector.arrays import Buffer, EnvironmentArrays
+from rollcast.actor.vector.environment_group import EnvironmentGroup
+from rollcast.actor.vector.shared_memory import SharedMemory
+from rollcast.actor.vector.signals import N_WORDS, Operation, PeerGoneError, Result, Word, worker_bell
+
+logger = logging.getLogger(__name__)
+
+# How long an environment may go on after its parent has died; then the process ends without asking.
+_ORPHAN_GRACE_S = 2.0
+
+Handler = Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPlan:
+    """What a worker is started with.
+
+    Attributes:
+        env_factories: Make its environments; wrapped, so that closures can travel, too.
+        first_index: Index of the first of them.
+        autoreset_mode: gymnasium's.
+        worker: Number of this worker.
+        parent_pid: The process whose end is this one's end.
+    """
+
+    env_factories: CloudpickleWrapper
+    first_index: int
+    autoreset_mode: AutoresetMode
+    worker: int
+    parent_pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryLayout:
+    """Follows the memory itself through the pipe: what lies in it.
+
+    Attributes:
+        observation_space: Of one environment.
+        action_space: Likewise.
+        n_envs: In the whole vector.
+        n_workers: Likewise.
+    """
+
+    observation_space: Space[Any]
+    action_space: Space[Any]
+    n_envs: int
+    n_workers: int
+
+    def n_bytes(self) -> int:
+        """How much memory it takes."""
+        return self._words_bytes() + EnvironmentArrays.n_bytes(self.observation_space, self.action_space, self.n_envs)
+
+    def lay_out(self, memory: SharedMemory) -> tuple[memoryview, EnvironmentArrays]:
+        """Finds the words and the arrays in the memory."""
+        buffer = Buffer(memory.buffer)
+        buffer.take((self.n_workers * N_WORDS,), "int64")
+        words = memoryview(memory.buffer)[: self._words_bytes()].cast("q")
+        return words, EnvironmentArrays(self.observation_space, self.action_space, self.n_envs, buffer)
+
+    def _words_bytes(self) -> int:
+        return self.n_workers * N_WORDS * 8
+
+
+def run_worker(plan: WorkerPlan, bell: Connection, messages: Connection) -> None:
+    """Runs in the child process, until it is told to close or its parent has ended.
+
+    Args:
+        plan: What to do.
+        bell: Wakes us, and we wake the parent.
+        messages: Whatever is no array: descriptions, calls, infos, failures as JSON.
+    """
+    # Ctrl-C reaches the whole process group: the parent decides when its environments end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Environments may start processes of their own, which Python forbids those it is to end itself.
+    multiprocessing.current_process().daemon = False
+    threading.Thread(
+        target=_end_with_parent, args=(plan.parent_pid,), name="rollcast-parent-watch", daemon=True
+    ).start()
+    try:
+        _serve(plan, bell, messages)
+    except (PeerGoneError, EOFError, BrokenPipeError, ConnectionResetError):
+        logger.debug("worker %d: the parent has gone", plan.worker)
+
+
+def _serve(plan: WorkerPlan, bell: Connection, messages: Connection) -> None:
+    try:
+        env_factories: Any = plan.env_factories.fn
+        group = EnvironmentGroup(env_factories, plan.first_index, plan.autoreset_mode)
+    except EnvironmentFailedError as error:
+        messages.send_bytes(error.report.to_json())
+        return
+    try:
+        try:
+            description = ForkingPickler.dumps(group.describe())
+        except Exception as error:  # noqa: BLE001 - whatever the environment's metadata or spaces raise
+            report = FailureReport.of(error, doing="describe", env_index=plan.first_index, env_seed=None)
+            messages.send_bytes(report.to_json())
+            return
+        messages.send_bytes(b"")
+        messages.send_bytes(description)
+        memory = SharedMemory.receive(messages)
+        layout: MemoryLayout = messages.recv()
+        words, arrays = layout.lay_out(memory)
+        memory.close()
+        group.attach(arrays, words, plan.worker * N_WORDS + Word.PROGRESS)
+        _obey(plan.worker, group, words, bell, messages)
+    finally:
+        group.close()
+
+
+def _obey(
+    worker: int, group: EnvironmentGroup, words: memoryview, connection: Connection, messages: Connection
+) -> None:
+    """Does what it is told, over and over."""
+    bell = worker_bell(words, worker, connection)
+    base = worker * N_WORDS
+    command_at, operation_at, result_at = base + Word.COMMAND, base + Word.OPERATION, base + Word.RESULT
+    handlers: dict[int, Handler] = {
+        Operation.STEP: group.step,
+        Operation.RESET: lambda: group.reset(*messages.recv()),
+        Operation.CALL: lambda: group.call(*messages.recv()),
+        Operation.SET_ATTR: lambda: group.set_attr(*messages.recv()),
+    }
+    done = 0
+    while True:
+        bell.hear(done)
+        done, operation = words[command_at], words[operation_at]
+        if operation == Operation.CLOSE:
+            return
+        message: bytes | memoryview | None = None
+        result = Result.NOTHING_TO_ADD
+        try:
+            told = handlers[operation]()
+            if told:
+                message = ForkingPickler.dumps(told)
+                result = Result.MESSAGE
+        except EnvironmentFailedError as error:
+            message = error.report.to_json()
+            result = Result.FAILED
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            raise
+        except Exception as error:  # noqa: BLE001 - an attribute that cannot be set, an info that cannot be sent
+            report = FailureReport.of(error, doing=Operation(operation).name.lower(), env_index=None, env_seed=None)
+            message = report.to_json()
+            result = Result.FAILED
+        words[result_at] = result
+        # The parent hears of it first: a message larger than the pipe waits for it to read.
+        bell.tell(done)
+        if message is not None:
+            messages.send_bytes(message)
+
+
+def _end_with_parent(parent_pid: int) -> None:
+    """Thread: ends this process when its parent has gone, even if an environment hangs."""
+    parent = multiprocessing.parent_process()
+    if hasattr(os, "pidfd_open"):
+        try:
+            # Not the pipe that multiprocessing keeps for this: other children of the parent may hold it open.
+            descriptor = os.pidfd_open(parent_pid)
+            poll = select.poll()
+            poll.register(descriptor, select.POLLIN)
+            poll.poll()
+        except ProcessLookupError:
+            pass
+    elif parent is not None:
+        wait([parent.sentinel])
+    threading.Event().wait(_ORPHAN_GRACE_S)
+    os._exit(1)

@@ -1,0 +1,235 @@
+"""What a rollout is recorded into: columns, and the bookkeeping of episodes across rollouts."""
+
+import itertools
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+from gymnasium import Space
+from numpy.typing import NDArray
+
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.rollouts.rollouts import EpisodeStatistics
+from rollcast.services.rollouts.statistics import EventValue
+from rollcast.services.spaces.spaces import flatten_observation
+
+# By the step and the environment in which the episode ended.
+EpisodeEventValues: TypeAlias = Mapping[tuple[int, int], tuple[EventValue, ...]]
+
+
+class RolloutColumns:
+    """The columns of one rollout, allocated afresh so that it can leave.
+
+    Attributes:
+        observation: `[T + 1, B, ...]` for every leaf; the last row is the observation after the last step.
+        action: `[T, B, ...]`.
+        reward: float32 `[T, B]`.
+        terminated: bool `[T, B]`.
+        truncated: bool `[T, B]`.
+        dropped: Rows (t, b) of steps that were none, because the environment raised.
+        cut: Rows before some of them, with which episodes were cut that are not to be counted.
+    """
+
+    __slots__ = (
+        *("_final", "_final_index", "_leaves"),
+        *("action", "cut", "dropped", "observation", "reward", "terminated", "truncated"),
+    )
+
+    def __init__(
+        self,
+        leaves: Mapping[str, Space[Any]],
+        action_space: Space[Any],
+        n_steps: int,
+        n_envs: int,
+        first_observation: Mapping[str, NDArray[Any]],
+    ) -> None:
+        """Allocates.
+
+        Args:
+            leaves: Of the observation space, by path.
+            action_space: The action space.
+            n_steps: T.
+            n_envs: B.
+            first_observation: `[B, ...]` for every leaf, copied into the first row.
+        """
+        self._leaves = leaves
+        self.observation: dict[str, NDArray[Any]] = {}
+        for path, leaf in leaves.items():
+            self.observation[path] = np.empty((n_steps + 1, n_envs, *(leaf.shape or ())), dtype=leaf.dtype)
+            self.observation[path][0] = first_observation[path]
+        self.action: NDArray[Any] = np.empty((n_steps, n_envs, *(action_space.shape or ())), dtype=action_space.dtype)
+        self.reward = np.empty((n_steps, n_envs), dtype=np.float32)
+        self.terminated = np.empty((n_steps, n_envs), dtype=np.bool_)
+        self.truncated = np.empty((n_steps, n_envs), dtype=np.bool_)
+        self.dropped: list[tuple[int, int]] = []
+        self.cut: list[tuple[int, int]] = []
+        self._final: dict[str, list[NDArray[Any]]] = {path: [] for path in leaves}
+        self._final_index: list[tuple[int, int]] = []
+
+    def record_final_observations(self, t: int, final: Any, observation_space: Space[Any]) -> None:  # noqa: ANN401
+        """Keeps the true last observations of the episodes that ended in a step.
+
+        Args:
+            t: The step, already recorded.
+            final: What the vector environment gave under `"final_obs"`: an array of objects, one for each
+                environment, or observations batched as the step's own.
+            observation_space: Of one environment.
+        """
+        one_by_one = isinstance(final, np.ndarray) and final.dtype == object
+        batched = {} if one_by_one else flatten_observation(observation_space, final)
+        for b in np.flatnonzero(self.terminated[t] | self.truncated[t]).tolist():
+            leaves = (
+                flatten_observation(observation_space, final[b])
+                if one_by_one
+                else {path: leaf[b] for path, leaf in batched.items()}
+            )
+            for path, kept in self._final.items():
+                # A copy: environments may return a buffer of theirs and write to it again.
+                kept.append(np.array(leaves[path], dtype=self._leaves[path].dtype))
+            self._final_index.append((t, b))
+
+    def drop(self, t: int, b: int) -> None:
+        """Takes a step back that was none; the episode was cut before it, at its observation.
+
+        Args:
+            t: The step, already recorded, before its final observations are.
+            b: The environment.
+        """
+        self.reward[t, b] = 0.0
+        self.terminated[t, b] = self.truncated[t, b] = False
+        self.dropped.append((t, b))
+        if t and not (self.terminated[t - 1, b] or self.truncated[t - 1, b] or (t - 1, b) in self.dropped):
+            self.truncated[t - 1, b] = True
+            self.cut.append((t - 1, b))
+            for path, kept in self._final.items():
+                kept.append(self.observation[path][t, b].copy())
+            self._final_index.append((t - 1, b))
+
+    def check_final_observations(self) -> None:
+        """Checks that every episode that ended has its final observation.
+
+        Raises:
+            ConfigurationError: If one is missing.
+        """
+        n_ended = int(np.count_nonzero(self.terminated | self.truncated))
+        if n_ended != len(self._final_index):
+            raise ConfigurationError(
+                f"{n_ended} episodes ended but only {len(self._final_index)} have a final observation; "
+                "expected infos['final_obs'] in every step that ends an episode, as AutoresetMode.SAME_STEP promises; "
+                "make it give them, or declare another mode in its metadata"
+            )
+
+    def final_observations(self) -> dict[str, NDArray[Any]]:
+        """`[N, ...]` for every leaf, in the order of `final_indices`."""
+        n = len(self._final_index)
+        return {
+            path: np.array(kept, dtype=self._leaves[path].dtype).reshape(n, *(self._leaves[path].shape or ()))
+            for path, kept in self._final.items()
+        }
+
+    def final_indices(self) -> NDArray[np.int32]:
+        """int32 `[N, 2]`, rows (t, b)."""
+        return np.array(self._final_index, dtype=np.int32).reshape(-1, 2)
+
+
+class EpisodeTracker:
+    """Carries the returns and lengths of unfinished episodes from rollout to rollout.
+
+    It works on whole columns: in the loop of steps, even an addition costs as much as storing the reward.
+    """
+
+    def __init__(self, n_envs: int, *, has_reset_rows: bool) -> None:
+        """Starts with no episode begun.
+
+        Args:
+            n_envs: B.
+            has_reset_rows: Whether the row after the end of an episode is no transition.
+        """
+        self._has_reset_rows = has_reset_rows
+        self._return = np.zeros(n_envs, dtype=np.float64)
+        self._n_steps = np.zeros(n_envs, dtype=np.int64)
+        self._ended = np.zeros(n_envs, dtype=np.bool_)
+
+    def finish(
+        self, columns: RolloutColumns, n_played: int, events: EpisodeEventValues
+    ) -> tuple[NDArray[np.bool_] | None, tuple[EpisodeStatistics, ...]]:
+        """Looks back on a rollout.
+
+        Args:
+            columns: Its columns.
+            n_played: How many of its rows were played.
+            events: What came of the events of the episodes that ended in them.
+
+        Returns:
+            `valid`, bool `[n_played, B]`, or None if every row is a transition; and the episodes that ended, in order.
+        """
+        if n_played == 0:
+            return None, ()
+        ended = columns.terminated[:n_played] | columns.truncated[:n_played]
+        valid: NDArray[np.bool_] | None = None
+        for step, env_index in columns.dropped:
+            if step == 0:  # what the rollouts before have of that episode is dropped, too
+                self._return[env_index], self._n_steps[env_index] = 0.0, 0
+        reward = columns.reward[:n_played]
+        if self._has_reset_rows:
+            is_reset_row = np.concatenate([self._ended[None], ended[:-1]])
+            if is_reset_row.any():
+                valid = ~is_reset_row
+                reward = np.where(valid, reward, 0.0)
+        # A few calls for all episodes: thirty thousand a second end in a vector entry point.
+        ends = ended.T.ravel()
+        starts, stops, firsts, lasts = _pieces(ends, n_played)
+        returns = np.add.reduceat(reward.T.ravel(), starts, dtype=np.float64)
+        n_steps = stops - starts
+        if self._has_reset_rows:
+            n_steps -= 1  # the row that every piece begins with; the first ones are put right below
+            n_steps[firsts] += ~self._ended
+        returns[firsts] += self._return
+        n_steps[firsts] += self._n_steps
+        if columns.dropped:
+            valid = np.ones(ended.shape, np.bool_) if valid is None else valid
+            valid[tuple(np.transpose(columns.dropped))] = False
+            rows = [env_index * n_played + step for step, env_index in columns.dropped]
+            np.subtract.at(n_steps, starts.searchsorted(rows, side="right") - 1, 1)
+        self._ended = ended[-1].copy()
+        self._return, self._n_steps = returns[lasts], n_steps[lasts]
+        self._return[self._ended] = 0.0
+        self._n_steps[self._ended] = 0
+        stops -= 1
+        complete = ends[stops].nonzero()[0]
+        if columns.cut:
+            rows = [env_index * n_played + step for step, env_index in columns.cut]
+            complete = complete[np.isin(stops[complete], rows, invert=True)]
+        b, t = np.divmod(stops[complete], n_played)
+        in_order = t.argsort(kind="stable")
+        complete, b = complete[in_order], b[in_order]
+        nothing = itertools.repeat(())
+        values = map(events.get, zip(t[in_order].tolist(), b.tolist(), strict=True), nothing) if events else nothing
+        columns_of_episodes = (b.tolist(), returns[complete].tolist(), n_steps[complete].tolist(), values)
+        return valid, tuple(map(EpisodeStatistics, *columns_of_episodes))
+
+
+def _pieces(ends: NDArray[np.bool_], n_played: int) -> tuple[NDArray[np.int64], ...]:
+    """Cuts the rows of a rollout, one environment's after the other's, where episodes begin.
+
+    Args:
+        ends: bool `[B * n_played]`, whether an episode ended there.
+        n_played: Rows of an environment.
+
+    Returns:
+        Where each piece, an episode or what of it was played here, starts and stops; and which pieces are the first
+        and the last of each environment, `[B]`.
+    """
+    begins = np.empty(ends.shape, dtype=np.bool_)
+    begins[1:] = ends[:-1]
+    begins[::n_played] = True
+    starts = begins.nonzero()[0]
+    stops = np.empty_like(starts)
+    stops[:-1] = starts[1:]
+    stops[-1] = len(ends)
+    firsts = starts.searchsorted(np.arange(0, len(ends), n_played))
+    lasts = np.empty_like(firsts)
+    lasts[:-1] = firsts[1:]
+    lasts[-1] = len(starts)
+    lasts -= 1
+    return starts, stops, firsts, lasts

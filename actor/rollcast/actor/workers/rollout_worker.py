@@ -1,0 +1,264 @@
+"""Steps environments with a policy and records what happened."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from numpy.typing import NDArray
+
+from rollcast.actor.environments.executed_actions import ExecutedActions
+from rollcast.actor.environments.failures import environment_failure
+from rollcast.actor.environments.recovering import failures_in, log_dropped_episode
+from rollcast.actor.policies.action_masks import action_mask_of
+from rollcast.actor.policies.policy import Policy
+from rollcast.actor.seeds import derive_seeds
+from rollcast.actor.statistics.environment import events_in
+from rollcast.actor.statistics.firing import listen_to
+from rollcast.actor.vector.base import LockstepVectorEnv
+from rollcast.actor.vector.make import environment_spaces
+from rollcast.actor.workers.recording import EpisodeTracker, RolloutColumns
+from rollcast.actor.workers.worker_arguments import checked_seeds
+from rollcast.services.errors import ActorFailedError, ConfigurationError
+from rollcast.services.rollouts.check import RolloutCheck
+from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
+from rollcast.services.rollouts.statistics import EventValue
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, flatten_observation, space_leaves
+
+
+class RolloutWorker:
+    """Collects rollouts of exactly T steps of B environments, each continuing where the last one stopped.
+
+        worker = RolloutWorker(vector_env, policy, 32, actor_id="a", incarnation=1, env_seed=0)
+        rollout = worker.collect()
+
+    Both conventions of resetting are understood. SAME_STEP: the true final observations are in the rollout's
+    `final_observation`. NEXT_STEP: the row after the end of an episode is no transition, its observation is the final
+    one, and the rollout's `valid` is false there.
+
+    Invariant: a rollout shares no memory with the worker, the policy or the environments. One thread calls it. After
+    an exception it can only be closed.
+    """
+
+    def __init__(
+        self,
+        vector_env: VectorEnv,
+        policy: Policy,
+        n_rollout_steps: int,
+        *,
+        actor_id: str,
+        incarnation: int,
+        env_seed: int | Sequence[int],
+        first_sequence: int = 1,
+        deterministic: bool = False,
+    ) -> None:
+        """Prepares; the environments are reset by the first `collect`.
+
+        Args:
+            vector_env: The environments; `close` closes them.
+            policy: Acts; whoever owns it loads new versions between rollouts.
+            n_rollout_steps: T, at least 1.
+            actor_id: Stamped on every rollout.
+            incarnation: Likewise.
+            env_seed: At least 0; the seeds of the environments derive from it. Or one seed for each environment.
+            first_sequence: Number of the first rollout.
+            deterministic: Play the policy's likeliest actions instead of samples; log-probabilities stay the policy's.
+
+        Raises:
+            ConfigurationError: If `n_rollout_steps` or `env_seed` cannot be right, or `vector_env` does not reset by
+                itself.
+            InvalidSpaceError: If a space is of a kind that is not supported, or an action mask is none.
+        """
+        if n_rollout_steps < 1:
+            raise ConfigurationError(f"n_rollout_steps is {n_rollout_steps}; expected at least 1; raise it")
+        self._vector_env = vector_env
+        self._policy = policy
+        self._n_rollout_steps = n_rollout_steps
+        self._actor_id = actor_id
+        self._incarnation = incarnation
+        self._sequence = first_sequence
+        self._deterministic = deterministic
+        self._spaces = environment_spaces(vector_env)[FLAT_SUBSTEP]
+        self._leaves = space_leaves(self._spaces.observation)
+        self._single_path = next(iter(self._leaves)) if list(self._leaves) == [""] else None
+        self._mask = action_mask_of(self._spaces)
+        self._has_reset_rows = _autoreset_mode(vector_env) is AutoresetMode.NEXT_STEP
+        self._env_seeds, self._reset_seed = _seeds(env_seed, vector_env)
+        self._executed = ExecutedActions(self._spaces.action)
+        self._check = RolloutCheck({FLAT_SUBSTEP: self._spaces})
+        # Rows of observations of the rollout that is being played.
+        self._n_seen = 0
+        self._episodes = EpisodeTracker(vector_env.num_envs, has_reset_rows=self._has_reset_rows)
+        # The observation the next rollout starts from, [B, ...] for every leaf; None before the first.
+        self._observation: dict[str, NDArray[Any]] | None = None
+        self._parameters = np.empty((0, 0, 0), dtype=np.float32)
+        # of the rollout that is being played
+        self._episode_events: dict[tuple[int, int], tuple[EventValue, ...]] = {}
+        self._policy_events = listen_to(policy.event_sources())
+
+    @property
+    def env_seeds(self) -> tuple[int, ...]:
+        """The seed each of the B environments is started with."""
+        return self._env_seeds
+
+    def collect(self, should_stop: Callable[[], bool] | None = None) -> Rollout | None:
+        """Plays T steps.
+
+        Args:
+            should_stop: Asked before every step.
+
+        Returns:
+            The rollout, or None if `should_stop` said so: the steps until then are lost.
+
+        Raises:
+            EnvironmentFailedError: If an environment raised; the original exception is its cause, unless it was raised
+                in another process.
+            ActorFailedError: If an action mask allows nothing in a step that is a transition.
+            EnvironmentLostError: If the process of an environment ended, or does not answer.
+            ConfigurationError: If the vector environment promised final observations and gave none.
+            NotReadyError: If the policy has no weights yet.
+            InvalidTensorError: If an observation, a reward, an action or its log-probability is NaN, infinite, or
+                outside of its discrete space; the message names environment, seed, column and index.
+        """
+        if self._observation is None:
+            self._observation = self._reset()
+        columns = RolloutColumns(
+            self._leaves, self._spaces.action, self._n_rollout_steps, self._vector_env.num_envs, self._observation
+        )
+        try:
+            n_played = self._play(columns, should_stop)
+        except Exception:
+            self._check_seen(columns)
+            raise
+        for path, kept in self._observation.items():
+            np.copyto(kept, columns.observation[path][n_played])
+        valid, episodes = self._episodes.finish(columns, n_played, self._episode_events)
+        self._episode_events.clear()
+        if n_played < self._n_rollout_steps:
+            return None
+        if not self._has_reset_rows:
+            columns.check_final_observations()
+        substep = SubstepColumns(
+            observation={path: column[:-1] for path, column in columns.observation.items()},
+            action=columns.action,
+            # Once for all T * B actions: a tenth of the cost of doing it in every step.
+            log_prob=self._policy.log_prob(self._parameters, columns.action, FLAT_SUBSTEP),
+            last_observation={path: column[-1] for path, column in columns.observation.items()},
+            final_observation=columns.final_observations(),
+        )
+        if self._mask is not None:
+            self._mask.check_transitions(substep.observation, valid)
+        sequence = self._sequence
+        self._sequence += 1
+        rollout = Rollout(
+            actor_id=self._actor_id,
+            incarnation=self._incarnation,
+            sequence=sequence,
+            policy_version=self._policy.version,
+            substeps={FLAT_SUBSTEP: substep},
+            reward=columns.reward,
+            terminated=columns.terminated,
+            truncated=columns.truncated,
+            valid=valid,
+            final_index=columns.final_indices(),
+            episodes=episodes,
+            env_seeds=self._env_seeds,
+            events=self._policy_events.end_episode() if self._policy_events is not None else (),
+        )
+        self._check(rollout)
+        return rollout
+
+    def close(self) -> None:
+        """Closes the environments; calling it again does nothing."""
+        self._vector_env.close()
+
+    def _check_seen(self, columns: RolloutColumns) -> None:
+        """Refuses what was seen before an error, which a policy or an environment may have raised for it."""
+        n_seen = self._n_seen
+        self._check.check_observations(
+            {path: column[:n_seen] for path, column in columns.observation.items()},
+            key=FLAT_SUBSTEP,
+            what=f"actor {self._actor_id!r}, rollout {self._sequence}",
+            env_seeds=self._env_seeds,
+        )
+
+    def _reset(self) -> dict[str, NDArray[Any]]:
+        try:
+            observation, _ = self._vector_env.reset(seed=self._reset_seed)  # type: ignore[arg-type]
+        except ActorFailedError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise environment_failure(error, self._vector_env, doing="reset", env_seeds=self._env_seeds) from error
+        leaves = flatten_observation(self._spaces.observation, observation)
+        return {path: np.array(leaves[path], dtype=leaf.dtype) for path, leaf in self._leaves.items()}
+
+    def _play(self, columns: RolloutColumns, should_stop: Callable[[], bool] | None) -> int:
+        """Fills the columns; returns how many steps were played."""
+        act, step, executed = self._policy.act, self._vector_env.step, self._executed
+        if self._deterministic:
+            act = functools.partial(act, deterministic=True)
+        for t in range(self._n_rollout_steps):
+            self._n_seen = t + 1
+            if should_stop is not None and should_stop():
+                return t
+            action, parameters = act({path: column[t] for path, column in columns.observation.items()})
+            if self._parameters.shape[2] != parameters.shape[1] or len(self._parameters) == 0:
+                self._parameters = np.empty((self._n_rollout_steps, *parameters.shape), dtype=np.float32)
+            if self._policy_events is not None:
+                self._policy_events.end_step()
+            self._parameters[t] = parameters
+            columns.action[t] = action
+            try:
+                observation, reward, terminated, truncated, infos = step(executed(action))
+            except ActorFailedError:
+                raise
+            except (Exception, SystemExit) as error:
+                raise environment_failure(error, self._vector_env, doing="step", env_seeds=self._env_seeds) from error
+            columns.reward[t] = reward
+            columns.terminated[t] = terminated
+            columns.truncated[t] = truncated
+            # The environments may write to their observation again in the next step: copy it now.
+            if self._single_path is not None:
+                columns.observation[self._single_path][t + 1] = observation
+            else:
+                for path, leaf in flatten_observation(self._spaces.observation, observation).items():
+                    columns.observation[path][t + 1] = leaf
+            if infos:
+                self._take_infos(t, infos, columns)
+        return self._n_rollout_steps
+
+    def _take_infos(self, t: int, infos: dict[str, Any], columns: RolloutColumns) -> None:
+        for b, report in failures_in(infos):
+            log_dropped_episode(report, env_index=b, env_seed=self._env_seeds[b])
+            columns.drop(t, b)
+        if "final_obs" in infos and not self._has_reset_rows:
+            columns.record_final_observations(t, infos["final_obs"], self._spaces.observation)
+        for b, values in events_in(infos, are_final=not self._has_reset_rows):
+            self._episode_events[t, b] = values
+
+
+def _autoreset_mode(vector_env: VectorEnv) -> AutoresetMode:
+    mode = vector_env.metadata.get("autoreset_mode")
+    if not isinstance(mode, AutoresetMode) or mode is AutoresetMode.DISABLED:
+        raise ConfigurationError(
+            f"the vector environment {vector_env} has metadata['autoreset_mode'] {mode}; expected "
+            f"{AutoresetMode.NEXT_STEP} or {AutoresetMode.SAME_STEP}, because rollouts go on after the end of an "
+            "episode; make it with one of these modes, or use vectorization 'sync'"
+        )
+    return mode
+
+
+def _seeds(env_seed: int | Sequence[int], vector_env: VectorEnv) -> tuple[tuple[int, ...], int | list[int]]:
+    """The seed of each environment, and what `reset` is called with.
+
+    The vector environments of gymnasium seed each of theirs; others draw for all of them from one generator, which
+    one number seeds.
+    """
+    n_envs = vector_env.num_envs
+    one_for_each = isinstance(vector_env.unwrapped, SyncVectorEnv | AsyncVectorEnv | LockstepVectorEnv)
+    given = checked_seeds(env_seed, n_envs)
+    if one_for_each and not isinstance(env_seed, int | np.integer):
+        return tuple(given), given
+    seeds = derive_seeds(given, n_envs if one_for_each else 1)
+    return (tuple(seeds), seeds) if one_for_each else (tuple(seeds * n_envs), seeds[0])

@@ -1,0 +1,235 @@
+"""Steps structured environments with a policy and records what happened, a rollout for each substep."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcast.actor.environments.executed_actions import ExecutedActions
+from rollcast.actor.environments.structured import ActorId, Turn
+from rollcast.actor.policies.policy import Policy
+from rollcast.actor.seeds import derive_seeds
+from rollcast.actor.statistics.firing import listen_to
+from rollcast.actor.vector.structured import StructuredVectorEnv
+from rollcast.actor.workers.substep_recorder import Rows, SubstepRecorder, index_array
+from rollcast.actor.workers.worker_arguments import checked_seeds
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.rollouts.check import RolloutCheck
+from rollcast.services.rollouts.rollouts import Rollout
+
+
+class StructuredRolloutWorker:
+    """Collects rollouts of T steps: one for every substep, one after the other.
+
+        worker = StructuredRolloutWorker(vector_env, policy, 32, actor_id="a", incarnation=1, env_seed=0)
+        rollout = worker.collect()
+
+    All agents of all environments that are to act in the same substep act at once. Every rollout has T rows of
+    `num_envs * n_agents` trajectories, number `environment * n_agents + agent`; a row is an action of that agent, and
+    what it has earned until it acts again. An environment waits when all its agents have T rows, or one of them has no
+    room for another; agents that have fewer have rows that are not valid before them.
+
+    Invariants: as of `RolloutWorker`. What acted last may be the version before, for at most one row of a trajectory.
+    """
+
+    def __init__(
+        self,
+        vector_env: StructuredVectorEnv,
+        policy: Policy,
+        n_rollout_steps: int,
+        *,
+        actor_id: str,
+        incarnation: int,
+        env_seed: int | Sequence[int],
+        first_sequence: int = 1,
+        deterministic: bool = False,
+    ) -> None:
+        """Prepares; the environments are reset by the first `collect`.
+
+        Args:
+            vector_env: The environments; `close` closes them.
+            policy: Acts for every substep; whoever owns it loads new versions between rollouts.
+            n_rollout_steps: T, at least 1.
+            actor_id: Stamped on every rollout.
+            incarnation: Likewise.
+            env_seed: At least 0; the seeds of the environments derive from it. Or one seed for each environment.
+            first_sequence: Number of the first rollout.
+            deterministic: Play the policy's likeliest actions instead of samples; log-probabilities stay the policy's.
+
+        Raises:
+            ConfigurationError: If a number cannot be right, or the policy lacks a substep.
+        """
+        if n_rollout_steps < 1:
+            raise ConfigurationError(f"n_rollout_steps is {n_rollout_steps}; expected at least 1; raise it")
+        if lacking := sorted(vector_env.spaces.keys() - policy.spaces.keys()):
+            raise ConfigurationError(
+                f"the policy has no substep {', '.join(map(repr, lacking))}, only {list(policy.spaces)}; expected all "
+                f"of {list(vector_env.spaces)}; make it with the environment's spaces"
+            )
+        self._vector_env = vector_env
+        self._policy = policy
+        self._actor_id = actor_id
+        self._incarnation = incarnation
+        self._sequence = first_sequence
+        self._deterministic = deterministic
+        self._n_steps = n_rollout_steps
+        spaces = vector_env.spaces
+        self._n_agents = {key: substep.n_agents for key, substep in spaces.items()}
+        self._executed = {key: ExecutedActions(substep.action) for key, substep in spaces.items()}
+        self._recorders = {
+            key: SubstepRecorder(substep, n_rollout_steps, vector_env.num_envs * substep.n_agents)
+            for key, substep in spaces.items()
+        }
+        self._check = RolloutCheck(spaces)
+        self._env_seeds = _seeds(env_seed, vector_env.num_envs)
+        self._policy_events = listen_to(policy.event_sources())
+        # The turn that each environment is in; none before the first `collect`.
+        self._turns: list[Turn] = []
+        self._finished: deque[Rollout] = deque()
+
+    @property
+    def env_seeds(self) -> tuple[int, ...]:
+        """The seed each of the environments is started with."""
+        return self._env_seeds
+
+    def collect(self, should_stop: Callable[[], bool] | None = None) -> Rollout | None:
+        """Returns the next rollout, and plays T steps first if there is none left of the last ones.
+
+        Args:
+            should_stop: Asked before every turn.
+
+        Returns:
+            The rollout, of one substep; None if `should_stop` said so.
+
+        Raises:
+            EnvironmentFailedError: If an environment raised, or did what it must not; the exception is its cause.
+            NotReadyError: If the policy has no weights yet.
+            InvalidTensorError: If a value is NaN or infinite; the message names environment, seed, column and index.
+        """
+        while not self._finished:
+            if not self._turns:
+                seeds = enumerate(self._env_seeds)
+                self._turns = [self._vector_env.reset(index, seed=seed) for index, seed in seeds]
+                for index, turn in enumerate(self._turns):
+                    self._begin(index, turn)
+            if not self._play(should_stop):
+                return None
+            self._finish()
+        return self._finished.popleft()
+
+    def close(self) -> None:
+        """Closes the environments; calling it again does nothing."""
+        self._vector_env.close()
+
+    def _play(self, should_stop: Callable[[], bool] | None) -> bool:
+        """Lets every environment go on until it has to wait; False: it was to stop."""
+        while ready := [index for index in range(len(self._turns)) if not self._has_to_wait(index)]:
+            if should_stop is not None and should_stop():
+                return False
+            actions = self._act(ready)
+            if self._policy_events is not None:
+                self._policy_events.end_step()
+            for index in ready:
+                turn = self._vector_env.step(index, actions[index])
+                if turn.is_dropped:
+                    self._drop(index)
+                else:
+                    self._record(index, turn)
+                if turn.observations:
+                    self._turns[index] = turn
+                    self._see(index, turn)
+                else:
+                    self._turns[index] = self._vector_env.reset(index)
+                    self._begin(index, self._turns[index])
+        return True
+
+    def _has_to_wait(self, index: int) -> bool:
+        acting = self._turns[index].observations
+        if not all(self._recorders[actor.substep_key].has_room(self._trajectory(index, actor)) for actor in acting):
+            return True
+        return all(
+            recorder.n_complete(index * self._n_agents[key], (index + 1) * self._n_agents[key]) >= self._n_steps
+            for key, recorder in self._recorders.items()
+        )
+
+    def _act(self, indices: Sequence[int]) -> dict[int, dict[ActorId, Any]]:
+        """Chooses the actions of the turns that environments are in, with one call of the policy for each substep."""
+        acting: dict[str, list[tuple[int, ActorId]]] = {}
+        for index in indices:
+            for actor in self._turns[index].observations:
+                acting.setdefault(actor.substep_key, []).append((index, actor))
+        actions: dict[int, dict[ActorId, Any]] = {index: {} for index in indices}
+        for key, agents in acting.items():
+            trajectories = index_array([self._trajectory(index, actor) for index, actor in agents])
+            chosen = self._choose(key, trajectories)
+            for (index, actor), action in zip(agents, chosen, strict=True):
+                actions[index][actor] = action
+        return actions
+
+    def _choose(self, key: str, trajectories: Rows) -> NDArray[Any]:
+        recorder, policy = self._recorders[key], self._policy
+        action, parameters = policy.act(recorder.seen(trajectories), deterministic=self._deterministic, substep_key=key)
+        recorder.act(trajectories, action, policy.log_prob(parameters, action, key))
+        return self._executed[key](action)
+
+    def _record(self, index: int, turn: Turn) -> None:
+        for actor, reward in turn.rewards.items():
+            self._recorders[actor.substep_key].earn(self._trajectory(index, actor), float(reward))
+        # The environment's events are told once, with the episode of one of its agents.
+        events = turn.events
+        for actor, ended in turn.ended.items():
+            recorder, trajectory = self._recorders[actor.substep_key], self._trajectory(index, actor)
+            if recorder.end(trajectory, ended.observation, truncated=ended.truncated, events=events):
+                events = ()
+
+    def _drop(self, index: int) -> None:
+        for key, recorder in self._recorders.items():
+            for trajectory in range(index * self._n_agents[key], (index + 1) * self._n_agents[key]):
+                recorder.drop(trajectory)
+
+    def _begin(self, index: int, turn: Turn) -> None:
+        for key, recorder in self._recorders.items():
+            recorder.begin(index * self._n_agents[key], (index + 1) * self._n_agents[key])
+        self._see(index, turn)
+
+    def _see(self, index: int, turn: Turn) -> None:
+        for actor, leaves in turn.observations.items():
+            self._recorders[actor.substep_key].see(self._trajectory(index, actor), leaves)
+
+    def _trajectory(self, index: int, actor: ActorId) -> int:
+        return index * self._n_agents[actor.substep_key] + actor.agent_index
+
+    def _finish(self) -> None:
+        events = self._policy_events.end_episode() if self._policy_events is not None else ()
+        for key, recorder in self._recorders.items():
+            recorded = recorder.take()
+            if recorded.is_empty:
+                continue
+            rollout = Rollout(
+                actor_id=self._actor_id,
+                incarnation=self._incarnation,
+                sequence=self._sequence,
+                policy_version=self._policy.version,
+                substeps={key: recorded.columns},
+                reward=recorded.reward,
+                terminated=recorded.terminated,
+                truncated=recorded.truncated,
+                valid=recorded.valid,
+                final_index=recorded.final_index,
+                episodes=recorded.episodes,
+                env_seeds=tuple(np.repeat(self._env_seeds, self._n_agents[key]).tolist()),
+                events=events,
+            )
+            self._check(rollout)
+            self._finished.append(rollout)
+            events = ()
+            self._sequence += 1
+
+
+def _seeds(env_seed: int | Sequence[int], n_envs: int) -> tuple[int, ...]:
+    given = checked_seeds(env_seed, n_envs)
+    if not isinstance(env_seed, int | np.integer):
+        return tuple(given)
+    return tuple(derive_seeds(given, n_envs))

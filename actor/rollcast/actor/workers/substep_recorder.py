@@ -1,0 +1,256 @@
+"""What one substep of structured environments is recorded into, trajectory by trajectory."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcast.services.rollouts.rollouts import EpisodeStatistics, SubstepColumns
+from rollcast.services.rollouts.statistics import EventValue
+from rollcast.services.spaces.spaces import Observation, SubstepSpaces, space_leaves
+
+# The rows of trajectories, one for each in the same order.
+Rows = NDArray[np.int64]
+
+
+class _Final(NamedTuple):
+    """The last observation of an episode that ended in a row."""
+
+    row: int
+    trajectory: int
+    leaves: dict[str, NDArray[Any]]
+
+
+class Recorded(NamedTuple):
+    """T rows of every trajectory; field by field as `rollcast.services.rollouts.rollouts.Rollout` has them."""
+
+    columns: SubstepColumns
+    reward: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    valid: NDArray[np.bool_] | None
+    final_index: NDArray[np.int32]
+    episodes: tuple[EpisodeStatistics, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody has acted."""
+        return self.valid is not None and not self.valid.any()
+
+
+class SubstepRecorder:
+    """Records what the agents of one substep go through, a row for every action of each.
+
+    A row is begun by an action, and is complete when its agent sees something again, or its episode ends: whatever it
+    has earned until then is the row's reward. Agents act at different times, so each has its own rows; one row more
+    than T may be begun, and is the first of the next recording. Whoever has fewer complete rows has them at the end of
+    its trajectory, and rows before them that are not valid.
+
+    Not thread-safe.
+
+    Args:
+        spaces: Of the substep.
+        n_steps: T.
+        n_trajectories: B.
+    """
+
+    def __init__(self, spaces: SubstepSpaces, n_steps: int, n_trajectories: int) -> None:
+        self._leaves = space_leaves(spaces.observation)
+        self._action_space = spaces.action
+        self._n_steps = n_steps
+        self._n = n_trajectories
+        self._used: Rows = np.zeros(n_trajectories, np.int64)
+        self._is_open = np.zeros(n_trajectories, np.bool_)
+        self._earned = np.zeros(n_trajectories, np.float64)
+        self._return = np.zeros(n_trajectories, np.float64)
+        self._length = np.zeros(n_trajectories, np.int64)
+        self._finals: list[_Final] = []
+        self._episodes: list[EpisodeStatistics] = []
+        self._allocate()
+
+    def _allocate(self) -> None:
+        # Row T may be begun; the observation that follows it needs one more.
+        n_rows, n = self._n_steps + 1, self._n
+        self._observation = {
+            path: np.zeros((n_rows + 1, n, *(leaf.shape or ())), leaf.dtype) for path, leaf in self._leaves.items()
+        }
+        self._action = np.zeros((n_rows, n, *(self._action_space.shape or ())), self._action_space.dtype)
+        self._log_prob = np.zeros((n_rows, n), np.float32)
+        self._reward = np.zeros((n_rows, n), np.float32)
+        self._terminated = np.zeros((n_rows, n), np.bool_)
+        self._truncated = np.zeros((n_rows, n), np.bool_)
+
+    def n_complete(self, first: int, stop: int) -> int:
+        """The fewest complete rows among the trajectories `first` to `stop - 1`."""
+        return int((self._used[first:stop] - self._is_open[first:stop]).min())
+
+    def has_room(self, trajectory: int) -> bool:
+        """Whether another row can be begun."""
+        return bool(self._used[trajectory] <= self._n_steps)
+
+    def earn(self, trajectory: int, reward: float) -> None:
+        """Adds to what an agent has earned since it acted; before its first action it counts for the episode only."""
+        self._return[trajectory] += reward
+        if self._is_open[trajectory]:
+            self._earned[trajectory] += reward
+
+    def see(self, trajectory: int, leaves: Observation) -> None:
+        """Takes what an agent sees before it acts, which completes the row of its last action.
+
+        Args:
+            trajectory: Whose.
+            leaves: `[...]` for every leaf, as the space says; copied.
+        """
+        self._store(trajectory, leaves)
+        self._complete(trajectory)
+
+    def seen(self, trajectories: Rows) -> Observation:
+        """What agents see that are to act: `[N, ...]` for every leaf, copies."""
+        rows = self._used[trajectories]
+        return {path: column[rows, trajectories] for path, column in self._observation.items()}
+
+    def act(self, trajectories: Rows, action: NDArray[Any], log_prob: NDArray[np.float32]) -> None:
+        """Begins a row for each of the trajectories.
+
+        Args:
+            trajectories: int64 `[N]`, each at most once.
+            action: `[N, ...]`.
+            log_prob: float32 `[N]`, of the action under the policy that acted.
+        """
+        rows = self._used[trajectories]
+        self._action[rows, trajectories] = action
+        self._log_prob[rows, trajectories] = log_prob
+        self._is_open[trajectories] = True
+        self._used[trajectories] += 1
+        self._length[trajectories] += 1
+
+    def end(
+        self, trajectory: int, leaves: Observation, *, truncated: bool, events: tuple[EventValue, ...] = ()
+    ) -> bool:
+        """Ends an agent's episode.
+
+        Args:
+            trajectory: Whose.
+            leaves: The last it saw, `[...]` for every leaf, as the space says; copied.
+            truncated: Whether the episode was cut.
+            events: What its statistics have of the environment's events.
+
+        Returns:
+            Whether there are statistics of it: not where the agent has never acted.
+        """
+        if self._is_open[trajectory]:
+            row = int(self._used[trajectory]) - 1
+            (self._truncated if truncated else self._terminated)[row, trajectory] = True
+            self._finals.append(_Final(row, trajectory, {path: np.array(leaf) for path, leaf in leaves.items()}))
+            self._store(trajectory, leaves)
+            self._complete(trajectory)
+        has_acted = bool(self._length[trajectory])
+        if has_acted:
+            self._episodes.append(
+                EpisodeStatistics(
+                    env_index=trajectory,
+                    episode_return=float(self._return[trajectory]),
+                    n_steps=int(self._length[trajectory]),
+                    events=events,
+                )
+            )
+        self._return[trajectory] = self._length[trajectory] = 0
+        return has_acted
+
+    def drop(self, trajectory: int) -> None:
+        """Forgets the action whose consequences will never be known; the episode was cut before it, and counts not."""
+        if self._is_open[trajectory]:
+            self._is_open[trajectory] = False
+            self._earned[trajectory] = 0.0
+            self._used[trajectory] -= 1
+        row = int(self._used[trajectory]) - 1
+        if row >= 0 and self._length[trajectory] and not self._has_ended(row, trajectory):
+            self._truncated[row, trajectory] = True
+            seen = {path: column[row + 1, trajectory].copy() for path, column in self._observation.items()}
+            self._finals.append(_Final(row, trajectory, seen))
+        self._return[trajectory] = self._length[trajectory] = 0
+
+    def begin(self, first: int, stop: int) -> None:
+        """Begins an episode for the trajectories `first` to `stop - 1`."""
+        self._return[first:stop] = 0.0
+
+    def take(self) -> Recorded:
+        """The T last complete rows of every trajectory; rows beyond them begin the next recording."""
+        n_steps = self._n_steps
+        n_taken = np.minimum(self._used - self._is_open, n_steps)
+        whole = bool((n_taken == n_steps).all())
+        # Row t of what is taken is row t - padding of what was recorded; the first `padding` rows are no transitions.
+        padding = n_steps - n_taken
+        source = np.arange(n_steps)[:, None] - padding
+        valid = None if whole else source >= 0
+        np.maximum(source, 0, out=source)
+        everyone = np.arange(self._n)
+
+        def aligned(column: NDArray[Any]) -> NDArray[Any]:
+            return column[:n_steps] if whole else column[source, everyone]
+
+        taken = [final for final in self._finals if final.row < n_steps]
+        recorded = Recorded(
+            columns=SubstepColumns(
+                observation={path: aligned(column) for path, column in self._observation.items()},
+                action=aligned(self._action),
+                log_prob=aligned(self._log_prob),
+                last_observation={path: column[n_taken, everyone] for path, column in self._observation.items()},
+                final_observation={
+                    path: np.array([final.leaves[path] for final in taken], leaf.dtype).reshape(-1, *(leaf.shape or ()))
+                    for path, leaf in self._leaves.items()
+                },
+            ),
+            reward=aligned(self._reward),
+            terminated=_only_valid(aligned(self._terminated), valid),
+            truncated=_only_valid(aligned(self._truncated), valid),
+            valid=valid,
+            final_index=np.array(
+                [(final.row + padding[final.trajectory], final.trajectory) for final in taken], np.int32
+            ).reshape(-1, 2),
+            episodes=tuple(self._episodes),
+        )
+        self._carry_on(n_taken)
+        return recorded
+
+    def _carry_on(self, n_taken: Rows) -> None:
+        """Starts the next recording with what has not been taken: at most one row, and what each agent sees."""
+        before = (self._action, self._log_prob, self._reward, self._terminated, self._truncated)
+        observation = self._observation
+        left = self._used - n_taken
+        everyone = np.arange(self._n)
+        self._allocate()
+        now = (self._action, self._log_prob, self._reward, self._terminated, self._truncated)
+        for path, column in observation.items():
+            self._observation[path][0] = column[n_taken, everyone]
+            self._observation[path][left, everyone] = column[self._used, everyone]
+        has_row = np.flatnonzero(left)
+        for old, new in zip(before, now, strict=True):
+            new[0, has_row] = old[n_taken[has_row], has_row]
+        self._finals = [final._replace(row=0) for final in self._finals if final.row >= self._n_steps]
+        self._episodes = []
+        self._used = left
+
+    def _has_ended(self, row: int, trajectory: int) -> bool:
+        return bool(self._terminated[row, trajectory] or self._truncated[row, trajectory])
+
+    def _store(self, trajectory: int, leaves: Observation) -> None:
+        row = self._used[trajectory]
+        for path, leaf in leaves.items():
+            self._observation[path][row, trajectory] = leaf
+
+    def _complete(self, trajectory: int) -> None:
+        if self._is_open[trajectory]:
+            self._reward[self._used[trajectory] - 1, trajectory] = self._earned[trajectory]
+            self._earned[trajectory] = 0.0
+            self._is_open[trajectory] = False
+
+
+def _only_valid(flags: NDArray[np.bool_], valid: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
+    return flags if valid is None else flags & valid
+
+
+def index_array(indices: Sequence[int]) -> Rows:
+    """Indices as an array."""
+    return np.array(indices, np.int64)

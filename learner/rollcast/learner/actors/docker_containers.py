@@ -1,0 +1,188 @@
+"""Actors' containers: started, watched, restarted with backoff, ended."""
+
+import logging
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rollcast.learner.actors.docker_engine import DockerRun, engine_asked_to, remove_container
+from rollcast.learner.actors.supervision import ActorEnd, Supervision
+from rollcast.services.process.exit_codes import BAD_SETTINGS
+
+logger = logging.getLogger(__name__)
+
+# How often the engine is asked how the containers are, in seconds: 1.5 ms for two of them, 2.4 ms for eight.
+_LOOK_S = 1.0
+
+_LOG_LINES = 20
+_LOG_CHARACTERS = 4000
+
+# Lines are kept in a file whatever the engine's default is, so that they can be read, and not for ever.
+_LOG_CONFIG = {"Type": "json-file", "Config": {"max-size": "10m", "max-file": "2"}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerPlan:
+    """What an actor's container is started with.
+
+    Attributes:
+        actor_id: The actor's name.
+        image: The image, whose entry point is `python -m rollcast.actor`.
+        arguments: The command line.
+        environment: Its variables.
+        network: The network it is in, or `host`.
+        memory_limit_bytes: What it may take before it is killed; None: what there is.
+        cpu_limit: Cores it may take; None: what there is.
+    """
+
+    actor_id: str
+    image: str
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    network: str
+    memory_limit_bytes: int | None
+    cpu_limit: float | None
+
+
+class _Container:
+    """One actor and its container, while it has one."""
+
+    def __init__(self, plan: ContainerPlan, run: DockerRun, name: str) -> None:
+        self._plan = plan
+        self._run = run
+        self._name = name
+        self._id: str | None = None
+        # What was heard last of the containers of the run; None: nothing since the launch.
+        self.states: dict[str, str] | None = None
+
+    @property
+    def actor_id(self) -> str:
+        return self._plan.actor_id
+
+    def launch(self) -> None:
+        plan = self._plan
+        with engine_asked_to(f"start the container {self._name} of the image {plan.image!r}"):
+            container = self._run.client.containers.create(
+                plan.image,
+                list(plan.arguments),
+                name=self._name,
+                environment=dict(plan.environment),
+                labels=self._run.labels,
+                network=plan.network,
+                mem_limit=plan.memory_limit_bytes,
+                # as much again in swap space would be the default
+                memswap_limit=plan.memory_limit_bytes,
+                nano_cpus=None if plan.cpu_limit is None else int(plan.cpu_limit * 1e9),
+                # an actor needs no rights beyond its user's
+                cap_drop=["ALL"],
+                security_opt=["no-new-privileges"],
+                # hands SIGTERM on while Python is still starting, and buries what environments leave
+                init=True,
+                log_config=_LOG_CONFIG,
+            )
+            self._id, self.states = container.id, None
+            container.start()
+
+    def take_end(self) -> ActorEnd | None:
+        if self._id is None or self.states is None or self.states.get(self._id) not in (None, "exited", "dead"):
+            return None
+        container_id, self._id = self._id, None
+        with engine_asked_to(f"say how the container {self._name} ended"):
+            end = self._describe(container_id)
+            remove_container(self._run.client, container_id)
+        return end
+
+    def _describe(self, container_id: str) -> ActorEnd:
+        from docker.errors import NotFound
+
+        try:
+            container = self._run.client.containers.get(container_id)
+            log = container.logs(tail=_LOG_LINES).decode(errors="replace")[-_LOG_CHARACTERS:].rstrip()
+        except NotFound:
+            return ActorEnd(f"the container {self._name} is gone: somebody else has removed it")
+        state = container.attrs["State"]
+        return ActorEnd(
+            f"the container {self._name} ended with {self._reason(state)}\n"
+            + (f"its last lines:\n{log}" if log else "it has logged nothing"),
+            may_recover=state["ExitCode"] != BAD_SETTINGS,
+        )
+
+    def _reason(self, state: Mapping[str, Any]) -> str:
+        code = int(state["ExitCode"])
+        if state["OOMKilled"]:
+            limit = self._plan.memory_limit_bytes
+            return "State.OOMKilled: " + (
+                "it wanted more memory than there was"
+                if limit is None
+                else f"it wanted more memory than memory_limit_bytes = {limit:,}; raise it, or lower envs_per_actor"
+            )
+        return f"exit code {code} (signal {code - 128})" if code > 128 else f"exit code {code}"
+
+
+class DockerContainers:
+    """A fixed set of actors in containers. Used by one thread, which calls `look_after` now and then.
+
+    Args:
+        plans: One an actor.
+        run: Where they are made, and who removes them.
+        max_restarts: How often an actor may fail in a row before it is lost for good.
+        on_exit: Called with the actor's name and what is known of its end, for every container that ended unasked.
+    """
+
+    def __init__(
+        self, plans: list[ContainerPlan], run: DockerRun, *, max_restarts: int, on_exit: Callable[[str, str], None]
+    ) -> None:
+        self._run = run
+        self._actors = [_Container(plan, run, f"{run.name}-{slot}") for slot, plan in enumerate(plans)]
+        self._supervision = Supervision(self._actors, max_restarts=max_restarts, on_exit=on_exit)
+        self._next_look = 0.0
+
+    def start(self) -> None:
+        """Starts every actor.
+
+        Raises:
+            ContainerEngineError: The engine does not start one of them.
+        """
+        self._supervision.start()
+
+    def look_after(self) -> None:
+        """Restarts what has ended; see `Supervision.look_after`.
+
+        Raises:
+            ActorFailedError: An actor cannot go on; with the last lines that it has logged.
+            ContainerEngineError: The engine does not answer, or does not start an actor again.
+        """
+        now = time.monotonic()
+        if now >= self._next_look:
+            self._next_look = now + _LOOK_S
+            states = self._run.states()
+            for actor in self._actors:
+                actor.states = states
+        self._supervision.look_after()
+
+    def stop(self, timeout_s: float) -> None:
+        """Asks every container to end and waits for `timeout_s`; whoever removes them kills the rest.
+
+        Raises:
+            ContainerEngineError: The engine does not answer.
+        """
+        from docker.errors import APIError
+
+        for container_id in self._running():
+            try:
+                self._run.client.api.kill(container_id, signal.SIGTERM)
+            except APIError as error:
+                # 404 and 409: it has ended meanwhile
+                if error.status_code not in (404, 409):
+                    logger.warning("%s does not end: %s", container_id[:12], error)
+        deadline = time.monotonic() + timeout_s
+        while self._running():
+            if time.monotonic() > deadline:
+                logger.warning("actors did not end within %.1f s; killing them", timeout_s)
+                return
+            time.sleep(0.05)
+
+    def _running(self) -> list[str]:
+        return [container_id for container_id, state in self._run.states().items() if state == "running"]

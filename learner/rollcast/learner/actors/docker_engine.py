@@ -1,0 +1,267 @@
+"""The Docker engine of this machine: reaching it, its networks, and what learners before have left on it."""
+
+import contextlib
+import errno
+import logging
+import secrets
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from ipaddress import ip_network
+from typing import TYPE_CHECKING
+
+from rollcast.services.errors import ConfigurationError, ContainerEngineError
+from rollcast.services.process.installation import install_extra
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+logger = logging.getLogger(__name__)
+
+# Whose containers these are, and which run's: what `stop` and later starts find them by.
+NAME_LABEL = "rollcast.name"
+RUN_LABEL = "rollcast.run"
+
+# How long the engine may take to answer, in seconds.
+_TIMEOUT_S = 30
+
+
+@contextlib.contextmanager
+def engine_asked_to(what: str) -> Iterator[None]:
+    """Turns the SDK's errors into one that says what was asked.
+
+    Raises:
+        ContainerEngineError: The engine did not do it.
+    """
+    from docker.errors import APIError, DockerException
+
+    try:
+        yield
+    # requests' errors, which the SDK lets through, are OSErrors
+    except (DockerException, OSError) as error:
+        why = error.explanation if isinstance(error, APIError) and error.explanation else error
+        raise ContainerEngineError(f"the Docker engine was asked to {what}, and did not: {why}") from error
+
+
+def connect_to_engine() -> "DockerClient":
+    """A client of the engine that the `docker` command talks to, too.
+
+    Returns:
+        It is to be closed.
+
+    Raises:
+        ConfigurationError: The SDK is not installed, or this is not Linux.
+        ContainerEngineError: No engine answers.
+    """
+    if sys.platform != "linux":
+        raise ConfigurationError(
+            f"containers are started on Linux only, and this is {sys.platform}: elsewhere they run in a virtual "
+            "machine and do not reach a private address of this one; start them yourself, with RemoteDistributedActors"
+        )
+    try:
+        import docker
+        from docker.constants import DEFAULT_DOCKER_API_VERSION
+        from docker.errors import DockerException
+        from docker.utils import kwargs_from_env
+    except ImportError as error:
+        raise ConfigurationError(
+            "DockerDistributedActors needs the SDK of Docker, which is not installed; expected the package docker; "
+            f"install it: {install_extra('docker')}"
+        ) from error
+    client = None
+    try:
+        # With a version of the API given, nothing is asked yet: a client that cannot be made could not be closed.
+        client = docker.from_env(version=DEFAULT_DOCKER_API_VERSION, timeout=_TIMEOUT_S)
+        client.api.version(api_version=False)
+        # this one speaks the engine's version
+        return docker.from_env(timeout=_TIMEOUT_S)
+    except (DockerException, OSError) as error:
+        where = kwargs_from_env().get("base_url", "its socket")
+        raise ContainerEngineError(
+            f"no Docker engine answers at {where}: {error}; expected one that `docker info` reaches; start it, or "
+            "correct DOCKER_HOST"
+        ) from error
+    finally:
+        if client is not None:
+            client.close()
+
+
+class DockerRun:
+    """What one learner has on the engine between `start` and `stop`, found by its labels. Used by one thread.
+
+    A bound abstract socket says that the learner lives: the kernel takes it back, however the process ends. Containers
+    and networks of the same name whose learner does not live are removed by whoever comes next.
+
+    Args:
+        client: The engine.
+        name: What the containers' names begin with.
+        labels: Further labels of what is made.
+    """
+
+    def __init__(self, client: "DockerClient", name: str, labels: Mapping[str, str]) -> None:
+        self.client = client
+        self.run_id = secrets.token_hex(4)
+        self.name = f"{name}-{self.run_id}"
+        self.labels = {**labels, NAME_LABEL: name, RUN_LABEL: self.run_id}
+        self._life_sign = _take_life_sign(self.run_id)
+        assert self._life_sign is not None, "run ids are drawn from 32 bits"
+
+    def make_network(self) -> str:
+        """Makes a bridge network for this run and returns its name.
+
+        Raises:
+            ContainerEngineError: It cannot be made.
+        """
+        with engine_asked_to(f"make the network {self.name}"):
+            self.client.networks.create(self.name, driver="bridge", labels=self.labels)
+        return self.name
+
+    def gateway(self, network: str) -> str:
+        """The address of this machine in a bridge network.
+
+        Raises:
+            ConfigurationError: There is no such network, or it is none with a gateway here.
+            ContainerEngineError: The engine did not answer.
+        """
+        from docker.errors import NotFound
+
+        with engine_asked_to(f"describe the network {network!r}"):
+            try:
+                attributes = self.client.networks.get(network).attrs
+            except NotFound:
+                attributes = None
+        if attributes is None:
+            raise ConfigurationError(
+                f"network is {network!r}, which the engine does not have: docker network create {network}; or leave it "
+                "out, for a network that is made and removed with the actors"
+            )
+        gateways = [_gateway_of(block) for block in attributes["IPAM"].get("Config") or ()]
+        ours = next((gateway for gateway in gateways if _is_ours(gateway)), None)
+        if attributes["Driver"] != "bridge" or ours is None:
+            raise ConfigurationError(
+                f"network is {network!r}, a network of the kind {attributes['Driver']} whose gateway "
+                f"{gateways[0] if gateways else '(none)'} is no address of this machine, so that its containers would "
+                "not reach the learner; expected a bridge network of an engine on this machine, or 'host'; for an "
+                "engine elsewhere start the actors there, with RemoteDistributedActors"
+            )
+        return ours
+
+    def check_image(self, image: str) -> None:
+        """Checks that the engine has the image. Nothing is pulled unasked.
+
+        Raises:
+            ConfigurationError: It does not.
+            ContainerEngineError: The engine did not answer.
+        """
+        from docker.errors import ImageNotFound
+
+        with engine_asked_to(f"look for the image {image!r}"):
+            try:
+                self.client.images.get(image)
+            except ImageNotFound as error:
+                raise ConfigurationError(
+                    f"image is {image!r}, which the engine does not have; build it, for example with `docker build "
+                    f"--network=host -f actor/Dockerfile -t {image} .`, or get it with `docker pull {image}`"
+                ) from error
+
+    def states(self) -> dict[str, str]:
+        """Container -> state (`running`, `exited`, ...) of this run's containers, by id.
+
+        Raises:
+            ContainerEngineError: The engine did not answer.
+        """
+        with engine_asked_to("list the actors' containers"):
+            found = self.client.api.containers(all=True, filters={"label": f"{RUN_LABEL}={self.run_id}"})
+        return {container["Id"]: container["State"] for container in found}
+
+    def remove_leftovers(self) -> None:
+        """Removes what learners of the same name that were killed have left.
+
+        Raises:
+            ContainerEngineError: The engine did not do it.
+        """
+        mine = self.labels[NAME_LABEL]
+        with engine_asked_to(f"remove what earlier learners named {mine!r} have left"):
+            runs = {
+                (found.get("Labels") or {}).get(RUN_LABEL, "")
+                for found in (
+                    *self.client.api.containers(all=True, filters={"label": f"{NAME_LABEL}={mine}"}),
+                    *self.client.api.networks(filters={"label": f"{NAME_LABEL}={mine}"}),
+                )
+            }
+            for run_id in sorted(runs - {self.run_id, ""}):
+                if not _lives(run_id):
+                    logger.warning("removing the containers of a learner that is gone: %s-%s", mine, run_id)
+                    self._remove_all(run_id)
+
+    def remove(self) -> None:
+        """Removes this run's containers, killing those that run, and its network.
+
+        Raises:
+            ContainerEngineError: The engine did not do it.
+        """
+        with engine_asked_to(f"remove the containers and the network labelled {RUN_LABEL}={self.run_id}"):
+            self._remove_all(self.run_id)
+
+    def close(self) -> None:
+        """Says that the learner lives no more, and lets go of the engine. Idempotent."""
+        if self._life_sign is not None:
+            self._life_sign.close()
+        self.client.close()
+
+    def _remove_all(self, run_id: str) -> None:
+        by_label = {"label": f"{RUN_LABEL}={run_id}"}
+        for found in self.client.api.containers(all=True, filters=by_label):
+            remove_container(self.client, found["Id"])
+        for network in self.client.api.networks(filters=by_label):
+            self.client.api.remove_network(network["Id"])
+
+
+def remove_container(client: "DockerClient", container_id: str) -> None:
+    """Removes a container and its anonymous volumes, killing it first where it runs; it may be gone already."""
+    from docker.errors import APIError
+
+    try:
+        client.api.remove_container(container_id, force=True, v=True)
+    except APIError as error:
+        # not there, or somebody is removing it just now
+        if error.status_code not in (404, 409):
+            raise
+
+
+def _take_life_sign(run_id: str) -> socket.socket | None:
+    """Binds the abstract socket of a run; None where somebody has it."""
+    sign = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        sign.bind(f"\0rollcast-docker-{run_id}")
+    except OSError as error:
+        sign.close()
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return None
+    return sign
+
+
+def _lives(run_id: str) -> bool:
+    sign = _take_life_sign(run_id)
+    if sign is not None:
+        sign.close()
+    return sign is None
+
+
+def _gateway_of(block: Mapping[str, str]) -> str:
+    """The gateway of a network's block of addresses, the first of them where the engine names none.
+
+    Engines name none for `bridge` until they have been started a second time.
+    """
+    return block.get("Gateway") or str(ip_network(block["Subnet"], strict=False).network_address + 1)
+
+
+def _is_ours(host: str) -> bool:
+    """Whether this machine has an address."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.bind((host, 0))
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,147 @@
+"""Local actor processes: started, watched, restarted with backoff, ended."""
+
+import json
+import logging
+import multiprocessing
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext, ForkServerContext
+from multiprocessing.process import BaseProcess
+
+import torch
+
+from rollcast.actor.acting.local_process import LocalActorPlan, run_local_actor
+from rollcast.learner.actors.forkserver import start_forkserver
+from rollcast.learner.actors.supervision import ActorEnd, Supervision
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.process.interrupts import interrupts_held_back
+
+logger = logging.getLogger(__name__)
+
+# How long the kernel may take to end a process that was killed.
+_KILL_TIMEOUT_S = 3.0
+
+
+def multiprocessing_context(start_method: str | None) -> BaseContext:
+    """The context for a start method; by default forkserver where there is one, else spawn.
+
+    Raises:
+        ConfigurationError: There is no such method here, or it is fork and CUDA is in use.
+    """
+    available = multiprocessing.get_all_start_methods()
+    method = start_method or ("forkserver" if "forkserver" in available else "spawn")
+    if method not in available:
+        raise ConfigurationError(f"start_method is {method!r}; expected one of {available}")
+    if method == "fork" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        raise ConfigurationError("start_method is 'fork', but CUDA is in use: a fork cannot use it; use 'forkserver'")
+    return multiprocessing.get_context(method)
+
+
+class _LocalActor:
+    """One actor and its process, while it has one."""
+
+    def __init__(self, plan: LocalActorPlan, context: BaseContext) -> None:
+        self._plan = plan
+        self._context = context
+        self._failures: Connection | None = None
+        self.process: BaseProcess | None = None
+
+    @property
+    def actor_id(self) -> str:
+        return self._plan.actor_id
+
+    def launch(self) -> None:
+        receiver, sender = self._context.Pipe(duplex=False)
+        process = self._context.Process(  # type: ignore[attr-defined]
+            target=run_local_actor, args=(self._plan, sender), name=f"rollcast-{self.actor_id}", daemon=True
+        )
+        try:
+            with interrupts_held_back():
+                process.start()
+        except (AttributeError, TypeError, ValueError, ImportError) as error:
+            receiver.close()
+            raise ConfigurationError(
+                f"the environment factory {self._plan.env_factory!r} cannot be sent to a process: {error}; use a "
+                "function or class at the top of a module, not a lambda or a closure"
+            ) from error
+        finally:
+            sender.close()
+        self.process, self._failures = process, receiver
+
+    def take_end(self) -> ActorEnd | None:
+        process, failures = self.process, self._failures
+        if process is None or process.exitcode is None:
+            return None
+        assert failures is not None
+        may_recover = True
+        report = f"exit code {process.exitcode}" if process.exitcode >= 0 else f"signal {-process.exitcode}"
+        try:
+            if failures.poll():
+                told = json.loads(failures.recv_bytes())
+                report = f"{told['exception_type']}: {told['message']}\n{told['traceback']}"
+                may_recover = not told["is_permanent"]
+        except (EOFError, OSError):
+            pass
+        failures.close()
+        process.close()
+        self.process = self._failures = None
+        return ActorEnd(report, may_recover=may_recover)
+
+
+class LocalProcesses:
+    """A fixed set of local actors. Used by one thread, which calls `look_after` now and then.
+
+    Args:
+        plans: One an actor.
+        start_method: Of multiprocessing; None: the best there is.
+        max_restarts: How often an actor may fail in a row before it is lost for good.
+        on_exit: Called with the actor's name and what is known of its end, for every process that ended unasked.
+    """
+
+    def __init__(
+        self,
+        plans: list[LocalActorPlan],
+        *,
+        start_method: str | None,
+        max_restarts: int,
+        on_exit: Callable[[str, str], None],
+    ) -> None:
+        context = multiprocessing_context(start_method)
+        self._actors = [_LocalActor(plan, context) for plan in plans]
+        self._supervision = Supervision(self._actors, max_restarts=max_restarts, on_exit=on_exit)
+        if isinstance(context, ForkServerContext):
+            start_forkserver()
+
+    def start(self) -> None:
+        """Starts every actor."""
+        self._supervision.start()
+
+    @property
+    def processes(self) -> list[BaseProcess]:
+        """Those that were started and not yet found ended."""
+        return [actor.process for actor in self._actors if actor.process is not None]
+
+    def look_after(self) -> None:
+        """Restarts what has ended; see `Supervision.look_after`."""
+        self._supervision.look_after()
+
+    def stop(self, timeout_s: float) -> None:
+        """Ends every actor: asks, waits `timeout_s` together, then kills. Idempotent.
+
+        Args:
+            timeout_s: How long they may take to end by themselves, in seconds.
+        """
+        for process in self.processes:
+            if process.exitcode is None:
+                process.terminate()
+        deadline = time.monotonic() + timeout_s
+        for actor in self._actors:
+            if actor.process is None:
+                continue
+            actor.process.join(max(0.0, deadline - time.monotonic()))
+            if actor.process.exitcode is None:
+                logger.warning("%s did not end within %.1f s; killing it", actor.actor_id, timeout_s)
+                actor.process.kill()
+                actor.process.join(_KILL_TIMEOUT_S)
+            actor.take_end()

@@ -1,0 +1,117 @@
+"""Casts policies: a version is serialised once, and whoever asks gets the newest."""
+
+import threading
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcast.actor.environments.executed_actions import ExecutedActions
+from rollcast.actor.policies.policy import Policy, make_policy
+from rollcast.services.errors import InvalidInputError, NotReadyError
+from rollcast.services.policies.codec import EncodedPolicy, encode_policy
+from rollcast.services.policies.policies import PolicySpec, PolicyState
+from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation
+
+
+class PolicyPublisher:
+    """Holds the newest policy, encoded: a `rollcast.services.policies.service.PolicySource`.
+
+    Invariant: versions are 1, 2, 3, ...; each is encoded exactly once, by the thread that publishes it.
+    `publish` and `end` belong to the trainer's thread, the rest to any.
+
+    Args:
+        spaces: What the policy sees and does.
+        spec: Its architecture.
+        seed: Seeds the sampling of `act`.
+        first_version: The version the first `publish` gets.
+    """
+
+    def __init__(self, spaces: EnvironmentSpaces, spec: PolicySpec, *, seed: int, first_version: int = 1) -> None:
+        self.spaces = spaces
+        self._spec = spec
+        self._executed = {key: ExecutedActions(substep.action) for key, substep in spaces.items()}
+        self._seed = seed
+        self._changed = threading.Condition()  # guards the newest policy and the end
+        self._newest: tuple[EncodedPolicy, PolicyState] | None = None
+        self._next_version = first_version
+        self._ended = False
+        self._acting = threading.Lock()  # guards the policy that serves `act`
+        self._policy: Policy | None = None
+        self.n_encoded = 0
+
+    @property
+    def version(self) -> int:
+        """The newest version; 0 before the first."""
+        with self._changed:
+            return self._newest[0].version if self._newest else 0
+
+    @property
+    def ended(self) -> bool:
+        """True once no further version will come."""
+        with self._changed:
+            return self._ended
+
+    def publish(self, state: PolicyState) -> int:
+        """Encodes a new version and wakes every subscriber; returns the version."""
+        encoded = encode_policy(self._next_version, state)
+        with self._changed:
+            self.n_encoded += 1
+            self._next_version += 1
+            self._newest = encoded, state
+            self._changed.notify_all()
+        return encoded.version
+
+    def end(self) -> None:
+        """Says that no further version will come."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def newest(self) -> EncodedPolicy:
+        """The newest version.
+
+        Raises:
+            NotReadyError: There is none yet.
+        """
+        with self._changed:
+            return self._require_newest()[0]
+
+    def wait_newer(self, version: int, timeout_s: float) -> EncodedPolicy | None:
+        """Waits for a version above `version`; None when none came in time or none will."""
+
+        def newer() -> bool:
+            return self._newest is not None and self._newest[0].version > version
+
+        with self._changed:
+            self._changed.wait_for(lambda: newer() or self._ended, timeout_s)
+            return self._newest[0] if self._newest is not None and newer() else None
+
+    def act(
+        self, observation: Observation, *, substep_key: str, deterministic: bool
+    ) -> tuple[NDArray[np.generic], int]:
+        """Chooses actions `[N, ...]` with the newest policy for observations `[N, ...]`; returns its version, too.
+
+        The actions are those that an environment is given: inside the space.
+
+        Raises:
+            NotReadyError: There is no policy yet.
+            InvalidInputError: There is no such substep.
+        """
+        if substep_key not in self.spaces:
+            raise InvalidInputError(
+                f"substep_key {substep_key!r} does not exist; expected one of {sorted(self.spaces)}"
+            )
+        with self._acting:
+            with self._changed:
+                encoded, state = self._require_newest()
+            if self._policy is None:
+                self._policy = make_policy(self.spaces, self._spec, seed=self._seed, allowed_network=self._spec.network)
+            if self._policy.version != encoded.version:
+                self._policy.load(encoded.version, state)
+            action, _ = self._policy.act(observation, deterministic=deterministic, substep_key=substep_key)
+            return np.array(self._executed[substep_key](action)), encoded.version
+
+    def _require_newest(self) -> tuple[EncodedPolicy, PolicyState]:
+        if self._newest is None:
+            raise NotReadyError("there is no policy yet: the learner is starting; try again with backoff")
+        return self._newest

@@ -1,0 +1,232 @@
+"""DQN: learns what every action is worth, and takes the best.
+
+Mnih et al. 2015, "Human-level control through deep reinforcement learning", Nature 518; van Hasselt et al. 2016,
+"Deep Reinforcement Learning with Double Q-learning", https://arxiv.org/abs/1509.06461; Wang et al. 2016, "Dueling
+Network Architectures for Deep Reinforcement Learning", https://arxiv.org/abs/1511.06581.
+"""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from rollcast.actor.policies.exploration import epsilon_ladder
+from rollcast.actor.policies.q_values import as_discrete
+from rollcast.actor.policies.torch_action_masks import forbid
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.torch_q_values import action_values, outputs_gradient
+from rollcast.learner.algorithms.algorithm import Algorithm, Metrics
+from rollcast.learner.algorithms.divergence import DivergenceWatch
+from rollcast.learner.algorithms.dqn_settings import DqnSettings
+from rollcast.learner.algorithms.flat_parameters import FlatParameters
+from rollcast.learner.algorithms.schedules import make_schedule
+from rollcast.learner.algorithms.target_networks import TargetNetwork
+from rollcast.learner.algorithms.training_state import (
+    load_module,
+    load_optimizer,
+    optimizer_tensors,
+    read_training_state,
+    with_prefix,
+    write_training_state,
+)
+from rollcast.learner.algorithms.transitions import Transitions, only_substep, transitions_of, with_head
+from rollcast.learner.batch import Batch
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.policies.policies import PolicySpec, PolicyState
+from rollcast.services.spaces.spaces import EnvironmentSpaces
+
+_WATCHED = ("loss", "gradient norm")
+
+
+class Dqn(Algorithm):
+    """Double, dueling Q-learning with a target network, from transitions of any number of steps.
+
+    The loss, over transitions (s, a, r, s') of discount gamma, which is 0 where the episode terminated and that of one
+    step to the power of n where n are folded; H is Huber's, w are importance weights:
+
+        y = r + gamma Q'(s', argmax_a' Q(s', a'))        (double: equation 4 of van Hasselt et al.)
+        mean[ w H(Q(s, a) - y) ]
+
+    where a' are the actions that s' allows, if the environment has action masks.
+
+    The Q-network is the policy; its target never travels. Actor slot i explores with rate i of a ladder (Ape-X), which
+    travels with the policy. The spec's head is chosen here: `policy.spec` is what actors have to be told. See
+    `Algorithm` for who may call what.
+    """
+
+    learns_from_replay = True
+
+    def __init__(
+        self,
+        spaces: EnvironmentSpaces,
+        spec: PolicySpec,
+        settings: DqnSettings,
+        *,
+        device: torch.device | str = "cpu",
+        seed: int = 0,
+    ) -> None:
+        """Makes the network and the optimiser.
+
+        Args:
+            spaces: The environment's spaces by substep key; exactly one, its actions Discrete.
+            spec: The architecture of the Q-network.
+            settings: See there.
+            device: Where the networks are, and where batches have to be.
+            seed: Of the initial parameters; the global generator is left as it was.
+
+        Raises:
+            ConfigurationError: If there is not exactly one substep, the spec has another head, or no network fits the
+                observation space.
+            InvalidSpaceError: If the action space is not Discrete.
+        """
+        self._settings = settings
+        self._device = torch.device(device)
+        self._substep_key = key = only_substep(spaces, algorithm="DQN")
+        action_space = as_discrete(spaces[key].action)
+        self._n_actions, self._first_action = int(action_space.n), int(action_space.start)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self._policy = TorchPolicy(spaces, with_head(spec, settings.head)).to(self._device)
+        self._network = self._policy.networks[key]
+        self._parameters = FlatParameters({"policy": self._policy})
+        self._target = TargetNetwork(self._network, self._parameters)
+        self._optimizer = torch.optim.Adam(
+            [self._parameters.vector], lr=settings.learning_rate, eps=settings.adam_epsilon, fused=True
+        )
+        self._learning_rate = make_schedule(settings.learning_rate_schedule, settings.learning_rate, 0.0)
+        end = settings.epsilon if settings.epsilon_end is None else settings.epsilon_end
+        self._epsilon = make_schedule("linear", settings.epsilon, end)
+        self._ladder_base = -1.0
+        self._explore(0.0)
+        self._priorities: Tensor | None = None
+        self._n_updates = 0
+        self._watch = DivergenceWatch(
+            _WATCHED,
+            device=self._device,
+            advice=f"Lower the learning rate ({settings.learning_rate:g}) or max_grad_norm "
+            f"({settings.max_grad_norm:g}), raise target_update_interval ({settings.target_update_interval}), or scale "
+            "rewards and observations down.",
+        )
+
+    @property
+    def policy(self) -> TorchPolicy:
+        """The Q-network that learns; its parameters change with every update."""
+        return self._policy
+
+    @property
+    def n_updates(self) -> int:
+        """How many updates were made, those before the last `load` included."""
+        return self._n_updates
+
+    @property
+    def priorities(self) -> Tensor | None:
+        """Absolute TD errors; see `Algorithm.priorities`."""
+        return self._priorities
+
+    def update(self, batch: Batch, *, progress: float) -> Metrics:
+        """Learns from a batch of transitions; see `Algorithm.update`."""
+        settings = self._settings
+        transitions = transitions_of(
+            batch, self._substep_key, discount=settings.discount, reward_scale=settings.reward_scale
+        )
+        head = self._policy.spec.head
+        target = self._targets(transitions)
+        outputs = self._network(transitions.observation)
+        allowed = self._policy.allowed_actions(transitions.observation, self._substep_key)
+        with torch.no_grad():
+            index = transitions.action.to(torch.int64) - self._first_action
+            value = action_values(outputs, head, allowed).gather(1, index[:, None]).squeeze(1)
+            error = value - target
+            # Huber's derivative; what it clips is the error, and the loss is error * clipped - clipped^2 / 2.
+            clipped = error.clamp(-settings.huber_delta, settings.huber_delta)
+            gradient = outputs_gradient(index, clipped * transitions.weight, self._n_actions, head, allowed)
+        self._parameters.backward([outputs], [gradient])
+        with torch.no_grad():
+            norm = self._parameters.clip_gradient("policy", settings.max_grad_norm)
+            self._priorities = error.abs()
+            loss = torch.dot(transitions.weight, clipped * (error - 0.5 * clipped))
+            mean_value = value.mean()
+            self._watch.observe(loss, norm)
+
+        learning_rate = self._learning_rate(progress)
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+        self._optimizer.step()
+        self._n_updates += 1
+        if self._n_updates % settings.target_update_interval == 0:
+            self._target.follow(settings.target_tau)
+        self._explore(progress)
+        return {
+            "loss": loss,
+            "mean_value": mean_value,
+            "mean_td_error": self._priorities.mean(),
+            "grad_norm": norm,
+            "learning_rate": learning_rate,
+            "epsilon": self._ladder_base,
+        }
+
+    def policy_state(self) -> PolicyState:
+        """Returns a snapshot of the Q-network's arrays and the rates; see `Algorithm.policy_state`."""
+        self._watch.check()
+        return self._policy.state_arrays()
+
+    def begin_with(self, state: PolicyState, checkpoint: Path | None) -> bool:
+        """Takes over the policy, which is the Q-network, and has the target follow; see `Algorithm.begin_with`."""
+        super().begin_with(state, checkpoint)
+        self._target.follow(1.0)
+        return False
+
+    def save(self, directory: Path) -> None:
+        """Writes networks, optimiser, exploration and counters; see `Algorithm.save`."""
+        self._watch.check()
+        tensors = {
+            **with_prefix("policy", self._policy.networks.state_dict()),
+            **with_prefix("target", self._target.module.state_dict()),
+            **with_prefix("optimizer", optimizer_tensors(self._optimizer)),
+        }
+        values = {
+            "algorithm": "dqn",
+            "n_updates": self._n_updates,
+            "epsilon": self._ladder_base,
+            "settings": self._settings.model_dump(mode="json"),
+        }
+        write_training_state(directory, tensors, values)
+
+    def load(self, directory: Path) -> None:
+        """Reads what `save` wrote; see `Algorithm.load`. The settings stay this algorithm's own."""
+        arrays, values = read_training_state(directory)
+        if values.get("algorithm") != "dqn":
+            raise ConfigurationError(
+                f"{directory} was written by {values.get('algorithm')!r}; expected 'dqn'. Resume with the algorithm of "
+                "that run."
+            )
+        load_module(self._policy.networks, "policy", arrays, source=directory)
+        load_module(self._target.module, "target", arrays, source=directory)
+        load_optimizer(self._optimizer, "optimizer", arrays)
+        self._explore_by(float(values["epsilon"]))
+        self._n_updates = int(values["n_updates"])
+        self._priorities = None
+        self._watch.clear()
+
+    @torch.no_grad()
+    def _targets(self, transitions: Transitions) -> Tensor:
+        """What the taken actions turned out to be worth: float32 `[B]`."""
+        observation, head = transitions.next_observation, self._policy.spec.head
+        allowed = self._policy.allowed_actions(observation, self._substep_key)
+        values = action_values(self._target.module(observation), head, allowed)
+        if self._settings.double:
+            choosing = forbid(action_values(self._network(observation), head, allowed), allowed)
+            value = values.gather(1, choosing.argmax(dim=1, keepdim=True)).squeeze(1)
+        else:
+            value = forbid(values, allowed).amax(dim=1)
+        return torch.addcmul(transitions.reward, transitions.discount, value)
+
+    def _explore(self, progress: float) -> None:
+        """Sets the rates of the actors, if they have changed."""
+        self._explore_by(self._epsilon(progress))
+
+    def _explore_by(self, base: float) -> None:
+        if base != self._ladder_base:
+            self._ladder_base = base
+            settings = self._settings
+            self._policy.set_epsilons(epsilon_ladder(settings.n_epsilons, epsilon=base, alpha=settings.epsilon_alpha))

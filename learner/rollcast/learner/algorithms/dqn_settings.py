@@ -1,0 +1,121 @@
+"""DQN's settings. Apart from the algorithm, so that `rollcast --help` need not import torch."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rollcast.services.policies.policies import PolicyHead
+from rollcast.services.settings.resume_rules import LEARNING, stays
+
+
+class DqnSettings(BaseModel):
+    """Everything that DQN can be told; the defaults solve CartPole-v1 and are a place to start elsewhere.
+
+    How many steps are folded into a transition, and how transitions are chosen, is the replay buffer's affair.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    discount: float = Field(
+        0.99,
+        ge=0.0,
+        le=1.0,
+        description="Discount gamma of the next step's value, in [0, 1].",
+        json_schema_extra=stays("what the critics have learnt to expect depends on it"),
+    )
+    learning_rate: float = Field(
+        5e-4,
+        gt=0.0,
+        description="Step size of Adam at the start, above 0; 6e-5 to 3e-4 for images.",
+        json_schema_extra=LEARNING,
+    )
+    learning_rate_schedule: Literal["constant", "linear"] = Field(
+        "constant",
+        description="How the learning rate goes on: constant, or linear to 0 at the end of training.",
+        json_schema_extra=LEARNING,
+    )
+    double: bool = Field(
+        True,
+        description="Whether the network that learns chooses the next action and the target network values it (van "
+        "Hasselt et al. 2016); else the target network does both.",
+        json_schema_extra=LEARNING,
+    )
+    dueling: bool = Field(
+        True,
+        description="Whether the network says the value of the observation and advantages (Wang et al. 2016).",
+        json_schema_extra=stays("the checkpoint has the weights of such a network"),
+    )
+    target_tau: float = Field(
+        0.005,
+        gt=0.0,
+        le=1.0,
+        description="How far the target network moves when it does, in (0, 1]; 1 copies, as in the papers, which then "
+        "has to be rare: 2500 to 10,000 updates for images.",
+        json_schema_extra=LEARNING,
+    )
+    target_update_interval: int = Field(
+        1,
+        ge=1,
+        description="Updates between two moves of the target network, at least 1.",
+        json_schema_extra=LEARNING,
+    )
+    huber_delta: float = Field(
+        1.0,
+        gt=0.0,
+        allow_inf_nan=True,
+        description="TD error from which on the loss grows linearly, above 0; 1 clips it as in Mnih et al. 2015, inf "
+        "squares all.",
+        json_schema_extra=LEARNING,
+    )
+    max_grad_norm: float = Field(
+        10.0,
+        gt=0.0,
+        allow_inf_nan=True,
+        description="Largest norm of the gradient, above 0; 10 in Wang et al. 2016, inf clips nothing.",
+        json_schema_extra=LEARNING,
+    )
+    reward_scale: float = Field(
+        1.0,
+        gt=0.0,
+        description="Factor of every reward, above 0.",
+        json_schema_extra=stays("what the critics have learnt to expect depends on it"),
+    )
+    epsilon: float = Field(
+        0.1,
+        ge=0.0,
+        le=1.0,
+        description="How often the actor that explores most acts at random, in [0, 1]: epsilon_i = epsilon ^ (1 + i / "
+        "(n_epsilons - 1) * epsilon_alpha) in slot i. Ape-X (Horgan et al. 2018) has 0.4, for hundreds of actors: with "
+        "two, too little of what a good policy meets is ever played, and CartPole is forgotten again.",
+        json_schema_extra=LEARNING,
+    )
+    epsilon_end: float | None = Field(
+        None,
+        ge=0.0,
+        le=1.0,
+        description="epsilon at the end of training, reached in a straight line; empty: it stays.",
+        json_schema_extra=LEARNING,
+    )
+    epsilon_alpha: float = Field(
+        1.0,
+        ge=0.0,
+        description="How steep the ladder of rates is, at least 0; 7 in Ape-X.",
+        json_schema_extra=LEARNING,
+    )
+    n_epsilons: int = Field(
+        8,
+        ge=1,
+        description="Rungs of the ladder, at least 1: actors n, n + 1, ... start over. Best the number of actors.",
+        json_schema_extra=LEARNING,
+    )
+    adam_epsilon: float = Field(
+        1e-5,
+        gt=0.0,
+        description="Added to Adam's denominator, above 0; 1.5e-4 for images.",
+        json_schema_extra=LEARNING,
+    )
+
+    @property
+    def head(self) -> PolicyHead:
+        """What the network's outputs mean."""
+        return "dueling_q_values" if self.dueling else "q_values"

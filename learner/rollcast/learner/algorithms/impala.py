@@ -1,0 +1,285 @@
+"""IMPALA: an actor-critic whose V-trace targets forgive that the actors' policy is some updates old.
+
+Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner Architectures",
+https://arxiv.org/abs/1802.01561.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rollcast.actor.policies.torch_distributions import log_prob_and_entropy
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.learner.algorithms.algorithm import Algorithm, Metrics
+from rollcast.learner.algorithms.critics import ValueCritic
+from rollcast.learner.algorithms.divergence import DivergenceWatch
+from rollcast.learner.algorithms.flat_parameters import FlatParameters
+from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+from rollcast.learner.algorithms.schedules import make_schedule
+from rollcast.learner.algorithms.training_state import (
+    load_module,
+    load_optimizer,
+    optimizer_tensors,
+    read_training_state,
+    take_critics,
+    with_prefix,
+    write_training_state,
+)
+from rollcast.learner.algorithms.vtrace import VTraceReturns, vtrace
+from rollcast.learner.batch import Batch, BatchColumns
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.policies.policies import PolicySpec, PolicyState
+from rollcast.services.spaces.spaces import EnvironmentSpaces
+
+_WATCHED = ("policy loss", "value loss", "entropy", "policy's gradient norm", "critic's gradient norm")
+
+
+class _Forward(NamedTuple):
+    """What both networks say of a batch, with their graphs: flat `[T * B]`, and `[(T + 1) * B + N]` for the values."""
+
+    log_prob: Tensor
+    entropy: Tensor
+    values: Tensor
+
+
+class Impala(Algorithm):
+    """Policy gradient with V-trace advantages, a critic with V-trace targets, and an entropy bonus.
+
+    The loss, over the valid steps of a batch, with v and advantage from `vtrace` and without gradient through them:
+
+        mean[ -advantage_t log pi(a_t | x_t) + value_cost (v_t - V(x_t))^2 / 2 - entropy_cost H(pi(. | x_t)) ]
+
+    Policy and critic share no parameter, so that only what acts travels. See `Algorithm` for who may call what.
+    """
+
+    def __init__(
+        self,
+        spaces: EnvironmentSpaces,
+        spec: PolicySpec,
+        settings: ImpalaSettings,
+        *,
+        device: torch.device | str = "cpu",
+        seed: int = 0,
+    ) -> None:
+        """Makes the networks and the optimiser.
+
+        Args:
+            spaces: The environment's spaces by substep key; exactly one.
+            spec: The architecture of the policy, and of the critic.
+            settings: See there.
+            device: Where the networks are, and where batches have to be.
+            seed: Of the initial parameters; the global generator is left as it was.
+
+        Raises:
+            ConfigurationError: If there is not exactly one substep, or no network fits the spaces.
+        """
+        if len(spaces) != 1:
+            raise ConfigurationError(
+                f"The environment has {len(spaces)} substeps {sorted(spaces)}; IMPALA supports exactly 1. "
+                "Give each substep a learner of its own, with IndependentLearners."
+            )
+        self._settings = settings
+        self._device = torch.device(device)
+        self._substep_key = next(iter(spaces))
+        self._action_space = spaces[self._substep_key].action
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self._policy = TorchPolicy(spaces, spec).to(self._device)
+            self._critic = ValueCritic(spaces, spec, substep_key=self._substep_key).to(self._device)
+        self._parameters = FlatParameters({"policy": self._policy, "critic": self._critic})
+        self._optimizer = _make_optimizer(settings, self._parameters.vector)
+        self._learning_rate = make_schedule(settings.learning_rate_schedule, settings.learning_rate, 0.0)
+        end = settings.entropy_cost if settings.entropy_cost_end is None else settings.entropy_cost_end
+        self._entropy_cost = make_schedule("linear", settings.entropy_cost, end)
+        self._n_updates = 0
+        self._watch = DivergenceWatch(
+            _WATCHED,
+            device=self._device,
+            advice=f"Lower the learning rate ({settings.learning_rate:g}) or max_grad_norm "
+            f"({settings.max_grad_norm:g}), or scale rewards and observations down.",
+        )
+
+    @property
+    def policy(self) -> TorchPolicy:
+        """The policy that learns; its parameters change with every update."""
+        return self._policy
+
+    @property
+    def n_updates(self) -> int:
+        """How many updates were made, those before the last `load` included."""
+        return self._n_updates
+
+    def update(self, batch: Batch, *, progress: float) -> Metrics:
+        """Learns from a batch; see `Algorithm.update`."""
+        columns = self._columns(batch)
+        learning_rate, entropy_cost = self._learning_rate(progress), self._entropy_cost(progress)
+
+        forward = self._forward(batch, columns)
+        with torch.no_grad():
+            v_t = forward.values[: batch.reward.numel()].detach().view_as(batch.reward)
+            log_rho_t = (forward.log_prob.detach().view_as(batch.reward) - columns.log_prob).mul_(batch.valid)
+            returns = self._returns(batch, log_rho_t, forward.values.detach())
+            weight_t = batch.valid / max(batch.n_env_steps, 1)
+            advantage_t = returns.pg_advantage
+            if self._settings.normalize_advantages:
+                advantage_t = _normalized(advantage_t, weight_t)
+            # The gradient of the loss with respect to what the networks said, written down instead of traced: fifteen
+            # nodes less of graph, and the losses themselves are needed for the log only.
+            error_t = v_t - returns.vs
+            weighted_advantage_t, weighted_error_t = weight_t * advantage_t, weight_t * error_t
+            values_gradient = torch.zeros_like(forward.values)
+            torch.mul(weighted_error_t.view(-1), self._settings.value_cost, out=values_gradient[: error_t.numel()])
+            output_gradients = (
+                -weighted_advantage_t.view(-1), weight_t.view(-1) * -entropy_cost, values_gradient
+            )  # fmt: skip
+        self._parameters.backward(forward, output_gradients)
+
+        with torch.no_grad():
+            policy_norm = self._parameters.clip_gradient("policy", self._settings.max_grad_norm)
+            critic_norm = self._parameters.clip_gradient("critic", self._settings.max_grad_norm)
+            weight, error = weight_t.view(-1), error_t.view(-1)
+            policy_loss = -torch.dot(weighted_advantage_t.view(-1), forward.log_prob.detach())
+            value_loss = 0.5 * torch.dot(weighted_error_t.view(-1), error)
+            mean_entropy = torch.dot(weight, forward.entropy.detach())
+            self._watch.observe(policy_loss, value_loss, mean_entropy, policy_norm, critic_norm)
+            vs = returns.vs.view(-1)
+            vs_variance = torch.dot(weight, (vs - torch.dot(weight, vs)).square_())
+            error_variance = torch.dot(weight, (error - torch.dot(weight, error)).square_())
+            mean_rho = torch.dot(weight, log_rho_t.exp_().view(-1))
+
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+        self._optimizer.step()
+        self._n_updates += 1
+        return {
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "entropy": mean_entropy,
+            "policy_grad_norm": policy_norm,
+            "critic_grad_norm": critic_norm,
+            "mean_rho": mean_rho,
+            # 1 where the critic says the targets exactly, 0 where a constant would do as well.
+            "explained_variance": 1.0 - error_variance / (vs_variance + 1e-8),
+            "learning_rate": learning_rate,
+            "entropy_cost": entropy_cost,
+        }
+
+    def policy_state(self) -> PolicyState:
+        """Returns a snapshot of the policy's arrays; see `Algorithm.policy_state`."""
+        self._watch.check()
+        return self._policy.state_arrays()
+
+    def begin_with(self, state: PolicyState, checkpoint: Path | None) -> bool:
+        """Takes over the policy, and the critic of a run of IMPALA; see `Algorithm.begin_with`."""
+        super().begin_with(state, checkpoint)
+        return take_critics(checkpoint, "impala", {"critic": self._critic})
+
+    def save(self, directory: Path) -> None:
+        """Writes networks, optimiser and counters; see `Algorithm.save`."""
+        self._watch.check()
+        tensors = {
+            **with_prefix("policy", self._policy.state_dict()),
+            **with_prefix("critic", self._critic.state_dict()),
+            **with_prefix("optimizer", optimizer_tensors(self._optimizer)),
+        }
+        values = {
+            "algorithm": "impala", "n_updates": self._n_updates, "settings": self._settings.model_dump(mode="json")
+        }  # fmt: skip
+        write_training_state(directory, tensors, values)
+
+    def load(self, directory: Path) -> None:
+        """Reads what `save` wrote; see `Algorithm.load`. The settings stay this algorithm's own."""
+        arrays, values = read_training_state(directory)
+        saved = (values.get("algorithm"), values.get("settings", {}).get("optimizer"))
+        if saved != ("impala", self._settings.optimizer):
+            raise ConfigurationError(
+                f"{directory} was written by {saved[0]!r} with the optimizer {saved[1]!r}; expected 'impala' with "
+                f"{self._settings.optimizer!r}. Resume with the algorithm and the optimizer of that run."
+            )
+        load_module(self._policy, "policy", arrays, source=directory)
+        load_module(self._critic, "critic", arrays, source=directory)
+        load_optimizer(self._optimizer, "optimizer", arrays)
+        self._n_updates = int(values["n_updates"])
+        self._watch.clear()
+
+    def _columns(self, batch: Batch) -> BatchColumns:
+        if batch.substeps.keys() != {self._substep_key}:
+            raise ConfigurationError(
+                f"The batch holds the substeps {sorted(batch.substeps)}; expected [{self._substep_key!r}], for which "
+                "this algorithm was made. Give it batches of the environment whose spaces it was given."
+            )
+        return batch.substeps[self._substep_key]
+
+    def _forward(self, batch: Batch, columns: BatchColumns) -> _Forward:
+        """Runs the policy on T * B rows, and the critic once on those, the last and the final observations."""
+        n_rows = batch.reward.numel()
+        sources = [columns.last_observation]
+        if batch.final_index.shape[0]:
+            sources.append(columns.final_observation)
+        rows = {
+            path: torch.cat([leaf.flatten(0, 1), *(source[path] for source in sources)])
+            for path, leaf in columns.observation.items()
+        }
+        values = self._critic(rows)
+        parameters = self._policy.parameters_of({path: leaf[:n_rows] for path, leaf in rows.items()}, self._substep_key)
+        log_prob, entropy = log_prob_and_entropy(self._action_space, parameters, columns.action.flatten(0, 1))
+        return _Forward(log_prob, entropy, values)
+
+    def _returns(self, batch: Batch, log_rho_t: Tensor, values: Tensor) -> VTraceReturns:
+        """Computes targets and advantages; every step is valued by what truly followed it."""
+        settings, r_t = self._settings, batch.reward
+        n_rows, n_envs = r_t.numel(), r_t.shape[1]
+        # The value of the next row, by shifting one row of B: rows are [T * B], then the last observations [B]. It is
+        # that of the true next observation unless the environment was reset in the same step, and then it is below.
+        v_tp1 = values[n_envs : n_rows + n_envs].view_as(r_t)
+        if batch.final_index.shape[0]:
+            v_tp1 = v_tp1.index_put((batch.final_index[:, 0], batch.final_index[:, 1]), values[n_rows + n_envs :])
+        if settings.reward_clip == "unit":
+            r_t = r_t.clamp(-1.0, 1.0)
+        elif settings.reward_clip == "soft_asymmetric":
+            squashed = r_t.tanh()
+            r_t = torch.where(squashed > 0.0, 5.0 * squashed, 0.3 * squashed)
+        if settings.reward_scale != 1.0:
+            r_t = r_t * settings.reward_scale
+        return vtrace(
+            log_rho_t=log_rho_t,
+            r_t=r_t,
+            discount_t=settings.discount * ~batch.terminated,
+            # A reset row is the next of an ended one and has no trace to pass on.
+            continues_t=~(batch.terminated | batch.truncated),
+            v_t=values[:n_rows].view_as(r_t),
+            v_tp1=v_tp1,
+            clip_rho=settings.clip_rho,
+            clip_c=settings.clip_c,
+            clip_pg_rho=settings.clip_pg_rho,
+            lambda_=settings.trace_lambda,
+        )
+
+
+def _normalized(advantage_t: Tensor, weight_t: Tensor) -> Tensor:
+    """Brings `[T, B]` to mean 0 and deviation 1 under weights that sum to 1."""
+    weight = weight_t.view(-1)
+    centred_t = advantage_t - torch.dot(weight, advantage_t.view(-1))
+    variance = torch.dot(weight, centred_t.view(-1).square())
+    return centred_t.div_(variance.sqrt_().add_(1e-8))
+
+
+def _make_optimizer(settings: ImpalaSettings, vector: torch.nn.Parameter) -> torch.optim.Optimizer:
+    if settings.optimizer == "adam":
+        # Fused: one kernel instead of ten, on the CPU as on CUDA.
+        return torch.optim.Adam(
+            [vector],
+            lr=settings.learning_rate,
+            betas=(settings.adam_beta1, settings.adam_beta2),
+            eps=settings.optimizer_epsilon,
+            fused=True,
+        )
+    return torch.optim.RMSprop(
+        [vector],
+        lr=settings.learning_rate,
+        alpha=settings.rmsprop_decay,
+        eps=settings.optimizer_epsilon,
+        momentum=settings.rmsprop_momentum,
+    )

@@ -1,0 +1,175 @@
+"""Independent learners: each substep of an environment learns for itself, whatever the others do.
+
+Tan 1993, "Multi-Agent Reinforcement Learning: Independent vs. Cooperative Agents", ICML. The agents of one substep
+share a policy; policies that are separate belong to substeps of their own.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rollcast.actor.policies.exploration import without_exploration
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.learner.algorithms.algorithm import Algorithm, Metrics
+from rollcast.learner.algorithms.training_state import read_training_state, write_training_state
+from rollcast.learner.batch import Batch
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.policies.policies import PolicySpec, PolicyState
+from rollcast.services.spaces.spaces import EnvironmentSpaces
+
+_NAME = "independent learners"
+
+
+class MakeLearner(Protocol):
+    """Makes the learner of one substep."""
+
+    def __call__(self, spaces: EnvironmentSpaces, *, seed: int) -> Algorithm:
+        """Makes it.
+
+        Args:
+            spaces: Those of its substep, by its key.
+            seed: Its own.
+        """
+
+
+class IndependentLearners(Algorithm):
+    """One algorithm of the same kind a substep, behind one policy, which travels as one.
+
+    Invariant: the policy's networks are those of the learners, and all policies share one exploration, so whatever is
+    said to the one is said to all of them. A batch is of one substep, whose learner alone learns from it. See
+    `Algorithm` for who may call what.
+    """
+
+    def __init__(self, spaces: EnvironmentSpaces, make_learner: MakeLearner, *, seed: int = 0) -> None:
+        """Makes the learners.
+
+        Args:
+            spaces: The environment's spaces by substep key.
+            make_learner: Makes each of them.
+            seed: From which theirs derive.
+
+        Raises:
+            ConfigurationError: If their policies would need different heads; and what `make_learner` raises.
+        """
+        seeds = np.random.SeedSequence(seed).spawn(len(spaces))
+        self._learners = {
+            key: make_learner({key: substep}, seed=int(own.generate_state(1)[0]))
+            for (key, substep), own in zip(spaces.items(), seeds, strict=True)
+        }
+        self.learns_from_replay = any(learner.learns_from_replay for learner in self._learners.values())
+        self._policy = _joined(spaces, {key: learner.policy for key, learner in self._learners.items()})
+        self._last: Algorithm | None = None
+        self._metrics: dict[str, Metrics] = {}
+
+    @property
+    def policy(self) -> TorchPolicy:
+        """The policy of all substeps; what it holds changes with every update of any of them."""
+        return self._policy
+
+    @property
+    def n_updates(self) -> int:
+        """How many updates were made, of all learners together."""
+        return sum(learner.n_updates for learner in self._learners.values())
+
+    @property
+    def priorities(self) -> Tensor | None:
+        """Those of the last batch; see `Algorithm.priorities`."""
+        return None if self._last is None else self._last.priorities
+
+    def update(self, batch: Batch, *, progress: float) -> Metrics:
+        """Lets the learner of the batch's substep learn from it; see `Algorithm.update`.
+
+        Returns:
+            What every learner said of its last update, as `KEY/name`: whenever it is written, it tells of all.
+        """
+        learner = self._learners.get(next(iter(batch.substeps))) if len(batch.substeps) == 1 else None
+        if learner is None:
+            raise ConfigurationError(
+                f"The batch holds the substeps {sorted(batch.substeps)}; expected exactly one of "
+                f"{list(self._learners)}. Give it batches of the environment whose spaces it was given."
+            )
+        (key,) = batch.substeps
+        self._metrics[key] = learner.update(batch, progress=progress)
+        self._last = learner
+        return {f"{key}/{name}": value for key, metrics in self._metrics.items() for name, value in metrics.items()}
+
+    def policy_state(self) -> PolicyState:
+        """Returns a snapshot of the policy's arrays; see `Algorithm.policy_state`."""
+        # each learner's own, because each looks first whether it has diverged
+        states = [learner.policy_state() for learner in self._learners.values()]
+        found = {name: array for state in states for name, array in state.items()}
+        return {name: found[name] for name in self._policy.state_dict()}
+
+    def begin_with(self, state: PolicyState, checkpoint: Path | None) -> bool:
+        """Has each learner take over its own part; see `Algorithm.begin_with`."""
+        self._policy.load_weights(without_exploration(state))
+        is_ours = checkpoint is not None and _written_by(checkpoint) == (_NAME, list(self._learners))
+        paths = dict(enumerate(self._paths(checkpoint))) if checkpoint is not None and is_ours else {}
+        took = [
+            learner.begin_with(
+                {name: state[name] for name in learner.policy.state_dict() if name in state},
+                paths[i][1] if i in paths else None,
+            )
+            for i, learner in enumerate(self._learners.values())
+        ]
+        return any(took)
+
+    def save(self, directory: Path) -> None:
+        """Writes each learner into a directory of its own; see `Algorithm.save`."""
+        write_training_state(directory, {}, {"algorithm": _NAME, "substeps": list(self._learners)})
+        for learner, path in self._paths(directory):
+            learner.save(path)
+
+    def load(self, directory: Path) -> None:
+        """Reads what `save` wrote; see `Algorithm.load`. The settings stay those of these learners."""
+        saved = _written_by(directory)
+        if saved != (_NAME, list(self._learners)):
+            raise ConfigurationError(
+                f"{directory} was written by {saved[0]!r} of the substeps {saved[1]}; expected {_NAME!r} of "
+                f"{list(self._learners)}. Resume with the environment of that run."
+            )
+        for learner, path in self._paths(directory):
+            learner.load(path)
+        self._last = None
+        self._metrics.clear()
+
+    def _paths(self, directory: Path) -> Iterable[tuple[Algorithm, Path]]:
+        # Numbered: keys come from environments, and need not be names of directories.
+        return ((learner, directory / f"substep{i}") for i, learner in enumerate(self._learners.values()))
+
+
+def _written_by(directory: Path) -> tuple[Any, Any]:
+    """Reads which algorithm wrote a checkpoint, and for which substeps."""
+    _, values = read_training_state(directory)
+    return values.get("algorithm"), values.get("substeps")
+
+
+def _joined(spaces: EnvironmentSpaces, policies: Mapping[str, TorchPolicy]) -> TorchPolicy:
+    """One policy whose modules and parameters are those of the policies of the substeps."""
+    spec = _common_spec(policies)
+    first = next(iter(policies.values()))
+    with torch.random.fork_rng(devices=[]):
+        joined = TorchPolicy(spaces, spec)
+    joined.exploration = first.exploration
+    for key, policy in policies.items():
+        joined.networks[key] = policy.networks[key]
+        if key in policy.log_std:
+            joined.log_std[key] = policy.log_std[key]
+        policy.exploration = first.exploration
+    return joined
+
+
+def _common_spec(policies: Mapping[str, TorchPolicy]) -> PolicySpec:
+    specs = {key: policy.spec for key, policy in policies.items()}
+    first = next(iter(specs.values()))
+    if any(spec != first for spec in specs.values()):
+        raise ConfigurationError(
+            f"the substeps need policies of different heads: { ({key: spec.head for key, spec in specs.items()}) }; "
+            "expected one head for all of them, because one policy travels; use an algorithm with one head for all of "
+            "these action spaces (IMPALA), or wrap the environment so that they are of one kind"
+        )
+    return first

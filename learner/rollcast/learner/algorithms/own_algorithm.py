@@ -1,0 +1,210 @@
+"""One's own algorithm, `--algorithm package.module:factory`: made by its factory, and held to the contract."""
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rollcast.actor.entry_points import load_entry_point
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.learner.algorithms.algorithm import Algorithm, Metrics
+from rollcast.learner.batch import Batch
+from rollcast.services.errors import ConfigurationError, RollcastError
+from rollcast.services.policies.policies import PolicySpec, PolicyState
+from rollcast.services.spaces.spaces import EnvironmentSpaces
+
+
+class AlgorithmFactory(Protocol):
+    """Makes an algorithm: usually its class. `learns_from_replay`, where it is true, says that it wants a buffer."""
+
+    def __call__(
+        self, spaces: EnvironmentSpaces, spec: PolicySpec, *, device: torch.device, seed: int, **kwargs: object
+    ) -> Algorithm:
+        """Makes it.
+
+        Args:
+            spaces: The spaces of one substep, by its key.
+            spec: The architecture that was asked for; the policy may have another head.
+            device: Where batches will be.
+            seed: From which everything is drawn.
+            kwargs: `--algorithm-kwargs`.
+        """
+
+
+def load_algorithm(name: str) -> AlgorithmFactory:
+    """Imports a factory.
+
+    Args:
+        name: `package.module:factory`.
+
+    Raises:
+        ConfigurationError: There is no such factory.
+    """
+    return load_entry_point(name)
+
+
+def make_own_algorithm(
+    name: str,
+    spaces: EnvironmentSpaces,
+    spec: PolicySpec,
+    kwargs: Mapping[str, Any],
+    *,
+    device: torch.device,
+    seed: int,
+) -> Algorithm:
+    """Makes one's own algorithm, and looks whether it is one.
+
+    Args:
+        name: `package.module:factory`.
+        spaces: The spaces of one substep, by its key.
+        spec: The architecture that was asked for.
+        kwargs: What the factory is called with besides.
+        device: Where batches will be.
+        seed: From which everything is drawn.
+
+    Raises:
+        ConfigurationError: There is no such factory, it raises, or what it makes is no algorithm for these spaces.
+    """
+    factory = load_algorithm(name)
+    try:
+        made: object = factory(spaces, spec, device=device, seed=seed, **kwargs)
+    except RollcastError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(
+            f"--algorithm {name!r} cannot be made with algorithm_kwargs {dict(kwargs)!r}: {type(error).__name__}: "
+            f"{error}; expected an Algorithm; correct --algorithm-kwargs, or the factory, which is called as "
+            "factory(spaces, spec, device=..., seed=..., **algorithm_kwargs)"
+        ) from error
+    if not isinstance(made, Algorithm):
+        raise ConfigurationError(
+            f"--algorithm {name!r} made a {type(made).__name__}; expected an `Algorithm` of "
+            "rollcast.learner.algorithms.algorithm; return a subclass of it"
+        )
+    policy: object = made.policy
+    if not isinstance(policy, TorchPolicy) or list(policy.spaces) != list(spaces):
+        raise ConfigurationError(
+            f"the policy of --algorithm {name!r} is a {type(policy).__name__}; expected a TorchPolicy of the spaces it "
+            f"was given, of the substep {next(iter(spaces))!r}; make it as TorchPolicy(spaces, spec)"
+        )
+    if policy.spec.network != spec.network:
+        raise ConfigurationError(
+            f"the policy of --algorithm {name!r} has the network {policy.spec.network!r}; expected {spec.network!r}, "
+            "which actors are started with; make the policy with the spec that is given"
+        )
+    return OwnAlgorithm(name, made)
+
+
+class OwnAlgorithm(Algorithm):
+    """An algorithm of somebody's own, with a look at everything that it returns.
+
+    Args:
+        name: The factory's name, for messages.
+        algorithm: What it made.
+    """
+
+    def __init__(self, name: str, algorithm: Algorithm) -> None:
+        self._name = name
+        self._algorithm = algorithm
+        self._unchecked: Metrics = {}
+        self.learns_from_replay = algorithm.learns_from_replay
+
+    @property
+    def policy(self) -> TorchPolicy:
+        """The policy that learns."""
+        return self._algorithm.policy
+
+    @property
+    def n_updates(self) -> int:
+        """How many updates were made."""
+        return self._algorithm.n_updates
+
+    @property
+    def priorities(self) -> Tensor | None:
+        """See `Algorithm.priorities`."""
+        return self._algorithm.priorities
+
+    def update(self, batch: Batch, *, progress: float) -> Metrics:
+        """Learns from a batch; see `Algorithm.update`.
+
+        Raises:
+            RollcastError: It returned no metrics, one that is not finite, or did not count the update.
+        """
+        before = self._algorithm.n_updates
+        metrics: object = self._algorithm.update(batch, progress=progress)
+        if not isinstance(metrics, Mapping):
+            raise self._broken(
+                f"update() returned a {type(metrics).__name__}", "a mapping of names to numbers", "return {} for none"
+            )
+        if self._algorithm.n_updates != before + 1:
+            raise self._broken(
+                f"update() left n_updates at {self._algorithm.n_updates}",
+                f"{before + 1}",
+                "add `self._n_updates += 1` to update()",
+            )
+        # a number on another device would have to be waited for: it is looked at when the policy is
+        self._unchecked = {name: value for name, value in metrics.items() if not self._is_checked(name, value)}
+        return metrics
+
+    def policy_state(self) -> PolicyState:
+        """Returns the policy's arrays; see `Algorithm.policy_state`.
+
+        Raises:
+            RollcastError: One of them, or a metric of the last update, is not finite.
+        """
+        for name, value in self._unchecked.items():
+            self._check(name, float(value))
+        state = self._algorithm.policy_state()
+        for name, array in state.items():
+            if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
+                raise self._broken(
+                    f"training diverged: the policy's {name!r} is not finite",
+                    "numbers",
+                    "lower the learning rate, or clip gradients",
+                )
+        return state
+
+    def begin_with(self, state: PolicyState, checkpoint: Path | None) -> bool:
+        """See `Algorithm.begin_with`."""
+        return self._algorithm.begin_with(state, checkpoint)
+
+    def save(self, directory: Path) -> None:
+        """See `Algorithm.save`."""
+        self._algorithm.save(directory)
+
+    def load(self, directory: Path) -> None:
+        """See `Algorithm.load`."""
+        self._algorithm.load(directory)
+        self._unchecked = {}
+
+    def _is_checked(self, name: str, value: object) -> bool:
+        if isinstance(value, Tensor) and value.ndim == 0:
+            if value.device.type != "cpu":
+                return False
+            value = value.item()
+        if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
+            raise self._broken(
+                f"the metric {name!r} is a {type(value).__name__}", "a number or a 0-dim tensor", "mend it"
+            )
+        self._check(name, float(value))
+        return True
+
+    def _check(self, name: str, value: float) -> None:
+        if not math.isfinite(value):
+            raise self._broken(
+                f"training diverged: update() returned {value} as the metric {name!r}",
+                "a finite number",
+                "lower the learning rate, clip gradients, or leave the metric out",
+            )
+
+    def _broken(self, found: str, expected: str, advice: str) -> RollcastError:
+        return RollcastError(f"--algorithm {self._name!r}: {found}; expected {expected}; {advice}")
+
+
+def wants_replay(factory: Callable[..., Any]) -> bool:
+    """Tells whether what a factory makes learns from a replay buffer, as its `learns_from_replay` says."""
+    return bool(getattr(factory, "learns_from_replay", False))

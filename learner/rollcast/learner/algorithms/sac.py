@@ -1,0 +1,249 @@
+"""SAC: an actor-critic that is rewarded for its entropy, and learns from whatever anybody has played.
+
+Haarnoja et al. 2018b, "Soft Actor-Critic Algorithms and Applications", https://arxiv.org/abs/1812.05905; for discrete
+actions Christodoulou 2019, "Soft Actor-Critic for Discrete Action Settings", https://arxiv.org/abs/1910.07207.
+"""
+
+import math
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.learner.algorithms.algorithm import Algorithm, Metrics
+from rollcast.learner.algorithms.critics import TwinCritic
+from rollcast.learner.algorithms.divergence import DivergenceWatch
+from rollcast.learner.algorithms.flat_parameters import FlatParameters
+from rollcast.learner.algorithms.sac_settings import SacSettings
+from rollcast.learner.algorithms.soft_actions import PolicyImprovement, soft_actions
+from rollcast.learner.algorithms.target_networks import TargetNetwork
+from rollcast.learner.algorithms.training_state import (
+    load_module,
+    load_optimizer,
+    optimizer_tensors,
+    read_training_state,
+    take_critics,
+    with_prefix,
+    write_training_state,
+)
+from rollcast.learner.algorithms.transitions import Transitions, only_substep, transitions_of, with_head
+from rollcast.learner.batch import Batch
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.policies.policies import PolicySpec, PolicyState
+from rollcast.services.spaces.spaces import EnvironmentSpaces
+
+_WATCHED = ("critic loss", "policy loss", "temperature", "critics' gradient norm", "policy's gradient norm")
+
+
+class Sac(Algorithm):
+    """Soft actor-critic with twin critics, Polyak-averaged targets and a learnt temperature alpha.
+
+    An update, on transitions (s, a, r, s') of discount gamma, 0 where the episode terminated (algorithm 1):
+
+        y        = r + gamma E_a'[ min_i Q'_i(s', a') - alpha log pi(a' | s') ]
+        J_Q      = mean[ w sum_i (Q_i(s, a) - y)^2 / 2 ]                              (5, 6)
+        J_pi     = mean[ w E_a[ alpha log pi(a | s) - min_i Q_i(s, a) ] ]             (7, 9), with the new critics
+        J_alpha  = log(alpha) mean[ w (entropy - target entropy) ]                    (18), as the authors' code has it
+        Q'_i    <- tau Q_i + (1 - tau) Q'_i
+
+    w are importance weights, 1 where the batch brings none. Critics, targets and temperature never travel. The spec's
+    head is chosen here: `policy.spec` is what actors have to be told. See `Algorithm` for who may call what.
+    """
+
+    learns_from_replay = True
+
+    def __init__(
+        self,
+        spaces: EnvironmentSpaces,
+        spec: PolicySpec,
+        settings: SacSettings,
+        *,
+        device: torch.device | str = "cpu",
+        seed: int = 0,
+    ) -> None:
+        """Makes the networks and the optimisers.
+
+        Args:
+            spaces: The environment's spaces by substep key; exactly one, its actions Discrete or a bounded Box.
+            spec: The architecture of the policy, and of the critics.
+            settings: See there.
+            device: Where the networks are, and where batches have to be.
+            seed: Of the initial parameters and of the noise; the global generator is left as it was.
+
+        Raises:
+            ConfigurationError: If there is not exactly one substep, its actions are of another kind, the spec has
+                another head, or no network fits the spaces.
+            InvalidSpaceError: If the action space is a Box whose bounds are not finite.
+        """
+        self._settings = settings
+        self._device = torch.device(device)
+        self._substep_key = key = only_substep(spaces, algorithm="SAC")
+        self._generator = torch.Generator(device=self._device).manual_seed(seed)
+        self._actions = soft_actions(spaces[key], self._generator, entropy_ratio=settings.target_entropy_ratio)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self._policy = TorchPolicy(spaces, with_head(spec, self._actions.head)).to(self._device)
+            self._critics = TwinCritic(spaces, spec, substep_key=key).to(self._device)
+        # From the start, whatever the head: every version then has the same arrays.
+        self._policy.set_uniform_exploration(False)
+        self._policy_parameters = FlatParameters({"policy": self._policy})
+        self._critic_parameters = FlatParameters({"critics": self._critics})
+        self._targets = TargetNetwork(self._critics, self._critic_parameters)
+        self._log_temperature = nn.Parameter(
+            torch.tensor(math.log(settings.initial_temperature), dtype=torch.float32, device=self._device)
+        )
+        self._policy_optimizer = self._adam(self._policy_parameters.vector, settings.policy_learning_rate)
+        self._critic_optimizer = self._adam(self._critic_parameters.vector, settings.critic_learning_rate)
+        self._temperature_optimizer = self._adam(self._log_temperature, settings.temperature_learning_rate)
+        self._priorities: Tensor | None = None
+        self._n_updates = 0
+        self._watch = DivergenceWatch(
+            _WATCHED,
+            device=self._device,
+            advice=f"Lower the learning rates (policy {settings.policy_learning_rate:g}, critics "
+            f"{settings.critic_learning_rate:g}) or max_grad_norm ({settings.max_grad_norm:g}), or scale rewards and "
+            "observations down.",
+        )
+
+    @property
+    def policy(self) -> TorchPolicy:
+        """The policy that learns; its parameters change with every update."""
+        return self._policy
+
+    @property
+    def n_updates(self) -> int:
+        """How many updates were made, those before the last `load` included."""
+        return self._n_updates
+
+    @property
+    def priorities(self) -> Tensor | None:
+        """The mean of both critics' absolute TD errors; see `Algorithm.priorities`."""
+        return self._priorities
+
+    def update(self, batch: Batch, *, progress: float) -> Metrics:
+        """Learns from a batch of transitions; see `Algorithm.update`. Nothing follows `progress`."""
+        settings = self._settings
+        transitions = transitions_of(
+            batch, self._substep_key, discount=settings.discount, reward_scale=settings.reward_scale
+        )
+        temperature = self._log_temperature.detach().exp()
+        critic_loss, critic_norm, mean_value = self._update_critics(transitions, temperature)
+        improvement, policy_norm = self._update_policy(transitions, temperature)
+        with torch.no_grad():
+            policy_loss = torch.dot(transitions.weight, improvement.loss)
+            entropy = torch.dot(transitions.weight, improvement.entropy)
+            if settings.learn_temperature:
+                # Too little entropy makes it dearer. The weights' sum is 1 but for importance weights.
+                error = entropy - (transitions.weight * self._target_entropy(transitions)).sum()
+                self._log_temperature.grad = error
+                self._temperature_optimizer.step()
+            self._watch.observe(critic_loss, policy_loss, temperature, critic_norm, policy_norm)
+        self._targets.follow(settings.tau)
+        self._n_updates += 1
+        return {
+            "critic_loss": critic_loss,
+            "policy_loss": policy_loss,
+            "entropy": entropy,
+            "temperature": temperature,
+            "mean_value": mean_value,
+            "critic_grad_norm": critic_norm,
+            "policy_grad_norm": policy_norm,
+        }
+
+    def policy_state(self) -> PolicyState:
+        """Returns a snapshot of the policy's arrays; see `Algorithm.policy_state`."""
+        self._watch.check()
+        return self._policy.state_arrays()
+
+    def begin_with(self, state: PolicyState, checkpoint: Path | None) -> bool:
+        """Takes over the policy, and the critics and their targets of a run of SAC; see `Algorithm.begin_with`."""
+        super().begin_with(state, checkpoint)
+        return take_critics(checkpoint, "sac", {"critics": self._critics, "targets": self._targets.module})
+
+    def save(self, directory: Path) -> None:
+        """Writes networks, optimisers, temperature, generator and counters; see `Algorithm.save`.
+
+        How actors explore is not in it: that is said anew by whoever resumes.
+        """
+        self._watch.check()
+        tensors = {
+            name: tensor for prefix, module in self._modules().items()
+            for name, tensor in with_prefix(prefix, module.state_dict()).items()
+        }  # fmt: skip
+        for prefix, optimizer in self._optimizers().items():
+            tensors |= with_prefix(prefix, optimizer_tensors(optimizer))
+        tensors |= {"log_temperature": self._log_temperature, "generator": self._generator.get_state()}
+        values = {
+            "algorithm": "sac", "n_updates": self._n_updates, "settings": self._settings.model_dump(mode="json")
+        }  # fmt: skip
+        write_training_state(directory, tensors, values)
+
+    def load(self, directory: Path) -> None:
+        """Reads what `save` wrote; see `Algorithm.load`. The settings stay this algorithm's own."""
+        arrays, values = read_training_state(directory)
+        if values.get("algorithm") != "sac":
+            raise ConfigurationError(
+                f"{directory} was written by {values.get('algorithm')!r}; expected 'sac'. Resume with the algorithm of "
+                "that run."
+            )
+        for prefix, module in self._modules().items():
+            load_module(module, prefix, arrays, source=directory)
+        for prefix, optimizer in self._optimizers().items():
+            load_optimizer(optimizer, prefix, arrays)
+        with torch.no_grad():
+            self._log_temperature.copy_(torch.from_numpy(arrays["log_temperature"]))
+        self._generator.set_state(torch.from_numpy(arrays["generator"].copy()))
+        self._n_updates = int(values["n_updates"])
+        self._priorities = None
+        self._watch.clear()
+
+    def _update_critics(self, transitions: Transitions, temperature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Makes a step of the critics; returns loss, gradient norm and mean value, each 0-dim."""
+        with torch.no_grad():
+            outputs = self._policy.parameters_of(transitions.next_observation, self._substep_key)
+            soft_value = self._actions.soft_value(
+                outputs, self._targets.module, transitions.next_observation, temperature
+            )
+            target = torch.addcmul(transitions.reward, transitions.discount, soft_value)
+        values = self._actions.values(self._critics, transitions.observation, transitions.action)
+        with torch.no_grad():
+            errors = torch.stack(values) - target
+            gradients = errors * transitions.weight
+            loss = 0.5 * (gradients * errors).sum()
+            self._priorities = errors.abs().mean(dim=0)
+            mean_value = values[0].detach().mean()
+        self._critic_parameters.backward(values, list(gradients))
+        with torch.no_grad():
+            norm = self._critic_parameters.clip_gradient("critics", self._settings.max_grad_norm)
+        self._critic_optimizer.step()
+        return loss, norm, mean_value
+
+    def _update_policy(self, transitions: Transitions, temperature: Tensor) -> tuple[PolicyImprovement, Tensor]:
+        """Makes a step of the policy; returns what it followed, and the gradient norm, 0-dim."""
+        outputs = self._policy.parameters_of(transitions.observation, self._substep_key)
+        improvement = self._actions.improve(outputs, self._critics, transitions.observation, temperature)
+        self._policy_parameters.backward([outputs], [improvement.outputs_gradient * transitions.weight[:, None]])
+        with torch.no_grad():
+            norm = self._policy_parameters.clip_gradient("policy", self._settings.max_grad_norm)
+        self._policy_optimizer.step()
+        return improvement, norm
+
+    def _target_entropy(self, transitions: Transitions) -> Tensor | float:
+        if self._settings.target_entropy is not None:
+            return self._settings.target_entropy
+        return self._actions.target_entropy(transitions.observation)
+
+    def _modules(self) -> dict[str, nn.Module]:
+        return {"policy": self._policy.networks, "critics": self._critics, "targets": self._targets.module}
+
+    def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        return {
+            "policy_optimizer": self._policy_optimizer,
+            "critic_optimizer": self._critic_optimizer,
+            "temperature_optimizer": self._temperature_optimizer,
+        }
+
+    def _adam(self, parameter: nn.Parameter, learning_rate: float) -> torch.optim.Adam:
+        betas = (self._settings.adam_beta1, self._settings.adam_beta2)
+        return torch.optim.Adam([parameter], lr=learning_rate, betas=betas, fused=True)

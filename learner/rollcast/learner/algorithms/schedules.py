@@ -1,0 +1,51 @@
+"""Schedules: a quantity as a function of how far training has come."""
+
+from collections.abc import Callable
+from typing import Literal
+
+from rollcast.services.errors import ConfigurationError
+
+ScheduleKind = Literal["constant", "linear"]
+
+# From progress in [0, 1] to the quantity's value.
+Schedule = Callable[[float], float]
+
+
+def constant(value: float) -> Schedule:
+    """Returns a schedule that is `value` from the first update to the last."""
+    return lambda progress: value
+
+
+def linear(start: float, end: float) -> Schedule:
+    """Returns a schedule that goes from `start` at progress 0 to `end` at progress 1 in a straight line.
+
+    Progress outside [0, 1] counts as the nearer end: a run may take a few steps more than it planned.
+    """
+
+    def value_at(progress: float) -> float:
+        fraction = min(max(progress, 0.0), 1.0)
+        # Not start + (end - start) * fraction, which need not be `end` at 1.
+        return start * (1.0 - fraction) + end * fraction
+
+    return value_at
+
+
+def make_schedule(kind: ScheduleKind, start: float, end: float) -> Schedule:
+    """Makes a schedule by its name.
+
+    Args:
+        kind: `"constant"` or `"linear"`.
+        start: The value at progress 0; any number.
+        end: The value at progress 1; `"constant"` ignores it.
+
+    Returns:
+        A function from progress in [0, 1] to the value.
+
+    Raises:
+        ConfigurationError: If there is no schedule of that name.
+    """
+    if kind == "constant":
+        return constant(start)
+    if kind == "linear":
+        return linear(start, end)
+    raise ConfigurationError(f"There is no schedule {kind!r}; expected 'constant' or 'linear'. Choose one of them.")

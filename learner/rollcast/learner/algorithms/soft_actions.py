@@ -1,0 +1,197 @@
+"""What soft actor-critic does differently for continuous and for discrete actions: two classes with one interface."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from gymnasium.spaces import Box, Discrete
+from torch import Tensor
+
+from rollcast.actor.environments.executed_actions import ExecutedActions
+from rollcast.actor.policies.action_masks import ActionMask, action_mask_of
+from rollcast.actor.policies.torch_action_masks import allowed_actions
+from rollcast.actor.policies.torch_squashed_gaussian import TorchSquashedGaussian
+from rollcast.learner.algorithms.critics import TwinCritic
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.policies.policies import PolicyHead
+from rollcast.services.spaces.spaces import SubstepSpaces
+
+Observation = Mapping[str, Tensor]
+
+
+class PolicyImprovement(NamedTuple):
+    """How a policy gets better in each observation.
+
+    Attributes:
+        outputs_gradient: float32 `[N, P]`, of the policy's loss with respect to what its network said.
+        loss: float32 `[N]`.
+        entropy: float32 `[N]`, of the policy: an estimate for continuous actions, exact for discrete ones.
+    """
+
+    outputs_gradient: Tensor
+    loss: Tensor
+    entropy: Tensor
+
+
+class SoftActions(ABC):
+    """What depends on the kind of actions; stateless but for the generator, which belongs to the algorithm's thread.
+
+    Attributes:
+        head: What the policy's outputs mean.
+    """
+
+    head: PolicyHead
+
+    @abstractmethod
+    def target_entropy(self, observation: Observation) -> Tensor | float:
+        """The entropy that the papers aim at, in nats: float32 `[N]`, or one for all observations."""
+
+    @abstractmethod
+    def values(self, critics: TwinCritic, observation: Observation, action: Tensor) -> tuple[Tensor, Tensor]:
+        """What both critics say of actions that were taken: each float32 `[N]`, with its graph."""
+
+    @abstractmethod
+    def soft_value(self, outputs: Tensor, critics: TwinCritic, observation: Observation, temperature: Tensor) -> Tensor:
+        """E_a[min_i Q_i(s, a) - temperature log pi(a | s)], float32 `[N]`; no gradient.
+
+        Args:
+            outputs: float32 `[N, P]`, what the policy says.
+            critics: Who values.
+            observation: `[N, ...]` for every leaf.
+            temperature: 0-dim.
+        """
+
+    @abstractmethod
+    def improve(
+        self, outputs: Tensor, critics: TwinCritic, observation: Observation, temperature: Tensor
+    ) -> PolicyImprovement:
+        """The loss E_a[temperature log pi(a | s) - min_i Q_i(s, a)] of each observation, and its gradient.
+
+        Args:
+            outputs: float32 `[N, P]`, what the policy says; their graph is not looked at.
+            critics: Who values; nothing is added to their gradients.
+            observation: `[N, ...]` for every leaf.
+            temperature: 0-dim.
+        """
+
+
+def soft_actions(spaces: SubstepSpaces, generator: torch.Generator, *, entropy_ratio: float) -> SoftActions:
+    """What fits an action space.
+
+    Args:
+        spaces: Of the substep.
+        generator: Where noise comes from, on the algorithm's device.
+        entropy_ratio: For discrete actions, the target entropy over that of the uniform policy.
+
+    Raises:
+        ConfigurationError: If the action space is neither Box nor Discrete.
+        InvalidSpaceError: If it is a Box whose bounds are not finite, or the observation's action mask is none.
+    """
+    mask = action_mask_of(spaces)
+    if isinstance(spaces.action, Box):
+        return _ContinuousActions(spaces.action, generator)
+    if isinstance(spaces.action, Discrete):
+        return _DiscreteActions(spaces.action, mask, entropy_ratio=entropy_ratio)
+    raise ConfigurationError(
+        f"The action space is {spaces.action}; SAC supports Box and Discrete. Wrap the environment, or use IMPALA."
+    )
+
+
+class _ContinuousActions(SoftActions):
+    """Tanh-squashed Gaussian; expectations are estimated with one reparameterised sample.
+
+    Actions that were taken are valued as the environment executed them: those of another policy's rollouts may have
+    been chosen outside the Box, and were clipped to it.
+
+    Haarnoja et al. 2018b, "Soft Actor-Critic Algorithms and Applications", https://arxiv.org/abs/1812.05905. Actions
+    and densities are those of the Box scaled to [-1, 1]^D, as in the authors' environments.
+    """
+
+    head: PolicyHead = "squashed_gaussian"
+
+    def __init__(self, space: Box, generator: torch.Generator) -> None:
+        self._generator = generator
+        self._distribution = TorchSquashedGaussian(space, device=generator.device)
+        bounds = ExecutedActions(space).bounds
+        assert bounds is not None, "TorchSquashedGaussian has refused a Box without bounds"
+        self._low, self._high = (torch.from_numpy(bound).to(generator.device) for bound in bounds)
+        self._target_entropy = -float(math.prod(space.shape))
+
+    def target_entropy(self, observation: Observation) -> Tensor | float:
+        return self._target_entropy
+
+    def values(self, critics: TwinCritic, observation: Observation, action: Tensor) -> tuple[Tensor, Tensor]:
+        executed = torch.clamp(action, self._low, self._high)
+        return critics(observation, self._distribution.normalise(executed))  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def soft_value(self, outputs: Tensor, critics: TwinCritic, observation: Observation, temperature: Tensor) -> Tensor:
+        sample = self._distribution.sample(outputs, self._noise(outputs))
+        first, second = critics(observation, sample.action)
+        return torch.minimum(first, second) - temperature * sample.log_prob
+
+    def improve(
+        self, outputs: Tensor, critics: TwinCritic, observation: Observation, temperature: Tensor
+    ) -> PolicyImprovement:
+        sample = self._distribution.sample(outputs.detach(), self._noise(outputs))
+        action = sample.action.requires_grad_()
+        with critics.frozen():
+            first, second = critics(observation, action)
+            value = torch.minimum(first, second)
+            (action_gradient,) = torch.autograd.grad(value.sum(), action)
+        with torch.no_grad():
+            outputs_gradient = self._distribution.parameters_gradient(
+                sample._replace(action=action.detach()), -action_gradient, temperature
+            )
+            loss = temperature * sample.log_prob - value
+        return PolicyImprovement(outputs_gradient, loss, -sample.log_prob)
+
+    def _noise(self, outputs: Tensor) -> Tensor:
+        shape = (outputs.shape[0], outputs.shape[1] // 2)
+        return torch.randn(shape, generator=self._generator, device=outputs.device)
+
+
+class _DiscreteActions(SoftActions):
+    """Categorical; expectations are sums over all actions, of which those that are not allowed have probability 0.
+
+    Christodoulou 2019, "Soft Actor-Critic for Discrete Action Settings", https://arxiv.org/abs/1910.07207. Where
+    observations have an action mask, the uniform policy, whose entropy the target is a part of, is that over the
+    actions that are allowed.
+    """
+
+    head: PolicyHead = "default"
+
+    def __init__(self, space: Discrete, mask: ActionMask | None, *, entropy_ratio: float) -> None:
+        self._start = int(space.start)
+        self._mask = mask
+        self._entropy_ratio = entropy_ratio
+        self._target_entropy = entropy_ratio * math.log(int(space.n))
+
+    def target_entropy(self, observation: Observation) -> Tensor | float:
+        if self._mask is None:
+            return self._target_entropy
+        return self._entropy_ratio * allowed_actions(self._mask, observation).sum(dim=1).log()
+
+    def values(self, critics: TwinCritic, observation: Observation, action: Tensor) -> tuple[Tensor, Tensor]:
+        column = (action.to(torch.int64) - self._start)[:, None]
+        first, second = critics(observation)
+        return first.gather(1, column).squeeze(1), second.gather(1, column).squeeze(1)
+
+    @torch.no_grad()
+    def soft_value(self, outputs: Tensor, critics: TwinCritic, observation: Observation, temperature: Tensor) -> Tensor:
+        log_p = F.log_softmax(outputs, dim=1)
+        return (log_p.exp() * (torch.minimum(*critics(observation)) - temperature * log_p)).sum(dim=1)
+
+    @torch.no_grad()
+    def improve(
+        self, outputs: Tensor, critics: TwinCritic, observation: Observation, temperature: Tensor
+    ) -> PolicyImprovement:
+        log_p = F.log_softmax(outputs, dim=1)
+        p = log_p.exp()
+        regret = temperature * log_p - torch.minimum(*critics(observation))
+        loss = (p * regret).sum(dim=1)
+        # d/d logit_b sum_a p_a (temperature log p_a - q_a) = p_b (regret_b - loss): the rest sums to 0.
+        return PolicyImprovement(p * (regret - loss[:, None]), loss, -(p * log_p).sum(dim=1))

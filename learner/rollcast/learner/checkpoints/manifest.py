@@ -1,0 +1,189 @@
+"""The manifest of a checkpoint: what it is, and the digest of every file in it."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+import xxhash
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from rollcast.services.errors import ConfigurationError, RollcastError
+
+MANIFEST_FILE: Final = "manifest"
+
+# What this program writes and reads. Another number: another layout of files.
+FORMAT: Final = 2
+
+_MAGIC: Final = "rollcast-checkpoint"
+_READ_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointInfo:
+    """What a checkpoint is of.
+
+    Attributes:
+        n_updates: Updates made.
+        env_steps: Environment steps that had come.
+        policy_version: The newest version that had been cast.
+        mean_return: Mean return of the last episodes; None: too few have ended.
+        has_ended: Whether training had reached its end.
+        software_version: Of the program that wrote it.
+    """
+
+    n_updates: int
+    env_steps: int
+    policy_version: int
+    mean_return: float | None
+    has_ended: bool
+    software_version: str
+
+
+class _File(BaseModel):
+    """A file, in the manifest."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    bytes: int
+    xxh3_128: str
+
+
+class _Manifest(BaseModel):
+    """The JSON of a manifest: the fields of `CheckpointInfo`, and the files."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    n_updates: int
+    env_steps: int
+    policy_version: int
+    mean_return: float | None
+    has_ended: bool
+    software_version: str
+    files: dict[str, _File]
+
+
+def write_manifest(
+    directory: Path,
+    info: CheckpointInfo,
+    *,
+    previous: Path | None = None,
+    digests: Mapping[Path, str] = MappingProxyType({}),
+) -> None:
+    """Writes the manifest of a directory whose other files are complete.
+
+    The file is a line `rollcast-checkpoint FORMAT DIGEST`, and JSON, whose xxh3-128 the digest is.
+
+    Args:
+        directory: The checkpoint.
+        info: What it is of.
+        previous: A checkpoint some of whose files are linked here, and have its digests; None: there is none.
+        digests: xxh3-128 of files in it that need not be read again.
+    """
+    known = {} if previous is None else _read(previous)[1]
+    files = {}
+    for path in sorted(path for path in directory.rglob("*") if path.is_file()):
+        name = str(path.relative_to(directory))
+        linked = previous is not None and name in known and (previous / name).samefile(path)
+        n_bytes, digest = known[name] if linked else (path.stat().st_size, digests.get(path) or _digest(path))
+        files[name] = {"bytes": n_bytes, "xxh3_128": digest}
+    content = json.dumps({**asdict(info), "files": files}, indent=2) + "\n"
+    head = f"{_MAGIC} {FORMAT} {xxhash.xxh3_128_hexdigest(content.encode())}\n"
+    (directory / MANIFEST_FILE).write_text(head + content, encoding="utf-8")
+
+
+def read_info(directory: Path) -> CheckpointInfo:
+    """Reads the manifest alone.
+
+    Raises:
+        ConfigurationError: If it is damaged, or the format is another.
+    """
+    return _read(directory)[0]
+
+
+def verify(directory: Path) -> CheckpointInfo:
+    """Reads the manifest, and every file that it names once, to see that all is as it was written.
+
+    Raises:
+        ConfigurationError: If a file is missing, added, or differs, or the format is another; names the file.
+    """
+    info, files = _read(directory)
+    there = {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()} - {MANIFEST_FILE}
+    if there != files.keys():
+        raise damaged(directory, f"it holds {sorted(there)}, and was written with {sorted(files)}")
+    for name, (n_bytes, digest) in files.items():
+        path = directory / name
+        try:
+            whole = path.stat().st_size == n_bytes and _digest(path) == digest
+        except OSError as error:
+            raise damaged(directory, f"{name} cannot be read: {error.strerror}") from error
+        if not whole:
+            raise damaged(directory, f"{name} is not as it was written")
+    return info
+
+
+def _read(directory: Path) -> tuple[CheckpointInfo, dict[str, tuple[int, str]]]:
+    """What the manifest says: of what it is; and bytes and digest of each file."""
+    try:
+        head, _, content = (directory / MANIFEST_FILE).read_bytes().partition(b"\n")
+    except OSError as error:
+        raise damaged(directory, f"{MANIFEST_FILE} cannot be read: {error.strerror}") from error
+    magic, _, rest = head.decode("ascii", "replace").partition(" ")
+    version, _, digest = rest.partition(" ")
+    if magic != _MAGIC or xxhash.xxh3_128_hexdigest(content) != digest:
+        raise damaged(directory, f"{MANIFEST_FILE} is not as it was written")
+    if version != str(FORMAT):
+        raise ConfigurationError(
+            f"the checkpoint {directory} has the format {version!r}; expected {FORMAT}; resume it with the version of "
+            "rollcast that wrote it"
+        )
+    try:
+        manifest = _Manifest.model_validate_json(content)
+    except ValidationError as error:
+        raise damaged(directory, f"{MANIFEST_FILE} is none: {error.errors()[0]['msg']}") from error
+    files = {name: (file.bytes, file.xxh3_128) for name, file in manifest.files.items()}
+    return CheckpointInfo(**manifest.model_dump(exclude={"files"})), files
+
+
+@contextmanager
+def read_as_vouched_for(directory: Path) -> Iterator[None]:
+    """Makes an error of ours of whatever comes of files that fit their digests and not this program.
+
+    A digest says that a file is as it was written; not that this program wrote it, nor that it was of its own mind.
+
+    Args:
+        directory: The checkpoint that is read in the body.
+
+    Raises:
+        ConfigurationError: The body raised something that is no error of ours.
+    """
+    try:
+        yield
+    except RollcastError:
+        raise
+    except Exception as error:
+        raise damaged(directory, f"what is in it does not fit: {type(error).__name__}: {error}") from error
+
+
+def damaged(directory: Path, problem: str) -> ConfigurationError:
+    """The error of a checkpoint that cannot be read.
+
+    Args:
+        directory: The checkpoint.
+        problem: What is wrong with it.
+    """
+    return ConfigurationError(
+        f"the checkpoint {directory} is damaged: {problem}; expected the files of its manifest, whole; resume from "
+        "another one"
+    )
+
+
+def _digest(path: Path) -> str:
+    digest = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while piece := file.read(_READ_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()

@@ -1,0 +1,176 @@
+"""Which run is resumed, and with what settings. Imports neither torch nor grpc."""
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from rollcast.learner.checkpoints.manifest import CheckpointInfo
+from rollcast.learner.checkpoints.store import CheckpointStore
+from rollcast.learner.runs.directory import RunDirectory
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.settings.resume_rules import ACTING, FREE, ResumeRule, resume_rule, why_not
+
+AUTO: Final = "auto"
+
+# Where the runs are that nobody has named a folder for.
+RUNS: Final = Path("runs")
+
+
+def resumed_settings(settings: BaseModel, given: BaseModel, *, runs: Path = RUNS) -> dict[str, Any]:
+    """Returns the settings of the run to resume, with what was changed; or those given, where there is no such run.
+
+    Args:
+        settings: Those given, and defaults; `resume` is a run's folder, or `auto`.
+        given: Those given; what nobody has set is not among its `model_fields_set`.
+        runs: Where `auto` looks.
+
+    Returns:
+        Values for the settings' class: `resume` and `run_dir` are the folder; `resume` is None for a new run.
+
+    Raises:
+        ConfigurationError: If there is no such run, another command made it, or what is given contradicts it.
+    """
+    values = settings.model_dump(mode="json")
+    path = Path(values["resume"]) if values["resume"] != AUTO else _found(settings, runs)
+    if path is None:
+        return {**values, "resume": None}
+    saved = RunDirectory(path).read_settings()
+    unknown = sorted(saved.keys() - type(settings).model_fields.keys())
+    if unknown:
+        raise ConfigurationError(
+            f"--resume: the run {path} was made with settings that this command has not: {', '.join(unknown)}; "
+            "expected one of the same command; resume it with rollcast train or rollcast learner, whichever began it"
+        )
+    refused = list(_refused(given, saved))
+    if refused:
+        raise ConfigurationError(
+            f"--resume: the run {path} cannot go on with other settings: {'; '.join(refused)}; expected those of the "
+            f"run; leave them out, or begin another run, with this one's policy by --initial-policy {path}"
+        )
+    return {**_merged(saved, given), "run_dir": str(path), "resume": str(path)}
+
+
+def settings_changes(settings: BaseModel, before: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Compares settings with those that a run had.
+
+    Args:
+        settings: As the run goes on.
+        before: As `RunDirectory.read_settings` returned them; what an older version did not know counts as unchanged.
+
+    Returns:
+        The old and the new value of each setting that differs, by its name: `"dqn.learning_rate"`.
+    """
+    return {
+        ".".join(path): (_at(before, path), value)
+        for path, value, _ in _leaves(settings)
+        if path[0] not in ("resume", "run_dir") and _at(before, path, value) != value
+    }
+
+
+def changes_bits(settings: BaseModel, names: Iterable[str]) -> bool:
+    """Tells whether a run goes on to other bits when these settings are changed.
+
+    Args:
+        settings: The settings.
+        names: As `settings_changes` has them.
+    """
+    rules = {".".join(path): rule for path, _, rule in _leaves(settings)}
+    return any(rules[name] != FREE for name in names)
+
+
+def _found(settings: BaseModel, runs: Path) -> Path | None:
+    """Finds the run that `auto` means."""
+    values = settings.model_dump(mode="json")
+    if values["run_dir"] is not None:
+        path = Path(values["run_dir"])
+        return path if RunDirectory(path).settings_path.is_file() else None
+    candidates = [path.parent for path in runs.glob("*/settings.yaml")]
+    for path in sorted(candidates, key=_written, reverse=True):
+        run = RunDirectory(path)
+        try:
+            if _identity(settings, run.read_settings()) != _identity(settings, values):
+                continue
+            with run.locked():
+                newest = newest_checkpoint(run)
+        except (ConfigurationError, OSError):  # somebody else's, perhaps
+            continue
+        if newest is None:
+            if run.has_log():
+                return path
+        elif not newest[1].has_ended or values.get("when_finished") == "serve":
+            return path
+    return None
+
+
+def newest_checkpoint(run: RunDirectory) -> tuple[Path, CheckpointInfo] | None:
+    """The newest checkpoint of a run that is whole; whoever asks has locked the run.
+
+    Returns:
+        The checkpoint; None: the run was stopped before its first.
+
+    Raises:
+        ConfigurationError: All of its checkpoints are damaged.
+    """
+    store = CheckpointStore(run.checkpoints_path, keep=1)
+    store.tidy()
+    return store.newest()
+
+
+def _written(run: Path) -> float:
+    return (run / "settings.yaml").stat().st_mtime
+
+
+def _identity(settings: BaseModel, values: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
+    """Picks the values that tell one run from another: those that say what is learnt, and how."""
+    return {path: _at(values, path) for path, _, rule in _leaves(settings) if rule not in (FREE, ACTING)}
+
+
+def _refused(given: BaseModel, saved: Mapping[str, Any]) -> Iterator[str]:
+    """Says, an option each, what is given and may not change, what the run has, and why it stays."""
+    for path, value, rule in _leaves(given, only_set=True):
+        reason, own = why_not(rule), _at(saved, path, value)
+        if reason and own != value:
+            option = "--" + ".".join(path).replace("_", "-")
+            yield f"{option} is {value!r} and the run's is {own!r}, which stays, because {reason}"
+
+
+def _merged(saved: Mapping[str, Any], given: BaseModel) -> dict[str, Any]:
+    """Puts what is given in place of what the run has."""
+    merged = copy.deepcopy(dict(saved))
+    for path, value, _ in _leaves(given, only_set=True):
+        inner = merged
+        for name in path[:-1]:
+            inner = inner.setdefault(name, {})
+        inner[path[-1]] = value
+    return merged
+
+
+def _leaves(settings: BaseModel, *, only_set: bool = False) -> Iterator[tuple[tuple[str, ...], Any, ResumeRule]]:
+    """Finds every setting that holds no others: its path, its value as JSON has it, and its rule."""
+    values = settings.model_dump(mode="json")
+    for name, field in type(settings).model_fields.items():
+        if only_set and name not in settings.model_fields_set:
+            continue
+        own = getattr(settings, name)
+        if isinstance(own, BaseModel):
+            for path, value, rule in _leaves(own, only_set=only_set):
+                yield (name, *path), value, rule
+        else:
+            rule_of = resume_rule(field)
+            assert rule_of is not None, (
+                f"{name} has no resume rule; give its field one of rollcast.services.settings.resume_rules"
+            )
+            yield (name,), values[name], rule_of
+
+
+def _at(values: Mapping[str, Any], path: tuple[str, ...], otherwise: Any = None) -> Any:  # noqa: ANN401 - any setting
+    """Finds the value at a path; `otherwise` where there is none."""
+    found: Any = values
+    for name in path:
+        if not isinstance(found, Mapping) or name not in found:
+            return otherwise
+        found = found[name]
+    return found

@@ -1,0 +1,30 @@
+"""`rollcast certs`: a development authority, and what it vouches for."""
+
+from rich.console import Console
+
+from rollcast.learner.commands.certificates import make_certificates
+from rollcast.learner.commands.printing import print_line
+from rollcast.learner.settings.settings import CertsSettings
+
+
+def certs(settings: CertsSettings, console: Console) -> int:
+    """Makes the files, says what to do with them, and returns the exit code.
+
+    Raises:
+        ConfigurationError: One of them exists, or cannot be written.
+    """
+    make_certificates(settings.directory, hosts=settings.host, days=settings.days)
+    folder = settings.directory
+    for line in (
+        f"made certificates and tokens in {folder}, in force for {settings.days:g} days",
+        f"learner   --tls-cert {folder}/server.pem --tls-key {folder}/server.key --tls-client-ca {folder}/ca.pem "
+        f"--tokens-file {folder}/tokens",
+        *(
+            f"{role:<9} --tls-ca {folder}/ca.pem --tls-cert {folder}/{role}.pem --tls-key {folder}/{role}.key "
+            f"--token-file {folder}/{role}.token"
+            for role in ("actor", "viewer", "operator")
+        ),
+        f"{folder}/ca.key makes further certificates: keep it from everybody, or delete it",
+    ):
+        print_line(console, line)
+    return 0

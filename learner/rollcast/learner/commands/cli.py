@@ -1,0 +1,207 @@
+"""The `rollcast` command. Light to import: actor processes that are spawned import it again."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from rollcast.services.errors import ConfigurationError, RollcastError
+from rollcast.services.process.exit_codes import bad_settings_exit_code
+from rollcast.services.process.printable import log_to_stderr, printable_lines
+from rollcast.services.settings.suggestions import did_you_mean
+from rollcast.services.version import software_version
+from rollcast.services.wire.allocator import reuse_large_buffers
+
+USAGE = """\
+usage: rollcast COMMAND [options]
+
+Rollouts in, policies cast out: distributed reinforcement learning over gRPC.
+
+commands:
+  train      train with actors on this machine: the learner and its actors, started and ended together
+  learner    learn from whichever actors dial in, and serve the gRPC API
+  actor      step environments for a learner somewhere else
+  status     show how a learner stands
+  doctor     say what is wrong with a run: who waits, for whom, since when, and what to do
+  evaluate   play episodes with the policy of a run
+  record     play rollouts into a file: demonstrations, to fill a replay buffer with
+  certs      make certificates and tokens for a learner and its clients, for development
+  replay     serve: a replay buffer alone, filled by actors, for a learner of one's own
+  completion print a script that makes bash or zsh complete all of this
+
+`rollcast COMMAND --help` explains the settings that matter first, --help-all each. They can be given on the command
+line, as ROLLCAST_<NAME> in the environment, or in a YAML file with --config FILE; the command line wins, then the
+environment, then the file.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command.
+
+    Returns:
+        The exit code: 0, 1 after an error, 2 for settings that cannot be right, 130 after Ctrl-C.
+    """
+    command, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if command in ("-h", "--help", "help"):
+        sys.stdout.write(USAGE)
+        return 0
+    if command == "--version":
+        sys.stdout.write(f"rollcast {software_version()}\n")
+        return 0
+    if command not in COMMANDS:
+        guess = did_you_mean(command, COMMANDS)
+        expected = f"expected one of {', '.join(COMMANDS)}"
+        sys.stderr.write(f"rollcast: there is no command {command!r}; {expected}{f'; {guess}' if guess else ''}\n")
+        return 2
+    return _run(command, rest)
+
+
+def _run(command: str, arguments: list[str]) -> int:
+    try:
+        return COMMANDS[command](arguments)
+    except ConfigurationError as error:
+        sys.stderr.write(printable_lines(f"rollcast {command}: {error}") + "\n")
+        return bad_settings_exit_code(os.environ)
+    except RollcastError as error:
+        told = f"rollcast {command}: {type(error).__name__}: {error}"
+        # of an environment that raised: its message says that this shows where
+        where = getattr(error, "exception_traceback", "")
+        sys.stderr.write(printable_lines(f"{told}\n{where}" if where else told) + "\n")
+        return 1
+    except OSError as error:
+        from rollcast.learner.disk import explain_disk_error
+
+        if (problem := explain_disk_error(error)) is None:
+            raise
+        sys.stderr.write(printable_lines(f"rollcast {command}: {problem}") + "\n")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _train(arguments: list[str]) -> int:
+    from rollcast.learner.settings.settings import TrainSettings
+
+    settings = TrainSettings.from_command_line("rollcast train", arguments)
+    log_to_stderr(settings.log_level)
+    reuse_large_buffers()
+    if settings.actor_kind == "subprocess" and settings.start_method in (None, "forkserver"):
+        from rollcast.learner.actors.forkserver import start_forkserver
+
+        # on another core, while this one imports torch
+        start_forkserver()
+    from rich.console import Console
+
+    from rollcast.learner.commands.train import train
+
+    return train(settings, Console())
+
+
+def _learner(arguments: list[str]) -> int:
+    from rollcast.learner.settings.settings import ServingSettings
+
+    settings = ServingSettings.from_command_line("rollcast learner", arguments)
+    log_to_stderr(settings.log_level)
+    reuse_large_buffers()
+    from rich.console import Console
+
+    from rollcast.learner.commands.learner import learner
+
+    return learner(settings, Console())
+
+
+def _actor(arguments: list[str]) -> int:
+    from rollcast.actor.acting.process import main as actor_main
+
+    return actor_main(arguments, program="rollcast actor")
+
+
+def _status(arguments: list[str]) -> int:
+    from rich.console import Console
+
+    from rollcast.learner.commands.status import status
+    from rollcast.learner.settings.settings import StatusSettings
+
+    return status(StatusSettings.from_command_line("rollcast status", arguments), Console())
+
+
+def _doctor(arguments: list[str]) -> int:
+    from rich.console import Console
+
+    from rollcast.learner.commands.doctor import doctor
+    from rollcast.learner.settings.settings import DoctorSettings
+
+    return doctor(DoctorSettings.from_command_line("rollcast doctor", arguments), Console())
+
+
+def _evaluate(arguments: list[str]) -> int:
+    from rollcast.learner.settings.settings import EvaluateSettings
+
+    settings = EvaluateSettings.from_command_line("rollcast evaluate", arguments)
+    log_to_stderr(settings.log_level)
+    from rich.console import Console
+
+    from rollcast.learner.commands.evaluate import evaluate
+
+    return evaluate(settings, Console())
+
+
+def _record(arguments: list[str]) -> int:
+    from rollcast.learner.settings.record import RecordSettings
+
+    settings = RecordSettings.from_command_line("rollcast record", arguments)
+    log_to_stderr(settings.log_level)
+    from rich.console import Console
+
+    from rollcast.learner.commands.record import record
+
+    return record(settings, Console())
+
+
+def _certs(arguments: list[str]) -> int:
+    from rich.console import Console
+
+    from rollcast.learner.commands.certs import certs
+    from rollcast.learner.settings.settings import CertsSettings
+
+    return certs(CertsSettings.from_command_line("rollcast certs", arguments), Console())
+
+
+def _replay(arguments: list[str]) -> int:
+    what, *rest = arguments or ["nothing"]
+    if what in ("-h", "--help"):
+        rest = ["--help"]
+    elif what != "serve":
+        raise ConfigurationError(f"there is no {what!r} for a replay buffer; expected serve")
+    from rollcast.learner.settings.replay_serve import ReplayServeSettings
+
+    settings = ReplayServeSettings.from_command_line("rollcast replay serve", rest)
+    log_to_stderr(settings.log_level)
+    reuse_large_buffers()
+    from rollcast.learner.commands.replay_serve import replay_serve
+
+    return replay_serve(settings)
+
+
+def _completion(arguments: list[str]) -> int:
+    from rollcast.learner.commands.completion import completion_script
+    from rollcast.learner.settings.settings import CompletionSettings
+
+    sys.stdout.write(completion_script(CompletionSettings.from_command_line("rollcast completion", arguments)))
+    return 0
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "train": _train,
+    "learner": _learner,
+    "actor": _actor,
+    "status": _status,
+    "doctor": _doctor,
+    "evaluate": _evaluate,
+    "record": _record,
+    "certs": _certs,
+    "replay": _replay,
+    "completion": _completion,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""`rollcast evaluate RUN_DIR`: how good is the policy that a run has saved?"""
+
+import dataclasses
+import json
+
+from rich.console import Console
+from rich.table import Table
+
+from rollcast.actor.policies.policy import make_policy
+from rollcast.actor.threads import limit_threads
+from rollcast.learner.commands.printing import cell
+from rollcast.learner.playing.evaluate import Evaluation, evaluate_policy
+from rollcast.learner.playing.saved_play import played_environment
+from rollcast.learner.runs.directory import RunDirectory
+from rollcast.learner.settings.settings import EvaluateSettings
+from rollcast.learner.training.training_run import probe_spaces
+
+
+def evaluate(settings: EvaluateSettings, console: Console) -> int:
+    """Plays the episodes, prints the figures, and returns the exit code.
+
+    Raises:
+        ConfigurationError: The folder holds no such policy, or it does not fit the environment.
+    """
+    run = RunDirectory.open(settings.run_dir)
+    saved = run.read_policy(settings.saved_policy)
+    env_factory = played_environment(settings, run.read_settings())
+    policy = make_policy(probe_spaces(env_factory), saved.spec, seed=settings.seed, allowed_network=saved.spec.network)
+    policy.load(saved.policy_version, saved.state)
+    limit_threads(1)
+    evaluation = evaluate_policy(
+        env_factory,
+        policy,
+        n_episodes=settings.n_episodes,
+        seed=settings.seed,
+        deterministic=settings.deterministic,
+        video_dir=settings.video,
+    )
+    _print(console, settings, evaluation, saved.policy_version, env_factory.env_id)
+    if settings.summary_json is not None:
+        played = {
+            "policy": settings.saved_policy,
+            "policy_version": saved.policy_version,
+            "actions": "likeliest" if settings.deterministic else "drawn",
+        }
+        text = json.dumps(played | dataclasses.asdict(evaluation), indent=2)
+        settings.summary_json.write_text(text + "\n", encoding="utf-8")
+    return 0
+
+
+def _print(console: Console, settings: EvaluateSettings, evaluation: Evaluation, version: int, env_id: str) -> None:
+    low, high = evaluation.confidence_interval
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in (
+        ("policy", f"{settings.saved_policy}, version {version}, on {env_id}"),
+        ("episodes", f"{settings.n_episodes}"),
+        ("actions", "the likeliest" if settings.deterministic else "drawn from the policy"),
+        ("mean return", f"{evaluation.mean:.2f}"),
+        ("std", f"{evaluation.std:.2f}"),
+        ("95 % confidence", f"{low:.2f} to {high:.2f} (Student's t)"),
+        ("mean length", f"{sum(evaluation.lengths) / len(evaluation.lengths):.1f} steps"),
+    ):
+        table.add_row(name, cell(value))
+    if len(evaluation.agent_returns) > 1:
+        for agent, mean in evaluation.agent_returns.items():
+            table.add_row(cell(f"  {agent}"), f"{mean:.2f}")
+    if settings.video is not None:
+        table.add_row("video", cell(str(settings.video)))
+    console.print(table)

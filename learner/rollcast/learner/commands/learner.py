@@ -1,0 +1,62 @@
+"""`rollcast learner`: learns from actors that dial in."""
+
+from functools import partial
+
+from rich.console import Console
+
+from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.learner.actors.base import DistributedActors
+from rollcast.learner.actors.remote import RemoteDistributedActors
+from rollcast.learner.commands.printing import print_line
+from rollcast.learner.commands.running import run_and_report
+from rollcast.learner.ingest.first_actor import spaces_of_first_actor
+from rollcast.learner.settings.settings import ServingSettings
+from rollcast.learner.training.control import TrainingControl
+from rollcast.learner.training.run_parts import actors_batch_size
+from rollcast.learner.training.training_run import probe_spaces, training_run
+
+
+def learner(settings: ServingSettings, console: Console) -> int:
+    """Learns to the end and returns the exit code.
+
+    Raises:
+        RollcastError: Training cannot start, or cannot go on.
+    """
+    security = settings.server_security()
+    if settings.spaces_from == "environment":
+        spaces = probe_spaces(
+            EnvironmentFactory(settings.env_id, settings.env_kwargs, agent_policies=settings.agent_policies),
+            travel=True,
+        )
+    else:
+        spaces = spaces_of_first_actor(
+            settings.address,
+            limits=settings.server_limits(),
+            timeout_s=settings.collect_timeout_s,
+            security=security,
+        )
+
+    def make_actors(policy: TorchPolicy, control: TrainingControl) -> DistributedActors:
+        actors = RemoteDistributedActors(
+            policy,
+            settings.n_rollout_steps,
+            actors_batch_size(settings, policy.spaces, settings.max_actors),
+            settings.queue_out_of_sync_factor,
+            addresses=(settings.address,),
+            envs_per_actor=settings.envs_per_actor,
+            seed=settings.seed,
+            max_actors=settings.max_actors,
+            max_policy_lag=settings.max_policy_lag,
+            bounded_staleness=settings.bounded_staleness,
+            deterministic=settings.deterministic,
+            control=control,
+            security=security,
+            collect_timeout_s=settings.collect_timeout_s,
+        )
+        actors.limits = settings.server_limits()
+        return actors
+
+    announce = partial(print_line, console)
+    with training_run(settings, spaces, make_actors, n_local_actors=0, announce=announce) as run:
+        return run_and_report(run, settings, console, serves=settings.when_finished == "serve")

@@ -1,0 +1,191 @@
+"""`rollcast record`: plays rollouts into a file."""
+
+import contextlib
+import dataclasses
+import json
+import shlex
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.policies.exploration import EPSILONS
+from rollcast.actor.policies.policy import Policy, make_policy
+from rollcast.actor.policies.random_policy import RandomPolicy
+from rollcast.actor.seeds import derive_seed
+from rollcast.actor.threads import limit_threads
+from rollcast.actor.vector.make import environment_spaces, make_vector_env
+from rollcast.actor.workers.workers import make_worker
+from rollcast.learner.commands.printing import print_line
+from rollcast.learner.commands.signals import stop_on_signals
+from rollcast.learner.playing.saved_play import played_environment
+from rollcast.learner.runs.directory import RunDirectory, SavedPolicy
+from rollcast.learner.settings.record import RANDOM, RecordSettings
+from rollcast.services.errors import RollcastError
+from rollcast.services.process.installation import typed
+from rollcast.services.rollouts.file import RolloutWriter
+from rollcast.services.rollouts.recording_codec import RecordingHeader
+from rollcast.services.rollouts.rollouts import Rollout
+from rollcast.services.spaces.spaces import EnvironmentSpaces
+
+# Other than those of the actors in a run with the same seed, which play 0 and 1.
+_ENVIRONMENT_SEEDS, _ACTION_SEEDS = 2, 3
+
+
+@dataclasses.dataclass(slots=True)
+class RecordingSummary:
+    """What was recorded; what `--summary-json` writes."""
+
+    rollouts: int = 0
+    env_steps: int = 0
+    episodes: int = 0
+    mean_return: float | None = None
+    n_bytes: int = 0
+    path: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Player:
+    """Who plays what."""
+
+    env_factory: EnvironmentFactory
+    name: str
+    saved: SavedPolicy | None
+
+    def make_policy(self, spaces: EnvironmentSpaces, seed: int) -> Policy:
+        if self.saved is None:
+            policy: Policy = RandomPolicy(spaces, seed=seed)
+            policy.load(0, {})
+            return policy
+        spec, state = self.saved.spec, self.saved.state
+        # of the rates of exploration the lowest: it is to demonstrate
+        slot = int(np.argmin(state[EPSILONS])) if EPSILONS in state else 0
+        policy = make_policy(spaces, spec, seed=seed, allowed_network=spec.network, slot=slot)
+        policy.load(self.saved.policy_version, state)
+        return policy
+
+
+def record(settings: RecordSettings, console: Console) -> int:
+    """Plays, writes, prints the figures, and returns the exit code: 0, or 130 after Ctrl-C.
+
+    Whatever ends it, the rollouts that were complete are in the file. Ctrl-C and SIGTERM end it after the running step.
+
+    Raises:
+        ConfigurationError: The file exists, or the policy cannot be had or does not fit the environment.
+        RollcastError: An environment failed, a rollout holds what is not allowed, or the disk is full; the rollouts
+            before are kept.
+    """
+    player = _player(settings)
+    limit_threads(1)
+    vector_env = make_vector_env(player.env_factory, settings.envs_per_actor)
+    with contextlib.closing(vector_env), stop_on_signals(lambda: None) as received:
+        spaces = environment_spaces(vector_env)
+        worker = make_worker(
+            vector_env,
+            player.make_policy(spaces, derive_seed(settings.seed, _ACTION_SEEDS)),
+            settings.n_rollout_steps,
+            actor_id="record",
+            incarnation=1,
+            env_seed=derive_seed(settings.seed, _ENVIRONMENT_SEEDS),
+            deterministic=settings.deterministic,
+        )
+        header = RecordingHeader(
+            spaces=spaces,
+            n_rollout_steps=settings.n_rollout_steps,
+            n_envs=settings.envs_per_actor,
+            env_id=player.env_factory.env_id,
+            played_by=player.name,
+        )
+        summary, failure = RecordingSummary(), None
+        with RolloutWriter(settings.output, header, overwrite=settings.overwrite) as writer:
+            try:
+                _play(settings, lambda: worker.collect(lambda: bool(received)), writer, summary)
+            except RollcastError as error:
+                failure = error
+    _report(settings, console, summary, player, "" if failure is None else type(failure).__name__, received)
+    if failure is not None:
+        raise failure
+    return 130 if signal.SIGINT in received else 0
+
+
+def _player(settings: RecordSettings) -> _Player:
+    """Reads the run, where one is named."""
+    saved, name = None, RANDOM
+    trained: Mapping[str, Any] = {}
+    if settings.policy != RANDOM:
+        run = RunDirectory.open(Path(settings.policy))
+        trained = run.read_settings()
+        saved = run.read_policy(settings.saved_policy)
+        name = f"{settings.policy}, {settings.saved_policy}, version {saved.policy_version}"
+    return _Player(env_factory=played_environment(settings, trained), name=name, saved=saved)
+
+
+def _play(
+    settings: RecordSettings,
+    collect: Callable[[], Rollout | None],
+    writer: RolloutWriter,
+    summary: RecordingSummary,
+) -> None:
+    """Plays until there is enough, or a signal comes."""
+    returns: list[float] = []
+    while not _is_enough(settings, summary):
+        rollout = collect()
+        if rollout is None:
+            return
+        writer.append(rollout)
+        summary.path = str(settings.output)
+        returns += (episode.episode_return for episode in rollout.episodes)
+        summary.rollouts, summary.n_bytes = writer.n_rollouts, writer.n_bytes
+        summary.env_steps += rollout.n_env_steps
+        summary.episodes, summary.mean_return = len(returns), fmean(returns) if returns else None
+
+
+def _is_enough(settings: RecordSettings, summary: RecordingSummary) -> bool:
+    if settings.rollouts is not None:
+        return summary.rollouts >= settings.rollouts
+    return settings.steps is not None and summary.env_steps >= settings.steps
+
+
+def _report(
+    settings: RecordSettings,
+    console: Console,
+    summary: RecordingSummary,
+    player: _Player,
+    failure: str,
+    received: list[int],
+) -> None:
+    """Prints what was recorded, and by what it was cut short."""
+    cause = failure or (signal.Signals(received[0]).name if received else "")
+    if cause and not _is_enough(settings, summary):
+        wanted = f"{settings.steps:,} env steps" if settings.rollouts is None else f"{settings.rollouts:,} rollouts"
+        kept = "the whole rollouts are kept" if summary.rollouts else "no rollout was whole, nothing is kept"
+        print_line(console, f"{'stopped':<15}by {cause}, before {wanted}: {kept}")
+    if summary.rollouts:
+        mean_return = "no episode has ended" if summary.mean_return is None else f"{summary.mean_return:.1f}"
+        for name, value in (
+            ("played by", player.name),
+            ("rollouts", f"{summary.rollouts:,} of {settings.n_rollout_steps} steps, {settings.envs_per_actor} wide"),
+            ("env steps", f"{summary.env_steps:,}"),
+            ("episodes", f"{summary.episodes:,}"),
+            ("mean return", mean_return),
+            ("bytes", f"{summary.n_bytes:,}"),
+            ("file", summary.path),
+            ("learn from it", _training(settings, player.env_factory)),
+        ):
+            print_line(console, f"{name:<15}{value}")
+    if settings.summary_json is not None:
+        text = json.dumps(dataclasses.asdict(summary), indent=2)
+        settings.summary_json.write_text(text + "\n", encoding="utf-8")
+
+
+def _training(settings: RecordSettings, env_factory: EnvironmentFactory) -> str:
+    """The command that learns from the file."""
+    words = ["train", "--algorithm", "sac", "--env-id", env_factory.env_id]
+    if env_factory.env_kwargs:
+        words += ["--env-kwargs", json.dumps(dict(env_factory.env_kwargs))]
+    return f"{typed('rollcast')} {shlex.join([*words, '--initial-data', str(settings.output)])}"

@@ -1,0 +1,142 @@
+"""`rollcast replay serve`: a replay buffer alone, for actors that fill it and learners that draw from it."""
+
+import logging
+import signal
+import time
+
+from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.learner.actors.remote import RemoteDistributedActors
+from rollcast.learner.commands.signals import stop_on_signals
+from rollcast.learner.experience.replayed import MAX_TRAJECTORIES
+from rollcast.learner.ingest.first_actor import spaces_of_first_actor
+from rollcast.learner.replay.demonstrations import load_recording
+from rollcast.learner.replay.inserter import ACTORS, ReplayInserter
+from rollcast.learner.replay.served import serve_buffers
+from rollcast.learner.replay.substep_buffers import SubstepBuffers, make_buffers
+from rollcast.learner.settings.replay_serve import ReplayServeSettings
+from rollcast.learner.training.training_run import probe_spaces
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.security.security import ServerSecurity
+from rollcast.services.spaces.spaces import EnvironmentSpaces
+
+logger = logging.getLogger(__name__)
+
+# How often it looks whether rollouts come in, and whether it is to stop.
+_LOOK_S = 0.25
+
+
+class _Stopped(Exception):  # noqa: N818  # no error: somebody has asked for it
+    """A signal came before there was anything to stop."""
+
+
+def replay_serve(settings: ReplayServeSettings) -> int:
+    """Serves until SIGTERM, Ctrl-C, or LearnerService.Stop; returns the exit code: 0, or 130 after Ctrl-C.
+
+    Raises:
+        RollcastError: The buffer cannot be made, or filled from the file; the network cannot be made; or the address
+            cannot be had.
+    """
+    stops: list[RemoteDistributedActors] = []
+
+    def stop() -> None:
+        if not stops:
+            raise _Stopped
+        # the actors stay, and wait for the buffer that comes next
+        for actors in stops:
+            actors.leave_waiting()
+            actors.interrupt()
+
+    def hurry() -> None:
+        for actors in stops:
+            actors.hurry()
+
+    with stop_on_signals(stop, hurry) as received:
+        try:
+            _serve(settings, stops)
+        except _Stopped:
+            logger.info("stopped before anything was served")
+    return 130 if signal.SIGINT in received else 0
+
+
+def watch(buffers: SubstepBuffers, actors: RemoteDistributedActors) -> None:
+    """Says what is waited for while nothing is inserted, until it is interrupted.
+
+    Args:
+        buffers: By substep key, into which the actors play.
+        actors: Who plays; started.
+    """
+    while not actors.interrupted:
+        inserted = _inserted(buffers)
+        time.sleep(_LOOK_S)
+        if _inserted(buffers) != inserted:
+            continue
+        with actors.waiting.waiting_for("rollouts"):
+            while not actors.interrupted and _inserted(buffers) == inserted:
+                actors.waiting.explain(_limiter_wait(buffers) or actors.explain_wait())
+                time.sleep(_LOOK_S)
+
+
+def _inserted(buffers: SubstepBuffers) -> int:
+    return sum(buffer.info().inserted for buffer in buffers.values())
+
+
+def _limiter_wait(buffers: SubstepBuffers) -> str:
+    """What the actors wait for at the first limiter that holds them back; empty: none does."""
+    for key, buffer in buffers.items():
+        wait = buffer.wait_of(ACTORS)
+        if wait is not None:
+            whose = f"{key}: " if len(buffers) > 1 else ""
+            return f"the replay buffer to take rollouts in: {whose}{wait.reason}"
+    return ""
+
+
+def _serve(settings: ReplayServeSettings, stops: list[RemoteDistributedActors]) -> None:
+    security = settings.server_security()
+    spaces = _spaces(settings, security)
+    buffers = make_buffers(
+        settings.replay,
+        spaces,
+        n_rollout_steps=settings.n_rollout_steps,
+        batch_size=settings.batch_size,
+        n_envs=MAX_TRAJECTORIES,
+        discount=settings.discount,
+        seed=settings.seed,
+    )
+    # Its weights are of no account: it acts uniformly at random. Small, because every actor gets them all the same.
+    policy = TorchPolicy(spaces, PolicySpec(network=settings.network, hidden_sizes=(1,)))
+    policy.set_uniform_exploration(True)
+    if settings.initial_data is not None:
+        load_recording(buffers, settings.initial_data, spaces)
+    actors = RemoteDistributedActors(
+        policy,
+        settings.n_rollout_steps,
+        1,  # nobody collects a batch
+        addresses=(settings.address,),
+        envs_per_actor=settings.envs_per_actor,
+        seed=settings.seed,
+        max_actors=settings.max_actors,
+        security=security,
+    )
+    actors.limits = settings.server_limits()
+    actors.destination = ReplayInserter(buffers, lambda rollout: actors.drops(rollout, rollout.n_envs))
+    actors.replay = serve_buffers(buffers, spaces, n_rollout_steps=settings.n_rollout_steps)
+    stops.append(actors)
+    with actors:
+        n_entries = sum(buffer.info().capacity for buffer in buffers.values())
+        logger.info("serving a replay buffer of %d entries at %s", n_entries, ", ".join(actors.addresses))
+        watch(buffers, actors)
+
+
+def _spaces(settings: ReplayServeSettings, security: ServerSecurity) -> EnvironmentSpaces:
+    if settings.spaces_from == "environment":
+        return probe_spaces(
+            EnvironmentFactory(settings.env_id, settings.env_kwargs, agent_policies=settings.agent_policies),
+            travel=True,
+        )
+    return spaces_of_first_actor(
+        settings.address,
+        limits=settings.server_limits(),
+        timeout_s=settings.first_actor_timeout_s,
+        security=security,
+    )

@@ -1,0 +1,129 @@
+"""`rollcast status`: how a learner stands."""
+
+import dataclasses
+import enum
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from rollcast.learner.commands.printing import cell, print_json, print_line
+from rollcast.learner.settings.settings import StatusSettings
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import NotReadyError, ProtocolMismatchError
+from rollcast.services.spaces.spaces import describe_space
+from rollcast.services.status.status import ActorInfo, LearnerStatus
+
+
+def status(settings: StatusSettings, console: Console) -> int:
+    """Asks the learner and prints what it says; returns the exit code.
+
+    Raises:
+        ConfigurationError: What is to protect the connection cannot be used.
+        LearnerUnreachableError: Nobody answers at the address.
+        UnauthenticatedError: It wants a token, or another one.
+        PermissionDeniedError: The token's role may not see it.
+    """
+    with LearnerClient(settings.address, timeout_s=settings.timeout_s, security=settings.client_security()) as client:
+        if settings.watch:
+            for current in client.watch_status(1.0):
+                _show(settings, console, current, client.actors() if settings.actors else (), _describe(client))
+        else:
+            _show(settings, console, client.status(), client.actors() if settings.actors else (), _describe(client))
+    return 0
+
+
+def _describe(client: LearnerClient) -> dict[str, Any]:
+    """Asks what the learner learns; returns nothing where it cannot say: it is starting, or from before this call."""
+    try:
+        description = client.describe()
+    except (NotReadyError, ProtocolMismatchError):
+        return {}
+    return {
+        "network": description.policy.network,
+        "n_rollout_steps": description.n_rollout_steps,
+        "batch_size": description.batch_size,
+        "envs_per_actor": description.n_envs,
+        "spaces": {
+            key: {
+                "observation": describe_space(substep.observation),
+                "action": describe_space(substep.action),
+                "n_agents": substep.n_agents,
+            }
+            for key, substep in description.spaces.items()
+        },
+    }
+
+
+def _show(
+    settings: StatusSettings,
+    console: Console,
+    current: LearnerStatus,
+    actors: Sequence[ActorInfo],
+    description: Mapping[str, Any],
+) -> None:
+    values = dataclasses.asdict(current) | dict(description)
+    if settings.json_output:
+        document = values
+        if settings.actors:
+            document["actors"] = [dataclasses.asdict(info) for info in actors]
+        print_json(console, _as_json(document))
+        return
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in _rows(values):
+        table.add_row(name, cell(value))
+    console.print(table)
+    if actors:
+        console.print(_actors_table(actors))
+    for info in actors:
+        if info.last_error:
+            print_line(console, f"{info.actor_id}: {info.last_error}")
+
+
+def _actors_table(actors: Sequence[ActorInfo]) -> Table:
+    table = Table("slot", "actor", "state", "envs", "rollouts", "env steps", "policy", "quiet", box=None)
+    for info in actors:
+        table.add_row(
+            str(info.slot),
+            cell(info.actor_id if info.incarnation == 1 else f"{info.actor_id} #{info.incarnation}"),
+            info.state.name.lower(),
+            str(info.n_envs),
+            f"{info.rollouts:,}",
+            f"{info.env_steps:,}",
+            str(info.policy_version),
+            f"{info.idle_s:.1f} s",
+        )
+    return table
+
+
+def _rows(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Names and values as people read them; what is inside of something is named after it."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _rows(value, f"{prefix}{name}.")
+        elif isinstance(value, tuple):
+            for index, item in enumerate(value):
+                yield from _rows(item, f"{prefix}{name}.{index}.")
+        else:
+            yield f"{prefix}{name}", _as_text(value)
+
+
+def _as_text(value: Any) -> str:  # noqa: ANN401 - whatever a status holds
+    if isinstance(value, enum.Enum):
+        return value.name.lower()
+    if isinstance(value, float):
+        return f"{value:,.2f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _as_json(value: Any) -> Any:  # noqa: ANN401 - whatever a status holds
+    """What JSON has for a value; it has neither enums nor infinity, which a limit that is none is."""
+    if isinstance(value, enum.Enum):
+        return value.name.lower()
+    if isinstance(value, dict):
+        return {name: _as_json(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_json(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

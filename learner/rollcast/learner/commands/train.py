@@ -1,0 +1,81 @@
+"""`rollcast train`: the learner and its actors on this machine."""
+
+from functools import partial
+
+from rich.console import Console
+
+from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.learner.actors.base import DistributedActors
+from rollcast.learner.actors.sequential import SequentialDistributedActors
+from rollcast.learner.actors.subproc import SubprocDistributedActors
+from rollcast.learner.commands.printing import print_line
+from rollcast.learner.commands.running import run_and_report
+from rollcast.learner.settings.settings import TrainSettings
+from rollcast.learner.training.control import TrainingControl
+from rollcast.learner.training.run_parts import actors_batch_size
+from rollcast.learner.training.training_run import probe_spaces, training_run
+
+
+def train(settings: TrainSettings, console: Console) -> int:
+    """Trains to the end and returns the exit code.
+
+    Raises:
+        RollcastError: Training cannot start, or cannot go on.
+    """
+    security = settings.server_security()
+    env_factory = EnvironmentFactory(
+        settings.env_id,
+        settings.env_kwargs,
+        settings.vectorization,
+        settings.agent_policies,
+        settings.on_step_failure,
+    )
+
+    def make_actors(policy: TorchPolicy, control: TrainingControl) -> DistributedActors:
+        if settings.actor_kind == "sequential":
+            return SequentialDistributedActors(
+                env_factory,
+                policy,
+                settings.n_rollout_steps,
+                settings.n_actors,
+                actors_batch_size(settings, policy.spaces, settings.n_actors),
+                envs_per_actor=settings.envs_per_actor,
+                seed=settings.seed,
+            )
+        actors = SubprocDistributedActors(
+            env_factory,
+            policy,
+            settings.n_rollout_steps,
+            settings.n_actors,
+            actors_batch_size(settings, policy.spaces, settings.n_actors),
+            settings.queue_out_of_sync_factor,
+            settings.start_method,
+            envs_per_actor=settings.envs_per_actor,
+            seed=settings.seed,
+            addresses=(settings.address,),
+            max_actors=settings.max_actors,
+            max_policy_lag=settings.max_policy_lag,
+            bounded_staleness=settings.bounded_staleness,
+            deterministic=settings.deterministic,
+            # one that is started again has other seeds
+            on_actor_failure="fail" if settings.deterministic else settings.on_actor_failure,
+            max_restarts=settings.max_restarts,
+            control=control,
+            security=security,
+            collect_timeout_s=settings.collect_timeout_s,
+            step_timeout_s=settings.step_timeout_s,
+            log_level=settings.log_level,
+        )
+        actors.limits = settings.server_limits()
+        return actors
+
+    n_processes = settings.n_actors if settings.actor_kind == "subprocess" else 0
+    with training_run(
+        settings,
+        probe_spaces(env_factory, travel=settings.actor_kind == "subprocess"),
+        make_actors,
+        n_local_actors=n_processes,
+        announce=partial(print_line, console),
+    ) as run:
+        return run_and_report(run, settings, console)

@@ -1,0 +1,165 @@
+"""Which segments a log has: begun, removed when a checkpoint has what is in them, and their files used again."""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rollcast.learner.disk import FULL_DISK, free_bytes
+from rollcast.learner.durable.coverage import Coverage
+from rollcast.learner.durable.segments import SegmentName, SegmentWriter, spare_paths
+
+logger = logging.getLogger(__name__)
+
+# A segment takes at most this share of what is free on the disk, so that checkpoints and metrics have room beside it,
+_SHARE_OF_FREE: Final = 1 / 8
+# unless it would be smaller than this.
+_SMALL_SEGMENT_BYTES: Final = 1 << 20
+
+
+@dataclass(slots=True, kw_only=True)
+class KnownSegment:
+    """A segment that is there, and which rollouts it has.
+
+    Attributes:
+        name: Which.
+        n_bytes: How large the file is.
+        first: The lowest number of a rollout in it; above `last`: it has none.
+        last: The highest.
+    """
+
+    name: SegmentName
+    n_bytes: int
+    first: int = 1
+    last: int = 0
+
+    def add(self, number: int) -> None:
+        """It has this rollout, too."""
+        self.first = min(self.first, number) if self.first <= self.last else number
+        self.last = max(self.last, number)
+
+    def is_in(self, coverage: Coverage) -> bool:
+        """Whether a checkpoint has all of it."""
+        return self.last < self.first or coverage.has(self.first, self.last)
+
+
+class SegmentFiles:
+    """Invariant: segments and spare files have `spare_bytes` together, or there are no spare ones.
+
+    One thread at a time begins, notes and ends; any may remove, and ask.
+
+    Args:
+        folder: Where they are.
+        head: What each begins with.
+        segments: Those that are there, oldest first.
+        segment_bytes: How large one is that has no larger rollout, where the disk has room for it.
+        spare_bytes: What is kept to be used again, with the segments, at most.
+        make_writer: Makes a segment.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        head: bytes,
+        segments: Sequence[KnownSegment],
+        *,
+        segment_bytes: int,
+        spare_bytes: int,
+        make_writer: Callable[..., SegmentWriter],
+    ) -> None:
+        self._folder = folder
+        self._head = head
+        self._segment_bytes = segment_bytes
+        self._spare_bytes = spare_bytes
+        self._make_writer = make_writer
+        self._lock = threading.Lock()  # guards those below
+        self._segments = list(segments)
+        self._spares = spare_paths(folder)
+        self._last_number = max((segment.name.number for segment in segments), default=0)
+        self._current: KnownSegment | None = None
+
+    @property
+    def n_bytes(self) -> int:
+        """What the segments take on the disk, spare files not counted."""
+        with self._lock:
+            return sum(segment.n_bytes for segment in self._segments)
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def begin(self, n_bytes: int) -> SegmentWriter:
+        """Begins a segment with room for a record of so many bytes.
+
+        Raises:
+            OSError: There is no room for it.
+        """
+        n_needed = self.bytes_needed(n_bytes)
+        with self._lock:
+            spare = self._spares.pop() if self._spares and n_needed <= self._segment_bytes else None
+            name = SegmentName.new(self._last_number + 1)
+        writer = self._make_segment(name, n_needed, spare)
+        with self._lock:
+            self._last_number = name.number
+            self._current = KnownSegment(name=name, n_bytes=writer.n_bytes)
+            self._segments.append(self._current)
+        return writer
+
+    def bytes_needed(self, n_bytes: int) -> int:
+        """Bytes that a segment takes on the disk at least which is to have a record of `n_bytes`."""
+        return len(self._head) + n_bytes
+
+    def _make_segment(self, name: SegmentName, n_needed: int, spare: Path | None) -> SegmentWriter:
+        """Makes a segment as large as the disk has room for.
+
+        Raises:
+            OSError: There is no room for what is needed.
+        """
+        n_bytes = self._segment_bytes
+        free = free_bytes(self._folder)
+        if free is not None:
+            n_bytes = min(n_bytes, max(int(free * _SHARE_OF_FREE), _SMALL_SEGMENT_BYTES))
+        while True:
+            n_bytes = max(n_bytes, n_needed)
+            try:
+                return self._make_writer(self._folder, name, self._head, n_bytes, spare)
+            except OSError as error:
+                # a quota may allow less than is free
+                if error.errno not in FULL_DISK or spare is not None or n_bytes == n_needed:
+                    raise
+                n_bytes //= 2
+
+    def note(self, number: int) -> None:
+        """The segment that was begun last gets this rollout."""
+        with self._lock:
+            assert self._current is not None, "begin() comes first"
+            self._current.add(number)
+
+    def end(self) -> None:
+        """The segment that was begun last is written to no more."""
+        with self._lock:
+            self._current = None
+
+    def remove(self, coverage: Coverage) -> None:
+        """Removes the segments of which a checkpoint has all, but for the one that is written to."""
+        with self._lock:
+            removed = [
+                segment for segment in self._segments if segment is not self._current and segment.is_in(coverage)
+            ]
+            self._segments = [segment for segment in self._segments if segment not in removed]
+            n_bytes = sum(segment.n_bytes for segment in self._segments) + len(self._spares) * self._segment_bytes
+        spares: list[Path] = []
+        for segment in removed:
+            path = segment.name.path(self._folder)
+            keeps = n_bytes + segment.n_bytes <= self._spare_bytes
+            try:
+                if keeps and segment.n_bytes == self._segment_bytes == path.stat().st_size:
+                    spares.append(path.rename(segment.name.spare_path(self._folder)))
+                    n_bytes += segment.n_bytes
+                else:
+                    path.unlink()
+            except OSError as error:
+                logger.warning("a segment of the write-ahead log cannot be removed: %s: %s", path, error.strerror)
+        with self._lock:
+            self._spares += spares

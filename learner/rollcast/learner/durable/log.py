@@ -1,0 +1,336 @@
+"""The write-ahead log: an accepted rollout is on the disk before it is acknowledged."""
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rollcast.learner.disk import FULL_DISK, free_bytes
+from rollcast.learner.durable.coverage import Coverage, OpenRollouts
+from rollcast.learner.durable.files import KnownSegment, SegmentFiles
+from rollcast.learner.durable.records import LogEntry, Payload, encode_record, record_bytes
+from rollcast.learner.durable.segments import SegmentWriter, encode_segment_head
+from rollcast.learner.ingest.queue import SliceName
+from rollcast.learner.wait_log import WaitLog
+from rollcast.services.errors import NotReadyError, RollcastError
+from rollcast.services.rollouts.recording_codec import RecordingHeader
+
+logger = logging.getLogger(__name__)
+
+SEGMENT_BYTES: Final = 64 << 20
+# How often those that wait look whether they are still wanted.
+_LOOK_S: Final = 0.5
+# From an early checkpoint that did not help to the next; and where the disk is full, so that most do not.
+_CROWDED_INTERVAL_S: Final = 1.0
+_FULL_DISK_INTERVAL_S: Final = 5.0
+_CLOSE_S: Final = 10.0
+# A disk that takes longer is told of.
+_HANGS_S: Final = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A rollout that is to be written."""
+
+    number: int
+    entry: bytes
+    payload: Payload
+    is_done: bool = False
+    error: str = ""
+
+
+class RolloutLog:
+    """Appends rollouts to segments, and removes the segments that checkpoints cover.
+
+    Invariants: `append` returns True only when the rollout is on the disk. One thread at a time writes: one of those
+    that wait for it, which writes what all of them have, and waits for the disk once (group commit); what comes
+    meanwhile is the next one's. A segment that could not be written is closed, and what was not committed in it is cut
+    off. Together the files have `max_bytes`, and a segment more.
+
+    Args:
+        folder: Where; it exists.
+        header: What the rollouts look like.
+        max_bytes: Above half of it, or where the disk is full, a checkpoint is asked for, so that segments can go; at
+            all of it, streams wait.
+        next_number: Of the rollout that comes next.
+        segments: Those that are there, oldest first.
+        ask_for_checkpoint: Makes one, and returns when it is written; called in a thread of its own.
+        make_writer: Makes segments.
+        segment_bytes: How large one is that has no larger rollout, where the disk has room for it.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        header: RecordingHeader,
+        *,
+        max_bytes: int,
+        next_number: int = 0,
+        segments: Sequence[KnownSegment] = (),
+        ask_for_checkpoint: Callable[[], object] = lambda: None,
+        make_writer: Callable[..., SegmentWriter] = SegmentWriter,
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
+        self._folder = folder
+        self._max_bytes = max_bytes
+        self._files = SegmentFiles(
+            folder,
+            encode_segment_head(header),
+            segments,
+            segment_bytes=segment_bytes,
+            spare_bytes=max_bytes // 2,
+            make_writer=make_writer,
+        )
+        self._ask_for_checkpoint = ask_for_checkpoint
+        self.open = OpenRollouts(next_number)
+        self._changed = threading.Condition()  # guards all below but the last
+        self._waiting: deque[_Waiting] = deque()
+        self._next_number = next_number
+        self._closing = False
+        self._busy_since: float | None = None
+        self._problem = ""
+        self._disk_is_full = False
+        self._asking = threading.Event()
+        self._asked_at = -math.inf
+        self._full_since = math.inf
+        self._wait_log = WaitLog()
+        self._n_commits = self._n_rollouts = 0
+        self._commit_s = 0.0
+        # The coverage of the last checkpoint and of the one before.
+        self._covered: deque[Coverage] = deque(maxlen=2)
+        self._writer: SegmentWriter | None = None  # of whoever writes
+
+    def append(
+        self,
+        entry: Callable[[int], LogEntry],
+        payload: Payload,
+        *,
+        is_active: Callable[[], bool],
+    ) -> bool:
+        """Returns True when a rollout is on the disk; waits for its turn, for room, and for the disk.
+
+        Args:
+            entry: Makes what the log says of it, from its number.
+            payload: The rollout, whose arrays must not change before this returns.
+            is_active: Looked at now and then; False gives up.
+
+        Returns:
+            False if `is_active` became False, or the log was closed: it is not to be acknowledged.
+
+        Raises:
+            NotReadyError: The disk is full, or has failed.
+        """
+        with self._changed:
+            began = time.monotonic()
+            while self._is_full() and not self._closing:
+                self._full_since = min(self._full_since, began)
+                what = "a checkpoint, so that the write-ahead log can go on, which is at its limit"
+                self._note_wait(f"{what}: {self._use()}", self._full_since)
+                self._ask_if_crowded()
+                self._changed.wait(_LOOK_S)
+                if not is_active():
+                    return False
+            self._full_since = math.inf
+            if self._closing:
+                return False
+            noted = entry(self._next_number)
+            self._next_number += 1
+            name = SliceName(noted.actor_id, noted.incarnation, noted.sequence, 0, noted.n_trajectories)
+            mine = _Waiting(noted.number, noted.encode(), payload)
+            self.open.add(noted.number, name, noted.n_trajectories)
+            self._waiting.append(mine)
+            try:
+                is_there = self._commit_mine(mine, is_active)
+            except BaseException:
+                self.open.discard(name)
+                raise
+            if not is_there:
+                self.open.discard(name)
+            return is_there
+
+    def covered(self, coverage: Coverage) -> None:
+        """A checkpoint has been written: what it, and the one before it, have is removed.
+
+        The one before counts so that nothing is lost where the last one is damaged; unless the log is above half of
+        what it may take, or the disk is full: then what the last one has goes, too.
+        """
+        with self._changed:
+            self._covered.append(coverage)
+            if self._is_crowded():
+                keep = coverage
+            else:
+                keep = self._covered[0] if len(self._covered) == 2 else Coverage.nothing()
+        self._files.remove(keep)
+        with self._changed:
+            if not self._is_crowded():
+                self._asked_at = -math.inf
+            self._changed.notify_all()
+
+    def problem(self) -> str:
+        """What keeps the log from taking rollouts; empty: nothing does. Any thread may ask."""
+        with self._changed:
+            if self._is_full():
+                return f"the write-ahead log is at its limit and waits for a checkpoint: {self._use()}"
+            busy_s = time.monotonic() - self._busy_since if self._busy_since is not None else 0.0
+            if busy_s > _HANGS_S:
+                return f"the write-ahead log's disk, {self._folder}, has not answered for {busy_s:.0f} s"
+            return self._problem
+
+    def metrics(self) -> dict[str, float]:
+        """What there is to write about it, by name; times since the last call."""
+        with self._changed:
+            n_commits, n_rollouts, commit_s = max(self._n_commits, 1), self._n_rollouts, self._commit_s
+            self._n_commits, self._n_rollouts, self._commit_s = 0, 0, 0.0
+            return {
+                "durable/bytes": self._files.n_bytes,
+                "durable/segments": len(self._files),
+                "durable/commit_ms": 1000 * commit_s / n_commits,
+                "durable/rollouts_per_commit": n_rollouts / n_commits,
+            }
+
+    def close(self) -> None:
+        """Takes no more, and waits for what is being written; does nothing when closed already."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+            if not self._changed.wait_for(lambda: self._busy_since is None and not self._waiting, _CLOSE_S):
+                logger.error(
+                    "the write-ahead log's disk, %s, has not answered for %.0f s; expected it to take what was "
+                    "written; what is not acknowledged comes again",
+                    self._folder,
+                    _CLOSE_S,
+                )
+            elif self._writer is not None:
+                self._writer.close()
+                self._writer = None
+                self._files.end()
+
+    def _commit_mine(self, mine: _Waiting, is_active: Callable[[], bool]) -> bool:
+        """Returns True when a rollout is on the disk, whoever has written it. Called with the lock held."""
+        while not mine.is_done:
+            if self._busy_since is None:
+                self._write_all()
+                continue
+            busy_since = self._busy_since
+            self._changed.wait(_LOOK_S)
+            if self._busy_since == busy_since:
+                self._note_wait(f"the write-ahead log's disk, {self._folder}", busy_since)
+            if not mine.is_done and not is_active():
+                if mine in self._waiting:
+                    self._waiting.remove(mine)
+                return False
+        if mine.error:
+            raise NotReadyError(mine.error)
+        return True
+
+    def _write_all(self) -> None:
+        """Writes and commits what has come. Called with the lock held, by one of those that wait; lets go of it."""
+        group = list(self._waiting)
+        self._waiting.clear()
+        began = self._busy_since = time.monotonic()
+        self._changed.release()
+        error, disk_is_full = f"the write-ahead log {self._folder} was interrupted; send the rollout again", False
+        try:
+            self._write(group)
+            error = ""
+        except OSError as failure:
+            error, disk_is_full = self._explain(failure, group), failure.errno in FULL_DISK
+        finally:
+            if error and self._writer is not None:
+                self._writer.abandon()
+                self._writer = None
+                self._files.end()
+            self._changed.acquire()  # held by others for a few lines only, none of which waits
+            self._busy_since = None
+            for waiting in group:
+                if not waiting.is_done:
+                    waiting.is_done, waiting.error = True, error
+            self._changed.notify_all()
+        if self._problem and not error:
+            logger.info("the write-ahead log %s goes on", self._folder)
+        self._problem, self._disk_is_full = error, disk_is_full
+        self._n_commits += 1
+        self._n_rollouts += len(group)
+        self._commit_s += time.monotonic() - began
+        self._ask_if_crowded()
+
+    def _write(self, group: Sequence[_Waiting]) -> None:
+        """Writes rollouts, and returns when they are on the disk."""
+        written: list[_Waiting] = []
+        for waiting in group:
+            n_bytes = record_bytes(waiting.entry, waiting.payload)
+            if self._writer is not None and self._writer.n_written + n_bytes > self._writer.n_bytes:
+                self._commit(written)
+                self._writer.close()
+                self._writer = None
+            if self._writer is None:
+                self._writer = self._files.begin(n_bytes)
+            self._files.note(waiting.number)
+            self._writer.write(encode_record(self._writer.name.marker, waiting.entry, waiting.payload))
+            written.append(waiting)
+        self._commit(written)
+
+    def _commit(self, written: list[_Waiting]) -> None:
+        if self._writer is None or not written:
+            return
+        self._writer.commit()
+        for waiting in written:
+            waiting.is_done = True
+        written.clear()
+
+    def _explain(self, failure: OSError, group: Sequence[_Waiting]) -> str:
+        """Says what is wrong, to the log once."""
+        n_bytes = sum(waiting.payload.n_bytes for waiting in group)
+        message = f"the write-ahead log {self._folder} cannot take {n_bytes:,} bytes: {failure.strerror}; "
+        if failure.errno in FULL_DISK:
+            n_needed = max(record_bytes(waiting.entry, waiting.payload) for waiting in group)
+            free = free_bytes(self._folder)
+            message += (
+                f"expected {self._files.bytes_needed(n_needed):,} bytes free on its disk for a segment of the log"
+            )
+            message += "" if free is None else f", and {free:,} are"
+            message += "; free some space, or choose a --run-dir on a larger disk"
+        else:
+            message += "expected a disk that works; look at it"
+        message += ": the rollouts are not acknowledged, and come again"
+        if not self._problem:
+            logger.error("%s", message)
+        return message
+
+    def _is_full(self) -> bool:
+        return self._files.n_bytes > self._max_bytes
+
+    def _is_crowded(self) -> bool:
+        """Whether segments should go."""
+        return self._disk_is_full or self._files.n_bytes > self._max_bytes // 2
+
+    def _use(self) -> str:
+        return f"{self._files.n_bytes:,} bytes in {self._folder}, of --durable-max-bytes {self._max_bytes:,}"
+
+    def _ask_if_crowded(self) -> None:
+        """Has a checkpoint made. Called with the lock held."""
+        now = time.monotonic()
+        interval_s = _FULL_DISK_INTERVAL_S if self._disk_is_full else _CROWDED_INTERVAL_S
+        if self._closing or self._asking.is_set() or now < self._asked_at + interval_s:
+            return
+        if self._is_crowded():
+            self._asked_at = now
+            self._asking.set()
+            threading.Thread(target=self._ask, name="rollcast-log-checkpoint", daemon=True).start()
+
+    def _ask(self) -> None:
+        """Thread: has a checkpoint made."""
+        try:
+            self._ask_for_checkpoint()
+        except (OSError, RollcastError) as error:
+            logger.warning("the write-ahead log needs room, and an early checkpoint cannot be made: %s", error)
+        finally:
+            self._asking.clear()
+
+    def _note_wait(self, reason: str, since: float) -> None:
+        self._wait_log.note(reason, time.monotonic() - since)

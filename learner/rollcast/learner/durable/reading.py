@@ -1,0 +1,204 @@
+"""Reads a segment of the write-ahead log, which may have been cut anywhere, and damaged since."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import xxhash
+
+from rollcast.learner.durable.records import HEAD, MAX_ENTRY_BYTES, TAIL, RecordHead, decode_head, decode_tail, inverted
+from rollcast.learner.durable.segments import SegmentName, decode_segment_head
+from rollcast.services.errors import RollcastError
+from rollcast.services.rollouts.recording_codec import MAX_HEADER_BYTES, RecordingHeader
+
+_LOOK_BYTES: Final = 4096
+_READ_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flaw:
+    """Bytes that are no whole record, and should be one.
+
+    Attributes:
+        start: Where they begin in the file.
+        stop: Where they end.
+        what: What is wrong with them.
+        is_torn: The process, or the machine, ended while they were written: nothing follows, and what they were was not
+            acknowledged. Otherwise the file was damaged later.
+    """
+
+    start: int
+    stop: int
+    what: str
+    is_torn: bool
+
+
+class SegmentReader:
+    """Reads one segment. Used by one thread.
+
+    Invariant: nothing is allocated for a record before its sizes agree with their digest and are in the file.
+
+    Args:
+        folder: Where it is.
+        name: Which.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+
+    def __init__(self, folder: Path, name: SegmentName) -> None:
+        self.path = name.path(folder)
+        self._marker = name.marker
+        self._file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        self.n_bytes = os.fstat(self._file).st_size
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        os.close(self._file)
+
+    def header(self) -> RecordingHeader:
+        """What the rollouts in it look like.
+
+        Raises:
+            RecordingError: Its head is damaged, or of another format.
+            ProtocolMismatchError: It follows another version of the protocol.
+            InvalidInputError: Its spaces are not supported.
+        """
+        return decode_segment_head(self._read(0, _LOOK_BYTES + MAX_HEADER_BYTES))[0]
+
+    def scan(self, *, verify: bool) -> Iterator[RecordHead | Flaw]:
+        """Finds the records, and what should be some, from the front.
+
+        Args:
+            verify: Read the rollouts, too; otherwise only what is around them, and `payload` finds damage in them.
+
+        Yields:
+            Whole records, and flaws.
+
+        Raises:
+            OSError: The disk has failed.
+        """
+        try:
+            position = decode_segment_head(self._read(0, _LOOK_BYTES + MAX_HEADER_BYTES))[1]
+        except RollcastError as error:
+            first = self._find_head(0)
+            if first is None and self._find_tail(0) is None:
+                yield Flaw(start=0, stop=self.n_bytes, what=f"its first bytes: {error}", is_torn=True)
+                return
+            position = 0 if first is None else first.start
+            yield Flaw(start=0, stop=position, what=f"its first bytes: {error}", is_torn=False)
+        while (found := self._next(position, verify=verify)) is not None:
+            record, flaw = found
+            if record is not None:
+                yield record
+            if flaw is not None:
+                yield flaw
+            position = flaw.stop if flaw is not None else record.end if record is not None else self.n_bytes
+
+    def payload(self, record: RecordHead) -> tuple[bytes, memoryview] | None:
+        """Reads a rollout.
+
+        Returns:
+            Its serialised header, and its tensors' bytes; None: they are not what was written.
+
+        Raises:
+            OSError: The disk has failed.
+        """
+        content = self._read(record.payload_start, record.n_head + record.n_body)
+        if len(content) < record.n_head + record.n_body or xxhash.xxh3_64_intdigest(content) != record.payload_digest:
+            return None
+        return content[: record.n_head], memoryview(content)[record.n_head :]
+
+    def _next(self, position: int, *, verify: bool) -> tuple[RecordHead | None, Flaw | None] | None:
+        """What begins there: a record, a flaw, or a record whose tail is one; None: nothing does."""
+        record = self._head_at(position)
+        if record is None:
+            return self._without_head(position)
+        if record.tail_start > self.n_bytes:
+            flaw = Flaw(
+                start=position,
+                stop=self.n_bytes,
+                what=f"{_name(record)} is cut off by the end of the file",
+                is_torn=True,
+            )
+            return None, flaw
+        has_tail = decode_tail(self._marker, self._read(record.tail_start, TAIL.size)) == record.tail_start - position
+        if has_tail and not verify:
+            return record, None
+        if self.payload(record) is None:
+            following = self._head_at(record.end) or self._find_head(record.end)
+            is_torn = not has_tail and following is None
+            what = f"{_name(record)} was not written to its end" if is_torn else f"{_name(record)} is damaged"
+            return None, Flaw(start=position, stop=min(record.end, self.n_bytes), what=what, is_torn=is_torn)
+        if has_tail or self._head_at(record.end) is None:
+            # whole; the crash came between it and its tail, or it is the last and its tail is all that suffered
+            return record, None
+        return record, Flaw(
+            start=record.tail_start, stop=record.end, what=f"the tail of {_name(record)} is damaged", is_torn=False
+        )
+
+    def _without_head(self, position: int) -> tuple[None, Flaw] | None:
+        """What there is where no head is: one that is damaged, as records or a tail behind it tell; or nothing."""
+        following = self._find_head(position)
+        if following is not None:
+            return None, Flaw(
+                start=position, stop=following.start, what="the head of a record is damaged", is_torn=False
+            )
+        end = self._find_tail(position)
+        if end is not None:
+            return None, Flaw(start=position, stop=end, what="the head of the last record is damaged", is_torn=False)
+        return None
+
+    def _head_at(self, position: int) -> RecordHead | None:
+        content = self._read(position, _LOOK_BYTES)
+        if len(content) < HEAD.size or not content.startswith(self._marker):
+            return None
+        n_bytes = HEAD.size + HEAD.unpack_from(content)[1]
+        if len(content) < n_bytes <= HEAD.size + MAX_ENTRY_BYTES:
+            content = self._read(position, n_bytes)
+        return decode_head(self._marker, content, position)
+
+    def _find_head(self, position: int) -> RecordHead | None:
+        """The first whole head from there on."""
+        heads = (self._head_at(found) for found in self._find(self._marker, position))
+        return next((record for record in heads if record is not None), None)
+
+    def _find_tail(self, position: int) -> int | None:
+        """Where the last whole tail from there on ends: no head is there, so all before it is one flaw."""
+        end = None
+        for found in self._find(inverted(self._marker), position):
+            if decode_tail(self._marker, self._read(found, TAIL.size)) is not None:
+                end = found + TAIL.size
+        return end
+
+    def _find(self, wanted: bytes, position: int) -> Iterator[int]:
+        """Every place from there on where these bytes are; the file is read once, however many there are."""
+        while content := self._read(position, _READ_BYTES):
+            index = content.find(wanted)
+            while index >= 0:
+                yield position + index
+                index = content.find(wanted, index + 1)
+            if len(content) < _READ_BYTES:
+                return
+            position += len(content) - len(wanted) + 1
+
+    def _read(self, position: int, n_bytes: int) -> bytes:
+        """So many bytes; fewer at the end of the file."""
+        pieces = []
+        while n_bytes > 0 and (piece := os.pread(self._file, n_bytes, position)):
+            pieces.append(piece)
+            position += len(piece)
+            n_bytes -= len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _name(record: RecordHead) -> str:
+    entry = record.entry
+    return f"rollout {entry.sequence} of actor {entry.actor_id!r}, incarnation {entry.incarnation}"

@@ -1,0 +1,319 @@
+"""Batches from a replay buffer, for off-policy algorithms."""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.learner.actors.base import DistributedActors
+from rollcast.learner.algorithms.schedules import Schedule
+from rollcast.learner.batch import Batch
+from rollcast.learner.experience.experience import Experience, ExperienceSource, SaveExperience
+from rollcast.learner.ingest.queue import RolloutSlice
+from rollcast.learner.replay.batches import to_batch
+from rollcast.learner.replay.buffer_info import ReplayInfo
+from rollcast.learner.replay.inserter import ACTORS
+from rollcast.learner.replay.served import replay_status
+from rollcast.learner.replay.substep_buffers import SubstepBuffers
+from rollcast.learner.wait_log import WaitLog
+from rollcast.services.errors import CollectInterruptedError, CollectTimeoutError, InvalidInputError, NotReadyError
+from rollcast.services.replay.replay import ReplayStatus, joint_replay_status
+from rollcast.services.rollouts.rollouts import EpisodeStatistics
+
+# Larger rollouts enter a limited buffer in pieces of so many trajectories: the limiter's band is as wide as a piece.
+MAX_TRAJECTORIES = 16
+
+# Who waits, where the rate limiter says who waits for it; see `ACTORS`.
+TRAINER = "the trainer"
+
+# How often a trainer that waits for the limiter looks whether it is to stop.
+_LOOK_S = 0.25
+
+
+@dataclass(slots=True)
+class _Arrivals:
+    """What has come from the actors since the last batch."""
+
+    env_steps: int = 0
+    episodes: list[EpisodeStatistics] = field(default_factory=list)
+    policy_lag: list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]] = field(default_factory=list)
+
+
+class ReplayedExperience(ExperienceSource):
+    """Puts what the actors play into buffers, one a substep, as far as their rate limiters let it, and draws batches.
+
+    A limiter decides who goes first: while it lets nothing be drawn, the trainer waits for rollouts; while it lets
+    nothing in, rollouts stay in the queue, and the actors wait. Who waits for what, and since when, is in
+    `replay_status`; in the actors' `waiting` while it is the trainer; and in the log when it lasts. Until every buffer
+    holds its minimum, actors act uniformly at random.
+
+    Batches are drawn from the buffers in turn, past those whose limiter lets nothing out. Nobody waits for ever: the
+    buffer that refuses the next rollout lets batches out, so the trainer waits only where every rollout is let in.
+
+    Args:
+        actors: Who plays.
+        buffers: Where it is kept, by substep key; other threads may use them, too.
+        policy: The policy that is cast; told when to stop acting at random.
+        batch_size: B, entries in a batch.
+        beta: How much of the bias importance weights take back, by the progress of training; None: as the buffer was
+            made.
+    """
+
+    def __init__(
+        self,
+        actors: DistributedActors,
+        buffers: SubstepBuffers,
+        *,
+        policy: TorchPolicy,
+        batch_size: int,
+        beta: Schedule | None = None,
+    ) -> None:
+        super().__init__(actors)
+        self.buffers = buffers
+        # Whose batch is next comes first.
+        self._turns = deque(buffers)
+        self._max_trajectories = min(buffer.max_trajectories for buffer in buffers.values())
+        # Those that have yet to let the first batch out.
+        self._unfilled: set[str] = set()
+        self._filling = WaitLog()
+        self._started_at = 0.0
+        self._policy = policy
+        self._batch_size = batch_size
+        self._beta = beta
+        self._beta_now = math.nan
+        self._refused: RolloutSlice | None = None
+        self._refused_at = 0.0
+        self._refusals = WaitLog()
+        self._insert_wait_s = self._sample_wait_s = 0.0
+        self._arrivals = _Arrivals()
+
+    def start(self) -> None:
+        """Starts the actors, acting at random while the buffer is being filled, where demonstrations have not."""
+        self._begin()
+        self._started_at = time.monotonic()
+        self.actors.start()
+
+    def begin_save(self) -> SaveExperience:
+        """Takes note of the buffers, each with its limiter, its priorities and its generators."""
+        snapshots = [buffer.saved.begin() for buffer in self.buffers.values()]
+
+        def save(directory: Path, previous: Path | None, rest: Callable[[], None]) -> Mapping[Path, str]:
+            digests: dict[Path, str] = {}
+            try:
+                for i, snapshot in enumerate(snapshots):
+                    before = None if previous is None else _path(previous, i)
+                    digests |= snapshot.write(_path(directory, i), before, rest=rest)
+            finally:
+                for snapshot in snapshots:
+                    snapshot.end()
+            return digests
+
+        return save
+
+    def load(self, directory: Path) -> None:
+        """Reads what was saved; neither a burst of updates nor one of insertions follows."""
+        for i, buffer in enumerate(self.buffers.values()):
+            buffer.saved.load(_path(directory, i))
+
+    def renew(self) -> None:
+        """See `ExperienceSource.renew`; a rollout that the limiter had refused is dropped with those who played it."""
+        self._begin()
+        if self.actors.renew():
+            self._drop_played()
+
+    def next(self, learner_device: str, *, progress: float = 0.0) -> Experience:
+        """Takes in what has come, and draws a batch."""
+        started = time.perf_counter()
+        if self._beta is not None:
+            self._beta_now = self._beta(progress)
+            for buffer in self.buffers.values():
+                buffer.set_beta(self._beta_now)
+        self._take_in()
+        batch = self._draw(learner_device)
+        if batch is None:
+            batch = self._await_batch(learner_device)
+        self._unfilled -= batch.substeps.keys()
+        self._policy.set_uniform_exploration(bool(self._unfilled))
+        if self._unfilled:
+            seldom = [key for key in self.buffers if key in self._unfilled]
+            self._filling.note(
+                f"the first batch of the substeps {seldom}: until then all actors act at random",
+                time.monotonic() - self._started_at,
+            )
+        arrivals, self._arrivals = self._arrivals, _Arrivals()
+        return Experience(
+            batch=batch,
+            env_steps=arrivals.env_steps,
+            episodes=tuple(arrivals.episodes),
+            policy_lag=np.concatenate(arrivals.policy_lag) if arrivals.policy_lag else np.zeros(0, np.int64),
+            waited_s=time.perf_counter() - started,
+        )
+
+    def learnt(self, batch: Batch, priorities: Tensor | None) -> None:
+        """Updates the priorities of the entries of a batch."""
+        if priorities is not None and batch.keys is not None:
+            (key,) = batch.substeps
+            self.buffers[key].update_priorities(batch.keys, priorities.detach().cpu().numpy())
+
+    def replay_status(self) -> ReplayStatus:
+        """How the buffer stands, and who waits for it; with several substeps their buffers together."""
+        return joint_replay_status({key: replay_status(buffer) for key, buffer in self.buffers.items()})
+
+    def metrics(self) -> dict[str, float]:
+        """The buffer's counters, the limiter's band, and how long either side has waited in all.
+
+        With several substeps each buffer has its own, as `replay/KEY/size`.
+        """
+        held_back_s = time.monotonic() - self._refused_at if self._refused is not None else 0.0
+        metrics = {
+            "replay/insert_wait_s": self._insert_wait_s + held_back_s,
+            "replay/sample_wait_s": self._sample_wait_s,
+        }
+        for key, buffer in self.buffers.items():
+            prefix = f"replay/{key}" if len(self.buffers) > 1 else "replay"
+            metrics |= {f"{prefix}/{name}": value for name, value in _counters(buffer.info()).items()}
+        if self._beta is not None:
+            metrics["replay/beta"] = self._beta_now
+        return metrics
+
+    def _drop_played(self) -> None:
+        """Forgets what actors have played that have begun anew since."""
+        self._refused = None
+
+    def _take_in(self) -> None:
+        """Takes in what has come, as far as the limiters let it; waits for nothing.
+
+        Leaves what comes meanwhile for the next time, or actors faster than this thread would keep it from training:
+        each has two rollouts under way at most besides those in the queue.
+        """
+        for _ in range(self.actors.queue_size + 2 * self.actors.n_actors_alive + 1):
+            if self._refused is not None and not self._insert(self._refused):
+                break
+            piece = self.actors.poll_slice(self._max_trajectories)
+            if piece is None:
+                break
+            self._insert(piece)
+
+    def _next_slice(self) -> RolloutSlice:
+        """Waits for what is to be taken in next."""
+        return self.actors.next_slice(self._max_trajectories)
+
+    def _begin(self) -> None:
+        """Looks which buffers have yet to be filled, and begins the turns with the first."""
+        infos = {key: buffer.info() for key, buffer in self.buffers.items()}
+        self._unfilled = {key for key, info in infos.items() if info.size < info.limiter.enough}
+        self._policy.set_uniform_exploration(bool(self._unfilled))
+        self._turns = deque(self.buffers)
+
+    def _await_batch(self, learner_device: str) -> Batch:
+        """Takes in rollouts until the buffer lets a batch out; says what it waits for.
+
+        Raises:
+            CollectTimeoutError: No entry was let in for `collect_timeout_s`, and no batch out.
+        """
+        began = progressed = time.monotonic()
+        n_inserted = self._n_inserted()
+        with self.actors.waiting.waiting_for("the replay buffer"):
+            while (batch := self._draw(learner_device)) is None:
+                if self.actors.interrupted:
+                    raise CollectInterruptedError("collecting was interrupted: training is to end")
+                # The limiter never refuses both sides; but others who draw from the buffer may have taken our turn.
+                piece = self._refused or self._next_slice()
+                self._insert(piece, timeout_s=_LOOK_S)
+                now, before, n_inserted = time.monotonic(), n_inserted, self._n_inserted()
+                if n_inserted != before:
+                    progressed = now
+                elif now - progressed > self.actors.collect_timeout_s:
+                    reason, _ = self.actors.waiting.current()
+                    raise CollectTimeoutError(
+                        f"the replay buffer has let neither an entry in nor a batch out for {now - progressed:.0f} s; "
+                        f"the learner waits for {reason}; expected one of both; look at --replay.samples-per-insert, "
+                        "at who else draws from the buffer, and whether rollouts have transitions"
+                    )
+        self._sample_wait_s += time.monotonic() - began
+        return batch
+
+    def _n_inserted(self) -> int:
+        return sum(buffer.info().inserted for buffer in self.buffers.values())
+
+    def _draw(self, learner_device: str) -> Batch | None:
+        """The next batch; None while the buffers hold too little, or their limiters let nothing out."""
+        reasons = {}
+        for key in tuple(self._turns):
+            buffer = self.buffers[key]
+            self._turns.rotate(-1)
+            try:
+                sample = buffer.sample(self._batch_size, who=TRAINER)
+            except (InvalidInputError, NotReadyError) as error:
+                if isinstance(error, InvalidInputError) and buffer.is_full:
+                    raise  # it will never hold as many
+                wait = buffer.wait_of(TRAINER)
+                reasons[key] = wait.reason if wait is not None else str(error)
+                continue
+            for other in self.buffers.keys() - {key}:
+                self.buffers[other].stop_waiting(TRAINER)
+            return to_batch(sample, torch.device(learner_device))
+        what = "; ".join(self._named(key, reason) for key, reason in reasons.items())
+        self.actors.waiting.explain(f"the replay buffer: {what}")
+        return None
+
+    def _insert(self, piece: RolloutSlice, *, timeout_s: float = 0.0) -> bool:
+        """Puts a rollout into the buffer, or aside where the limiter refuses it; says whether it is in."""
+        rollout = piece.to_rollout()
+        key = rollout.substep_key
+        buffer = self.buffers[key]
+        try:
+            with self.moving:
+                buffer.insert(rollout, timeout_s=timeout_s, who=ACTORS)
+                self.actors.covered([piece.name])
+        except NotReadyError:
+            if self._refused is None:
+                self._refused, self._refused_at = piece, time.monotonic()
+            wait = buffer.wait_of(ACTORS)
+            if wait is not None:
+                reason = self._named(key, wait.reason)
+                self._refusals.note(f"the replay buffer to take rollouts in: {reason}", wait.seconds)
+            return False
+        if self._refused is not None:
+            self._refused = None
+            self._insert_wait_s += time.monotonic() - self._refused_at
+        self._arrivals.env_steps += rollout.n_env_steps
+        self._arrivals.episodes += rollout.episodes
+        self.actors.get_epoch_stats_aggregator().add_all(rollout.episodes, rollout.events)
+        lag = max(0, self.actors.policy_version - rollout.policy_version)
+        self._arrivals.policy_lag.append(np.full(rollout.n_envs, lag, np.int64))
+        return True
+
+    def _named(self, key: str, reason: str) -> str:
+        return f"{key}: {reason}" if len(self.buffers) > 1 else reason
+
+
+def _path(checkpoint: Path, i: int) -> Path:
+    """Where the buffer of the i-th substep is. Numbered: keys need not be names of directories."""
+    return checkpoint / "replay" / f"substep{i}"
+
+
+def _counters(info: ReplayInfo) -> dict[str, float]:
+    """What there is to write about one buffer, by name."""
+    limiter = info.limiter
+    counters: dict[str, float] = {
+        "size": info.size,
+        "inserts": info.inserted,
+        "samples": info.sampled,
+        "samples_per_insert": info.sampled / max(info.inserted, 1),
+        "waiting": len(limiter.waiting),
+    }
+    if math.isfinite(limiter.max_diff):
+        counters |= {
+            "difference": limiter.difference,
+            "min_diff": limiter.min_diff,
+            "max_diff": limiter.max_diff,
+        }
+    return counters

@@ -1,0 +1,128 @@
+"""Asks the first actor what its environments look like, for a learner on a machine that has no environment."""
+
+import threading
+from collections.abc import Callable
+from typing import NoReturn
+
+from rollcast.services.errors import CollectTimeoutError, NotReadyError, RefusedError
+from rollcast.services.limits.limits import Limits
+from rollcast.services.policies.codec import EncodedPolicy
+from rollcast.services.rollouts.joining import JoinOffer
+from rollcast.services.security.security import PLAIN_SERVER, ServerSecurity
+from rollcast.services.server.server import make_server
+from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation
+from rollcast.services.status.description import LearnerDescription
+from rollcast.services.status.status import ActorInfo, LearnerStatus, Phase
+from rollcast.services.version import software_version
+
+# How long calls that are under way may take when the answer is there.
+_GRACE_S = 0.2
+
+
+def spaces_of_first_actor(
+    address: str, *, limits: Limits, timeout_s: float, security: ServerSecurity = PLAIN_SERVER
+) -> EnvironmentSpaces:
+    """Serves at the address until an actor has joined, and returns the spaces it offered.
+
+    Actors are told to come back in a moment: by then the learner proper serves there.
+
+    Args:
+        address: Where the learner will listen.
+        limits: As for the learner.
+        timeout_s: How long to wait, in seconds.
+        security: As for the learner.
+
+    Raises:
+        AddressInUseError: Somebody else serves the address.
+        CollectTimeoutError: No actor came.
+    """
+    reception = _Reception()
+    server = make_server(address, sink=reception, source=reception, control=reception, limits=limits, security=security)
+    server.start()
+    try:
+        offer = reception.wait_for_offer(timeout_s)
+    finally:
+        server.stop(_GRACE_S)
+    if offer is None:
+        raise CollectTimeoutError(
+            f"no actor came to {server.address} for {timeout_s:.0f} s to say what its environments look like; start "
+            "one with `rollcast actor`, or give the learner the environment with --spaces-from environment"
+        )
+    return offer.spaces
+
+
+class _Reception:
+    """Stands in for a learner that cannot be made yet: notes the first offer, and asks everybody to come back."""
+
+    def __init__(self) -> None:
+        self.spaces: EnvironmentSpaces = {}
+        self.ended = False
+        self._offered = threading.Event()
+        self._offer: JoinOffer | None = None
+
+    def wait_for_offer(self, timeout_s: float) -> JoinOffer | None:
+        """The first actor's offer; None if none came in time."""
+        self._offered.wait(timeout_s)
+        return self._offer
+
+    def join(self, offer: JoinOffer) -> NoReturn:
+        """Notes the offer, and asks to come back."""
+        if self._offer is None:
+            self._offer = offer
+            self._offered.set()
+        self._not_ready()
+
+    def open_stream(self, actor_id: str, incarnation: int, *, peer: str, cancel: Callable[[], None]) -> NoReturn:
+        """Asks to come back."""
+        del actor_id, incarnation, peer, cancel
+        self._not_ready()
+
+    def newest(self) -> EncodedPolicy:
+        """Asks to come back."""
+        self._not_ready()
+
+    def wait_newer(self, version: int, timeout_s: float) -> EncodedPolicy | None:
+        """Asks to come back."""
+        del version, timeout_s
+        self._not_ready()
+
+    def act(self, observation: Observation, *, substep_key: str, deterministic: bool) -> NoReturn:
+        """Asks to come back."""
+        del observation, substep_key, deterministic
+        self._not_ready()
+
+    def describe(self) -> LearnerDescription:
+        """Asks to come back."""
+        self._not_ready()
+
+    def status(self) -> LearnerStatus:
+        """Starting, and what for."""
+        return LearnerStatus(
+            phase=Phase.STARTING,
+            waiting_for="the first actor, to say what its environments look like: start one with `rollcast actor`",
+            software_version=software_version(),
+        )
+
+    def actors(self) -> list[ActorInfo]:
+        """None yet."""
+        return []
+
+    def pause(self) -> None:
+        """Asks to come back."""
+        self._not_ready()
+
+    def resume(self) -> None:
+        """Asks to come back."""
+        self._not_ready()
+
+    def save_checkpoint(self) -> tuple[str, int]:
+        """Asks to come back."""
+        self._not_ready()
+
+    def request_stop(self) -> None:
+        """Refused: there is no run to stop; end the process."""
+        raise RefusedError("training has not started, so there is nothing to stop: end the learner's process instead")
+
+    @staticmethod
+    def _not_ready() -> NoReturn:
+        raise NotReadyError("the learner is starting; try again with backoff")

@@ -1,0 +1,270 @@
+"""The bounded queue between the threads that receive rollouts and the one that batches them."""
+
+import dataclasses
+import math
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
+from rollcast.services.rollouts.statistics import EventValue
+
+# How often a blocked producer checks that its stream is still there.
+_CHECK_S = 0.5
+
+
+def queue_capacity(batch_size: int, queue_out_of_sync_factor: float) -> int:
+    """Returns `ceil(batch_size * queue_out_of_sync_factor)` trajectories, by exact decimal arithmetic.
+
+    Args:
+        batch_size: B, at least 1.
+        queue_out_of_sync_factor: Taken as the decimal number that it is written as: 1.1 of 100 are 110, not 111.
+
+    Raises:
+        ConfigurationError: The factor is not a number above 0.
+    """
+    if not 0.0 < queue_out_of_sync_factor < math.inf:  # of NaN, neither is true
+        raise ConfigurationError(
+            f"queue_out_of_sync_factor is {queue_out_of_sync_factor}; expected a number above 0, so that the queue "
+            f"holds at least one of the {batch_size} rollouts of a batch; set it to 1.0 for one batch"
+        )
+    return math.ceil(batch_size * Fraction(repr(float(queue_out_of_sync_factor))))
+
+
+class SliceName(NamedTuple):
+    """Which trajectories of which rollout: a `RolloutSlice` without its arrays."""
+
+    actor_id: str
+    incarnation: int
+    sequence: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSlice:
+    """Trajectories `start:stop` of a rollout."""
+
+    rollout: Rollout
+    start: int
+    stop: int
+
+    @property
+    def n_trajectories(self) -> int:
+        """How many."""
+        return self.stop - self.start
+
+    @property
+    def name(self) -> SliceName:
+        """Which these are."""
+        rollout = self.rollout
+        return SliceName(rollout.actor_id, rollout.incarnation, rollout.sequence, self.start, self.stop)
+
+    @property
+    def events(self) -> tuple[EventValue, ...]:
+        """What the policy fired while the whole rollout was played: it leaves with the first trajectory, once."""
+        return self.rollout.events if self.start == 0 else ()
+
+    def cut(self, max_trajectories: int) -> tuple[Self, Self | None]:
+        """Its first trajectories, and the others; None where there are none."""
+        cut = self.start + max_trajectories
+        if cut >= self.stop:
+            return self, None
+        return dataclasses.replace(self, stop=cut), dataclasses.replace(self, start=cut)
+
+    def to_rollout(self) -> Rollout:
+        """These trajectories as a rollout of their own; views of the whole."""
+        whole, cut = self.rollout, slice(self.start, self.stop)
+        if self.n_trajectories == whole.n_envs:
+            return whole
+        wanted = (whole.final_index[:, 1] >= self.start) & (whole.final_index[:, 1] < self.stop)
+        return dataclasses.replace(
+            whole,
+            substeps={
+                key: SubstepColumns(
+                    observation={path: array[:, cut] for path, array in columns.observation.items()},
+                    action=columns.action[:, cut],
+                    log_prob=columns.log_prob[:, cut],
+                    last_observation={path: array[cut] for path, array in columns.last_observation.items()},
+                    final_observation={path: array[wanted] for path, array in columns.final_observation.items()},
+                )
+                for key, columns in whole.substeps.items()
+            },
+            reward=whole.reward[:, cut],
+            terminated=whole.terminated[:, cut],
+            truncated=whole.truncated[:, cut],
+            valid=None if whole.valid is None else whole.valid[:, cut],
+            final_index=whole.final_index[wanted] - np.array([0, self.start], np.int32),
+            episodes=tuple(
+                episode._replace(env_index=episode.env_index - self.start)
+                for episode in whole.episodes
+                if self.start <= episode.env_index < self.stop
+            ),
+            env_seeds=whole.env_seeds[cut],
+            events=self.events,
+        )
+
+
+class RolloutQueue:
+    """First in, first out, counted in trajectories.
+
+    Invariant: what is queued or promised never exceeds the capacity, plus what the consumer lacks of its batch while it
+    waits. It is exceeded only by a rollout for which nothing was set aside and for which the consumer waits, or which
+    is larger than the queue: by less than that rollout. Nothing is promised of what the consumer waits for: that may be
+    filled by others first, and a promise outlives the wait.
+
+    Any number of threads may `put`; one thread at a time may `get`. `put` blocks while the queue is full: that is the
+    back-pressure that reaches the actors. Those that wait are let in in the order in which they came, so that no actor
+    is overtaken twice by another of the same speed.
+
+    Args:
+        capacity: In trajectories, at least 1.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._lock = threading.Lock()  # guards everything below
+        self._arrived = threading.Condition(self._lock)
+        self._rollouts: deque[Rollout] = deque()
+        self._head_offset = 0
+        self._size = 0
+        self._reserved = 0
+        self._closed = False
+        # Those that wait for room, in the order in which they came.
+        self._turns: deque[threading.Condition] = deque()
+        # How many trajectories the consumer waits for; 0: it does not wait.
+        self._n_awaited = 0
+        # Whether it has looked in vain, and whatever comes is welcome.
+        self._is_wanted = False
+
+    @property
+    def size(self) -> int:
+        """Trajectories that wait."""
+        with self._lock:
+            return self._size
+
+    def put(self, rollout: Rollout, *, is_active: Callable[[], bool], n_reserved: int = 0) -> bool:
+        """Appends a rollout, waiting while it does not fit.
+
+        Args:
+            rollout: What to append.
+            is_active: Looked at now and then while waiting; False gives up.
+            n_reserved: How many trajectories were set aside for it by `reserve`, at least its own; 0: none.
+
+        Returns:
+            False if the rollout is not in the queue: the queue was closed, or `is_active` became False meanwhile.
+        """
+        n_trajectories = rollout.n_envs
+        with self._lock:
+            if n_reserved:
+                self._reserved -= n_reserved
+                self._wake_next()
+            elif not self._wait_for_turn(n_trajectories, is_active):
+                return False
+            if self._closed:
+                return False
+            self._rollouts.append(rollout)
+            self._size += n_trajectories
+            if self._n_awaited and self._size >= self._n_awaited:
+                self._arrived.notify()
+            return True
+
+    def _wait_for_turn(self, n_trajectories: int, is_active: Callable[[], bool]) -> bool:
+        """Waits, in the order of arrival, until so many trajectories fit. Called with the lock held."""
+        if not self._turns and self._fits(n_trajectories):
+            return True
+        turn = threading.Condition(self._lock)
+        self._turns.append(turn)
+        self._arrived.notify()
+        try:
+            while not self._closed and not (self._turns[0] is turn and self._fits(n_trajectories)):
+                if not is_active():
+                    return False
+                turn.wait(_CHECK_S)
+            return True
+        finally:
+            self._turns.remove(turn)
+            self._wake_next()
+
+    def _wake_next(self) -> None:
+        if self._turns:
+            self._turns[0].notify()
+
+    def _fits(self, n_trajectories: int) -> bool:
+        # What the consumer waits for is as good as taken.
+        if self._size + self._reserved + n_trajectories <= self.capacity + self._n_awaited:
+            return True
+        return not self._size and (self._is_wanted or not self._reserved)
+
+    def reserve(self, n_trajectories: int) -> bool:
+        """Sets room for a coming rollout aside, if there is any; never waits.
+
+        A rollout that was started on a reservation finds its place free. So at most `capacity` trajectories are
+        promised room, those that are queued included.
+        """
+        with self._lock:
+            if self._size + self._reserved + n_trajectories > self.capacity:
+                return False
+            self._reserved += n_trajectories
+            return True
+
+    def release(self, n_trajectories: int) -> None:
+        """Gives a reservation back."""
+        with self._lock:
+            self._reserved -= n_trajectories
+            self._wake_next()
+
+    def get(self, max_trajectories: int, timeout_s: float, *, enough: int = 1) -> RolloutSlice | None:
+        """Takes up to `max_trajectories` of the oldest rollout.
+
+        Args:
+            max_trajectories: How many to take at most.
+            timeout_s: How long to wait, in seconds.
+            enough: So many must be there before it stops waiting, unless somebody waits for room: one wake-up for a
+                whole batch.
+
+        Returns:
+            A slice; None if nothing was there after `timeout_s`.
+        """
+        with self._lock:
+            if not self._is_enough(enough) and timeout_s:
+                self._n_awaited, self._is_wanted = enough, True
+                self._wake_next()
+                self._await_arrival(lambda: self._is_enough(enough), timeout_s)
+                self._n_awaited = 0
+            self._is_wanted = not self._rollouts
+            if self._is_wanted:
+                self._wake_next()
+                return None
+            head = self._rollouts[0]
+            start = self._head_offset
+            stop = min(head.n_envs, start + max_trajectories)
+            if stop == head.n_envs:
+                self._rollouts.popleft()
+                self._head_offset = 0
+            else:
+                self._head_offset = stop
+            self._size -= stop - start
+            self._wake_next()
+            return RolloutSlice(head, start, stop)
+
+    def _await_arrival(self, is_enough: Callable[[], bool], timeout_s: float) -> None:
+        """Waits, with the lock held, until there is enough; apart, so that a test can let others act meanwhile."""
+        self._arrived.wait_for(is_enough, timeout_s)
+
+    def _is_enough(self, n_trajectories: int) -> bool:
+        return self._closed or self._size >= n_trajectories or bool(self._turns and self._rollouts)
+
+    def close(self) -> None:
+        """Refuses every further rollout, waking those that wait. What is queued can still be taken."""
+        with self._lock:
+            self._closed = True
+            self._arrived.notify()
+            for turn in self._turns:
+                turn.notify()

@@ -1,0 +1,295 @@
+"""Who acts: slots, incarnations, seeds, and how every actor stands."""
+
+import itertools
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from rollcast.actor.seeds import derive_seed
+from rollcast.learner.ingest.records import ActorRecord, EarlierActor
+from rollcast.services.errors import (
+    ActorReplacedError,
+    LimitExceededError,
+    MissingMessageError,
+    NotReadyError,
+    RollcastError,
+    ThrottledError,
+    UnknownActorError,
+    UnreadableMessageError,
+)
+from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_REMEMBERED_ACTORS
+from rollcast.services.rollouts.joining import JoinOffer
+from rollcast.services.rollouts.rollouts import ActorFailure, Rollout
+from rollcast.services.status.status import ActorInfo, ActorState
+
+# Refusals after which an actor sends the same again: nothing is wrong with what it has played.
+_TRIED_AGAIN: Final = (MissingMessageError, NotReadyError, ThrottledError, UnreadableMessageError)
+
+# Processes that are remembered to have had a name before. A supervisor that restarts its actor under one name brings a
+# new one each time, and checkpoints and the log of a durable learner have all of them.
+_MAX_REPLACED: Final = 64
+
+
+class ActorRegistry:
+    """Gives every actor its slot and its seeds. All methods may be called from any thread.
+
+    A name keeps its slot, once it has opened a stream. Who joins and opens none within the lease is forgotten where the
+    name is new, else lost; either way it counts among `max_actors` no more. A process that joins under a name with
+    another nonce is a new incarnation of it, and replaces the one before.
+
+    Args:
+        max_actors: Actors that may be alive at once; slots may be more, since the names of the dead are remembered.
+        seed: From which the seeds of every (slot, incarnation) derive.
+        env_seeds: Seeds of the environments of the first incarnation, by slot; derived where not given.
+        agent_seeds: Seeds of the sampling of actions, likewise.
+        join_lease_s: How long an actor may take to open its stream after it has joined, in seconds.
+        reserved_names: Names whose slots are their places here, in whatever order they join. Everybody else gets the
+            slots after these, in the order of joining.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_actors: int,
+        seed: int,
+        env_seeds: Sequence[int] = (),
+        agent_seeds: Sequence[int] = (),
+        join_lease_s: float = DEFAULT_LIMITS.join_lease_s,
+        reserved_names: Sequence[str] = (),
+    ) -> None:
+        self._max_actors = max_actors
+        self._join_lease_s = join_lease_s
+        self._seed = seed
+        self._reserved_slots = {name: slot for slot, name in enumerate(reserved_names)}
+        self._seeds = (tuple(env_seeds), tuple(agent_seeds))
+        self._lock = threading.Lock()  # guards the records
+        self._records: dict[str, ActorRecord] = {}
+        # Those of the checkpoint that is resumed from, and have not joined since.
+        self._earlier: dict[str, EarlierActor] = {}
+
+    def join(self, offer: JoinOffer) -> ActorRecord:
+        """Registers an actor, or recognises it.
+
+        Raises:
+            LimitExceededError: `max_actors` are alive already.
+            ActorReplacedError: Another process has taken the name over from this one.
+        """
+        with self._lock:
+            self._end_leases()
+            actor_id = offer.actor_id or self._free_name()
+            known = self._records.get(actor_id)
+            if known is not None and known.process_nonce == offer.process_nonce:
+                known.offer, known.last_seen = offer, time.monotonic()
+                return known
+            earlier = self._earlier.get(actor_id)
+            before = known or earlier
+            if before is not None and offer.process_nonce in before.replaced_nonces:
+                raise ActorReplacedError(
+                    f"another process has joined as {actor_id!r} since this one did: give each actor its own "
+                    "--actor-id, or end one of the two"
+                )
+            alive = sum(record.is_alive for record in self._records.values())
+            if (known is None or not known.is_alive) and alive >= self._max_actors:
+                raise LimitExceededError(
+                    f"{alive} actors are alive and max_actors is {self._max_actors}: stop one, or raise --max-actors",
+                    limit="max_actors",
+                )
+            came_back = earlier is not None and earlier.process_nonce == offer.process_nonce
+            # a learner that was started anew goes on counting where the actor left off
+            incarnation = max(offer.incarnation, 1) if known is None else known.incarnation + 1
+            acknowledged = offer.acknowledged_sequence if known is None else 0
+            replaced_nonces = () if before is None else before.replaced_nonces
+            if before is not None and not came_back:
+                replaced_nonces = (*replaced_nonces, before.process_nonce)[-_MAX_REPLACED:]
+            if came_back and earlier is not None:
+                incarnation = earlier.incarnation
+                # those above the checkpoint's were acknowledged by a learner that died, and are no more
+                acknowledged = max(acknowledged, earlier.taken_sequence)
+            elif earlier is not None:
+                incarnation = max(incarnation, earlier.incarnation + 1)
+            if before is None:
+                self._forget_too_many()
+            record = ActorRecord(
+                actor_id=actor_id,
+                slot=self._new_slot(actor_id) if before is None else before.slot,
+                incarnation=incarnation,
+                acknowledged_sequence=acknowledged,
+                taken_sequence=acknowledged,
+                process_nonce=offer.process_nonce,
+                offer=offer,
+                last_error="" if known is None else known.last_error,
+                replaced_nonces=replaced_nonces,
+                is_provisional=before is None and not offer.incarnation,
+            )
+            self._records[actor_id] = record
+            self._earlier.pop(actor_id, None)
+            replaced = None if known is None else known.cancel_stream
+        if replaced is not None:
+            replaced()
+        return record
+
+    def open_stream(self, actor_id: str, incarnation: int, cancel: Callable[[], None]) -> ActorRecord:
+        """Marks an actor as streaming, ending the stream it had.
+
+        Raises:
+            UnknownActorError: It has not joined.
+            ActorReplacedError: Another process has joined under its name since.
+        """
+        with self._lock:
+            record = self._records.get(actor_id)
+            if record is None or incarnation > record.incarnation:
+                raise UnknownActorError(
+                    f"actor {actor_id!r}, incarnation {incarnation}, has not joined this learner: call Join first"
+                )
+            if incarnation < record.incarnation:
+                raise ActorReplacedError(
+                    f"actor {actor_id!r}, incarnation {incarnation}, was replaced by incarnation {record.incarnation}: "
+                    "give each actor its own --actor-id, or end this process"
+                )
+            before, record.cancel_stream = record.cancel_stream, cancel
+            record.state, record.last_seen = ActorState.STREAMING, time.monotonic()
+            record.is_provisional = False
+        if before is not None:
+            before()
+        return record
+
+    def is_current(self, record: ActorRecord, cancel: Callable[[], None]) -> bool:
+        """Whether no newer stream has taken over."""
+        with self._lock:
+            return record.cancel_stream is cancel
+
+    def close_stream(self, record: ActorRecord, cancel: Callable[[], None], *, clean: bool) -> None:
+        """Marks an actor as gone, unless a newer stream has taken over."""
+        with self._lock:
+            if record.cancel_stream is not cancel:
+                return
+            record.cancel_stream = None
+            if record.state is ActorState.STREAMING:
+                record.state = ActorState.LEFT if clean else ActorState.LOST
+
+    def accepted(self, record: ActorRecord, rollout: Rollout) -> None:
+        """Counts a rollout."""
+        with self._lock:
+            record.rollouts += 1
+            record.env_steps += rollout.n_env_steps
+            record.policy_version = rollout.policy_version
+            record.acknowledged_sequence = rollout.sequence
+            record.last_seen = time.monotonic()
+
+    def taken(self, rollout: Rollout) -> None:
+        """Notes that a rollout has been taken, to be learnt from; in the order in which they are taken."""
+        with self._lock:
+            record = self._records.get(rollout.actor_id)
+            if record is not None and record.incarnation == rollout.incarnation:
+                record.taken_sequence = rollout.sequence
+
+    def state(self) -> dict[str, dict[str, Any]]:
+        """What a checkpoint keeps of every actor by name, as JSON has it."""
+        with self._lock:
+            return {name: asdict(actor) for name, actor in self._earlier.items()} | {
+                name: asdict(
+                    EarlierActor(
+                        slot=record.slot,
+                        incarnation=record.incarnation,
+                        process_nonce=record.process_nonce,
+                        taken_sequence=record.taken_sequence,
+                        replaced_nonces=record.replaced_nonces,
+                    )
+                )
+                for name, record in self._records.items()
+            }
+
+    def load_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+        """Knows the actors of `state` again when they come back; called before any joins."""
+        self._earlier = {
+            name: EarlierActor(**{**actor, "replaced_nonces": tuple(actor["replaced_nonces"])})
+            for name, actor in state.items()
+        }
+
+    def failed(self, record: ActorRecord, failure: ActorFailure) -> None:
+        """Notes why an actor ended."""
+        with self._lock:
+            record.state = ActorState.FAILED
+            record.last_error = f"{failure.exception_type}: {failure.message} (environment seed {failure.env_seed})"
+
+    def rejected(self, record: ActorRecord, cancel: Callable[[], None], error: RollcastError) -> None:
+        """Notes why a message of an actor was refused, which ends its stream.
+
+        An actor is expected back soon where its message was lost or damaged on the way; otherwise it has to be mended.
+        """
+        with self._lock:
+            record.last_error = str(error)
+            if record.cancel_stream is cancel and not isinstance(error, _TRIED_AGAIN):
+                record.state = ActorState.REFUSED
+
+    def lost(self, actor_id: str, reason: str) -> None:
+        """Notes that an actor's process has ended, whatever its stream says."""
+        with self._lock:
+            record = self._records.get(actor_id)
+            if record is not None and record.is_alive:
+                record.state, record.last_error = ActorState.LOST, record.last_error or reason
+
+    def seeds(self, record: ActorRecord) -> tuple[int, int]:
+        """Returns the seeds of its environments and of its sampling, derived from (seed, slot, incarnation)."""
+        env_seed, agent_seed = (
+            given[record.slot]
+            if record.incarnation == 1 and record.slot < len(given)
+            else derive_seed(self._seed, which, record.slot, record.incarnation)
+            for which, given in enumerate(self._seeds)
+        )
+        return env_seed, agent_seed
+
+    def slot_of(self, actor_id: str) -> int:
+        """The slot of an actor that has joined."""
+        with self._lock:
+            return self._records[actor_id].slot
+
+    def infos(self) -> list[ActorInfo]:
+        """Every actor that has ever joined, by slot."""
+        with self._lock:
+            return sorted((record.info() for record in self._records.values()), key=lambda info: info.slot)
+
+    def n_alive(self) -> int:
+        """Actors whose stream is open."""
+        with self._lock:
+            return sum(record.state is ActorState.STREAMING for record in self._records.values())
+
+    def _end_leases(self) -> None:
+        """Frees what is held by those that never opened a stream. Called with the lock held."""
+        before = time.monotonic() - self._join_lease_s
+        for name, record in list(self._records.items()):
+            if record.state is not ActorState.JOINED or record.last_seen > before:
+                continue
+            if record.is_provisional:
+                del self._records[name]
+            else:
+                record.state = ActorState.LOST
+                record.last_error = f"joined and opened no stream within {self._join_lease_s:g} s"
+
+    def _forget_too_many(self) -> None:
+        """Makes room for one more name. Called with the lock held."""
+        n_too_many = len(self._records) + len(self._earlier) + 1 - MAX_REMEMBERED_ACTORS
+        if n_too_many <= 0:
+            return
+        # those of the checkpoint that have not come back have been gone for longest
+        gone = [record for record in self._records.values() if not record.is_alive]
+        gone.sort(key=lambda record: record.last_seen)
+        for name in (*self._earlier, *(record.actor_id for record in gone))[:n_too_many]:
+            self._earlier.pop(name, None)
+            self._records.pop(name, None)
+
+    def _new_slot(self, actor_id: str) -> int:
+        """The first that is nobody's."""
+        reserved = self._reserved_slots
+        if actor_id in reserved:
+            return reserved[actor_id]
+        taken = {actor.slot for actors in (self._records, self._earlier) for actor in actors.values()}
+        return next(slot for slot in itertools.count(len(reserved)) if slot not in taken)
+
+    def _free_name(self) -> str:
+        while (name := f"actor-{secrets.token_hex(3)}") in self._records.keys() | self._earlier.keys():
+            pass
+        return name

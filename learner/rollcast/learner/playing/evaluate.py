@@ -1,0 +1,203 @@
+"""Plays whole episodes with a policy and says how good it is, and how sure that is."""
+
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import NormalDist, fmean, stdev
+from typing import Any
+
+import gymnasium
+from gymnasium.wrappers import RecordVideo
+from numpy.typing import NDArray
+
+from rollcast.actor.environments.executed_actions import ExecutedActions
+from rollcast.actor.environments.make import EnvFactory, EnvironmentFactory, make_single_env
+from rollcast.actor.environments.one_of_vector import OneOfVector
+from rollcast.actor.environments.structured import ActorId, SingleAgentEnv, StructuredEnv
+from rollcast.actor.policies.policy import Policy
+from rollcast.actor.seeds import derive_seeds
+from rollcast.actor.vector.structured import StructuredVectorEnv
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.process.installation import install_extra
+from rollcast.services.spaces.spaces import Observation
+
+# Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom: where the series below is not exact to 1e-3.
+_T_975 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
+    2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
+    2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """What came of some episodes.
+
+    Attributes:
+        returns: Sum of rewards of each episode, in the order of their seeds; the mean over its agents, where there
+            are several.
+        lengths: Number of steps of each: the turns of a structured environment.
+        mean: Of the returns.
+        std: Sample standard deviation of the returns (n - 1); 0 for one episode.
+        confidence_interval: 95 %, of the mean, by Student's t: (low, high). Infinite for one episode.
+        agent_returns: The mean of each agent, by `"substep/agent"`.
+    """
+
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+    mean: float
+    std: float
+    confidence_interval: tuple[float, float]
+    agent_returns: Mapping[str, float] = field(default_factory=dict)
+
+
+def evaluate_policy(
+    env_factory: EnvFactory,
+    policy: Policy,
+    *,
+    n_episodes: int,
+    seed: int,
+    deterministic: bool,
+    video_dir: Path | None = None,
+) -> Evaluation:
+    """Plays episodes, one after the other in one environment.
+
+    Episode i is reset with the i-th seed derived from `seed`, and its actions are sampled with it: it is the same
+    episode whatever was played before it, however training stepped its environments, and wherever it is played.
+
+    Args:
+        env_factory: Makes the environment as `make_vector_env` does for an actor; for a video, an `EnvironmentFactory`.
+        policy: Has weights loaded; its sampling is seeded anew.
+        n_episodes: At least 1.
+        seed: At least 0; decides every episode.
+        deterministic: The likeliest action instead of a sample.
+        video_dir: Where to record every episode, None for nowhere.
+
+    Returns:
+        Returns, lengths and their statistics.
+
+    Raises:
+        ConfigurationError: If a number is out of its range, or a video cannot be recorded.
+        EnvironmentFailedError: If the environment raised, or returned what it must not.
+    """
+    if n_episodes < 1:
+        raise ConfigurationError(f"n_episodes is {n_episodes}; expected at least 1. Raise it.")
+    if seed < 0:
+        raise ConfigurationError(f"seed is {seed}; expected at least 0. Choose another.")
+    seeds = derive_seeds([seed], n_episodes)
+    env = make_single_env(env_factory) if video_dir is None else _recording_env(env_factory, video_dir)
+    structured = env if isinstance(env, StructuredEnv) else SingleAgentEnv(env)
+    # a vector of one: it checks what the environment returns, and names it with its seed where it fails
+    vector_env = StructuredVectorEnv([lambda: structured])
+    try:
+        played = [_play_episode(vector_env, policy, episode_seed, deterministic) for episode_seed in seeds]
+    finally:
+        vector_env.close()
+    agents = sorted({actor for episode, _ in played for actor in episode})
+    evaluation = summarize(
+        tuple(fmean(episode.values()) for episode, _ in played), tuple(length for _, length in played)
+    )
+    return replace(
+        evaluation,
+        agent_returns={
+            f"{actor.substep_key}/{actor.agent_index}": fmean(episode.get(actor, 0.0) for episode, _ in played)
+            for actor in agents
+        },
+    )
+
+
+def summarize(returns: tuple[float, ...], lengths: tuple[int, ...]) -> Evaluation:
+    """Computes the statistics of episodes that were played.
+
+    Args:
+        returns: Sum of rewards of each, at least one.
+        lengths: Number of steps of each.
+    """
+    n, mean = len(returns), fmean(returns)
+    std = stdev(returns) if n > 1 else 0.0
+    margin = t_quantile_975(n - 1) * std / math.sqrt(n) if n > 1 else math.inf
+    return Evaluation(
+        returns=returns, lengths=lengths, mean=mean, std=std, confidence_interval=(mean - margin, mean + margin)
+    )
+
+
+def t_quantile_975(degrees_of_freedom: int) -> float:
+    """The 97.5 % quantile of Student's t distribution, right to three decimals.
+
+    A table up to 30 degrees of freedom, above it the first terms of the Cornish-Fisher expansion around the normal
+    quantile z: t = z + (z^3 + z) / 4n + (5 z^5 + 16 z^3 + 3 z) / 96 n^2. Not scipy, for one number.
+
+    Args:
+        degrees_of_freedom: n, at least 1.
+    """
+    if degrees_of_freedom <= len(_T_975):
+        return _T_975[degrees_of_freedom - 1]
+    z, n = NormalDist().inv_cdf(0.975), degrees_of_freedom
+    return z + (z**3 + z) / (4 * n) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n * n)
+
+
+def _play_episode(
+    vector_env: StructuredVectorEnv, policy: Policy, seed: int, deterministic: bool
+) -> tuple[dict[ActorId, float], int]:
+    """Returns what each agent has earned, and how many turns it took."""
+    policy.seed(seed)
+    executed = {key: ExecutedActions(substep.action) for key, substep in vector_env.spaces.items()}
+    turn = vector_env.reset(0, seed=seed)
+    returns: dict[ActorId, float] = dict.fromkeys(turn.observations, 0.0)
+    n_turns = 0
+    while turn.observations:
+        actions = {
+            actor: executed[actor.substep_key](_act(policy, actor, observation, deterministic))
+            for actor, observation in turn.observations.items()
+        }
+        turn = vector_env.step(0, actions)
+        for actor, reward in turn.rewards.items():
+            returns[actor] = returns.get(actor, 0.0) + float(reward)
+        n_turns += 1
+    return returns, n_turns
+
+
+def _act(policy: Policy, actor: ActorId, leaves: Observation, deterministic: bool) -> NDArray[Any]:
+    action, _ = policy.act(
+        {path: leaf[None] for path, leaf in leaves.items()},
+        deterministic=deterministic,
+        substep_key=actor.substep_key,
+    )
+    chosen: NDArray[Any] = action[0]
+    return chosen
+
+
+def _recording_env(env_factory: EnvFactory, video_dir: Path) -> gymnasium.Env[Any, Any]:
+    if not isinstance(env_factory, EnvironmentFactory):
+        raise ConfigurationError(
+            f"A video needs an EnvironmentFactory; got {type(env_factory).__name__}. Wrap the environment's id in one."
+        )
+    played = make_single_env(env_factory)
+    played.close()
+    if isinstance(played, OneOfVector):
+        raise ConfigurationError(
+            f"A video of {env_factory.env_id!r} cannot be recorded: the policy plays in the vector environment that is "
+            "registered with it, which shows something else than a single one, and draws nothing. Evaluate it without "
+            "a video, or train with --vectorization sync."
+        )
+    env: gymnasium.Env[Any, Any] | StructuredEnv | None = None
+    try:
+        env = replace(env_factory, env_kwargs={**env_factory.env_kwargs, "render_mode": "rgb_array"})()
+        if isinstance(env, StructuredEnv):
+            raise ConfigurationError(
+                f"A video of {env_factory.env_id!r} cannot be recorded: it is a structured environment; expected a "
+                "gymnasium.Env. Evaluate it without a video."
+            )
+        with warnings.catch_warnings():
+            # That videos of that name are written over: the same episodes, if the policy is the same.
+            warnings.filterwarnings("ignore", message=".*Overwriting existing videos")
+            return RecordVideo(env, str(video_dir), episode_trigger=lambda episode: True, disable_logger=True)
+    except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
+        if env is not None:
+            env.close()
+        raise ConfigurationError(
+            f"A video cannot be recorded: {error}; expected moviepy and what draws the environment. "
+            f"Install both: {install_extra('video')}"
+        ) from error

@@ -1,0 +1,34 @@
+"""The environment in which a run's policy is played again."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from rollcast.actor.environments.make import EnvironmentFactory, Vectorization
+from rollcast.actor.environments.pettingzoo_env import AgentPolicies
+from rollcast.actor.settings import EnvironmentSettings
+from rollcast.learner.settings.playing import PlayingSettings
+
+
+def played_environment(settings: PlayingSettings, trained: Mapping[str, Any]) -> EnvironmentFactory:
+    """Returns what makes the environment that a command plays: as the run's actors made it, where nothing else is said.
+
+    Args:
+        settings: What was said.
+        trained: The run's settings; empty without a run.
+
+    Returns:
+        The factory. Another environment than the run's has its vector environment chosen anew.
+
+    Raises:
+        ConfigurationError: An argument cannot be right.
+    """
+    run_env_id = trained.get("env_id", EnvironmentSettings.model_fields["env_id"].default)
+    env_id = run_env_id if settings.env_id is None else settings.env_id
+    # Runs before 0.2 have no agent_policies, and learners whose actors are elsewhere no vectorization.
+    vectorization = trained.get("vectorization", "auto") if env_id == run_env_id else "auto"
+    return EnvironmentFactory(
+        env_id,
+        trained.get("env_kwargs", {}) if settings.env_kwargs is None else settings.env_kwargs,
+        cast(Vectorization, settings.vectorization or vectorization),
+        cast(AgentPolicies, settings.agent_policies or trained.get("agent_policies", "shared")),
+    )

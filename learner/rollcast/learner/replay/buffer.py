@@ -1,0 +1,400 @@
+"""The replay buffer: what actors insert, learners draw."""
+
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from typing import Final, Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+
+from rollcast.learner.replay.buffer_info import ReplayInfo
+from rollcast.learner.replay.buffer_parts import (
+    check_positive,
+    device_of_columns,
+    make_limiter,
+    make_sampler,
+    make_store,
+    plan_size,
+)
+from rollcast.learner.replay.columns.layout import make_layout
+from rollcast.learner.replay.columns.memory import describe_available
+from rollcast.learner.replay.columns.samples import ReplaySample, SampleRing
+from rollcast.learner.replay.columns.slots import Slots
+from rollcast.learner.replay.limiter.limiter_state import Waiting
+from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.learner.replay.sampling.prioritized import as_priorities, check_priorities
+from rollcast.learner.replay.sampling.times_sampled import TimesSampled
+from rollcast.learner.replay.saved_buffer import SavedBuffer
+from rollcast.learner.replay.saving.part_state import GeneratorPart, Part
+from rollcast.learner.replay.stores.row_plan import acting_trajectories, pieces, plan_rows
+from rollcast.services.errors import ConfigurationError, InvalidInputError, LimitExceededError, NotReadyError
+from rollcast.services.rollouts.rollouts import Rollout
+from rollcast.services.spaces.spaces import EnvironmentSpaces
+
+logger = logging.getLogger(__name__)
+
+# Rooms of a ring: one being trained on, one being drawn, and one for a copy to a GPU that is still running.
+N_ROOMS: Final = 3
+
+
+class ReplayBuffer:
+    """Keeps entries, and draws batches of them.
+
+        buffer = ReplayBuffer(ReplaySettings(), spaces, n_rollout_steps=32, batch_size=256)
+        buffer.insert(rollout)
+        sample = buffer.sample(256)
+        buffer.update_priorities(sample.keys, priorities)
+
+    Any number of threads may call any method at any time: each call is one step under one lock, and who waits for the
+    limiter does not hold it. One thing is for one thread: the samples of `sample` without a ring share one, and stay
+    valid until two more were drawn. A thread that samples beside another has its own, from `make_ring`.
+
+    Attributes:
+        saved: Writes it into checkpoints, and reads it.
+    """
+
+    def __init__(
+        self,
+        settings: ReplaySettings,
+        spaces: EnvironmentSpaces,
+        *,
+        n_rollout_steps: int,
+        batch_size: int,
+        n_envs: int = 1,
+        discount: float = 0.99,
+        seed: int = 0,
+        learner_device: torch.device | str | None = None,
+        announce: Callable[[str], None] = logger.info,
+    ) -> None:
+        """Computes what it takes, announces it, checks that the machine has it, and allocates.
+
+        Args:
+            settings: What is kept and how it is drawn.
+            spaces: Of the environments, by substep key.
+            n_rollout_steps: T of every rollout, at least 1.
+            batch_size: Entries of the batches that are to be drawn.
+            n_envs: Environments of the largest rollout; counts only with a limit of samples per insert.
+            discount: gamma, for n-step folding, in [0, 1].
+            seed: Of what is drawn, at least 0.
+            learner_device: Where the columns lie with the device `learner`; samples then have tensors there.
+            announce: Called with what it will take, in a line for people, before anything is allocated.
+
+        Raises:
+            ConfigurationError: If the settings cannot work together, the machine or the device has not got the memory,
+                or the device is `learner` and there is none.
+            InvalidSpaceError: If a space is of a kind that is not supported.
+        """
+        check_positive(n_rollout_steps=n_rollout_steps, batch_size=batch_size, n_envs=n_envs)
+        n_sampled = settings.burn_in + (settings.sequence_length or 0)
+        if n_sampled > n_rollout_steps:
+            raise ConfigurationError(
+                f"burn_in is {settings.burn_in} and sequence_length {settings.sequence_length}; expected together at "
+                f"most the {n_rollout_steps} steps of a rollout; lower one of them or raise n_rollout_steps"
+            )
+        self._layout = make_layout(spaces, n_rollout_steps=n_rollout_steps, log_prob=settings.keeps_log_prob)
+        device = device_of_columns(settings, learner_device)
+        self._planned = plan_size(settings, self._layout, batch_size=batch_size, device=device)
+        announce(f"replay buffer: {self._planned}; {describe_available(device)}")
+        self._changed = threading.Condition()  # guards everything below
+        max_insert = n_envs * (n_rollout_steps if settings.entry == "transitions" else 1)
+        self._max_trajectories = sys.maxsize if settings.samples_per_insert is None else n_envs
+        self._limiter = make_limiter(
+            settings, self._planned, batch_size=batch_size, max_insert=max_insert, changed=self._changed
+        )
+        self._store = make_store(settings, self._layout, self._planned, discount=discount)
+        sampler_seed, sequence_seed = np.random.SeedSequence(seed).spawn(2)
+        self._sampler = make_sampler(settings, self._store, np.random.default_rng(sampler_seed))
+        self._rng = np.random.default_rng(sequence_seed)
+        most = settings.max_times_sampled
+        self._times_sampled = None if most is None else TimesSampled(self._store.n_slots, most)
+        self._rings: dict[int, SampleRing] = {}
+        self._ignored_updates, self._has_displaced = 0, False
+        parts: dict[str, Part] = {"store": self._store, "sampler": self._sampler}
+        parts |= {"limiter": self._limiter.counters, "starts": GeneratorPart(self._rng)}
+        if self._times_sampled is not None:
+            parts["times_sampled"] = self._times_sampled
+        self.saved = SavedBuffer(self._changed, self._store, parts)
+
+    @property
+    def n_rollout_steps(self) -> int:
+        """T of every rollout."""
+        return self._layout.n_rollout_steps
+
+    @property
+    def entry(self) -> Literal["transitions", "rollouts"]:
+        """What an entry is."""
+        return self._planned.entry
+
+    @property
+    def max_trajectories(self) -> int:
+        """Trajectories of the largest rollout that the limiter lets in; without a limit of samples, any number."""
+        return self._max_trajectories
+
+    @property
+    def size(self) -> int:
+        """Entries there are."""
+        with self._changed:
+            return self._store.size
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it holds as many as it can: short episodes fill it below its capacity, see `TrajectoryRing`."""
+        with self._changed:
+            return self._has_displaced or self._store.size >= self._store.capacity
+
+    def insert(
+        self,
+        rollout: Rollout,
+        *,
+        timeout_s: float = 0.0,
+        is_active: Callable[[], bool] = lambda: True,
+        who: str = "",
+    ) -> int:
+        """Inserts all entries of a rollout, or none; the oldest, or the lowest in priority, make room.
+
+        Args:
+            rollout: Of the spaces and the T the buffer was made with. It is copied.
+            timeout_s: How long to wait for the limiter, in seconds, at most.
+            is_active: Looked at now and then while waiting; False gives up.
+            who: A name for one who asks again after each refusal, nobody else's: from the first one on `info` says that
+                it waits, until it is let in.
+
+        Returns:
+            How many entries it made. Trajectories without a transition make none.
+
+        Raises:
+            InvalidRolloutError: If it has other columns, or a final observation is missing.
+            LimitExceededError: If it makes more entries than the limiter can ever let in.
+            NotReadyError: If the limiter did not let it in by then; the message has the numbers.
+        """
+        self._layout.check(rollout)
+        rollout = acting_trajectories(rollout)
+        n_entries = self._store.n_entries(rollout)
+        if not n_entries:
+            return 0
+        if n_entries > self._limiter.max_insert:
+            raise LimitExceededError(
+                f"rollout {rollout.sequence} of {rollout.actor_id!r} makes {n_entries} entries; expected at most "
+                f"{self._limiter.max_insert:g}, for which the limiter has room; step fewer environments at once, or "
+                "make the buffer with more n_envs"
+            )
+        fits = self._store.fits(rollout)
+        if not fits:
+            plan_rows(rollout)  # raises what the first piece would not, before any of them is in
+        with self._changed:
+            if not self._limiter.await_insert(n_entries, timeout_s, is_active, who=who):
+                raise NotReadyError(
+                    f"{self._limiter.why_no_insert(n_entries)} (waited up to {timeout_s:g} s); expected room by then; "
+                    "sample more, or insert less often"
+                )
+            for piece in [rollout] if fits else pieces(rollout, self._store.fits):
+                self._insert_piece(piece)
+        return n_entries
+
+    def load(self, rollouts: Iterable[Rollout]) -> int:
+        """Fills an empty buffer with what was played before, whatever the limiter's band; nobody else uses it yet.
+
+        The limiter counts up to `min_size` of it, so that sampling and inserting go on as if actors had filled the
+        buffer up to there: what is loaded beyond pays for no samples, and holds back no insertion. The oldest entries,
+        or the lowest in priority, make room as ever.
+
+        Args:
+            rollouts: Of the spaces and the T the buffer was made with, of any number of environments. They are copied.
+
+        Returns:
+            How many entries they made.
+
+        Raises:
+            InvalidInputError: If the buffer is not empty.
+            InvalidRolloutError: If a rollout has other columns, or a final observation is missing; then nothing of them
+                is kept, as after any exception of the iterator.
+        """
+        if self.size:
+            raise InvalidInputError(
+                f"rollouts were to be loaded into a replay buffer of {self.size} entries; expected an empty one; load "
+                "before anything is inserted, or reset it"
+            )
+        n_entries = 0
+        try:
+            for played in rollouts:
+                self._layout.check(played)
+                rollout = acting_trajectories(played)
+                n_entries += self._store.n_entries(rollout)
+                with self._changed:
+                    for piece in pieces(rollout, self._store.fits):
+                        self._insert_piece(piece)
+        except BaseException:
+            self.reset()
+            raise
+        self._limiter.settle()
+        return n_entries
+
+    def sample(
+        self,
+        batch_size: int,
+        *,
+        ring: SampleRing | None = None,
+        timeout_s: float = 0.0,
+        is_active: Callable[[], bool] = lambda: True,
+        who: str = "",
+    ) -> ReplaySample:
+        """Draws a batch.
+
+        Args:
+            batch_size: B, at least 1.
+            ring: Where to gather it; made by `make_ring` for as many entries. None: the buffer's own.
+            timeout_s: How long to wait for the limiter, in seconds, at most.
+            is_active: Looked at now and then while waiting; False gives up.
+            who: A name for one who asks again after each refusal; see `insert`.
+
+        Returns:
+            The batch, valid until the ring has gone round.
+
+        Raises:
+            InvalidInputError: If the buffer holds fewer entries, or the limiter never lets so many through.
+            NotReadyError: If it holds fewer than `min_size`, or the limiter did not let the batch through by then; the
+                message has the numbers.
+        """
+        largest = min(self._store.capacity, self._limiter.max_sample)
+        if not 1 <= batch_size <= largest:
+            raise InvalidInputError(
+                f"a batch of {batch_size} was asked of the replay buffer; expected from 1 to {largest} entries, "
+                "which the buffer can hold and its limiter lets through; change it, or the buffer's batch_size"
+            )
+        with self._changed:
+            if not self._limiter.await_sample(batch_size, timeout_s, is_active, who=who):
+                raise NotReadyError(
+                    f"{self._limiter.why_no_sample(batch_size)} (waited up to {timeout_s:g} s); expected leave by "
+                    "then; insert more, or sample less often"
+                )
+            if self._store.size < batch_size:
+                raise InvalidInputError(
+                    f"a batch of {batch_size} was asked of a replay buffer that holds {self._store.size} entries; "
+                    f"expected at most {self._store.size}; insert more before, or ask for a smaller batch"
+                )
+            room = (ring or self._own_ring(batch_size)).next_room()
+            times = self._times_sampled
+            slots = self._sampler.sample(batch_size, None if times is None else times.left)
+            sample = self._store.gather(slots, room, self._rng)
+            weights = self._sampler.weights(slots)
+            if weights is not None:
+                sample.weights[:] = weights
+            if times is not None:
+                self._remove(times.count(slots))
+            self._limiter.sampled(batch_size)
+        return sample
+
+    def make_ring(self, batch_size: int, *, n_rooms: int = N_ROOMS) -> SampleRing:
+        """Makes room for the samples of one thread.
+
+        Args:
+            batch_size: B, at least 1.
+            n_rooms: A sample stays valid until as many more were drawn, less one.
+
+        Returns:
+            The ring, for `sample`.
+        """
+        return SampleRing(self._store.make_room, batch_size, n_rooms)
+
+    def update_priorities(self, keys: ArrayLike, priorities: ArrayLike) -> int:
+        """Sets priorities of entries; of a key given twice, the last one stays.
+
+        Args:
+            keys: int64 `[N]`, from `ReplaySample.keys`.
+            priorities: `[N]`, in [0, 1e100].
+
+        Returns:
+            How many were ignored, because their entries are no longer there; `info` has their sum.
+
+        Raises:
+            InvalidInputError: If there are not as many of the one as of the other, or a priority cannot be right;
+                then none is set.
+        """
+        key_array = np.asarray(keys, np.int64)
+        priority_array = as_priorities(priorities)
+        check_priorities(key_array, priority_array)
+        with self._changed:
+            slots, is_there = self._store.find(key_array)
+            if n_ignored := len(slots) - int(np.count_nonzero(is_there)):
+                slots, priority_array = slots[is_there], priority_array[is_there]
+                self._ignored_updates += n_ignored
+            self._sampler.update(slots, priority_array)
+            self._store.update_priorities(slots, priority_array)
+        return n_ignored
+
+    def set_beta(self, beta: float) -> None:
+        """Sets how much of the bias importance weights take back, for batches that are drawn later.
+
+        Does nothing unless the sampler is `prioritized`. The paper (Schaul et al. 2016, section 3.4 and Algorithm 1)
+        lets it grow linearly to 1, which it reaches at the end of training.
+
+        Args:
+            beta: In [0, 1].
+
+        Raises:
+            InvalidInputError: It is outside; then it stays what it was.
+        """
+        if not 0.0 <= beta <= 1.0:  # NaN too
+            raise InvalidInputError(
+                f"beta is {beta}; expected from 0, which takes no bias back, to 1, which takes all; correct it"
+            )
+        with self._changed:
+            self._sampler.set_beta(beta)
+
+    def reset(self) -> None:
+        """Removes every entry and forgets what was counted; keys go on, and so do the random numbers."""
+        with self._changed:
+            self._store.clear()
+            self._sampler.clear()
+            self._limiter.reset()
+            self._ignored_updates = 0
+            self._has_displaced = False
+
+    def info(self) -> ReplayInfo:
+        """How it stands now."""
+        with self._changed:
+            limiter = self._limiter.state()
+            return ReplayInfo(
+                size=self._store.size,
+                capacity=self._store.capacity,
+                n_bytes=self._planned.n_bytes,
+                inserted=limiter.inserts,
+                sampled=limiter.samples,
+                ignored_updates=self._ignored_updates,
+                limiter=limiter,
+            )
+
+    def wait_of(self, who: str) -> Waiting | None:
+        """What one who asks again after each refusal waits for, as it is now; `who` as for `insert`.
+
+        None: it does not wait, or may go on.
+        """
+        return next((wait for wait in self._limiter.state().waiting if wait.who == who), None)
+
+    def stop_waiting(self, who: str) -> None:
+        """Says that one who asked again after each refusal does so no more; `who` as for `insert`."""
+        self._limiter.stop_waiting(who)
+
+    def _insert_piece(self, piece: Rollout) -> None:
+        change = self._store.insert(piece)
+        if len(change.removed):
+            self._has_displaced = True
+            self._sampler.remove(change.removed)
+        self._sampler.insert(change.inserted)
+        if self._times_sampled is not None:
+            self._times_sampled.insert(change.inserted)
+        self._limiter.inserted(len(change.inserted), displaced=len(change.removed))
+
+    def _remove(self, slots: Slots) -> None:
+        if len(slots):
+            self._sampler.remove(slots)
+            self._store.remove(slots)
+            self._limiter.removed(len(slots))
+
+    def _own_ring(self, batch_size: int) -> SampleRing:
+        if batch_size not in self._rings:
+            self._rings[batch_size] = self.make_ring(batch_size)
+        return self._rings[batch_size]

@@ -1,0 +1,278 @@
+"""Puts a buffer together from its settings: store, sampler, limiter; and computes the memory before it is taken."""
+
+import math
+import threading
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from rollcast.learner.replay.columns.column_memory import ColumnMemory, MainMemory
+from rollcast.learner.replay.columns.device_memory import DeviceMemory
+from rollcast.learner.replay.columns.layout import EntryLayout, StoredBytes
+from rollcast.learner.replay.columns.memory import check_device_memory, check_memory, format_bytes
+from rollcast.learner.replay.limiter.rate_limiter import RateLimiter
+from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.learner.replay.sampling.insertion_order import Fifo, Lifo
+from rollcast.learner.replay.sampling.prioritized import LowestPriority, Prioritized
+from rollcast.learner.replay.sampling.samplers import Sampler, Uniform
+from rollcast.learner.replay.sampling.times_sampled import TimesSampled
+from rollcast.learner.replay.sampling.uniform_rows import UniformRows
+from rollcast.learner.replay.stores.entry_store import EntryStore
+from rollcast.learner.replay.stores.rollout_store import RolloutStore, rollout_bytes
+from rollcast.learner.replay.stores.slot_store import SlotStore
+from rollcast.learner.replay.stores.trajectory_ring import TrajectoryRing, ring_rows
+from rollcast.learner.replay.stores.transition_store import TransitionStore, transition_bytes
+from rollcast.services.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class BufferSize:
+    """What a buffer holds and takes.
+
+    Attributes:
+        entry: What its entries are.
+        capacity: Entries it holds at most.
+        batch_size: Entries of a batch.
+        n_bytes: Bytes its arrays take, those of the sampler included.
+        device: Where its columns lie; None: in main memory, as numpy's arrays.
+        device_bytes: How many of the bytes are in that device's own memory; 0 where it has none, as a CPU.
+    """
+
+    entry: Literal["transitions", "rollouts"]
+    capacity: int
+    batch_size: int
+    n_bytes: int
+    device: torch.device | None = None
+    device_bytes: int = 0
+
+    @property
+    def entries(self) -> str:
+        """How many of what, of how many bytes, for people."""
+        return f"{self.capacity:,} {self.entry} of {self.n_bytes / self.capacity:,.1f} bytes"
+
+    def __str__(self) -> str:
+        """All of it, for people; what is on a device apart from what is in main memory."""
+        text = f"{self.entries}, {format_bytes(self.n_bytes)} in all"
+        if not self.device_bytes:
+            return text
+        main = format_bytes(self.n_bytes - self.device_bytes)
+        return f"{text}: {format_bytes(self.device_bytes)} on {self.device}, {main} in main memory"
+
+
+def check_positive(**arguments: int) -> None:
+    """Refuses numbers below 1, by their names.
+
+    Raises:
+        ConfigurationError: If one is.
+    """
+    for name, value in arguments.items():
+        if value < 1:
+            raise ConfigurationError(f"{name} is {value}; expected at least 1; raise it")
+
+
+def device_of_columns(settings: ReplaySettings, learner_device: torch.device | str | None) -> torch.device | None:
+    """Where the columns are to lie.
+
+    Args:
+        settings: With the device, `cpu` or `learner`.
+        learner_device: The learner's; None: there is no learner.
+
+    Returns:
+        The device; None: main memory, as numpy's arrays.
+
+    Raises:
+        ConfigurationError: If it is the learner's, and there is no learner.
+    """
+    if settings.device == "cpu":
+        return None
+    if learner_device is None:
+        raise ConfigurationError(
+            "the replay buffer's device is 'learner', and this process has no learner, or its device was not given; "
+            "expected 'cpu' here; set it, or give the buffer a learner_device"
+        )
+    return torch.device(learner_device)
+
+
+def plan_size(
+    settings: ReplaySettings, layout: EntryLayout, *, batch_size: int, device: torch.device | None = None
+) -> BufferSize:
+    """Computes what a buffer will hold and take, and allocates nothing.
+
+    Args:
+        settings: With the capacity in entries, and in bytes.
+        layout: Of the entries.
+        batch_size: Entries of a batch.
+        device: Where the columns are to lie; None: in main memory, as numpy's arrays.
+
+    Returns:
+        The largest capacity within both limits.
+
+    Raises:
+        ConfigurationError: If it is below a batch, the minimum size, or one rollout of a single environment.
+    """
+    capacity = settings.capacity
+    if settings.capacity_bytes is not None:
+        capacity = _largest_capacity(settings, layout, settings.capacity_bytes, batch_size=batch_size)
+    stored = _bytes(settings, layout, capacity, batch_size=batch_size)
+    device_bytes = 0 if device is None or device.type == "cpu" else stored.columns
+    size = BufferSize(settings.entry, capacity, batch_size, stored.total, device, device_bytes)
+    limit = "" if settings.capacity_bytes is None else f" (in {format_bytes(settings.capacity_bytes)})"
+    min_size = batch_size if settings.min_size is None else settings.min_size
+    if min_size < batch_size:
+        raise ConfigurationError(
+            f"min_size is {min_size}, below the batch_size of {batch_size}; expected at least {batch_size}, or the "
+            "first batch would ask for more than there is; raise min_size or leave it empty"
+        )
+    smallest = 1 if settings.entry == "rollouts" else layout.n_rollout_steps
+    for least, what in (
+        (batch_size, f"a batch of {batch_size}"),
+        (min_size, f"the min_size of {min_size}"),
+        (smallest, f"the {smallest} steps of one rollout"),
+    ):
+        if capacity < least:
+            raise ConfigurationError(
+                f"the replay buffer holds {capacity} entries{limit}, fewer than {what}; expected at least {least}; "
+                "raise capacity and capacity_bytes, or lower what has to fit"
+            )
+    return size
+
+
+def make_store(settings: ReplaySettings, layout: EntryLayout, size: BufferSize, *, discount: float) -> EntryStore:
+    """Allocates the store that the settings ask for.
+
+    Args:
+        settings: See there.
+        layout: Of the entries.
+        size: What was computed for it.
+        discount: gamma.
+
+    Returns:
+        The store.
+
+    Raises:
+        ConfigurationError: If the machine, or the device, has not got the memory.
+    """
+    what = f"a replay buffer of {size.entries}"
+    check_memory(size.n_bytes - size.device_bytes, what=what)
+    if size.device is not None:
+        check_device_memory(size.device_bytes, size.device, what=what)
+    memory: ColumnMemory = MainMemory() if size.device is None else DeviceMemory(size.device)
+    if settings.entry == "transitions" and settings.removal == "oldest":
+        return TrajectoryRing(
+            layout,
+            size.capacity,
+            batch_size=size.batch_size,
+            n_step=settings.n_step,
+            discount=discount,
+            memory=memory,
+        )
+    remover = LowestPriority(size.capacity) if settings.removal == "lowest_priority" else Fifo(size.capacity)
+    if settings.entry == "transitions":
+        return TransitionStore(layout, size.capacity, remover, n_step=settings.n_step, discount=discount, memory=memory)
+    return RolloutStore(
+        layout,
+        size.capacity,
+        remover,
+        sequence_length=settings.sequence_length,
+        burn_in=settings.burn_in,
+        discount=discount,
+        memory=memory,
+    )
+
+
+def make_sampler(settings: ReplaySettings, store: EntryStore, rng: np.random.Generator) -> Sampler:
+    """Makes the sampler that the settings ask for.
+
+    Args:
+        settings: See there.
+        store: Where the entries are.
+        rng: For nobody else.
+
+    Returns:
+        The sampler.
+    """
+    if settings.sampler == "prioritized":
+        return Prioritized(
+            store.n_slots, rng, alpha=settings.alpha, beta=settings.beta, epsilon=settings.priority_epsilon
+        )
+    if settings.sampler == "fifo":
+        return Fifo(store.n_slots)
+    if settings.sampler == "lifo":
+        return Lifo(store.n_slots)
+    if isinstance(store, TrajectoryRing) and settings.max_times_sampled is None:
+        return UniformRows(store, store.n_slots, rng)
+    return Uniform(store.n_slots, rng)
+
+
+def make_limiter(
+    settings: ReplaySettings, size: BufferSize, *, batch_size: int, max_insert: int, changed: threading.Condition
+) -> RateLimiter:
+    """Makes the limiter that the settings ask for.
+
+    Args:
+        settings: See there.
+        size: Of the buffer.
+        batch_size: Entries of a batch.
+        max_insert: Entries of the largest rollout.
+        changed: The buffer's lock.
+
+    Returns:
+        The limiter.
+
+    Raises:
+        ConfigurationError: If the settings could make both sides wait for each other.
+    """
+    limited = settings.samples_per_insert is not None
+    min_size = batch_size if settings.min_size is None else settings.min_size
+    if limited and settings.max_times_sampled is not None and size.capacity < min_size + max_insert - 1:
+        # Else a full buffer that drawing has emptied below min_size might have no room in the band for an insertion.
+        raise ConfigurationError(
+            f"the capacity is {size.capacity} with a min_size of {min_size}, max_times_sampled and rollouts "
+            f"of up to {max_insert} entries; expected a capacity of at least {min_size + max_insert - 1}, or "
+            "inserting and sampling could wait for each other; raise capacity or lower min_size"
+        )
+    return RateLimiter(
+        settings.samples_per_insert,
+        min_size=min_size,
+        error_buffer=settings.error_buffer,
+        max_insert=max_insert,
+        max_sample=batch_size,
+        changed=changed,
+    )
+
+
+def _bytes(settings: ReplaySettings, layout: EntryLayout, capacity: int, *, batch_size: int) -> StoredBytes:
+    n_slots = capacity
+    if settings.entry == "rollouts":
+        stored = rollout_bytes(layout)
+    elif settings.removal == "lowest_priority":
+        stored = transition_bytes(layout)
+    else:
+        n_slots = ring_rows(capacity, layout.n_rollout_steps, batch_size)
+        stored = layout.step_bytes
+    stored = stored.times(n_slots)
+    is_ring = settings.entry == "transitions" and settings.removal == "oldest"
+    per_slot = 0.0
+    if not is_ring:
+        remover: type[Sampler] = LowestPriority if settings.removal == "lowest_priority" else Fifo
+        per_slot += SlotStore.bytes_per_slot + 1 + remover.bytes_per_slot
+    if settings.max_times_sampled is not None:
+        per_slot += TimesSampled.bytes_per_slot
+    samplers: dict[str, type[Sampler]] = {"prioritized": Prioritized, "fifo": Fifo, "lifo": Lifo, "uniform": Uniform}
+    if not (settings.sampler == "uniform" and is_ring and settings.max_times_sampled is None):
+        per_slot += samplers[settings.sampler].bytes_per_slot
+    return StoredBytes(stored.columns, stored.bookkeeping + math.ceil(n_slots * per_slot))
+
+
+def _largest_capacity(settings: ReplaySettings, layout: EntryLayout, n_bytes: int, *, batch_size: int) -> int:
+    """The largest capacity, up to that of the settings, that takes no more bytes; 0 if not even one entry fits."""
+    low, high = 0, settings.capacity
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _bytes(settings, layout, middle, batch_size=batch_size).total <= n_bytes:
+            low = middle
+        else:
+            high = middle - 1
+    return low

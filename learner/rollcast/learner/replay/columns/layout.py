@@ -1,0 +1,161 @@
+"""What an entry looks like: the columns of every substep, and whether a rollout has them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcast.services.errors import InvalidRolloutError
+from rollcast.services.rollouts.rollouts import Rollout
+from rollcast.services.spaces.columns import ColumnSchema, leaf_schema
+from rollcast.services.spaces.spaces import EnvironmentSpaces, space_leaves
+
+# What a step has in main memory, wherever its columns are: its float32 reward, and its flags.
+STEP_BOOKKEEPING_BYTES: Final = 5
+
+
+class StoredBytes(NamedTuple):
+    """Bytes of something that is kept.
+
+    Attributes:
+        columns: Of observations, actions and log-probabilities, which may lie on the learner's device.
+        bookkeeping: Of everything else, in main memory.
+    """
+
+    columns: int
+    bookkeeping: int
+
+    @property
+    def total(self) -> int:
+        """Both."""
+        return self.columns + self.bookkeeping
+
+    def times(self, n: int) -> "StoredBytes":
+        """Of n such things."""
+        return StoredBytes(n * self.columns, n * self.bookkeeping)
+
+
+@dataclass(frozen=True, slots=True)
+class SubstepLayout:
+    """The columns of one substep.
+
+    Attributes:
+        observation: Of every leaf, by path.
+        action: Of the action.
+    """
+
+    observation: Mapping[str, ColumnSchema]
+    action: ColumnSchema
+
+
+@dataclass(frozen=True, slots=True)
+class EntryLayout:
+    """The columns of an environment.
+
+    Attributes:
+        substeps: By substep key.
+        n_rollout_steps: T of every rollout.
+        log_prob: Whether log-probabilities are kept.
+    """
+
+    substeps: Mapping[str, SubstepLayout]
+    n_rollout_steps: int
+    log_prob: bool
+
+    @property
+    def observation_bytes(self) -> int:
+        """Of one observation, all substeps together."""
+        return sum(schema_bytes(leaf) for substep in self.substeps.values() for leaf in substep.observation.values())
+
+    @property
+    def step_bytes(self) -> StoredBytes:
+        """Of one step: observation, action, log-probability where it is kept; float32 reward, one byte of flags."""
+        action = sum(schema_bytes(substep.action) for substep in self.substeps.values())
+        log_prob = 4 * len(self.substeps) if self.log_prob else 0
+        return StoredBytes(self.observation_bytes + action + log_prob, STEP_BOOKKEEPING_BYTES)
+
+    def check(self, rollout: Rollout) -> None:
+        """Refuses a rollout with other columns.
+
+        Args:
+            rollout: What is to be inserted.
+
+        Raises:
+            InvalidRolloutError: If a column is missing, or has another dtype or shape.
+        """
+        step_shape = n_steps, n_envs = rollout.reward.shape
+        if n_steps != self.n_rollout_steps or not n_envs:
+            raise self._error(rollout, f"it is {n_steps} steps of {n_envs} environments")
+        if list(rollout.substeps) != list(self.substeps):
+            raise self._error(rollout, f"it has the substeps {list(rollout.substeps)}")
+        for key, layout in self.substeps.items():
+            columns = rollout.substeps[key]
+            if not columns.observation.keys() == columns.last_observation.keys() == layout.observation.keys():
+                raise self._error(rollout, f"substep {key!r} has the leaves {list(columns.observation)}")
+            for path, schema in layout.observation.items():
+                where = f"{key}/observation/{path}"
+                self._check(rollout, where, columns.observation[path], step_shape, schema)
+                self._check(rollout, f"{where} after the last step", columns.last_observation[path], (n_envs,), schema)
+                if len(rollout.final_index):
+                    n_final = (len(rollout.final_index),)
+                    final = columns.final_observation.get(path, _NOTHING)
+                    self._check(rollout, f"{where} at final_index", final, n_final, schema)
+            self._check(rollout, f"{key}/action", columns.action, step_shape, layout.action)
+
+    def _check(
+        self,
+        rollout: Rollout,
+        what: str,
+        values: NDArray[np.generic],
+        leading: tuple[int, ...],
+        schema: ColumnSchema,
+    ) -> None:
+        if values.dtype != schema.dtype or values.shape != (*leading, *schema.shape):
+            raise self._error(
+                rollout,
+                f"{what} is {values.dtype} {list(values.shape)} instead of {schema.dtype} {[*leading, *schema.shape]}",
+            )
+
+    def _error(self, rollout: Rollout, wrong: str) -> InvalidRolloutError:
+        return InvalidRolloutError(
+            f"rollout {rollout.sequence} of {rollout.actor_id!r} does not fit the replay buffer: {wrong}; expected "
+            f"{self.n_rollout_steps} steps and the columns {sorted(self.substeps)} of the spaces the buffer was made "
+            "with; make both with the same environment and n_rollout_steps"
+        )
+
+
+def make_layout(spaces: EnvironmentSpaces, *, n_rollout_steps: int, log_prob: bool) -> EntryLayout:
+    """The layout of an environment's entries.
+
+    Args:
+        spaces: By substep key.
+        n_rollout_steps: T.
+        log_prob: Whether log-probabilities are kept.
+
+    Returns:
+        The layout.
+
+    Raises:
+        InvalidSpaceError: If a space is of a kind that is not supported.
+    """
+    return EntryLayout(
+        substeps={
+            key: SubstepLayout(
+                observation={path: leaf_schema(leaf) for path, leaf in space_leaves(substep.observation).items()},
+                action=leaf_schema(substep.action),
+            )
+            for key, substep in spaces.items()
+        },
+        n_rollout_steps=n_rollout_steps,
+        log_prob=log_prob,
+    )
+
+
+def schema_bytes(schema: ColumnSchema) -> int:
+    """Bytes of one value of a column."""
+    return schema.dtype.itemsize * int(np.prod(schema.shape, dtype=np.int64))
+
+
+_NOTHING = np.zeros(0)

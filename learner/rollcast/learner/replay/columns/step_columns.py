@@ -1,0 +1,168 @@
+"""The columns of steps, row by row, and the flags that are packed into one byte of a row."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcast.learner.replay.columns.column_memory import ColumnArray, ColumnMemory, Write
+from rollcast.learner.replay.columns.layout import EntryLayout
+from rollcast.learner.replay.columns.samples import Room
+from rollcast.services.rollouts.rollouts import Rollout
+
+# The lowest bit and the highest become booleans in one numpy call each.
+TERMINATED: Final = 1
+# The row is a transition.
+STEP: Final = 2
+# The transition can be drawn; not so when it has been drawn `max_times_sampled` times.
+ENTRY: Final = 4
+TRUNCATED: Final = 8
+
+# numpy takes half as long to work with an array of no dimension as with a Python int.
+_TERMINATED: Final = np.array(TERMINATED, np.uint8)
+_TRUNCATED: Final = np.array(TRUNCATED, np.uint8)
+_STEP_AND_ENTRY: Final = np.array(STEP | ENTRY, np.uint8)
+
+
+class StepColumns:
+    """Arrays `[n_rows, ...]` for everything a step has, allocated once. The buffer's lock guards them.
+
+    Attributes:
+        memory: Where the large ones are.
+        steps: Observations, actions, log-probabilities of all substeps, in the order of `Room.step_targets`.
+        observations: The first of them, in the order of `Room.next_targets`.
+        reward: float32, in main memory.
+        flags: uint8, in main memory.
+    """
+
+    __slots__ = ("_layout", "flags", "memory", "observations", "reward", "steps")
+
+    def __init__(self, layout: EntryLayout, memory: ColumnMemory, n_rows: int, *, n_more_observations: int = 0) -> None:
+        """Allocates `n_rows` times `layout.step_bytes`.
+
+        Args:
+            layout: Of the entries.
+            memory: Where to.
+            n_rows: How many.
+            n_more_observations: Rows of observations behind those of the steps.
+        """
+        self._layout = layout
+        self.memory = memory
+        substeps = layout.substeps.values()
+        schemas = [schema for substep in substeps for schema in substep.observation.values()]
+        n_observations = len(schemas)
+        schemas += [substep.action for substep in substeps]
+        n_rows_each = [n_rows + n_more_observations] * n_observations + [n_rows] * len(substeps)
+        self.steps = [
+            memory.zeros((n, *schema.shape), schema.dtype) for n, schema in zip(n_rows_each, schemas, strict=True)
+        ]
+        if layout.log_prob:
+            self.steps += [memory.zeros((n_rows,), np.dtype(np.float32)) for _ in substeps]
+        self.observations = self.steps[:n_observations]
+        self.reward = np.zeros(n_rows, np.float32)
+        self.flags = np.zeros(n_rows, np.uint8)
+
+    def read(self, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Copies of rows, int64 `[N]`, of all columns but the flags, into main memory."""
+        arrays = {f"step{i}": array for i, array in enumerate(self.memory.read(self.steps, rows))}
+        return arrays | {"reward": self.reward.take(rows)}
+
+    def write(self, rows: NDArray[np.int64], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Writes back what `read` has copied."""
+        self.memory.write([Write(self.steps, rows, [arrays[f"step{i}"] for i in range(len(self.steps))])])
+        self.reward[rows] = arrays["reward"]
+
+    def make_room(
+        self,
+        *,
+        n_steps: int,
+        batch_size: int,
+        discount: float,
+        burn_in: int = 0,
+        next_columns: Sequence[ColumnArray] | None = None,
+    ) -> Room:
+        """Makes room for a sample of these columns.
+
+        Args:
+            n_steps: T.
+            batch_size: B.
+            discount: gamma.
+            burn_in: Of the sample.
+            next_columns: Where next observations are, in the same memory; None: among these observations.
+        """
+        room = Room(
+            self._layout, self.memory, n_steps=n_steps, batch_size=batch_size, discount=discount, burn_in=burn_in
+        )
+        room.gather = self.memory.gather(
+            self.observations if next_columns is None else next_columns,
+            room.next_targets,
+            self.steps,
+            room.step_targets,
+        )
+        return room
+
+    def gather(self, following: NDArray[np.int64], rows: NDArray[np.int64], room: Room) -> None:
+        """Copies next observations and steps into a room, flags and all.
+
+        Args:
+            following: int64 `[B]`, rows of the next observations; the row after the last is the first.
+            rows: int64 `[T * B]`, each in [0, n_rows).
+            room: Where to.
+        """
+        room.gather(following, rows)
+        self.reward.take(rows, 0, room.reward, "clip")
+        self.gather_flags(rows, room)
+
+    def gather_flags(self, rows: NDArray[np.int64], room: Room) -> None:
+        """Copies flags into a room: `flags`, `terminated` and `truncated`.
+
+        Args:
+            rows: int64 `[T * B]`, each in [0, n_rows).
+            room: Where to.
+        """
+        self.flags.take(rows, 0, room.flags, "clip")
+        np.bitwise_and(room.flags, _TERMINATED, room.terminated)
+        np.greater_equal(room.flags, _TRUNCATED, room.truncated)
+
+
+def step_sources(rollout: Rollout, layout: EntryLayout) -> list[NDArray[Any]]:
+    """A rollout's columns `[T, B, ...]` in the order of `StepColumns.steps`."""
+    columns = [rollout.substeps[key] for key in layout.substeps]
+    sources: list[NDArray[Any]] = [
+        substep.observation[path]
+        for substep, schemas in zip(columns, layout.substeps.values(), strict=True)
+        for path in schemas.observation
+    ]
+    sources += [substep.action for substep in columns]
+    if layout.log_prob:
+        sources += [substep.log_prob for substep in columns]
+    return sources
+
+
+def last_sources(rollout: Rollout, layout: EntryLayout) -> list[NDArray[Any]]:
+    """A rollout's last observations `[B, ...]` in the order of `StepColumns.observations`."""
+    return [
+        rollout.substeps[key].last_observation[path]
+        for key, schemas in layout.substeps.items()
+        for path in schemas.observation
+    ]
+
+
+def final_sources(rollout: Rollout, layout: EntryLayout) -> list[NDArray[Any]]:
+    """A rollout's final observations `[N, ...]` in the order of `StepColumns.observations`."""
+    return [
+        rollout.substeps[key].final_observation[path]
+        for key, schemas in layout.substeps.items()
+        for path in schemas.observation
+    ]
+
+
+def pack_flags(rollout: Rollout) -> NDArray[np.uint8]:
+    """A rollout's flags, uint8 `[T, B]`."""
+    flags: NDArray[np.uint8] = np.multiply(rollout.truncated, _TRUNCATED)
+    np.add(flags, rollout.terminated, flags)
+    np.add(flags, _STEP_AND_ENTRY, flags)
+    if rollout.valid is not None:
+        flags *= rollout.valid
+    return flags

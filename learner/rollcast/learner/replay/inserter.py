@@ -1,0 +1,96 @@
+"""Rollouts straight into a replay buffer, by the threads that receive them."""
+
+import logging
+import math
+import threading
+from collections.abc import Callable
+
+from rollcast.learner.ingest.queue import RolloutSlice
+from rollcast.learner.replay.substep_buffers import SubstepBuffers
+from rollcast.services.errors import InvalidRolloutError, NotReadyError
+from rollcast.services.rollouts.rollouts import Rollout
+
+# Who waits, where the rate limiter says who waits for it.
+ACTORS = "the actors"
+
+logger = logging.getLogger(__name__)
+
+# How often one that waits for its turn looks whether it is still wanted.
+_CHECK_S = 0.5
+
+
+class ReplayInserter:
+    """A `rollcast.learner.ingest.intake.RolloutDestination` for buffers that nobody but others' learners draws from.
+
+    A queue and a thread that empties it would only hand each rollout over once more: the thread of a stream inserts,
+    and while the limiter lets nothing in it waits, which is the back-pressure. Any thread may call.
+
+    Invariant: when `put` returns True, every trajectory of the rollout has been inserted exactly once, even if it came
+    again over a new stream while the old one still waited; or it was dropped, and the log says so. Threads take turns
+    at each buffer: while its limiter holds one back, it waits as "the actors", and the others for their turn.
+
+    Args:
+        buffers: By substep key; others may use them, too.
+        drops: Whether a rollout is stale and not to be inserted.
+    """
+
+    def __init__(self, buffers: SubstepBuffers, drops: Callable[[Rollout], bool]) -> None:
+        self._buffers = buffers
+        self._drops = drops
+        self._closed = threading.Event()
+        self._turns = {key: threading.Lock() for key in buffers}  # whose turn it is to insert
+        # By actor and incarnation: the sequence of its latest rollout, and how many of its trajectories are in. Written
+        # with the turn: only one that was sent again can meet another of its actor's, and both are for one buffer.
+        self._progress: dict[tuple[str, int], tuple[int, int]] = {}
+
+    def put(self, rollout: Rollout, *, is_active: Callable[[], bool], n_reserved: int = 0) -> bool:
+        """See `RolloutDestination.put`."""
+        del n_reserved  # a buffer has room for all
+        if self._closed.is_set():
+            return False
+        if self._drops(rollout):
+            return True
+
+        def is_wanted() -> bool:
+            return not self._closed.is_set() and is_active()
+
+        turn = self._turns[rollout.substep_key]
+        while not turn.acquire(timeout=_CHECK_S):
+            if not is_wanted():
+                return False
+        try:
+            return self._insert(rollout, is_wanted)
+        except InvalidRolloutError as error:
+            logger.warning("dropped a rollout: %s", error)
+            return True
+        finally:
+            turn.release()
+
+    def reserve(self, n_trajectories: int) -> bool:
+        """See `RolloutDestination.reserve`: there is always room."""
+        del n_trajectories
+        return True
+
+    def release(self, n_trajectories: int) -> None:
+        """See `RolloutDestination.release`."""
+
+    def close(self) -> None:
+        """See `RolloutDestination.close`."""
+        self._closed.set()
+
+    def _insert(self, rollout: Rollout, is_wanted: Callable[[], bool]) -> bool:
+        """Inserts as many trajectories at once as the limiter ever lets in; called with the turn."""
+        actor, sequence = (rollout.actor_id, rollout.incarnation), rollout.sequence
+        latest, n_in = self._progress.get(actor, (0, 0))
+        start = n_in if latest == sequence else 0
+        buffer = self._buffers[rollout.substep_key]
+        while start < rollout.n_envs:
+            stop = min(rollout.n_envs, start + buffer.max_trajectories)
+            piece = RolloutSlice(rollout, start, stop).to_rollout()
+            try:
+                buffer.insert(piece, timeout_s=math.inf, is_active=is_wanted, who=ACTORS)
+            except NotReadyError:
+                return False
+            start = stop
+            self._progress[actor] = sequence, start
+        return True

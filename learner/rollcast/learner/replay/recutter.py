@@ -1,0 +1,198 @@
+"""Rollouts of another length: joined and cut along time until they have the length that is wanted."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
+from rollcast.services.spaces.spaces import Observation
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+class Recutter:
+    """Makes rollouts of T steps of rollouts of any length.
+
+    Rollouts of one actor that follow each other are joined before they are cut, so that a trajectory goes on over their
+    borders. They follow each other if their sequences do, and the one begins with the observation the other ended with;
+    what no rollout follows is a rest. A rest shorter than T is filled up with rows that are no transitions, or dropped.
+
+    Invariant: the transitions (observation, action, reward, ends, next observation) of what comes out are those of what
+    went in, in the same order for each environment, but for `n_dropped` of them. Rollouts of T steps to which nothing
+    is to be joined come out as they are.
+
+    Args:
+        n_steps: T, at least 1.
+        fills_up: Fill a rest up, for who looks at single transitions; else drop it, for who wants whole rollouts.
+    """
+
+    def __init__(self, n_steps: int, *, fills_up: bool) -> None:
+        self._n_steps = n_steps
+        self._fills_up = fills_up
+        # Transitions that are in no rollout, because the rest they were in is shorter than T.
+        self.n_dropped = 0
+
+    def recut(self, rollouts: Iterable[Rollout]) -> Iterator[Rollout]:
+        """Cuts rollouts, of any number of actors.
+
+        Args:
+            rollouts: In order, each actor's for itself.
+
+        Yields:
+            Rollouts of T steps. One made of several has the sequence of the last, the lowest policy version, and no
+            episodes.
+        """
+        waiting: dict[tuple[str, int], list[Rollout]] = {}
+        for rollout in rollouts:
+            actor = (rollout.actor_id, rollout.incarnation)
+            parts = waiting.pop(actor, [])
+            if parts and not _follows(rollout, parts[-1]):
+                yield from self._rest(parts)
+                parts = []
+            if not parts and rollout.n_steps == self._n_steps:
+                yield rollout
+                continue
+            parts.append(rollout)
+            n_steps = sum(part.n_steps for part in parts)
+            if n_steps >= self._n_steps:
+                joined = _joined(parts)
+                n_cut = n_steps - n_steps % self._n_steps
+                for start in range(0, n_cut, self._n_steps):
+                    yield _steps(joined, start, start + self._n_steps)
+                parts = [_steps(joined, n_cut, n_steps)] if n_cut < n_steps else []
+            if parts:
+                waiting[actor] = parts
+        for parts in waiting.values():
+            yield from self._rest(parts)
+
+    def _rest(self, parts: Sequence[Rollout]) -> Iterator[Rollout]:
+        rest = _joined(parts)
+        if not self._fills_up:
+            self.n_dropped += rest.n_env_steps
+        elif rest.n_env_steps:
+            yield _filled_up(rest, self._n_steps)
+
+
+def _follows(rollout: Rollout, before: Rollout) -> bool:
+    """Whether the trajectories of the one go on in the other, and the border between them can be left out."""
+    if rollout.sequence != before.sequence + 1 or rollout.n_envs != before.n_envs:
+        return False
+    for key, columns in rollout.substeps.items():
+        for path, leaf in columns.observation.items():
+            if not np.array_equal(leaf[0], before.substeps[key].last_observation[path]):
+                return False
+    # An end whose final observation is the one after the last step: inside a rollout nothing would tell.
+    untold = before.terminated[-1] | before.truncated[-1]
+    untold[before.final_index[before.final_index[:, 0] == before.n_steps - 1, 1]] = False
+    return not (untold & (True if rollout.valid is None else rollout.valid[0])).any()
+
+
+def _joined(parts: Sequence[Rollout]) -> Rollout:
+    """Rollouts of which each follows the one before, as one."""
+    if len(parts) == 1:
+        return parts[0]
+    last = parts[-1]
+    # where there is none, the columns may be missing, too
+    with_finals = [part for part in parts if len(part.final_index)] or [last]
+    offsets = np.cumsum([0] + [part.n_steps for part in parts[:-1]])
+
+    return dataclasses.replace(
+        last,
+        policy_version=min(part.policy_version for part in parts),
+        substeps={
+            key: SubstepColumns(
+                observation=_concatenated([part.substeps[key].observation for part in parts]),
+                action=np.concatenate([part.substeps[key].action for part in parts]),
+                log_prob=np.concatenate([part.substeps[key].log_prob for part in parts]),
+                last_observation=columns.last_observation,
+                final_observation=_concatenated([part.substeps[key].final_observation for part in with_finals]),
+            )
+            for key, columns in last.substeps.items()
+        },
+        reward=np.concatenate([part.reward for part in parts]),
+        terminated=np.concatenate([part.terminated for part in parts]),
+        truncated=np.concatenate([part.truncated for part in parts]),
+        valid=None if all(part.valid is None for part in parts) else np.concatenate([_valid(part) for part in parts]),
+        final_index=np.concatenate(
+            [
+                part.final_index + np.array([offset, 0], np.int32)
+                for part, offset in zip(parts, offsets.tolist(), strict=True)
+            ]
+        ),
+        episodes=(),
+    )
+
+
+def _steps(rollout: Rollout, start: int, stop: int) -> Rollout:
+    """The steps `start:stop`; views of the whole but for final observations."""
+    t = rollout.final_index[:, 0]
+    wanted = (t >= start) & (t < stop)
+
+    def after(columns: SubstepColumns) -> Observation:
+        if stop == rollout.n_steps:
+            return columns.last_observation
+        return {path: leaf[stop] for path, leaf in columns.observation.items()}
+
+    return dataclasses.replace(
+        rollout,
+        substeps={
+            key: SubstepColumns(
+                observation={path: leaf[start:stop] for path, leaf in columns.observation.items()},
+                action=columns.action[start:stop],
+                log_prob=columns.log_prob[start:stop],
+                last_observation=after(columns),
+                final_observation={path: leaf[wanted] for path, leaf in columns.final_observation.items()},
+            )
+            for key, columns in rollout.substeps.items()
+        },
+        reward=rollout.reward[start:stop],
+        terminated=rollout.terminated[start:stop],
+        truncated=rollout.truncated[start:stop],
+        valid=None if rollout.valid is None else rollout.valid[start:stop],
+        final_index=rollout.final_index[wanted] - np.array([start, 0], np.int32),
+        episodes=(),
+    )
+
+
+def _filled_up(rollout: Rollout, n_steps: int) -> Rollout:
+    """The rollout, and after it rows that are no transitions until there are `n_steps`.
+
+    Their observation is the one after the last step, which is the next one of that step, as in a reset row.
+    """
+    n_more = n_steps - rollout.n_steps
+
+    def more(values: NDArray[Scalar], filler: NDArray[Scalar]) -> NDArray[Scalar]:
+        return np.concatenate([values, np.broadcast_to(filler, (n_more, *values.shape[1:]))])
+
+    def none_more(values: NDArray[Scalar]) -> NDArray[Scalar]:
+        return more(values, np.zeros((), values.dtype))
+
+    return dataclasses.replace(
+        rollout,
+        substeps={
+            key: dataclasses.replace(
+                columns,
+                observation={
+                    path: more(leaf, columns.last_observation[path]) for path, leaf in columns.observation.items()
+                },
+                action=more(columns.action, columns.action[-1]),
+                log_prob=none_more(columns.log_prob),
+            )
+            for key, columns in rollout.substeps.items()
+        },
+        reward=none_more(rollout.reward),
+        terminated=none_more(rollout.terminated),
+        truncated=none_more(rollout.truncated),
+        valid=none_more(_valid(rollout)),
+    )
+
+
+def _valid(rollout: Rollout) -> NDArray[np.bool_]:
+    return np.ones(rollout.reward.shape, np.bool_) if rollout.valid is None else rollout.valid
+
+
+def _concatenated(observations: Sequence[Observation]) -> Observation:
+    return {path: np.concatenate([one[path] for one in observations]) for path in observations[0]}

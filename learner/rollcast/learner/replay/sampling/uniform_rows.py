@@ -1,0 +1,120 @@
+"""Drawing uniformly from a ring of rows of which most are entries."""
+
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcast.learner.replay.columns.slots import Slots
+from rollcast.learner.replay.sampling.samplers import DrawsLeft, Sampler
+from rollcast.learner.replay.saving.part_state import PartState, generator_state
+
+# Rounds of drawing before the entries are looked up; where a third of the rows are entries, two nearly always do.
+_MAX_ROUNDS: Final = 16
+
+
+class StepRows(Protocol):
+    """A ring of rows of which most are entries, as `UniformRows` sees it."""
+
+    @property
+    def size(self) -> int:
+        """How many rows are entries."""
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Slot of the oldest row, and how many rows there are from it on."""
+
+    def is_entry(self, slots: Slots) -> NDArray[np.bool_]:
+        """Bool `[N]`: which of these slots are entries; none is outside the span."""
+
+    def entries(self) -> Slots:
+        """int64 `[size]`: the slots of all entries, the oldest first; as slow as there are rows."""
+
+
+class UniformRows(Sampler):
+    """Every step of a `TrajectoryRing` with the same probability, none twice in a batch, at no byte per entry.
+
+    Rows are drawn, and those thrown away that are no entry. At least half of the ring's rows are entries (one in two
+    when every step ends an episode), so the cost does not depend on its size. Where entries are used up one by one that
+    does not hold, and `Uniform` is taken.
+    """
+
+    def __init__(self, rows: StepRows, n_slots: int, rng: np.random.Generator) -> None:
+        """Starts with what is in the ring.
+
+        Args:
+            rows: The ring.
+            n_slots: Its number of rows.
+            rng: Its own generator.
+        """
+        self._rows = rows
+        self._n_slots = n_slots
+        self._rng = rng
+
+    def insert(self, slots: Slots) -> None:
+        """Does nothing: the ring knows."""
+
+    def remove(self, slots: Slots) -> None:
+        """Does nothing: the ring knows."""
+
+    def sample(self, n: int, left: DrawsLeft | None = None) -> Slots:
+        """See `Sampler.sample`; in random order."""
+        size = self._rows.size
+        if 2 * n > size:
+            return self._look_up(n)
+        first, n_rows = self._rows.span
+        if first + n_rows > self._n_slots and 2 * n_rows > self._n_slots:
+            first, n_rows = 0, self._n_slots  # to throw a few more away is cheaper than to wrap the rest
+        # As many as will do nearly always: a second round costs more than a few rows too many.
+        expected = n * n_rows / size
+        n_drawn = int(expected + 4.0 * (expected - n) ** 0.5 + n * n / size) + 4
+        found = self._draw(first, n_rows, n_drawn)
+        if len(found) >= n and not _may_repeat(found[:n]):
+            return found[:n]
+        found = _first_of_each(found)
+        for _ in range(_MAX_ROUNDS):
+            if len(found) >= n:
+                return found[:n]
+            found = _first_of_each(np.concatenate([found, self._draw(first, n_rows, n_drawn)]))
+        return self._look_up(n)
+
+    def _look_up(self, n: int) -> Slots:
+        """Draws from a list of all entries, which is as slow as the ring is large."""
+        slots = self._rows.entries()
+        return slots.take(self._rng.choice(self._rows.size, n, replace=False))
+
+    def _draw(self, first: int, n_rows: int, n: int) -> Slots:
+        # Less than half the time of `Generator.integers`; what rounding favours, it favours by 1e-16 of the rows.
+        numbers = self._rng.random(n)
+        numbers *= np.array(float(n_rows))  # half the time of a Python float
+        slots: Slots = numbers.astype(np.int64)
+        if first:
+            slots += first
+        if first + n_rows > self._n_slots:
+            slots %= self._n_slots
+        return slots[self._rows.is_entry(slots)]
+
+    def clear(self) -> None:
+        """Does nothing: the ring knows."""
+
+    def state(self) -> PartState:
+        """See `Sampler.state`."""
+        return PartState(values={"generator": generator_state(self._rng)})
+
+    def load_state(self, state: PartState) -> None:
+        """See `Sampler.load_state`."""
+        self._rng.bit_generator.state = state.values["generator"]
+
+
+def _may_repeat(slots: Slots) -> bool:
+    """Whether a slot may be there twice; False is certain. Half the bits are sorted in less than half the time."""
+    ordered = slots.astype(np.int32)
+    ordered.sort()
+    return bool(np.count_nonzero(ordered[1:] == ordered[:-1]))
+
+
+def _first_of_each(slots: Slots) -> Slots:
+    """Leaves out whatever came before; the order stays."""
+    order = slots.argsort(kind="stable")
+    ordered = slots.take(order)
+    return np.delete(slots, order[1:][ordered[1:] == ordered[:-1]])

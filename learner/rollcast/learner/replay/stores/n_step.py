@@ -1,0 +1,65 @@
+"""Folding of n steps into one transition, when it is sampled.
+
+Sutton and Barto 2018, "Reinforcement Learning", section 7.1; in replay, Hessel et al. 2018, "Rainbow",
+https://arxiv.org/abs/1710.02298.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcast.learner.replay.columns.step_columns import STEP
+
+
+class FoldedSteps(NamedTuple):
+    """What n steps come to.
+
+    Attributes:
+        reward: float64 `[B]`, sum of gamma^k r_k for k < m.
+        n_steps: int64 `[B]`, m.
+        last: int64 `[B]`, the row of the last of the m steps; the next observation is in the row after it.
+    """
+
+    reward: NDArray[np.float64]
+    n_steps: NDArray[np.int64]
+    last: NDArray[np.int64]
+
+
+def fold_n_step(
+    rows: NDArray[np.int64],
+    *,
+    n_step: int,
+    discount: float,
+    reward: NDArray[np.float32],
+    flags: NDArray[np.uint8],
+) -> FoldedSteps:
+    """Follows every step for up to n - 1 further ones.
+
+    A step is the last one when the row after it is no step: at the end of an episode that row holds the final
+    observation, and at the end of a trajectory the one after the last step.
+
+    Args:
+        rows: int64 `[B]`, rows of a ring that are steps.
+        n_step: n, at least 1.
+        discount: gamma.
+        reward: float32 `[n_rows]`, the ring's.
+        flags: uint8 `[n_rows]`, the ring's.
+
+    Returns:
+        See `FoldedSteps`.
+    """
+    total = reward.take(rows).astype(np.float64)
+    n_steps = np.ones(len(rows), np.int64)
+    last = rows.copy()
+    goes_on = np.ones(len(rows), np.bool_)
+    for k in range(1, n_step):
+        following = last + 1
+        following[following == len(flags)] = 0
+        goes_on &= (flags.take(following) & STEP) != 0
+        if not goes_on.any():
+            break
+        total += np.where(goes_on, reward.take(following) * discount**k, 0.0)
+        n_steps += goes_on
+        last = np.where(goes_on, following, last)
+    return FoldedSteps(total, n_steps, last)

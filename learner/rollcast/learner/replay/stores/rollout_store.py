@@ -1,0 +1,249 @@
+"""Whole rollouts: an entry is T steps of one environment."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcast.learner.replay.columns.column_memory import (
+    Blocks,
+    ColumnArray,
+    ColumnMemory,
+    MainMemory,
+    Write,
+    host_array,
+    write_rows,
+)
+from rollcast.learner.replay.columns.layout import EntryLayout, StoredBytes
+from rollcast.learner.replay.columns.samples import ReplaySample, Room
+from rollcast.learner.replay.columns.slots import Slots
+from rollcast.learner.replay.columns.step_columns import (
+    STEP,
+    StepColumns,
+    final_sources,
+    last_sources,
+    pack_flags,
+    step_sources,
+)
+from rollcast.learner.replay.sampling.samplers import Sampler
+from rollcast.learner.replay.saving.part_state import PartState
+from rollcast.learner.replay.stores.row_plan import plan_rows
+from rollcast.learner.replay.stores.slot_store import SlotStore
+from rollcast.services.rollouts.rollouts import Rollout
+
+
+class RolloutStore(SlotStore):
+    """Row `slot * T + t` holds step t of an entry, and row `capacity * T + slot` the observation after its last step.
+
+    Final observations are few, so they lie one by one beside the columns, where those are: they are the only memory
+    that is not allocated at the start. See `SlotStore` for keys and threads.
+
+    Sequences of L steps, after `burn_in` steps more, begin anywhere in an entry where they fit.
+    """
+
+    def __init__(
+        self,
+        layout: EntryLayout,
+        capacity: int,
+        remover: Sampler,
+        *,
+        sequence_length: int | None = None,
+        burn_in: int = 0,
+        discount: float = 1.0,
+        memory: ColumnMemory | None = None,
+    ) -> None:
+        """Allocates `capacity` times `rollout_bytes(layout)`.
+
+        Args:
+            layout: Of the entries.
+            capacity: Entries it holds at most.
+            remover: Draws whoever has to go.
+            sequence_length: L; None: samples are whole rollouts.
+            burn_in: Steps before a sequence; with it, at most T.
+            discount: gamma, for `ReplaySample.discount`.
+            memory: Where the columns are to lie; None: in main memory.
+        """
+        super().__init__(capacity, remover)
+        self._layout = layout
+        self.n_bytes = rollout_bytes(layout).times(capacity).total
+        self.row_bytes = rollout_bytes(layout).total
+        self._burn_in = burn_in
+        self._n_sampled_steps = layout.n_rollout_steps if sequence_length is None else burn_in + sequence_length
+        self._discount = discount
+        self._n_step_rows = capacity * layout.n_rollout_steps
+        self._first_last = np.array(self._n_step_rows)  # of no dimension: numpy takes half as long with it
+        self._columns = StepColumns(layout, memory or MainMemory(), self._n_step_rows, n_more_observations=capacity)
+        self._policy_version = np.zeros(capacity, np.int64)
+        # Slot to t of the episodes that ended in it, ascending, and their final observations in the columns' order.
+        # Those of an entry that was removed stay until another takes its slot, as its columns do.
+        self._finals: dict[int, tuple[NDArray[np.int64], list[ColumnArray]]] = {}
+
+    def n_entries(self, rollout: Rollout) -> int:
+        """How many entries a rollout makes: one for each environment."""
+        return rollout.n_envs
+
+    def make_room(self, batch_size: int) -> Room:
+        """See `EntryStore.make_room`; T is the rollout's, or that of burn-in and sequence."""
+        return self._columns.make_room(
+            n_steps=self._n_sampled_steps,
+            batch_size=batch_size,
+            discount=self._discount,
+            burn_in=self._burn_in,
+        )
+
+    def gather(self, slots: Slots, room: Room, rng: np.random.Generator) -> ReplaySample:
+        """See `EntryStore.gather`."""
+        sample, n_rollout_steps, n_steps = room.sample, self._layout.n_rollout_steps, self._n_sampled_steps
+        n_starts = n_rollout_steps - n_steps + 1
+        starts = rng.integers(n_starts, size=len(slots)) if n_starts > 1 else np.zeros(len(slots), np.int64)
+        first = slots * n_rollout_steps + starts
+        rows = (first + np.arange(n_steps)[:, None]).reshape(-1)
+        at_end = starts + n_steps == n_rollout_steps
+        following = np.where(at_end, np.add(slots, self._first_last), first + n_steps)
+        self._columns.gather(following, rows, room)
+        np.not_equal(room.flags & STEP, 0, out=sample.valid.reshape(-1))
+        sample.policy_version[:] = self._policy_version.take(slots)
+        sample.keys[:] = self._keys(slots)
+        return self._with_finals(sample, slots, starts)
+
+    def load_state(self, state: PartState) -> None:
+        """See `EntryStore.load_state`."""
+        super().load_state(state)
+        self._finals.clear()
+
+    def read_rows(self, slots: Slots) -> Mapping[str, NDArray[Any]]:
+        """See `LastingRows.read_rows`: steps `[N, T, ...]`, last observations `[N, ...]`, final ones one by one."""
+        rows, columns = self._step_rows(slots), self._columns
+        steps = columns.read(rows) | {"flags": columns.flags.take(rows)}
+        arrays = {name: array.reshape(len(slots), -1, *array.shape[1:]) for name, array in steps.items()}
+        last = columns.memory.read(columns.observations, np.add(slots, self._first_last))
+        arrays |= {f"last{i}": array for i, array in enumerate(last)}
+        arrays["policy_version"] = self._policy_version.take(slots)
+        finals = [self._finals.get(slot) for slot in slots.tolist()]
+        arrays["n_finals"] = np.array([0 if found is None else len(found[0]) for found in finals], np.int64)
+        kept = [found for found in finals if found is not None]
+        if kept:
+            arrays["final_t"] = np.concatenate([t for t, _ in kept])
+            for i in range(len(columns.observations)):
+                arrays[f"final{i}"] = np.concatenate([host_array(observations[i]) for _, observations in kept])
+        return arrays
+
+    def write_rows(self, slots: Slots, arrays: Mapping[str, NDArray[Any]], wanted: NDArray[np.bool_]) -> None:
+        """See `LastingRows.write_rows`."""
+        slots, columns = slots[wanted], self._columns
+        rows = self._step_rows(slots)
+        names = ("reward", "flags", *(f"step{i}" for i in range(len(columns.steps))))
+        steps = {name: arrays[name][wanted].reshape(-1, *arrays[name].shape[2:]) for name in names}
+        columns.write(rows, steps)
+        columns.flags[rows] = steps["flags"]
+        last = [arrays[f"last{i}"][wanted] for i in range(len(columns.observations))]
+        columns.memory.write([Write(columns.observations, np.add(slots, self._first_last), last)])
+        self._policy_version[slots] = arrays["policy_version"][wanted]
+        self._write_finals(slots, arrays, wanted)
+
+    def _write_finals(self, slots: Slots, arrays: Mapping[str, NDArray[Any]], wanted: NDArray[np.bool_]) -> None:
+        sizes, final_t, finals = self._finals_of(PartState(arrays), len(wanted))
+        is_wanted = np.repeat(wanted, sizes)
+        if not is_wanted.any():
+            return
+        has_some = wanted & (sizes > 0)
+        self._put_finals(
+            slots[has_some[wanted]], sizes[has_some], final_t[is_wanted], [final[is_wanted] for final in finals]
+        )
+
+    def _finals_of(self, rows: PartState, n: int) -> tuple[NDArray[np.int64], NDArray[np.int64], list[NDArray[Any]]]:
+        """Of n entries: how many final observations each has, their t, and themselves; as `read_rows` had them.
+
+        Raises:
+            ValueError: No store had them so. `_put_finals` takes them as they are, and samples have them as they are.
+        """
+        n_steps = self._layout.n_rollout_steps
+        sizes = rows.array("n_finals", (n,), np.int64)
+        if ((sizes < 0) | (sizes > n_steps)).any():
+            raise ValueError(f"n_finals is from {sizes.min()} to {sizes.max()}; expected from 0 to {n_steps}")
+        n_finals = int(sizes.sum())
+        if not n_finals:
+            return sizes, np.empty(0, np.int64), []
+        t = rows.array("final_t", (n_finals,), np.int64)
+        if not 0 <= t.min() <= t.max() < n_steps or (np.diff(t + n_steps * np.repeat(np.arange(n), sizes)) <= 0).any():
+            raise ValueError(f"final_t is from {t.min()} to {t.max()}; expected below {n_steps}, ascending in an entry")
+        leaves = [leaf for substep in self._layout.substeps.values() for leaf in substep.observation.values()]
+        finals = [rows.array(f"final{i}", (n_finals, *leaf.shape), leaf.dtype) for i, leaf in enumerate(leaves)]
+        return sizes, t, finals
+
+    def _step_rows(self, slots: Slots) -> NDArray[np.int64]:
+        """Rows of all steps of entries, int64 `[N * T]`."""
+        n_steps = self._layout.n_rollout_steps
+        rows: NDArray[np.int64] = (slots[:, None] * n_steps + np.arange(n_steps)).reshape(-1)
+        return rows
+
+    def _prepare(self, rollout: Rollout) -> None:
+        plan_rows(rollout)  # for its check that no final observation is missing
+
+    def _overwrite(self, slots: Slots, rollout: Rollout) -> None:
+        self.guard.before_overwriting(slots, self)
+        for slot in slots.tolist():
+            self._finals.pop(slot, None)
+        columns, layout = self._columns, self._layout
+        rows = Blocks(self._n_step_rows, layout.n_rollout_steps, slots)
+        columns.memory.write(
+            [
+                Write(columns.steps, rows, step_sources(rollout, layout)),
+                Write(columns.observations, np.add(slots, self._first_last), last_sources(rollout, layout)),
+            ]
+        )
+        write_rows((columns.reward, columns.flags), rows, (rollout.reward, pack_flags(rollout)))
+        self._policy_version[slots] = rollout.policy_version
+        if len(rollout.final_index):
+            self._keep_finals(slots, rollout)
+
+    def _keep_finals(self, slots: Slots, rollout: Rollout) -> None:
+        t, b = rollout.final_index.T.astype(np.int64)
+        order = np.lexsort((t, b))
+        envs, sizes = np.unique(b, return_counts=True)
+        finals = [final[order] for final in final_sources(rollout, self._layout)]
+        self._put_finals(slots[envs], sizes, t[order], finals)
+
+    def _put_finals(
+        self, slots: Slots, sizes: NDArray[np.int64], t: NDArray[np.int64], finals: list[NDArray[Any]]
+    ) -> None:
+        """Keeps as many of `t` and of final observations for each slot as its size says."""
+        kept = self._columns.memory.keep(finals, sizes.tolist())
+        pieces = np.split(t, np.cumsum(sizes)[:-1])
+        for slot, its_t, observations in zip(slots.tolist(), pieces, kept, strict=True):
+            self._finals[slot] = (its_t, observations)
+
+    def _with_finals(self, sample: ReplaySample, slots: Slots, starts: NDArray[np.int64]) -> ReplaySample:
+        """The sample with the final observations that lie inside it."""
+        indices: list[NDArray[np.int64]] = []
+        values: list[list[ColumnArray]] = [[] for _ in self._columns.observations]
+        for b, slot in enumerate(slots.tolist()):
+            finals = self._finals.get(slot)
+            if finals is None:
+                continue
+            t = finals[0] - starts[b]
+            begin, end = t.searchsorted((0, self._n_sampled_steps)).tolist()
+            indices.append(np.stack([t[begin:end], np.full(end - begin, b)], axis=1))
+            for found, array in zip(values, finals[1], strict=True):
+                found.append(array[begin:end])
+        if not indices:
+            return sample
+        observations = iter([self._columns.memory.join(found) for found in values])
+        return dataclasses.replace(
+            sample,
+            final_index=np.concatenate(indices),
+            substeps={
+                key: dataclasses.replace(
+                    columns, final_observation={path: next(observations) for path in columns.final_observation}
+                )
+                for key, columns in sample.substeps.items()
+            },
+        )
+
+
+def rollout_bytes(layout: EntryLayout) -> StoredBytes:
+    """Bytes of one entry of a `RolloutStore` but for final observations: T steps, last observation, policy version."""
+    steps = layout.step_bytes.times(layout.n_rollout_steps)
+    return StoredBytes(steps.columns + layout.observation_bytes, steps.bookkeeping + 8)

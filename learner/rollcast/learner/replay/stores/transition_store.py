@@ -1,0 +1,128 @@
+"""Transitions in any order, each with its own next observation."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcast.learner.replay.columns.column_memory import ColumnMemory, MainMemory, Write, host_array
+from rollcast.learner.replay.columns.layout import EntryLayout, StoredBytes
+from rollcast.learner.replay.columns.samples import ReplaySample, Room
+from rollcast.learner.replay.columns.slots import Slots
+from rollcast.learner.replay.columns.step_columns import ENTRY, STEP, TERMINATED, TRUNCATED, StepColumns
+from rollcast.learner.replay.sampling.samplers import Sampler
+from rollcast.learner.replay.saving.lasting_rows import select
+from rollcast.learner.replay.stores.slot_store import SlotStore
+from rollcast.learner.replay.stores.trajectory_ring import TrajectoryRing
+from rollcast.services.rollouts.rollouts import Rollout
+
+
+class TransitionStore(SlotStore):
+    """For removal by priority: the step after a transition may go while the transition stays.
+
+    So each keeps its next observation, at twice the bytes of a `TrajectoryRing`, and its n steps are folded when it is
+    inserted, while the steps after it are at hand. See `SlotStore` for keys and threads.
+    """
+
+    def __init__(
+        self,
+        layout: EntryLayout,
+        capacity: int,
+        remover: Sampler,
+        *,
+        n_step: int = 1,
+        discount: float = 1.0,
+        memory: ColumnMemory | None = None,
+    ) -> None:
+        """Allocates `capacity` times `transition_bytes(layout)`.
+
+        Args:
+            layout: Of the entries.
+            capacity: Entries it holds at most, at least T.
+            remover: Draws whoever has to go.
+            n_step: Steps that are folded into one, at least 1.
+            discount: gamma, for that.
+            memory: Where the columns are to lie; None: in main memory.
+        """
+        super().__init__(capacity, remover)
+        self._layout = layout
+        self.n_bytes = transition_bytes(layout).times(capacity).total
+        self.row_bytes = transition_bytes(layout).total
+        self._n_step = n_step
+        self._discount = discount
+        memory = memory or MainMemory()
+        self._columns = StepColumns(layout, memory, capacity)
+        schemas = [schema for substep in layout.substeps.values() for schema in substep.observation.values()]
+        self._next = [memory.zeros((capacity, *schema.shape), schema.dtype) for schema in schemas]
+        self._n_steps = np.ones(capacity, np.uint16)
+        # Where a rollout is taken apart, in main memory. It grows with the largest number of environments.
+        self._scratch = self._make_scratch(1)
+        self._scratch_envs = 1
+        self._rng = np.random.default_rng(0)  # a ring draws nothing from it
+
+    def n_entries(self, rollout: Rollout) -> int:
+        """How many entries a rollout makes: its transitions."""
+        return rollout.n_env_steps
+
+    def make_room(self, batch_size: int) -> Room:
+        """See `EntryStore.make_room`; T is 1."""
+        return self._columns.make_room(
+            n_steps=1, batch_size=batch_size, discount=self._discount, next_columns=self._next
+        )
+
+    def gather(self, slots: Slots, room: Room, rng: np.random.Generator) -> ReplaySample:
+        """See `EntryStore.gather`."""
+        sample = room.sample
+        self._columns.gather(slots, slots, room)
+        if self._n_step > 1:
+            sample.n_steps[:] = self._n_steps.take(slots)
+            np.power(self._discount, sample.n_steps, out=sample.discount, casting="same_kind")
+        sample.keys[:] = self._keys(slots)
+        return sample
+
+    def read_rows(self, slots: Slots) -> Mapping[str, NDArray[Any]]:
+        """See `LastingRows.read_rows`."""
+        arrays = self._columns.read(slots)
+        arrays |= {f"next{i}": array for i, array in enumerate(self._columns.memory.read(self._next, slots))}
+        return arrays | {"n_steps": self._n_steps.take(slots), "flags": self._columns.flags.take(slots)}
+
+    def write_rows(self, slots: Slots, arrays: Mapping[str, NDArray[Any]], wanted: NDArray[np.bool_]) -> None:
+        """See `LastingRows.write_rows`."""
+        slots, arrays = slots[wanted], select(arrays, wanted)
+        self._columns.write(slots, arrays)
+        following = [arrays[f"next{i}"] for i in range(len(self._next))]
+        self._columns.memory.write([Write(self._next, slots, following)])
+        self._n_steps[slots], self._columns.flags[slots] = arrays["n_steps"], arrays["flags"]
+
+    def _make_scratch(self, n_envs: int) -> TrajectoryRing:
+        capacity = 2 * n_envs * self._layout.n_rollout_steps  # room for any number of ends of episodes
+        return TrajectoryRing(self._layout, capacity, n_step=self._n_step, discount=self._discount)
+
+    def _prepare(self, rollout: Rollout) -> None:
+        if rollout.n_envs > self._scratch_envs:
+            self._scratch, self._scratch_envs = self._make_scratch(rollout.n_envs), rollout.n_envs
+        self._scratch.clear()
+        self._scratch.insert(rollout)
+
+    def _overwrite(self, slots: Slots, rollout: Rollout) -> None:
+        if not len(slots):
+            return
+        self.guard.before_overwriting(slots, self)
+        room = self._scratch.make_room(len(slots))
+        sample = self._scratch.gather(self._scratch.entries(), room, self._rng)
+        self._columns.memory.write(
+            [
+                Write(self._columns.steps, slots, [host_array(values) for values in room.step_targets]),
+                Write(self._next, slots, [host_array(values) for values in room.next_targets]),
+            ]
+        )
+        self._columns.reward[slots] = room.reward
+        self._columns.flags[slots] = room.terminated * TERMINATED + room.truncated * TRUNCATED + (STEP | ENTRY)
+        self._n_steps[slots] = sample.n_steps
+
+
+def transition_bytes(layout: EntryLayout) -> StoredBytes:
+    """Bytes of one entry of a `TransitionStore`: a step, its next observation, and two for the number of steps."""
+    step = layout.step_bytes
+    return StoredBytes(step.columns + layout.observation_bytes, step.bookkeeping + 2)

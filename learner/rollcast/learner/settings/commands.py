@@ -1,0 +1,30 @@
+"""The settings of every command. Imports neither torch nor grpc."""
+
+from typing import Final
+
+from rollcast.actor.settings import ActorSettings
+from rollcast.learner.settings.record import RecordSettings
+from rollcast.learner.settings.replay_serve import ReplayServeSettings
+from rollcast.learner.settings.settings import (
+    CertsSettings,
+    CompletionSettings,
+    DoctorSettings,
+    EvaluateSettings,
+    ServingSettings,
+    StatusSettings,
+    TrainSettings,
+)
+from rollcast.services.settings.settings import ProcessSettings
+
+COMMAND_SETTINGS: Final[dict[str, type[ProcessSettings]]] = {
+    "train": TrainSettings,
+    "learner": ServingSettings,
+    "actor": ActorSettings,
+    "status": StatusSettings,
+    "doctor": DoctorSettings,
+    "evaluate": EvaluateSettings,
+    "record": RecordSettings,
+    "certs": CertsSettings,
+    "replay": ReplayServeSettings,
+    "completion": CompletionSettings,
+}

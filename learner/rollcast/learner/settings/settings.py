@@ -1,0 +1,396 @@
+"""The settings of the learner's processes: `train`, `learner`, `status`, `evaluate`. Imports neither torch nor grpc."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import AfterValidator, Field, ValidationError
+from pydantic_settings import CliPositionalArg
+
+from rollcast.actor.settings import ActingSettings, EnvironmentSettings, EnvsPerActor
+from rollcast.learner.algorithms.defaults import (
+    ALGORITHM_DEFAULTS,
+    check_algorithm,
+    foreign_groups,
+    with_algorithm_defaults,
+)
+from rollcast.learner.algorithms.dqn_settings import DqnSettings
+from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+from rollcast.learner.algorithms.sac_settings import SacSettings
+from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.learner.settings.playing import PlayingSettings
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.limits.limits import MAX_HIDDEN_LAYERS
+from rollcast.services.limits.settings import ServerLimitSettings
+from rollcast.services.policies.policies import Activation
+from rollcast.services.security.settings import ClientSecuritySettings, ServerSecuritySettings
+from rollcast.services.settings.command_line import HELP
+from rollcast.services.settings.help_text import HelpScope
+from rollcast.services.settings.origins import Origins
+from rollcast.services.settings.resume_rules import ACTING, FREE, LEARNING, stays
+from rollcast.services.settings.settings import EntryPointKwargs, ProcessSettings, describe_validation_error
+
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
+
+# What the help shows first of every learner; of the algorithms' own only those of the one that is chosen.
+_FIRST_OF_LEARNING = (
+    *("total_steps", "stop_return", "seed", "run_dir", "resume", "algorithm"),
+    *("impala.learning_rate", "impala.discount", "impala.entropy_cost", "impala.reward_scale"),
+    *("sac.policy_learning_rate", "sac.critic_learning_rate", "sac.discount"),
+    *("dqn.learning_rate", "dqn.discount", "dqn.epsilon"),
+    *("replay.capacity", "replay.samples_per_insert", "n_rollout_steps", "batch_size", "envs_per_actor"),
+    *("network", "hidden_sizes", "device"),
+)
+
+
+class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSettings):
+    """How to learn: shared by `train` and `learner`."""
+
+    address: str = Field(
+        "localhost:50051",
+        description="Where to listen: host:port (port 0: any free one) or unix:/path.",
+        json_schema_extra=FREE,
+    )
+    algorithm: Annotated[str, AfterValidator(check_algorithm)] = Field(
+        "impala",
+        description="What learns: impala, sac, dqn, or package.module:factory for one's own; the defaults are its own: "
+        "--algorithm sac --help shows those of SAC.",
+        examples=list(ALGORITHM_DEFAULTS),
+        json_schema_extra=stays("the checkpoint is of that algorithm"),
+    )
+    algorithm_kwargs: EntryPointKwargs = Field(
+        default_factory=dict,
+        description="Keyword arguments of an algorithm of one's own, as JSON: '{\"learning_rate\": 0.001}'.",
+        json_schema_extra=LEARNING,
+    )
+    impala: ImpalaSettings = Field(default_factory=ImpalaSettings, description="Settings of IMPALA.")
+    sac: SacSettings = Field(default_factory=SacSettings, description="Settings of SAC.")
+    dqn: DqnSettings = Field(default_factory=DqnSettings, description="Settings of DQN.")
+    replay: ReplaySettings = Field(
+        default_factory=ReplaySettings, description="The replay buffer of off-policy algorithms."
+    )
+    initial_data: Path | None = Field(
+        None,
+        description="Fill the replay buffer from this file of rollouts, which rollcast record writes, instead of "
+        "acting at random; where it has fewer entries than --replay.min-size, actors act at random for the rest.",
+        json_schema_extra=stays("it fills the replay buffer of a new run"),
+    )
+    initial_policy: Path | None = Field(
+        None,
+        description="Begin a new run with the weights of another: a run's folder (its last policy, and its critics if "
+        "it has the same algorithm), or the file of a policy. Spaces and network must be the same.",
+        json_schema_extra=stays("it says with what a run begins"),
+    )
+    network: str = Field(
+        "auto",
+        description="The policy network: auto (an MLP for vectors, the Nature CNN for images, chosen from the space), "
+        "or package.module:factory, called with the observation space and the number of outputs. Actors must be "
+        "started with the same name.",
+        json_schema_extra=stays("the checkpoint has the weights of that network"),
+    )
+    hidden_sizes: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(max_length=MAX_HIDDEN_LAYERS)] = Field(
+        (64, 64),
+        description="Sizes of the hidden layers of the MLP.",
+        json_schema_extra=stays("the checkpoint has weights of these sizes"),
+    )
+    activation: Activation = Field(
+        "tanh",
+        description="Activation of the MLP.",
+        json_schema_extra=stays("the checkpoint's weights were learnt with it"),
+    )
+    n_rollout_steps: Annotated[int, Field(ge=1)] = Field(
+        64,
+        description="T: environment steps in a rollout.",
+        json_schema_extra=stays(
+            "rollouts that wait in the log or the replay buffer, and actors that come back, have that length"
+        ),
+    )
+    envs_per_actor: EnvsPerActor = Field(
+        8,
+        description="Environments an actor steps at once, in one batched forward pass; so does one from elsewhere that "
+        "was not started with a number of its own.",
+        json_schema_extra=ACTING,
+    )
+    batch_size: Annotated[int, Field(ge=1)] = Field(
+        8,
+        description="B: rollouts (trajectories of one environment) in a batch.",
+        json_schema_extra=LEARNING,
+    )
+    updates_per_broadcast: Annotated[int, Field(ge=1)] = Field(
+        1,
+        description="Updates between two policies that are cast to the actors.",
+        json_schema_extra=LEARNING,
+    )
+    queue_out_of_sync_factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        1.0,
+        description="Times batch_size, the rollouts that may wait in the queue: bounds how stale they are.",
+        json_schema_extra=LEARNING,
+    )
+    max_policy_lag: Annotated[int, Field(ge=0)] | None = Field(
+        None,
+        description="Drop rollouts whose policy is more versions old than this, and count their trajectories as stale; "
+        "empty: drop none.",
+        json_schema_extra=LEARNING,
+    )
+    bounded_staleness: bool = Field(
+        False,
+        description="Let actors wait for the newest policy before they start a rollout. Between actors of equal speed "
+        "no rollout is then more than ceil(queue_out_of_sync_factor + n_actors * envs_per_actor / batch_size) updates "
+        "old.",
+        json_schema_extra=LEARNING,
+    )
+    deterministic: bool = Field(
+        False,
+        description="Actors play in step with the updates, in the order of their slots, and all arithmetic has one "
+        "thread: the same seeds give the same policy, whoever is faster, in this process, in others, or elsewhere. "
+        "IMPALA: a rollout each for every batch; batch_size must be a multiple of envs_per_actor (times agents). With "
+        "a replay buffer: a rollout each, and then as many updates as --replay.samples-per-insert asks for, whatever "
+        "--updates-per-broadcast says; rollcast learner waits for --max-actors of them.",
+        json_schema_extra=stays("a run is deterministic from its first step on, or not at all"),
+    )
+    total_steps: Annotated[int, Field(ge=1)] = Field(
+        20_000_000,
+        description="Environment steps after which training ends; every agent's count, where there are several.",
+        json_schema_extra=ACTING,
+    )
+    stop_return: float | None = Field(
+        None,
+        description="Mean return of the last 100 episodes at which training ends; empty: the environment's own reward "
+        "threshold, where it has one.",
+        json_schema_extra=FREE,
+    )
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(
+        0,
+        description="From which every other seed derives: networks, environments, sampling of actions.",
+        json_schema_extra=stays("everything that was drawn so far came from it"),
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto",
+        description="Where to learn; auto: on a GPU if there is one.",
+        json_schema_extra=ACTING,
+    )
+    torch_threads: Annotated[int, Field(ge=0)] = Field(
+        0,
+        description="Threads of torch in the learner; 0: as many as there are cores left beside local actors.",
+        json_schema_extra=ACTING,
+    )
+    run_dir: Path | None = Field(
+        None,
+        description="A new folder for what the run leaves behind; empty: one below runs/, named after the run.",
+        json_schema_extra=FREE,
+    )
+    summary_json: Path | None = Field(
+        None,
+        description="Write the summary to this file when training has ended.",
+        json_schema_extra=FREE,
+    )
+    log_interval_s: Annotated[float, Field(gt=0)] = Field(
+        2.0,
+        description="Seconds between two records of metrics.",
+        json_schema_extra=FREE,
+    )
+    checkpoint_interval_s: Annotated[float, Field(gt=0)] = Field(
+        300.0,
+        description="Seconds between two checkpoints.",
+        json_schema_extra=FREE,
+    )
+    checkpoint_interval_updates: Annotated[int, Field(ge=1)] | None = Field(
+        None,
+        description="Updates between two checkpoints, instead of seconds; with sequential actors, a run that is "
+        "resumed then has the same bits as one that was never interrupted.",
+        json_schema_extra=ACTING,
+    )
+    keep_checkpoints: Annotated[int, Field(ge=1)] = Field(
+        3,
+        description="How many of the last checkpoints are kept, besides the one with the highest mean return.",
+        json_schema_extra=FREE,
+    )
+    stop_timeout_s: Annotated[float, Field(gt=0)] = Field(
+        600.0,
+        description="How long the last checkpoint of a run that is stopped may take, in seconds; less than the time "
+        "after which an engine kills what it stops. What is not written by then is given up for the one before.",
+        json_schema_extra=FREE,
+    )
+    durable: bool = Field(
+        False,
+        description="Write every rollout to a log in the run's folder before it is acknowledged, so that a learner "
+        "that is killed and resumed loses none that was; actors of other processes only.",
+        json_schema_extra=FREE,
+    )
+    durable_max_bytes: Annotated[int, Field(ge=1 << 20)] = Field(
+        8 << 30,
+        description="What that log may take on the disk, in bytes: at half of it a checkpoint is made early, at all of "
+        "it actors wait.",
+        json_schema_extra=FREE,
+    )
+    resume: str | None = Field(
+        None,
+        description="Go on with the run in this folder, with its settings; auto: with the newest run of these very "
+        "settings, in --run-dir where that is given, or a new one where there is none.",
+        json_schema_extra=FREE,
+    )
+    collect_timeout_s: Annotated[float, Field(gt=0)] = Field(
+        600.0,
+        description="Seconds without any rollout after which training fails, saying whom it waited for.",
+        json_schema_extra=FREE,
+    )
+    log_level: LogLevel = Field(
+        "WARNING",
+        description="What to log, to stderr.",
+        json_schema_extra=FREE,
+    )
+
+    @classmethod
+    def help_scope(cls, origins: Origins) -> HelpScope:
+        """Returns the settings that apply to the algorithm that is given, and its defaults."""
+        algorithm = origins.value_of("algorithm") or cls.model_fields["algorithm"].default
+        others = [name for name in ALGORITHM_DEFAULTS if name != algorithm]
+        return HelpScope(
+            hidden=tuple(sorted(foreign_groups(str(algorithm)))),
+            defaults={**ALGORITHM_DEFAULTS.get(str(algorithm), {}), "algorithm": algorithm},
+            note=f"Settings and defaults are {algorithm}'s; for others: --algorithm {'|'.join(others)} {HELP}",
+        )
+
+    @classmethod
+    def from_command_line(cls, program: str, arguments: Sequence[str]) -> Self:
+        """Reads the settings; what nobody has set gets the algorithm's default, or is that of the run to resume."""
+        given = super().from_command_line(program, arguments)
+        settings = with_algorithm_defaults(given, given.algorithm)
+        if given.resume is None:
+            return settings
+        return cls.resumed(settings, given)
+
+    @classmethod
+    def resumed(cls, settings: Self, given: Self) -> Self:
+        """The settings of the run to resume.
+
+        Args:
+            settings: Those given, and defaults.
+            given: Those given.
+
+        Raises:
+            ConfigurationError: As of `resumed_settings`; or the run's are none that could ever be.
+        """
+        from rollcast.learner.checkpoints.resuming import resumed_settings
+
+        try:
+            return cls.model_validate(resumed_settings(settings, given))
+        except ValidationError as error:
+            raise ConfigurationError(
+                f"--resume: the settings of the run {settings.resume} cannot be right: "
+                f"{describe_validation_error(error, cls)}; expected its settings.yaml as it was written; restore it"
+            ) from error
+
+
+class ServingSettings(LearnerSettings):
+    """Learns from whoever joins, and serves the gRPC API."""
+
+    first_options: ClassVar = ("env_id", "env_kwargs", "address", "insecure", "max_actors", *_FIRST_OF_LEARNING)
+
+    spaces_from: Literal["environment", "first_actor"] = Field(
+        "environment",
+        description="Where the learner learns what observations and actions look like: from --env-id, made once on its "
+        "own machine; or from the first actor that joins, so that only actors need the environment.",
+        json_schema_extra=FREE,
+    )
+    when_finished: Literal["exit", "serve"] = Field(
+        "exit",
+        description="What to do when training has ended: exit with 0; or serve the last policy until the learner is "
+        "stopped. With serve, --resume auto goes on with a run that has ended, too, and serves its policy again.",
+        json_schema_extra=FREE,
+    )
+
+
+class TrainSettings(ActingSettings, LearnerSettings):
+    """Trains with actors on this machine: starts the learner and its actors, and ends with them."""
+
+    first_options: ClassVar = ("env_id", "env_kwargs", "n_actors", *_FIRST_OF_LEARNING, "log_level")
+
+    address: str = Field(
+        "localhost:0",
+        description="Where to serve the API, and further actors from elsewhere, besides the local socket: host:port "
+        "(port 0: any free one).",
+        json_schema_extra=FREE,
+    )
+    bounded_staleness: bool = Field(
+        True,
+        description="As for a learner; on one machine policies arrive at once, so it costs little.",
+        json_schema_extra=LEARNING,
+    )
+    n_actors: Annotated[int, Field(ge=1, le=1024)] = Field(
+        2,
+        description="Actor processes on this machine.",
+        json_schema_extra=ACTING,
+    )
+    actor_kind: Literal["subprocess", "sequential"] = Field(
+        "subprocess",
+        description="subprocess; or sequential: in the learner's own thread, the same bits every time.",
+        json_schema_extra=stays("the checkpoint has what actors of that kind leave"),
+    )
+    start_method: Literal["forkserver", "spawn", "fork"] | None = Field(
+        None,
+        description="How actor processes are started; empty: forkserver where there is one, else spawn.",
+        json_schema_extra=FREE,
+    )
+    on_actor_failure: Literal["restart", "fail"] = Field(
+        "restart",
+        description="What to do when an actor fails: start it again (with backoff), or end the run.",
+        json_schema_extra=FREE,
+    )
+    max_restarts: Annotated[int, Field(ge=0)] = Field(
+        10,
+        description="How often an actor may fail in a row before the run fails.",
+        json_schema_extra=FREE,
+    )
+
+
+class StatusSettings(ClientSecuritySettings):
+    """Shows how a learner stands, over its gRPC API."""
+
+    address: str = Field("localhost:50051", description="Where the learner listens: host:port or unix:/path.")
+    watch: bool = Field(False, description="Show it again and again until training ends.")
+    actors: bool = Field(False, description="List the actors, too.")
+    json_output: bool = Field(False, description="Print JSON instead of a table.")
+    timeout_s: Annotated[float, Field(gt=0)] = Field(5.0, description="How long to wait for an answer, in seconds.")
+
+
+class DoctorSettings(ClientSecuritySettings):
+    """Says what is wrong with a run: who waits, for whom, since when, and what to do."""
+
+    address: str = Field("localhost:50051", description="Where the learner listens: host:port or unix:/path.")
+    json_output: bool = Field(False, description="Print JSON instead of lines.")
+    timeout_s: Annotated[float, Field(gt=0)] = Field(5.0, description="How long to wait for an answer, in seconds.")
+
+
+class CertsSettings(ProcessSettings):
+    """Makes a development authority, and certificates and tokens for a learner and its clients, in a folder."""
+
+    directory: CliPositionalArg[Path] = Field(description="The folder; nothing in it is overwritten.")
+    host: tuple[str, ...] = Field(
+        (),
+        description="A further name or number that clients reach the learner by, besides localhost and the loopback; "
+        "may be given several times.",
+    )
+    days: Annotated[float, Field(gt=0, le=3650)] = Field(365.0, description="How long they are in force.")
+
+
+class CompletionSettings(ProcessSettings):
+    """Prints a script that makes a shell complete rollcast's commands, options and their values."""
+
+    shell: CliPositionalArg[Literal["bash", "zsh"]] = Field(
+        description='The shell, whose startup file is to have: eval "$(rollcast completion bash)".'
+    )
+
+
+class EvaluateSettings(PlayingSettings):
+    """Plays episodes with a policy that a run has saved."""
+
+    run_dir: CliPositionalArg[Path] = Field(description="The run's folder.")
+    n_episodes: Annotated[int, Field(ge=1)] = Field(20, description="Episodes to play.")
+    deterministic: bool = Field(True, description="Take the most likely action, instead of sampling.")
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(
+        0, description="Episode i is played with a seed derived from this one and i."
+    )
+    video: Path | None = Field(None, description="Record the episodes into this folder; needs the extra 'video'.")
+    summary_json: Path | None = Field(None, description="Write the figures to this file.")
+    log_level: LogLevel = Field("WARNING", description="What to log, to stderr.")

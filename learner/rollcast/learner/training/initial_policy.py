@@ -1,0 +1,90 @@
+"""Begins a run with the policy of another."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from rollcast.learner.algorithms.algorithm import Algorithm
+from rollcast.learner.checkpoints.store import CheckpointStore
+from rollcast.learner.runs.directory import RunDirectory, SavedPolicy, read_policy_file
+from rollcast.services.errors import ConfigurationError, ProtocolMismatchError
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import EnvironmentSpaces, described_spaces
+
+_SPEC_OPTIONS = {"network": "--network", "hidden_sizes": "--hidden-sizes", "activation": "--activation"}
+
+
+def begin_with_policy(algorithm: Algorithm, source: Path) -> str:
+    """Gives an algorithm the weights of another run's policy, and its critics where that run has them.
+
+    Optimisers, counters and schedules begin anew.
+
+    Args:
+        algorithm: Has made no update yet.
+        source: A run's folder, whose last policy is taken; or the file of a policy, which has no critics.
+
+    Returns:
+        What was taken, in a line for people.
+
+    Raises:
+        ConfigurationError: There is no such policy, or its spaces or its network are not the algorithm's; the message
+            names the path inside.
+    """
+    saved, checkpoint = _read(source)
+    _check_spaces(saved.spaces, algorithm.policy.spaces, source)
+    _check_spec(saved.spec, algorithm.policy.spec, source)
+    try:
+        has_critics = algorithm.begin_with(saved.state, checkpoint)
+    except ProtocolMismatchError as error:
+        raise ConfigurationError(f"--initial-policy: {source}: {error}") from error
+    critics = "with its critics" if has_critics else "critics, where there are any, begin anew"
+    return (
+        f"beginning with the policy of {source}, version {saved.policy_version} after {saved.env_steps:,} env steps; "
+        f"{critics}; optimisers and schedules begin anew"
+    )
+
+
+def _read(source: Path) -> tuple[SavedPolicy, Path | None]:
+    """Reads the policy, and finds the checkpoint that goes with it."""
+    if source.is_dir():
+        run = RunDirectory.open(source)
+        newest = CheckpointStore(run.checkpoints_path, keep=1).newest()
+        return run.read_policy("last"), None if newest is None else newest[0]
+    if not source.is_file():
+        raise ConfigurationError(
+            f"--initial-policy: there is no {source}; expected the folder of a run, or the file of a policy that one "
+            "wrote; correct it"
+        )
+    return read_policy_file(source), None
+
+
+def _check_spaces(saved: Mapping[str, str] | None, own: EnvironmentSpaces, source: Path) -> None:
+    """Compares spaces leaf by leaf; a policy from before they were kept shows by its arrays whether it fits."""
+    if saved is None:
+        return
+    expected = described_spaces(own)
+    for path in [*expected, *saved]:
+        mine, theirs = expected.get(path, "nothing"), saved.get(path, "nothing")
+        if mine != theirs:
+            raise ConfigurationError(
+                f"--initial-policy: the spaces differ at {path}: this run has {mine}, the policy of {source} {theirs}; "
+                "expected the same; begin with a policy that was trained on such an environment"
+            )
+    if list(expected) != list(saved):
+        raise ConfigurationError(
+            f"--initial-policy: the policy of {source} has the leaves {list(saved)}; expected them in the order "
+            f"{list(expected)}, in which the network sees them; begin with a policy that was trained so"
+        )
+
+
+def _check_spec(saved: PolicySpec, own: PolicySpec, source: Path) -> None:
+    for name, option in _SPEC_OPTIONS.items():
+        if getattr(saved, name) != getattr(own, name):
+            raise ConfigurationError(
+                f"--initial-policy: the policy of {source} has {name} {getattr(saved, name)}; expected "
+                f"{getattr(own, name)}, as of this run; set {option} to what the policy has"
+            )
+    if saved.head != own.head:
+        raise ConfigurationError(
+            f"--initial-policy: the outputs of the policy of {source} are {saved.head!r}; expected {own.head!r}, which "
+            "this algorithm learns; begin with the policy of a run of such an algorithm"
+        )

@@ -1,0 +1,203 @@
+"""What a training run is made of, each part from the settings: algorithm, replay buffer, experience, device."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from rollcast.learner.actors.base import DistributedActors
+from rollcast.learner.actors.served import ServedDistributedActors
+from rollcast.learner.algorithms.algorithm import Algorithm
+from rollcast.learner.algorithms.defaults import is_own
+from rollcast.learner.algorithms.dqn import Dqn
+from rollcast.learner.algorithms.impala import Impala
+from rollcast.learner.algorithms.independent_learners import IndependentLearners
+from rollcast.learner.algorithms.own_algorithm import load_algorithm, make_own_algorithm, wants_replay
+from rollcast.learner.algorithms.sac import Sac
+from rollcast.learner.algorithms.schedules import linear
+from rollcast.learner.experience.experience import ExperienceSource, FreshExperience
+from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, ReplayedExperience
+from rollcast.learner.experience.replayed_rounds import ReplayedRounds
+from rollcast.learner.ingest.slot_order import trajectories_of_an_actor
+from rollcast.learner.replay.demonstrations import load_recording
+from rollcast.learner.replay.served import serve_buffers
+from rollcast.learner.replay.substep_buffers import SubstepBuffers, make_buffers
+from rollcast.learner.settings.settings import LearnerSettings
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import EnvironmentSpaces
+
+# What a replay buffer discounts with, where an algorithm of one's own has no `discount` among its arguments.
+_DISCOUNT = 0.99
+
+# By the names of `--algorithm`; each finds its settings under the same name.
+ALGORITHMS: dict[str, type[Impala] | type[Sac] | type[Dqn]] = {"impala": Impala, "sac": Sac, "dqn": Dqn}
+
+
+def make_algorithm(settings: LearnerSettings, spaces: EnvironmentSpaces, device: torch.device) -> Algorithm:
+    """Makes the algorithm that the settings name; one a substep, where there are several.
+
+    Raises:
+        ConfigurationError: It cannot learn on these spaces.
+    """
+    spec = PolicySpec(network=settings.network, hidden_sizes=settings.hidden_sizes, activation=settings.activation)
+    name, kwargs = settings.algorithm, settings.algorithm_kwargs
+    if kwargs and not is_own(name):
+        raise ConfigurationError(
+            f"--algorithm-kwargs: {kwargs} with --algorithm {name}; expected none, for it has options of its own: see "
+            f"--{name}.* in rollcast train --algorithm {name} --help"
+        )
+
+    def make(spaces: EnvironmentSpaces, *, seed: int) -> Algorithm:
+        if is_own(name):
+            return make_own_algorithm(name, spaces, spec, kwargs, device=device, seed=seed)
+        return ALGORITHMS[settings.algorithm](spaces, spec, _algorithm_settings(settings), device=device, seed=seed)
+
+    several = len(spaces) > 1
+    algorithm = IndependentLearners(spaces, make, seed=settings.seed) if several else make(spaces, seed=settings.seed)
+    if algorithm.learns_from_replay is not learns_from_replay(settings):
+        raise ConfigurationError(
+            f"--algorithm {name!r} makes an algorithm whose learns_from_replay is {algorithm.learns_from_replay}; "
+            "expected its factory to say the same, before it is called; name the class itself, or set "
+            "learns_from_replay on the function"
+        )
+    return algorithm
+
+
+def learns_from_replay(settings: LearnerSettings) -> bool:
+    """Tells whether the algorithm that the settings name learns from a replay buffer.
+
+    Raises:
+        ConfigurationError: It is one's own, and there is no such factory.
+    """
+    if is_own(settings.algorithm):
+        return wants_replay(load_algorithm(settings.algorithm))
+    return ALGORITHMS[settings.algorithm].learns_from_replay
+
+
+def make_replay_buffers(
+    settings: LearnerSettings, spaces: EnvironmentSpaces, *, device: torch.device, announce: Callable[[str], None]
+) -> SubstepBuffers:
+    """Allocates the buffer that the settings ask for, one a substep; `device` is the learner's.
+
+    Raises:
+        ConfigurationError: They cannot work together, or the machine, or the device, has not got the memory.
+    """
+    if settings.replay.entry != "transitions" and not is_own(settings.algorithm):
+        raise ConfigurationError(
+            f"--replay.entry: {settings.replay.entry!r} with --algorithm {settings.algorithm}, which learns from "
+            "transitions; expected 'transitions'; leave --replay.entry out"
+        )
+    return make_buffers(
+        settings.replay,
+        spaces,
+        n_rollout_steps=settings.n_rollout_steps,
+        batch_size=settings.batch_size,
+        n_envs=MAX_TRAJECTORIES,
+        discount=_discount(settings),
+        seed=settings.seed,
+        learner_device=device,
+        announce=announce,
+    )
+
+
+def load_initial_data(
+    settings: LearnerSettings,
+    spaces: EnvironmentSpaces,
+    buffers: SubstepBuffers | None,
+    *,
+    announce: Callable[[str], None],
+) -> None:
+    """Fills the buffers from the file that the settings name, where they name one.
+
+    Raises:
+        ConfigurationError: There is no buffer to fill, or the file cannot be opened, or has no rollouts.
+        RecordingError: The file is not whole.
+        SpacesMismatchError: It was recorded with other spaces.
+    """
+    path = settings.initial_data
+    if path is None:
+        return
+    if buffers is None:
+        off_policy = " or ".join(name for name, algorithm in ALGORITHMS.items() if algorithm.learns_from_replay)
+        raise ConfigurationError(
+            f"--initial-data: {str(path)!r} with --algorithm {settings.algorithm}, which learns from fresh rollouts "
+            f"and has no replay buffer; expected {off_policy}; choose one of them, or leave --initial-data out"
+        )
+    load_recording(buffers, path, spaces, announce=announce)
+
+
+def make_experience(
+    settings: LearnerSettings, actors: DistributedActors, algorithm: Algorithm, buffers: SubstepBuffers | None
+) -> ExperienceSource:
+    """Fresh rollouts, or samples of replay buffers where there are some."""
+    if buffers is None:
+        return FreshExperience(actors)
+    policy, replay = algorithm.policy, settings.replay
+    if isinstance(actors, ServedDistributedActors):
+        actors.replay = serve_buffers(buffers, policy.spaces, n_rollout_steps=settings.n_rollout_steps)
+    beta = linear(replay.beta, replay.beta_end) if replay.sampler == "prioritized" else None
+    if plays_in_rounds(settings):
+        return ReplayedRounds(
+            actors,
+            buffers,
+            policy=policy,
+            policy_state=algorithm.policy_state,
+            batch_size=settings.batch_size,
+            beta=beta,
+        )
+    return ReplayedExperience(actors, buffers, policy=policy, batch_size=settings.batch_size, beta=beta)
+
+
+def plays_in_rounds(settings: LearnerSettings) -> bool:
+    """Whether actors fill a replay buffer in rounds; see `ReplayedRounds`."""
+    return settings.deterministic and learns_from_replay(settings)
+
+
+def actors_batch_size(settings: LearnerSettings, spaces: EnvironmentSpaces, n_actors: int) -> int:
+    """Trajectories that are collected at once.
+
+    Args:
+        settings: What was asked for.
+        spaces: What is learnt on.
+        n_actors: How many actors there will be.
+
+    Returns:
+        Those of a batch; or, for a replay buffer, those of a round in deterministic mode, else whatever comes first.
+
+    Raises:
+        ConfigurationError: In deterministic mode the environment has several substeps.
+    """
+    if not learns_from_replay(settings):
+        return settings.batch_size
+    return n_actors * trajectories_of_an_actor(spaces, settings.envs_per_actor) if settings.deterministic else 1
+
+
+def _discount(settings: LearnerSettings) -> float:
+    """Finds what a buffer discounts the rewards with that it folds into one transition."""
+    if is_own(settings.algorithm):
+        return float(settings.algorithm_kwargs.get("discount", _DISCOUNT))
+    return float(_algorithm_settings(settings).discount)
+
+
+def _algorithm_settings(settings: LearnerSettings) -> Any:  # noqa: ANN401 - each algorithm has a class of its own
+    return getattr(settings, settings.algorithm)
+
+
+def choose_device(name: str) -> torch.device:
+    """The device that is asked for.
+
+    Raises:
+        ConfigurationError: CUDA is asked for, and there is none.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigurationError("--device: 'cuda', but torch finds no CUDA device here; use --device cpu, or auto")
+    return torch.device(name)
+
+
+def set_torch_threads(n_threads: int, n_local_actors: int) -> None:
+    """Gives torch its threads in this process; 0: the cores that local actors leave, at least one."""
+    torch.set_num_threads(n_threads or max(1, len(os.sched_getaffinity(0)) - n_local_actors))

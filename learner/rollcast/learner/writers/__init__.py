@@ -1,0 +1,7 @@
+"""Where metrics go: files for later, TensorBoard, the terminal."""
+
+from rollcast.learner.writers.json_lines import JsonLinesWriter
+from rollcast.learner.writers.tensorboard import TensorBoardWriter
+from rollcast.learner.writers.writer import MetricsWriter, write_all
+
+__all__ = ["JsonLinesWriter", "MetricsWriter", "TensorBoardWriter", "write_all"]

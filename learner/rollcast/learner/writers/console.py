@@ -1,0 +1,257 @@
+"""Training as it goes, in the terminal: a live view, or a plain line every few seconds where there is no terminal."""
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from rollcast.services.process.printable import printable
+from rollcast.services.status.status import LearnerStatus, Phase
+
+# Rows of statistics: all of them are in the files.
+_MAX_STATISTICS = 12
+_BAR_WIDTH = 52
+
+_PHASE_STYLES = {
+    Phase.STARTING: "yellow",
+    Phase.TRAINING: "green",
+    Phase.PAUSED: "yellow",
+    Phase.STOPPING: "yellow",
+    Phase.FINISHED: "bold green",
+}
+
+
+class ConsoleView:
+    """Shows how training stands while the body of a `with` runs.
+
+        with ConsoleView(control.status, console, stop_return=475.0) as view:
+            trainer.run()
+
+    In a terminal the view is redrawn in place, and stays when it is left, with the cursor where it belongs, also after
+    an exception. Elsewhere it is one line every `plain_interval_s`. What is printed through the same console meanwhile
+    appears above it.
+
+    A thread of its own, `rollcast-console`, asks and draws; leaving joins it and shows the last status once more.
+    `status` is called from that thread, and from the one that leaves.
+    """
+
+    def __init__(
+        self,
+        status: Callable[[], LearnerStatus],
+        console: Console,
+        *,
+        stop_return: float | None = None,
+        total_steps: int | None = None,
+        statistics: Callable[[], Mapping[str, float]] = dict,
+        refresh_interval_s: float = 0.5,
+        plain_interval_s: float = 5.0,
+    ) -> None:
+        """Prepares the view; nothing is shown before it is entered.
+
+        Args:
+            status: Says how training stands; does not block.
+            console: Where it is shown; the command line's own.
+            stop_return: The mean return that ends training, None if none does.
+            total_steps: The number of environment steps that ends training, None if none does.
+            statistics: Says what events have come to, by name; does not block.
+            refresh_interval_s: Seconds between two drawings in a terminal, above 0. A drawing takes 5 ms of the
+                interpreter that trains: 1 % at 0.5 s.
+            plain_interval_s: Seconds between two lines where there is no terminal, above 0.
+        """
+        self._status = status
+        self._console = console
+        self._stop_return = stop_return
+        self._total_steps = total_steps
+        self._statistics = statistics
+        self._interval_s = refresh_interval_s if console.is_terminal else plain_interval_s
+        self._live: Live | None = None
+        self._first_return: float | None = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> "ConsoleView":
+        if self._console.is_terminal:
+            # Drawn by `show` alone, whole screens at a time: nothing flickers.
+            self._live = Live(console=self._console, auto_refresh=False, transient=False)
+            self._live.start()
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._run, name="rollcast-console", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=5.0)
+            self._thread = None
+        try:
+            self.show(self._status())
+        finally:
+            if self._live is not None:
+                self._live.stop()
+                self._live = None
+
+    def show(self, status: LearnerStatus) -> None:
+        """Shows a status now, in place or as a line.
+
+        Args:
+            status: What is shown; all of it fits into 80 columns.
+        """
+        if self._live is not None:
+            self._live.update(self._screen(status), refresh=True)
+        else:
+            for line in self._lines(status):
+                self._console.print(printable(line), soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+    def _run(self) -> None:
+        while True:
+            self.show(self._status())
+            if self._stop.wait(self._interval_s):
+                return
+
+    def _lines(self, status: LearnerStatus) -> Iterator[str]:
+        yield self._line(status)
+        statistics = _shown(self._statistics())
+        if statistics:
+            yield "  ".join(f"{name} {value}".rstrip() for name, value in statistics)
+
+    @staticmethod
+    def _line(status: LearnerStatus) -> str:
+        # shorter waits are everyday: batches are waited for between updates
+        waiting = f"  {_waiting(status)}" if status.waiting_for and status.waiting_s >= 1 else ""
+        return (
+            f"{_duration(status.seconds)} {status.phase.name.lower()}  return {_return(status.mean_return)}  "
+            f"{status.env_steps:,} steps {status.env_steps_per_second:,.0f}/s  "
+            f"updates {status.updates_per_second:,.0f}/s  "
+            f"policy {status.policy_version} lag {status.policy_lag_mean:.1f}/{status.policy_lag_max}  "
+            f"queue {status.queue_size}/{status.queue_capacity}  actors {_actors(status)}{waiting}"
+        )
+
+    def _screen(self, status: LearnerStatus) -> RenderableType:
+        head = Text.assemble(
+            ("rollcast", "bold"),
+            f"  {printable(status.algorithm)}  " if status.algorithm else "  ",
+            (status.phase.name.lower(), _PHASE_STYLES[status.phase]),
+            f"  {_duration(status.seconds)}",
+        )
+        own = _own_statistics(self._statistics())
+        return Group(head, _figures(status), *own, *self._goals(status), _footer(status))
+
+    def _goals(self, status: LearnerStatus) -> list[RenderableType]:
+        goals: list[tuple[str, float, float, float, str]] = []
+        if self._first_return is None:
+            self._first_return = status.mean_return
+        if self._stop_return is not None:
+            # Returns have no zero that means anything: the way to the goal begins at the first.
+            start = self._stop_return if self._first_return is None else self._first_return
+            reached = -math.inf if status.mean_return is None else status.mean_return
+            goals.append(("to return", start, reached, self._stop_return, f"{self._stop_return:g}"))
+        if self._total_steps is not None:
+            goals.append(("to steps", 0.0, float(status.env_steps), float(self._total_steps), f"{self._total_steps:,}"))
+        rows: list[RenderableType] = []
+        for name, start, reached, goal, label in goals:
+            row = Table.grid(padding=(0, 1))
+            row.add_column(width=11)
+            row.add_column(width=_BAR_WIDTH)
+            row.add_column(width=13, justify="right")
+            fraction = (
+                float(reached >= goal) if goal <= start else min(max((reached - start) / (goal - start), 0.0), 1.0)
+            )
+            row.add_row(Text(name, "dim"), _bar(fraction), label)
+            rows.append(row)
+        return rows
+
+
+def _bar(fraction: float) -> Text:
+    """A bar that shows how far it is without colours, too."""
+    done = int(_BAR_WIDTH * fraction)
+    return Text.assemble(("#" * done, "green"), ("." * (_BAR_WIDTH - done), "dim"))
+
+
+def _figures(status: LearnerStatus) -> Table:
+    # Columns of fixed width: numbers that grow do not push their neighbours about.
+    table = Table.grid(padding=(0, 1))
+    for name_width, value_width in ((9, 13), (9, 11), (8, 9)):
+        table.add_column(width=name_width, no_wrap=True, style="dim")
+        table.add_column(width=value_width, no_wrap=True, justify="right")
+        table.add_column(width=2)
+    queue = f"{status.queue_size}/{status.queue_capacity}"
+    actors_style = "yellow" if status.actors_alive < status.actors_expected else ""
+    rows: tuple[tuple[tuple[str, str | Text], ...], ...] = (
+        (
+            ("return", Text(_return(status.mean_return), "bold")),
+            ("episodes", f"{status.episodes:,}"),
+            ("actors", Text(_actors(status), actors_style)),
+        ),
+        (
+            ("env steps", f"{status.env_steps:,}"),
+            ("per s", f"{status.env_steps_per_second:,.0f}"),
+            ("queue", queue),
+        ),
+        (
+            ("updates", f"{status.updates:,}"),
+            ("per s", f"{status.updates_per_second:,.1f}"),
+            ("waiting", f"{status.waiting_fraction:.0%}"),
+        ),
+        (
+            ("policy", f"v{status.policy_version}"),
+            ("lag mean", f"{status.policy_lag_mean:.2f}"),
+            ("lag max", f"{status.policy_lag_max}"),
+        ),
+    )
+    for row in rows:
+        table.add_row(*(cell for name, value in row for cell in (name, value, "")))
+    return table
+
+
+def _own_statistics(statistics: Mapping[str, float]) -> list[RenderableType]:
+    rows: list[RenderableType] = []
+    for name, value in _shown(statistics):
+        row = Table.grid(padding=(0, 1))
+        row.add_column(width=64, no_wrap=True, overflow="ellipsis", style="dim")
+        row.add_column(width=13, no_wrap=True, justify="right")
+        row.add_row(Text(printable(name)), value)
+        rows.append(row)
+    return rows
+
+
+def _shown(statistics: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Names and values, as many as leave room for the rest."""
+    shown = [
+        (name, f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}")
+        for name, value in sorted(statistics.items())[:_MAX_STATISTICS]
+    ]
+    left = len(statistics) - len(shown)
+    return [*shown, (f"and {left} more in the metrics", "")] if left else shown
+
+
+def _footer(status: LearnerStatus) -> Text:
+    # One line always, however long: a view that changes its height jumps.
+    text = Text(printable(_waiting(status) or status.run_dir), "yellow" if status.waiting_for else "dim")
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
+
+
+def _waiting(status: LearnerStatus) -> str:
+    return f"waiting {status.waiting_s:.0f} s for {status.waiting_for}" if status.waiting_for else ""
+
+
+def _return(mean_return: float | None) -> str:
+    return "-" if mean_return is None else f"{mean_return:.1f}"
+
+
+def _actors(status: LearnerStatus) -> str:
+    return f"{status.actors_alive}/{status.actors_expected}" if status.actors_expected else str(status.actors_alive)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,75 @@
+"""Where a learner is served: "host:port" or "unix:/path"."""
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rollcast.services.errors import ConfigurationError
+
+# sun_path of Linux holds 108 bytes, the last of them 0.
+MAX_SOCKET_PATH_BYTES: Final = 107
+
+_HOST_AND_PORT: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An address that has been checked.
+
+    Attributes:
+        text: As it was given, and as gRPC takes it.
+        host: The host, without the brackets of IPv6; empty for a unix socket.
+        port: The port; 0 for a unix socket, or for any free port.
+        path: The unix socket; None for TCP.
+    """
+
+    text: str
+    host: str = ""
+    port: int = 0
+    path: Path | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach it: a unix socket, `localhost`, or a number of the loopback.
+
+        Another name is not looked up: what it stands for may change.
+        """
+        if self.path is not None or self.host.lower() == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+def parse_address(text: str) -> Address:
+    """Checks an address.
+
+    Args:
+        text: "host:port", "[ipv6]:port" or "unix:/path".
+
+    Returns:
+        Its parts.
+
+    Raises:
+        ConfigurationError: It is neither, the port is above 65535, or the path too long for a socket.
+    """
+    if text.startswith("unix:"):
+        path = text.removeprefix("unix:")
+        if path.startswith("//"):
+            path = path[2:]
+        if not path or len(path.encode()) > MAX_SOCKET_PATH_BYTES:
+            raise ConfigurationError(
+                f"the address {text!r} has a socket path of {len(path.encode())} bytes; expected 1 to "
+                f"{MAX_SOCKET_PATH_BYTES}; choose a shorter one, for example under /tmp"
+            )
+        return Address(text=f"unix:{path}", path=Path(path))
+    match = _HOST_AND_PORT.fullmatch(text)
+    if match is None or int(match["port"]) > 65535:
+        raise ConfigurationError(
+            f"the address {text!r} cannot be used; expected 'host:port' with a port up to 65535, or "
+            "'unix:/path'; correct it"
+        )
+    return Address(text=text, host=match["host"].strip("[]"), port=int(match["port"]))

@@ -1,0 +1,159 @@
+"""The typed client of a replay buffer elsewhere: values in, values out, errors from the tree."""
+
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rollcast.services.client.channel import make_channel
+from rollcast.services.limits.limits import CALL_TIMEOUT_S
+from rollcast.services.replay.batch_assembler import BatchAssembler
+from rollcast.services.replay.codec import replay_info_from_proto
+from rollcast.services.replay.replay import ReplayBatch, ReplayInfo
+from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
+from rollcast.services.wire.error_status import error_from_rpc
+from rollcast.services.wire.tensors import fill_tensor
+from rollcast.v1 import replay_pb2, replay_pb2_grpc
+
+
+class ReplayClient:
+    """A replay buffer, from anywhere. Safe from many threads.
+
+    Every method raises errors of `rollcast.services.errors` only.
+
+    `LearnerUnreachableError` when nobody answers by the deadline; beyond that, what the server raised.
+
+    Example:
+        >>> with ReplayClient("127.0.0.1:50051") as replay:
+        ...     for batch in replay.samples(256):
+        ...         replay.update_priorities(batch.keys, learn(batch))
+
+    Args:
+        address: "host:port" or "unix:/path".
+        timeout_s: Deadline of every unary call, in seconds.
+        substep_key: Whose buffer, where an environment has several substeps; empty: the only one.
+        security: Certificates and token.
+
+    Raises:
+        ConfigurationError: The address is malformed, or a file of `security` cannot be used.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout_s: float = CALL_TIMEOUT_S,
+        substep_key: str = "",
+        security: ClientSecurity = PLAIN_CLIENT,
+    ) -> None:
+        self.address = address
+        self._substep_key = substep_key
+        self._timeout_s = timeout_s
+        self._channel = make_channel(address, security)
+        self._replay = replay_pb2_grpc.ReplayServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        # without a deserialiser: the bytes of tensors stay where they are
+        self._sample: Any = self._channel.unary_stream(
+            "/rollcast.v1.ReplayService/Sample",
+            request_serializer=replay_pb2.SampleRequest.SerializeToString,
+            response_deserializer=None,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the channel; open streams end."""
+        self._channel.close()
+
+    def info(self) -> ReplayInfo:
+        """How the buffer stands.
+
+        Returns:
+            What it says.
+
+        Raises:
+            ProtocolMismatchError: The server there has no replay buffer.
+            InvalidInputError: It has several, and the client's `substep_key` is none of theirs; so does every method.
+            LearnerUnreachableError: Nobody answers.
+        """
+        response = self._call(
+            self._replay.GetReplayInfo, replay_pb2.GetReplayInfoRequest(substep_key=self._substep_key)
+        )
+        return replay_info_from_proto(response.info)
+
+    def samples(self, batch_size: int, n_batches: int = 0, *, timeout_s: float = 60.0) -> Iterator[ReplayBatch]:
+        """Draws batches; the next ones are on their way while one is used. Closing the iterator ends the stream.
+
+        Args:
+            batch_size: B, the entries in a batch.
+            n_batches: How many batches; 0: without end.
+            timeout_s: How long the server may wait for each, in seconds, 0 to 3600.
+
+        Yields:
+            The batches; their arrays are read-only and stay valid.
+
+        Raises:
+            InvalidInputError: An argument is outside its range, or the buffer holds fewer entries than B.
+            LimitExceededError: A batch or an entry is above its limit, or too many streams are open.
+            NotReadyError: The buffer or its limiter let no batch out in time, or the server is stopping.
+            LearnerUnreachableError: Nobody answers.
+        """
+        request = replay_pb2.SampleRequest(
+            batch_size=batch_size,
+            n_batches=n_batches,
+            timeout_s=timeout_s,
+            may_defer=True,
+            substep_key=self._substep_key,
+        )
+        assembler = BatchAssembler(batch_size)
+        call = self._sample(request)
+        try:
+            for response in call:
+                if (batch := assembler.add(response)) is not None:
+                    yield batch
+        except grpc.RpcError as error:
+            raise error_from_rpc(error, self.address) from error
+        finally:
+            call.cancel()
+
+    def update_priorities(self, keys: ArrayLike, priorities: ArrayLike) -> int:
+        """Sets priorities of entries; of a key given twice, the last one stays.
+
+        Args:
+            keys: int64 `[N]`, from `ReplayBatch.keys`.
+            priorities: `[N]`, in [0, 1e100].
+
+        Returns:
+            How many were ignored, because their entries are no longer there.
+
+        Raises:
+            InvalidInputError: There are not as many of the one as of the other, or a priority cannot be right; then
+                none is set.
+            LearnerUnreachableError: Nobody answers.
+        """
+        request = replay_pb2.UpdatePrioritiesRequest(substep_key=self._substep_key)
+        fill_tensor(request.keys, np.asarray(keys, np.int64), what="keys")
+        fill_tensor(request.priorities, np.asarray(priorities, np.float64), what="priorities")
+        return int(self._call(self._replay.UpdatePriorities, request).ignored)
+
+    def reset(self) -> None:
+        """Removes every entry.
+
+        Raises:
+            LearnerUnreachableError: Nobody answers.
+        """
+        self._call(self._replay.Reset, replay_pb2.ResetRequest(substep_key=self._substep_key))
+
+    def _call(self, method: Callable[..., Any], request: object) -> Any:  # noqa: ANN401  # the response, whose type the stubs do not know
+        try:
+            return method(request, timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            raise error_from_rpc(error, self.address) from error

@@ -1,0 +1,200 @@
+"""Room for the rollouts of all streams that are being put together or wait to be taken, charged as their bytes come."""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from rollcast.services.errors import NotReadyError
+from rollcast.services.limits.limits import DEFAULT_LIMITS, Limits
+from rollcast.services.limits.refusals import Refusals
+
+_log = logging.getLogger(__name__)
+
+# A stream that waits for room looks this often whether its caller is still there.
+_LOOK_S: Final = 0.5
+# A wait of this length is noted for the status.
+_NOTED_S: Final = 1.0
+# A stream that sends fewer bytes of a rollout within `stalled_stream_s` does not go on.
+_PROGRESS_BYTES: Final = 64 << 10
+
+
+class BytesInFlight:
+    """Room for the rollouts of all streams. Safe from any thread.
+
+    A stream is charged for the bytes that it has sent, message by message, never for those that its header declares.
+
+    Invariants: all streams hold at most `max_bytes_in_flight` together. Half-sent rollouts hold at most
+    `max_bytes_in_flight - max_rollout_bytes`, not counting one stream, the favourite. So the favourite always finishes:
+    whole rollouts leave when the learner takes them, and what remains is room for the largest. The first stream that
+    waits for room becomes the favourite where there is none. Streams that wait get room in the order of asking.
+
+    Args:
+        limits: `max_bytes_in_flight`, which is at least `max_rollout_bytes`, and `stalled_stream_s`.
+        refusals: Notes who is held back, and who was ended.
+    """
+
+    def __init__(self, limits: Limits = DEFAULT_LIMITS, refusals: Refusals | None = None) -> None:
+        self._limits = limits
+        self._max_half_sent = limits.max_bytes_in_flight - limits.max_rollout_bytes
+        self._refusals = refusals or Refusals()
+        self._lock = threading.Lock()  # guards everything below, and `n_bytes` and `is_half_sent` of streams
+        self._changed = threading.Condition(self._lock)
+        self._n_bytes = 0
+        self._favourite: StreamBytes | None = None
+        self._streams: set[StreamBytes] = set()
+        self._waiting: deque[StreamBytes] = deque()
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes that are held now."""
+        return self._n_bytes
+
+    @contextmanager
+    def stream(self, who: str, *, cancel: Callable[[], None], is_active: Callable[[], bool]) -> Iterator["StreamBytes"]:
+        """The room of one stream, which has one rollout under way at a time.
+
+        Args:
+            who: Whose stream, for messages.
+            cancel: Ends the stream from any thread.
+            is_active: Whether the caller is still there.
+
+        Yields:
+            The room; what is held is given back at the end.
+        """
+        stream = StreamBytes(self, who, cancel, is_active)
+        with self._lock:
+            self._streams.add(stream)
+        try:
+            yield stream
+        finally:
+            self._give_back(stream)
+            with self._lock:
+                self._streams.remove(stream)
+
+    def end_stalled(self) -> None:
+        """Ends the streams that do not go on with a rollout; to be called now and then."""
+        before = time.monotonic() - self._limits.stalled_stream_s
+        with self._lock:
+            stalled = [
+                stream for stream in self._streams if (since := stream.idle_since) is not None and since < before
+            ]
+        for stream in stalled:
+            stream.idle_since = None
+            _log.warning(
+                "ended the stream of %s: it did not go on with a rollout, of which %d bytes have come, within %g s "
+                "(stalled_stream_s)",
+                stream.who,
+                stream.n_bytes,
+                self._limits.stalled_stream_s,
+            )
+            self._refusals.note(stream.who, "stalled_stream_s")
+            stream.cancel()
+
+    def _hold(self, stream: "StreamBytes", n_bytes: int, *, completes: bool) -> bool:
+        """Returns whether the stream had to wait."""
+        with self._lock:
+            has_turn = not self._waiting or stream is self._favourite
+            waits = n_bytes > 0 and not (has_turn and self._fits(stream, n_bytes, completes=completes))
+            if waits:
+                self._wait_for_room(stream, n_bytes, completes=completes)
+            self._n_bytes += n_bytes
+            stream.n_bytes += n_bytes
+            stream.is_half_sent = not completes
+            if completes and stream is self._favourite:
+                self._favourite = None
+                self._changed.notify_all()
+            return waits
+
+    def _fits(self, stream: "StreamBytes", n_bytes: int, *, completes: bool) -> bool:
+        if self._n_bytes + n_bytes > self._limits.max_bytes_in_flight:
+            return False
+        if completes or stream is self._favourite:
+            return True
+        half_sent = (other for other in self._streams if other.is_half_sent and other is not self._favourite)
+        return sum(other.n_bytes for other in half_sent) + n_bytes <= self._max_half_sent
+
+    def _may_go_on(self, stream: "StreamBytes", n_bytes: int, *, completes: bool) -> bool:
+        """Whether a stream that waits has its turn, and room. Called with the lock held."""
+        if stream is not self._favourite:
+            if self._waiting[0] is not stream:
+                return False
+            is_full = self._n_bytes + n_bytes > self._limits.max_bytes_in_flight
+            if self._favourite is None and not is_full and not self._fits(stream, n_bytes, completes=completes):
+                self._favourite = stream
+        return self._fits(stream, n_bytes, completes=completes)
+
+    def _wait_for_room(self, stream: "StreamBytes", n_bytes: int, *, completes: bool) -> None:
+        """Waits in the order of asking. Called with the lock held."""
+        self._waiting.append(stream)
+        started, noted = time.monotonic(), False
+        try:
+            while not self._may_go_on(stream, n_bytes, completes=completes):
+                self._changed.wait(_LOOK_S)
+                if not stream.is_active():
+                    raise NotReadyError(
+                        f"{stream.who} was held back, since rollouts of {self._n_bytes} bytes are under way already, "
+                        "and its stream ended meanwhile; join again with backoff and send it again"
+                    )
+                if not noted and time.monotonic() - started >= _NOTED_S:
+                    noted = True
+                    self._refusals.note(stream.who, "max_bytes_in_flight")
+        finally:
+            self._waiting.remove(stream)
+            self._changed.notify_all()
+
+    def _give_back(self, stream: "StreamBytes") -> None:
+        with self._lock:
+            self._n_bytes -= stream.n_bytes
+            stream.n_bytes, stream.is_half_sent = 0, False
+            if stream is self._favourite:
+                self._favourite = None
+            if self._waiting:
+                self._changed.notify_all()
+
+
+class StreamBytes:
+    """The room of one stream; used by the stream's own thread only. Made by `BytesInFlight.stream`."""
+
+    __slots__ = ("_n_unnoted", "_room", "cancel", "idle_since", "is_active", "is_half_sent", "n_bytes", "who")
+
+    def __init__(
+        self, room: BytesInFlight, who: str, cancel: Callable[[], None], is_active: Callable[[], bool]
+    ) -> None:
+        self._room = room
+        self.who = who
+        self.cancel = cancel
+        self.is_active = is_active
+        self.n_bytes = 0
+        self.is_half_sent = False
+        # since when the actor is waited for; None: it is not
+        self.idle_since: float | None = None
+        self._n_unnoted = 0
+
+    def hold(self, n_bytes: int, *, completes: bool) -> None:
+        """Waits for room for what one message brings of a rollout.
+
+        Args:
+            n_bytes: Bytes of tensors in the message.
+            completes: Whether the rollout is whole with them. Then the learner is waited for, not the actor.
+
+        Raises:
+            NotReadyError: The stream ended meanwhile.
+        """
+        idle_since, self.idle_since = self.idle_since, None
+        has_waited = self._room._hold(self, n_bytes, completes=completes)
+        self._n_unnoted += n_bytes
+        if completes:
+            self._n_unnoted = 0
+        elif idle_since is None or has_waited or self._n_unnoted >= _PROGRESS_BYTES:
+            self._n_unnoted = 0
+            self.idle_since = time.monotonic()
+        else:
+            self.idle_since = idle_since
+
+    def give_back(self) -> None:
+        """Gives the room back, if any is held."""
+        self._room._give_back(self)

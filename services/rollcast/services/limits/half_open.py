@@ -1,0 +1,120 @@
+"""Calls of which the headers have come, but no request: how many there may be, and for how long."""
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from rollcast.services.limits.limits import DEFAULT_LIMITS, Limits
+from rollcast.services.limits.refusals import Refusals, host_of
+
+_log = logging.getLogger(__name__)
+
+# A flood of such calls is told of this often.
+_TOLD_EVERY_S: Final = 10.0
+
+
+@dataclass(slots=True, eq=False)
+class _HalfOpenCall:
+    """One of them."""
+
+    host: str
+    deadline: float
+    limit: str
+    cancel: Callable[[], None]
+
+
+class HalfOpenCalls:
+    """Bounds the calls that wait for their request, each of which holds a thread. Safe from any thread.
+
+    A request nearly always comes with its headers, so an honest call is half open for a moment only. Invariant: at
+    most `max_half_open_calls` are half open, and of one host at most `max_half_open_calls_per_host`. A call that would
+    be one too many is let in, and the oldest, of its host or of all, is ended. So a caller that sends nothing ends its
+    own calls, and a call that sends its request is answered, wherever it comes from. Each call has a deadline.
+
+    Args:
+        limits: `max_half_open_calls`, `max_half_open_calls_per_host`, `request_s` and `stalled_stream_s`.
+        refusals: Notes those that were ended.
+    """
+
+    def __init__(self, limits: Limits = DEFAULT_LIMITS, refusals: Refusals | None = None) -> None:
+        self._limits = limits
+        self._refusals = refusals or Refusals()
+        self._lock = threading.Lock()  # guards all below
+        self._calls: dict[_HalfOpenCall, None] = {}  # in the order of coming
+        self._n_by_host: dict[str, int] = {}
+        self._n_untold = 0
+        self._tell_at = 0.0
+
+    @contextlib.contextmanager
+    def call(self, peer: str, cancel: Callable[[], None], *, is_large: bool) -> Iterator[None]:
+        """Holds a place for a call, for as long as its request is waited for.
+
+        Args:
+            peer: The caller, as gRPC names it.
+            cancel: Ends the call from any thread.
+            is_large: Whether its request may be large, or comes from a stream: then it has `stalled_stream_s` to come.
+        """
+        limit = "stalled_stream_s" if is_large else "request_s"
+        deadline = time.monotonic() + getattr(self._limits, limit)
+        call = _HalfOpenCall(host_of(peer), deadline, limit, cancel)
+        with self._lock:
+            self._calls[call] = None
+            self._n_by_host[call.host] = self._n_by_host.get(call.host, 0) + 1
+            too_many = self._take_one_too_many(call.host)
+        if too_many is not None:
+            self._end([too_many])
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._forget(call)
+
+    def end_late(self) -> None:
+        """Ends the calls whose request has not come in time; to be called now and then."""
+        now = time.monotonic()
+        with self._lock:
+            late = [call for call in self._calls if call.deadline < now]
+            for call in late:
+                self._forget(call)
+        self._end(late)
+
+    def _take_one_too_many(self, host: str) -> _HalfOpenCall | None:
+        """Forgets the oldest call where there are too many, and returns it. Called with the lock held."""
+        if self._n_by_host[host] > self._limits.max_half_open_calls_per_host:
+            oldest = next(call for call in self._calls if call.host == host)
+            oldest.limit = "max_half_open_calls_per_host"
+        elif len(self._calls) > self._limits.max_half_open_calls:
+            oldest = next(iter(self._calls))
+            oldest.limit = "max_half_open_calls"
+        else:
+            return None
+        self._forget(oldest)
+        return oldest
+
+    def _forget(self, call: _HalfOpenCall) -> None:
+        """Counts a call no more; does nothing the second time. Called with the lock held."""
+        if call not in self._calls:
+            return
+        del self._calls[call]
+        self._n_by_host[call.host] -= 1
+        if not self._n_by_host[call.host]:
+            del self._n_by_host[call.host]
+
+    def _end(self, calls: list[_HalfOpenCall]) -> None:
+        for call in calls:
+            self._refusals.note(call.host, call.limit)
+            call.cancel()
+        if not calls:
+            return
+        with self._lock:
+            self._n_untold += len(calls)
+            now = time.monotonic()
+            if now < self._tell_at:
+                return
+            n_ended, self._n_untold = self._n_untold, 0
+            self._tell_at = now + _TOLD_EVERY_S
+        _log.warning("ended %d calls that sent no request, the last of %s (%s)", n_ended, call.host, call.limit)

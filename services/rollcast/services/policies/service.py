@@ -1,0 +1,169 @@
+"""PolicyService: the newest weights to whoever asks, and actions; the learner is behind a Protocol."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, Protocol
+
+import grpc
+from numpy.typing import NDArray
+
+from rollcast.services.errors import InvalidTensorError, NotReadyError
+from rollcast.services.limits.stream_gate import StreamGate
+from rollcast.services.policies.codec import EncodedPolicy
+from rollcast.services.spaces.columns import leaf_schema
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, Observation, space_leaves
+from rollcast.services.wire.tensors import tensor_from_proto, tensor_to_proto
+from rollcast.v1 import policy_pb2, tensor_pb2
+
+# How long a subscription waits before it looks whether its subscriber is still there.
+_WAIT_S: Final = 1.0
+_SERVICE: Final = "rollcast.v1.PolicyService"
+
+
+class PolicySource(Protocol):
+    """The learner, as PolicyServicer sees it. Called from many threads."""
+
+    @property
+    def spaces(self) -> EnvironmentSpaces:
+        """The spaces the policy acts in."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether no newer version will come."""
+
+    def newest(self) -> EncodedPolicy:
+        """The newest version.
+
+        Returns:
+            The version, encoded once for all who ask.
+
+        Raises:
+            NotReadyError: There is none yet.
+        """
+
+    def wait_newer(self, version: int, timeout_s: float) -> EncodedPolicy | None:
+        """Waits for a version above the one given.
+
+        Args:
+            version: What the subscriber has; 0: nothing.
+            timeout_s: How long to wait.
+
+        Returns:
+            The newest version, or None at the deadline or as soon as none will come.
+        """
+
+    def act(self, observation: Observation, *, substep_key: str, deterministic: bool) -> tuple[NDArray[Any], int]:
+        """Acts with the newest policy.
+
+        Args:
+            observation: `[N, ...]` a leaf, checked against the space, in its order.
+            substep_key: Whose policy acts; one of `spaces`.
+            deterministic: The most likely action, or a sample.
+
+        Returns:
+            Actions `[N, ...]`, inside the action space, and the version that chose.
+
+        Raises:
+            NotReadyError: There is no policy yet.
+        """
+
+
+class PolicyServicer:
+    """Casts policies. A version's bytes are made once and sent as they are: nothing is encoded a subscriber.
+
+    Args:
+        source: The learner.
+        gate: Says when the server stops; shared with its other services.
+    """
+
+    def __init__(self, source: PolicySource, gate: StreamGate) -> None:
+        self._source = source
+        self._gate = gate
+
+    def get_policy(self, _request: policy_pb2.GetPolicyRequest, _context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Serves rollcast.v1.PolicyService.GetPolicy with serialised messages."""
+        yield from self._source.newest().chunks
+
+    def subscribe_policy(
+        self, request: policy_pb2.SubscribePolicyRequest, context: grpc.ServicerContext
+    ) -> Iterator[bytes]:
+        """Serves rollcast.v1.PolicyService.SubscribePolicy with serialised messages."""
+        version = self._first_version(request.after_version)
+        while context.is_active():
+            ended = self._source.ended  # before looking for a version, lest the last one slip through
+            if not ended:  # the server stops right after the end: who waits for a policy is to hear of that first
+                self._gate.check_running()
+            encoded = self._source.wait_newer(version, 0.0 if ended else _WAIT_S)
+            if encoded is not None:
+                version = encoded.version
+                yield from encoded.chunks
+            elif ended:
+                return
+
+    def _first_version(self, after_version: int) -> int:
+        """A subscriber that is ahead had its policy from an earlier learner: it gets the newest at once."""
+        try:
+            return after_version if after_version <= self._source.newest().version else 0
+        except NotReadyError:
+            return 0
+
+    def act(self, request: policy_pb2.ActRequest, _context: grpc.ServicerContext) -> policy_pb2.ActResponse:
+        """Serves rollcast.v1.PolicyService.Act."""
+        spaces = self._source.spaces
+        key = request.substep_key or FLAT_SUBSTEP
+        if key not in spaces:
+            raise InvalidTensorError(f"substep_key is {key!r}; expected one of {list(spaces)}; correct it")
+        observation = _observation(request.observation, spaces, key)
+        action, version = self._source.act(observation, substep_key=key, deterministic=request.deterministic)
+        return policy_pb2.ActResponse(action=tensor_to_proto(action, what="the action"), policy_version=version)
+
+
+def add_policy_service(servicer: PolicyServicer, server: grpc.Server) -> None:
+    """Adds PolicyService to a server, with handlers that send the policy's bytes as they are.
+
+    Args:
+        servicer: The servicer.
+        server: The server, not yet started.
+    """
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "GetPolicy": grpc.unary_stream_rpc_method_handler(
+            servicer.get_policy, request_deserializer=policy_pb2.GetPolicyRequest.FromString
+        ),
+        "SubscribePolicy": grpc.unary_stream_rpc_method_handler(
+            servicer.subscribe_policy, request_deserializer=policy_pb2.SubscribePolicyRequest.FromString
+        ),
+        "Act": grpc.unary_unary_rpc_method_handler(
+            servicer.act,
+            request_deserializer=policy_pb2.ActRequest.FromString,
+            response_serializer=policy_pb2.ActResponse.SerializeToString,
+        ),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
+
+
+def _observation(
+    leaves: Iterable[tensor_pb2.NamedTensor], spaces: EnvironmentSpaces, key: str
+) -> dict[str, NDArray[Any]]:
+    by_path: dict[str, tensor_pb2.Tensor] = {}
+    n_leaves = 0
+    for leaf in leaves:
+        by_path[leaf.path] = leaf.tensor
+        n_leaves += 1
+    expected = space_leaves(spaces[key].observation)
+    if n_leaves != len(expected) or by_path.keys() != expected.keys():
+        raise InvalidTensorError(
+            f"the observation has {n_leaves} leaves, {sorted(by_path)[:16]}; expected {list(expected)}, each "
+            "once; send one "
+            "tensor for every leaf of the observation space"
+        )
+    observation: dict[str, NDArray[Any]] = {}
+    n_rows: int | None = None
+    for path, space in expected.items():
+        schema, what = leaf_schema(space), f"the observation at {path!r}"
+        shape = (-1 if n_rows is None else n_rows, *schema.shape)
+        values = tensor_from_proto(by_path[path], dtype=schema.dtype, shape=shape, what=what)
+        if not len(values):
+            raise InvalidTensorError(f"{what} has shape {list(values.shape)}; expected at least one row; send N >= 1")
+        schema.check_values(values, what=what, axes=("n",))
+        n_rows = len(values)
+        observation[path] = values
+    return observation

@@ -1,0 +1,115 @@
+"""How a replay buffer stands, and new priorities, as protobuf, and back."""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcast.services.errors import InvalidTensorError
+from rollcast.services.replay.replay import ReplayInfo, ReplayStatus, ReplayWaiting
+from rollcast.services.spaces.codec import environment_spaces_from_proto, environment_spaces_to_proto
+from rollcast.services.wire.tensors import tensor_from_proto
+from rollcast.v1 import replay_pb2
+
+_INT64: Final = np.dtype("<i8")
+_INFO_FIELDS: Final = (
+    *("size", "capacity", "n_bytes", "inserted", "sampled", "ignored_updates", "min_size"),
+    *("difference", "min_diff", "max_diff", "n_rollout_steps", "n_sample_steps", "entry_bytes"),
+)
+_STATUS_FIELDS: Final = tuple(field.name for field in dataclasses.fields(ReplayStatus) if field.name != "waiting")
+
+
+def replay_info_to_proto(info: ReplayInfo) -> replay_pb2.ReplayInfo:
+    """Encodes how a buffer stands.
+
+    Args:
+        info: The value.
+
+    Returns:
+        The message.
+    """
+    return replay_pb2.ReplayInfo(
+        waiting=_waiting_to_protos(info.waiting),
+        substeps=environment_spaces_to_proto(info.spaces),
+        **{name: getattr(info, name) for name in _INFO_FIELDS},
+    )
+
+
+def replay_info_from_proto(proto: replay_pb2.ReplayInfo) -> ReplayInfo:
+    """Decodes how a buffer stands.
+
+    Args:
+        proto: The message.
+
+    Returns:
+        The value.
+
+    Raises:
+        InvalidSpaceError: A space is malformed.
+    """
+    return ReplayInfo(
+        waiting=_waiting_from_protos(proto.waiting),
+        spaces=environment_spaces_from_proto(proto.substeps),
+        **{name: getattr(proto, name) for name in _INFO_FIELDS},
+    )
+
+
+def replay_status_to_proto(status: ReplayStatus) -> replay_pb2.ReplayStatus:
+    """Encodes what changes about a buffer.
+
+    Args:
+        status: The value.
+
+    Returns:
+        The message.
+    """
+    return replay_pb2.ReplayStatus(
+        waiting=_waiting_to_protos(status.waiting), **{name: getattr(status, name) for name in _STATUS_FIELDS}
+    )
+
+
+def replay_status_from_proto(proto: replay_pb2.ReplayStatus) -> ReplayStatus:
+    """Decodes what changes about a buffer.
+
+    Args:
+        proto: The message.
+
+    Returns:
+        The value.
+    """
+    return ReplayStatus(
+        waiting=_waiting_from_protos(proto.waiting), **{name: getattr(proto, name) for name in _STATUS_FIELDS}
+    )
+
+
+def _waiting_to_protos(waiting: Iterable[ReplayWaiting]) -> list[replay_pb2.ReplayWaiting]:
+    return [replay_pb2.ReplayWaiting(reason=one.reason, seconds=one.seconds, who=one.who) for one in waiting]
+
+
+def _waiting_from_protos(protos: Iterable[replay_pb2.ReplayWaiting]) -> tuple[ReplayWaiting, ...]:
+    return tuple(ReplayWaiting(reason=proto.reason, seconds=proto.seconds, who=proto.who) for proto in protos)
+
+
+def priorities_from_proto(
+    proto: replay_pb2.UpdatePrioritiesRequest,
+) -> tuple[NDArray[np.int64], NDArray[np.floating[Any]]]:
+    """Decodes an update of priorities.
+
+    Args:
+        proto: The message.
+
+    Returns:
+        The keys `[N]` and the priorities `[N]`, which are yet to be looked at.
+
+    Raises:
+        InvalidTensorError: A tensor has another dtype or shape than it should, or they differ in length.
+    """
+    keys = tensor_from_proto(proto.keys, dtype=_INT64, shape=(-1,), what="keys")
+    priorities = tensor_from_proto(proto.priorities, shape=(len(keys),), what="priorities")
+    if priorities.dtype not in (np.dtype("<f4"), np.dtype("<f8")):
+        raise InvalidTensorError(
+            f"priorities have dtype {priorities.dtype}; expected float32 or float64; convert them before sending"
+        )
+    return keys, priorities

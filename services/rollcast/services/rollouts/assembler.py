@@ -1,0 +1,272 @@
+"""From messages to a rollout: columns are views of the message's body, or of the bodies put together."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn, Protocol
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from rollcast.services.errors import InvalidRolloutError, InvalidTensorError, LimitExceededError, MissingMessageError
+from rollcast.services.limits.limits import MAX_FRAME_BYTES
+from rollcast.services.rollouts.check import environment_at
+from rollcast.services.rollouts.header import AgreedColumns, RolloutAgreement, SubstepAgreement, describe, refuse
+from rollcast.services.rollouts.layout import RolloutLayout
+from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout, SubstepColumns
+from rollcast.services.rollouts.statistics_codec import event_statistics_from_proto, event_values_from_proto
+from rollcast.services.spaces.columns import INT32
+from rollcast.services.spaces.spaces import EnvironmentSpaces
+from rollcast.v1 import rollout_pb2
+
+_NO_BODY: Final = memoryview(b"")
+_NO_FINAL_INDEX: Final = np.empty((0, 2), INT32)
+
+
+class Hold(Protocol):
+    """Makes room for what a message brings of a rollout."""
+
+    def __call__(self, n_bytes: int, /, *, completes: bool) -> None:
+        """Waits until there is room.
+
+        Args:
+            n_bytes: Bytes of tensors in the message.
+            completes: Whether the rollout is whole with them.
+        """
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A rollout whose header is checked; messages fill its deferred bytes from the front."""
+
+    header: rollout_pb2.Rollout
+    agreed: SubstepAgreement
+    layout: RolloutLayout
+    deferred: NDArray[np.uint8]
+    n_received: int = 0
+
+
+class RolloutAssembler:
+    """Puts the rollouts of one stream together. Used by one thread.
+
+    Invariant: no byte is allocated for a deferred tensor before the dtype, shape and size of every column are what was
+    agreed. After an error the assembler is of no more use: the stream must end.
+
+    Args:
+        spaces: The spaces agreed at Join.
+        n_rollout_steps: T.
+        n_envs: Environments of the actor; B is that, times the agents of the substep that a rollout carries.
+        max_rollout_bytes: The largest rollout, in bytes of its tensors; None: what spaces, T and B amount to.
+        actor_id: Whose rollouts these must be; None: anybody's.
+        incarnation: Which of its processes'; None: any.
+        hold: Called before a message is kept, with the bytes of tensors that it brings, and whether the rollout is
+            whole with them; may wait until there is room, or raise.
+    """
+
+    def __init__(
+        self,
+        spaces: EnvironmentSpaces,
+        n_rollout_steps: int,
+        n_envs: int,
+        max_rollout_bytes: int | None = None,
+        *,
+        actor_id: str | None = None,
+        incarnation: int | None = None,
+        hold: Hold = lambda _n_bytes, *, completes: None,
+    ) -> None:
+        self._hold = hold
+        self._agreement = RolloutAgreement(
+            spaces,
+            n_rollout_steps,
+            n_envs,
+            max_rollout_bytes=max_rollout_bytes,
+            actor_id=actor_id,
+            incarnation=incarnation,
+        )
+        self._pending: _Pending | None = None
+
+    def add(self, request: rollout_pb2.StreamRolloutsRequest, body: memoryview = _NO_BODY) -> Rollout | None:
+        """Takes the next message of the stream.
+
+        Args:
+            request: A rollout, or a frame of the last one; not to be changed afterwards.
+            body: Its body; not to be changed afterwards.
+
+        Returns:
+            The rollout, when this message completes it. Arrays that came in one message are read-only.
+
+        Raises:
+            MissingMessageError: What should have come before the message has not.
+            InvalidRolloutError: The message does not fit the agreement.
+            InvalidTensorError: A tensor does not fit the agreement, or holds a value that is not allowed.
+            LimitExceededError: The rollout is above `max_rollout_bytes`, or a body above 1 MiB.
+        """
+        kind = request.WhichOneof("message")
+        if kind == "frame":
+            return self._add_frame(request.frame, body)
+        if kind == "rollout":
+            return self._add_header(request.rollout, body)
+        raise InvalidRolloutError(
+            f"the message {kind or 'without content'} came in the middle of a stream; expected a rollout or a frame; "
+            "see RolloutService.StreamRollouts for their order"
+        )
+
+    def assemble(self, head: bytes, body: memoryview) -> Rollout:
+        """Decodes a rollout that `RolloutEncoder.pieces` has taken apart; it is checked as one from a stream.
+
+        Args:
+            head: Its serialised header.
+            body: The bytes of its deferred tensors, all of them; not to be changed afterwards.
+
+        Returns:
+            The rollout; its arrays are views of `body`.
+
+        Raises:
+            InvalidRolloutError: The header is none, or it does not fit the agreement.
+            InvalidTensorError: A tensor does not fit the agreement, or holds a value that is not allowed.
+            LimitExceededError: The rollout is above `max_rollout_bytes`.
+        """
+        try:
+            header = rollout_pb2.Rollout.FromString(head)
+        except DecodeError as error:
+            raise InvalidRolloutError(
+                f"the header of a rollout cannot be read: {error}; expected {len(head)} bytes that "
+                "RolloutEncoder.pieces returned"
+            ) from error
+        agreed = self._agreement.of(header)
+        layout = agreed.check(header)
+        if len(body) != layout.n_deferred_bytes:
+            refuse(header, f"{len(body)} bytes of tensors", f"{layout.n_deferred_bytes}, as its header says")
+        return _finish(header, agreed, layout, body)
+
+    def _add_header(self, header: rollout_pb2.Rollout, body: memoryview) -> Rollout | None:
+        if (pending := self._pending) is not None:
+            n_expected = len(pending.deferred)
+            found = f"{pending.n_received} of {n_expected} deferred bytes before the next rollout"
+            _miss(pending.header, found, "all of them first")
+        agreed = self._agreement.of(header)
+        layout = agreed.check(header)
+        n_deferred = layout.n_deferred_bytes
+        _check_body(header, body, 0, n_deferred)
+        is_whole = len(body) == n_deferred
+        self._hold(layout.n_bytes - n_deferred + len(body), completes=is_whole)
+        if is_whole:
+            return _finish(header, agreed, layout, body)
+        # the kernel gives no memory for it before bytes are written there
+        self._pending = _Pending(header, agreed, layout, np.empty(n_deferred, np.uint8))
+        return self._fill(self._pending, body)
+
+    def _add_frame(self, frame: rollout_pb2.TensorFrame, body: memoryview) -> Rollout | None:
+        pending = self._pending
+        if pending is None:
+            raise MissingMessageError(
+                f"a frame of rollout {frame.sequence} came, but no rollout waits for one; expected a rollout with "
+                "deferred tensors first; join again and send it again; see RolloutService.StreamRollouts for the order"
+            )
+        if frame.sequence != pending.header.sequence or frame.offset != pending.n_received:
+            _miss(
+                pending.header,
+                f"a frame of rollout {frame.sequence} at offset {frame.offset}",
+                f"one of rollout {pending.header.sequence} at offset {pending.n_received}",
+            )
+        if not body:
+            refuse(pending.header, f"a frame without a body at offset {frame.offset}", "at least one byte in it")
+        _check_body(pending.header, body, pending.n_received, len(pending.deferred))
+        self._hold(len(body), completes=pending.n_received + len(body) == len(pending.deferred))
+        return self._fill(pending, body)
+
+    def _fill(self, pending: _Pending, body: memoryview) -> Rollout | None:
+        start = pending.n_received
+        pending.n_received += len(body)
+        pending.deferred[start : pending.n_received] = body
+        if pending.n_received < len(pending.deferred):
+            return None
+        self._pending = None
+        return _finish(pending.header, pending.agreed, pending.layout, pending.deferred.data)
+
+
+def _finish(
+    header: rollout_pb2.Rollout, agreed: SubstepAgreement, layout: RolloutLayout, deferred: memoryview
+) -> Rollout:
+    def whose(axes: tuple[str, ...], index: tuple[int, ...]) -> str:
+        return environment_at(axes, index, env_seeds=header.env_seeds, n_agents=agreed.n_agents, final_index=None)
+
+    values = layout.read(deferred, what=describe(header, ""), whose=whose)
+    final_index = values.get("final_index", _NO_FINAL_INDEX)
+    if len(final_index):
+        _check_final_index(header, final_index, agreed.step_shape)
+    for episode in header.episodes:
+        # after the columns: a reward that is not finite names its step, which says more
+        if not math.isfinite(episode.episode_return):
+            refuse(
+                header,
+                f"an episode of environment {episode.env_index} with return {episode.episode_return}",
+                "a finite return",
+            )
+    statistics = event_statistics_from_proto(header)
+    return Rollout(
+        actor_id=header.actor_id,
+        incarnation=header.incarnation,
+        sequence=header.sequence,
+        policy_version=header.policy_version,
+        substeps={agreed.key: _substep(agreed.columns, values)},
+        reward=values["reward"],
+        terminated=values["terminated"],
+        truncated=values["truncated"],
+        valid=values.get("valid"),
+        final_index=final_index,
+        episodes=tuple(
+            EpisodeStatistics(
+                env_index=e.env_index,
+                episode_return=e.episode_return,
+                n_steps=e.n_steps,
+                events=event_values_from_proto(e.events, statistics) if statistics else (),
+            )
+            for e in header.episodes
+        ),
+        env_seeds=tuple(header.env_seeds),
+        events=event_values_from_proto(header.events, statistics) if statistics else (),
+    )
+
+
+def _miss(header: rollout_pb2.Rollout, found: str, expected: str) -> NoReturn:
+    raise MissingMessageError(
+        f"actor {header.actor_id!r}, rollout {header.sequence} has {found}; expected {expected}; join again and "
+        "send it again"
+    )
+
+
+def _check_final_index(header: rollout_pb2.Rollout, final_index: NDArray[Any], step_shape: tuple[int, int]) -> None:
+    # as unsigned numbers, those below 0 are the largest
+    largest_t, largest_b = np.maximum.reduce(final_index.view(np.uint32)).tolist()
+    n_steps, n_trajectories = step_shape
+    if largest_t < n_steps and largest_b < n_trajectories:
+        return
+    wrong = (final_index < 0) | (final_index >= np.array(step_shape))
+    row = int(wrong.any(axis=1).argmax())
+    raise InvalidTensorError(
+        f"actor {header.actor_id!r}, rollout {header.sequence}: column final_index holds (t, b) = "
+        f"{tuple(final_index[row].tolist())} in row {row}; expected them below (T, B) = {step_shape}; correct the actor"
+    )
+
+
+def _check_body(header: rollout_pb2.Rollout, body: memoryview, n_before: int, n_deferred: int) -> None:
+    if len(body) > MAX_FRAME_BYTES:
+        raise LimitExceededError(
+            f"actor {header.actor_id!r}, rollout {header.sequence} has a body of {len(body)} bytes at offset "
+            f"{n_before}; expected at most {MAX_FRAME_BYTES}; cut it smaller",
+            limit="max_frame_bytes",
+        )
+    if len(body) > n_deferred - n_before:
+        refuse(header, f"a body of {len(body)} bytes at offset {n_before}", f"at most {n_deferred - n_before} more")
+
+
+def _substep(agreed: AgreedColumns, values: Mapping[str, NDArray[Any]]) -> SubstepColumns:
+    return SubstepColumns(
+        observation={path: values[column.name] for path, column in agreed.observation.items()},
+        action=values[agreed.action.name],
+        log_prob=values[agreed.log_prob.name],
+        last_observation={path: values[column.name] for path, column in agreed.last_observation.items()},
+        final_observation={path: values[column.name] for path, column in agreed.final_observation.items()},
+    )

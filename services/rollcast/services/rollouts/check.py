@@ -1,0 +1,136 @@
+"""Whether a rollout's values can be learnt from: the same words wherever a rollout is made, or comes in."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcast.services.rollouts.rollouts import Rollout
+from rollcast.services.spaces.columns import (
+    FINAL_AXES,
+    FLOAT32,
+    LAST_AXES,
+    STEP_AXES,
+    ColumnSchema,
+    column_name,
+    leaf_schema,
+)
+from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation, space_leaves
+
+_NUMBER = ColumnSchema(FLOAT32)
+
+
+class _Column(NamedTuple):
+    """Values to check, and what they are."""
+
+    name: str
+    axes: tuple[str, ...]
+    schema: ColumnSchema
+    values: NDArray[Any]
+
+
+class RolloutCheck:
+    """Checks the rollouts of one worker before they leave it. Stateless but for the spaces; any thread may call.
+
+    It refuses what a learner would refuse when it came over the wire, and names the environment and its seed.
+
+    Args:
+        spaces: The spaces by substep key.
+    """
+
+    def __init__(self, spaces: EnvironmentSpaces) -> None:
+        self._n_agents = {key: substep.n_agents for key, substep in spaces.items()}
+        self._leaves = {
+            key: {path: leaf_schema(leaf) for path, leaf in space_leaves(substep.observation).items()}
+            for key, substep in spaces.items()
+        }
+        self._actions = {key: leaf_schema(substep.action) for key, substep in spaces.items()}
+
+    def __call__(self, rollout: Rollout) -> None:
+        """Checks a rollout.
+
+        Args:
+            rollout: Of the spaces.
+
+        Raises:
+            InvalidTensorError: It holds a value that is not allowed: NaN, an infinity, one outside of a discrete space.
+        """
+        what = f"actor {rollout.actor_id!r}, rollout {rollout.sequence}: column "
+        n_agents = self._n_agents[rollout.substep_key]
+        for column in self._columns(rollout):
+            _check(column, what, rollout.env_seeds, n_agents, rollout.final_index)
+
+    def check_observations(self, observation: Observation, *, key: str, what: str, env_seeds: Sequence[int]) -> None:
+        """Checks what was seen so far of a rollout that is not complete: an error that came of it has it for its cause.
+
+        Args:
+            observation: `[t, B, ...]` for every leaf.
+            key: The substep.
+            what: Whose rollout it is, for the message.
+            env_seeds: The seed of each environment.
+
+        Raises:
+            InvalidTensorError: As above.
+        """
+        for column in self._observations(key, "observation", STEP_AXES, observation):
+            _check(column, f"{what}: column ", env_seeds, self._n_agents[key], None)
+
+    def _columns(self, rollout: Rollout) -> Iterator[_Column]:
+        """Every column with values that may be wrong; observations first, of which the others are made."""
+        key, columns = rollout.substep_key, rollout.substeps[rollout.substep_key]
+        yield from self._observations(key, "observation", STEP_AXES, columns.observation)
+        yield from self._observations(key, "last_observation", LAST_AXES, columns.last_observation)
+        yield from self._observations(key, "final_observation", FINAL_AXES, columns.final_observation)
+        yield _Column("reward", STEP_AXES, _NUMBER, rollout.reward)
+        yield _Column(column_name(key, "action"), STEP_AXES, self._actions[key], columns.action)
+        yield _Column(column_name(key, "log_prob"), STEP_AXES, _NUMBER, columns.log_prob)
+
+    def _observations(
+        self, key: str, column: str, axes: tuple[str, ...], values: Mapping[str, NDArray[Any]]
+    ) -> Iterator[_Column]:
+        for path, schema in self._leaves[key].items():
+            yield _Column(column_name(key, column, path), axes, schema, values[path])
+
+
+def environment_at(
+    axes: tuple[str, ...],
+    index: tuple[int, ...],
+    *,
+    env_seeds: Sequence[int],
+    n_agents: int,
+    final_index: NDArray[Any] | None,
+) -> str:
+    """Names the environment that a value is of, for a message.
+
+    Args:
+        axes: Names of the column's leading dimensions.
+        index: Where the value is in it.
+        env_seeds: The seed of each trajectory's environment, or none.
+        n_agents: Trajectories of an environment.
+        final_index: Where final observations belong; None: it is not known.
+
+    Returns:
+        `", of environment 3 (seed 17)"`, or what is known of it.
+    """
+    if "b" in axes:
+        trajectory = index[axes.index("b")]
+    elif final_index is not None and index[0] < len(final_index):
+        trajectory = int(final_index[index[0]][1])
+    else:
+        return ""
+    seed = f" (seed {env_seeds[trajectory]})" if 0 <= trajectory < len(env_seeds) else ""
+    return f", of environment {trajectory // n_agents}{seed}"
+
+
+def _check(
+    column: _Column, what: str, env_seeds: Sequence[int], n_agents: int, final_index: NDArray[Any] | None
+) -> None:
+    if not column.schema.is_checked:
+        return
+
+    def whose(index: tuple[int, ...]) -> str:
+        return environment_at(column.axes, index, env_seeds=env_seeds, n_agents=n_agents, final_index=final_index)
+
+    values = np.ascontiguousarray(column.values)
+    column.schema.check_values(values, what=what + column.name, axes=column.axes, whose=whose)

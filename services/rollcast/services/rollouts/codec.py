@@ -1,0 +1,176 @@
+"""Rollouts as messages: one that holds all of it, or those of a stream, with the tensors' bytes in their bodies."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcast.services.limits.limits import MAX_FRAME_BYTES
+from rollcast.services.rollouts.assembler import RolloutAssembler
+from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
+from rollcast.services.rollouts.statistics_codec import fill_statistics
+from rollcast.services.wire.message_body import append_body, seal
+from rollcast.services.wire.tensors import fill_tensor, wire_array
+from rollcast.v1 import rollout_pb2, tensor_pb2
+
+__all__ = ["RolloutAssembler", "RolloutEncoder", "rollout_to_proto"]
+
+# What tells apart headers that differ in more than their numbers.
+_Form = tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]
+# A message gives nothing back before it is gone: neither what was in a field that is set anew, nor what Clear() clears.
+# Measured: a stream's message that was kept for all of its rollouts grew by 105 bytes with each of them.
+_USES_OF_A_MESSAGE: Final = 256
+
+_ARRAY_NAMES: Final = ("reward", "terminated", "truncated", "valid", "final_index")
+
+
+def rollout_to_proto(rollout: Rollout) -> rollout_pb2.Rollout:
+    """Encodes a rollout as one message, tensors and all: for files, and wherever ease counts more than speed.
+
+    Args:
+        rollout: The rollout.
+
+    Returns:
+        The message, of any size; on a stream it may not be above `max_message_bytes`.
+
+    Raises:
+        InvalidTensorError: A column has a dtype that is not on the whitelist.
+    """
+    header = rollout_pb2.Rollout()
+    _fill_numbers(header, rollout)
+    _fill_tensors(header, rollout, deferred=False)
+    return header
+
+
+class RolloutEncoder:
+    """Encodes the rollouts of one stream, tensors deferred; their bytes are copied once. Used by one thread."""
+
+    def __init__(self) -> None:
+        self._form: _Form = ()
+        self._request = rollout_pb2.StreamRolloutsRequest()
+        self._n_more_uses = 0
+
+    def encode(self, rollout: Rollout) -> Iterator[bytes]:
+        """Cuts a rollout into messages.
+
+        Args:
+            rollout: The rollout; its arrays must not change until the last message is taken.
+
+        Yields:
+            Serialised messages: the rollout with up to 1 MiB of its tensors as its body; then frames of exactly 1 MiB,
+            the last one smaller.
+
+        Raises:
+            InvalidTensorError: A column has a dtype that is not on the whitelist.
+        """
+        arrays = self._fill(rollout)
+        request, offset = self._request, 0
+        for pieces, n_bytes in _cut(arrays):
+            yield append_body(seal(request.SerializeToString(), pieces), pieces, n_bytes)
+            offset += n_bytes
+            frame = rollout_pb2.TensorFrame(sequence=rollout.sequence, offset=offset)
+            request = rollout_pb2.StreamRolloutsRequest(frame=frame)
+
+    def pieces(self, rollout: Rollout) -> tuple[bytes, Sequence[NDArray[Any]]]:
+        """Encodes a rollout without copying its tensors, for `RolloutAssembler.assemble`.
+
+        Args:
+            rollout: The rollout.
+
+        Returns:
+            The serialised header, tensors deferred; and the tensors, C-contiguous, whose bytes follow one another.
+
+        Raises:
+            InvalidTensorError: A column has a dtype that is not on the whitelist.
+        """
+        arrays = self._fill(rollout)
+        return self._request.rollout.SerializeToString(), arrays
+
+    def _fill(self, rollout: Rollout) -> list[NDArray[Any]]:
+        """Fills the header in; returns what it defers."""
+        columns = list(_columns(rollout))
+        form = tuple((name, array.shape, array.dtype) for name, array in columns)
+        if form != self._form or not self._n_more_uses:
+            self._request = rollout_pb2.StreamRolloutsRequest()
+            _fill_tensors(self._request.rollout, rollout, deferred=True)
+            self._form, self._n_more_uses = form, _USES_OF_A_MESSAGE
+        self._n_more_uses -= 1
+        header = self._request.rollout
+        _fill_numbers(header, rollout)
+        what = _describe(rollout)
+        return [wire_array(array, what=what + name) for name, array in columns]
+
+
+def _describe(rollout: Rollout) -> str:
+    return f"actor {rollout.actor_id!r}, rollout {rollout.sequence}: column "
+
+
+def _columns(rollout: Rollout) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Every column that has values, by name, in the order of the fields of the message."""
+    for key, columns in rollout.substeps.items():
+        for name, leaves in _leaf_columns(columns):
+            for path, array in leaves:
+                if array.size:
+                    yield f"{key}/{name}/{path}" if path else f"{key}/{name}", array
+    for name in _ARRAY_NAMES:
+        array = getattr(rollout, name)
+        if array is not None and array.size:
+            yield name, array
+
+
+def _leaf_columns(columns: SubstepColumns) -> Iterator[tuple[str, Iterable[tuple[str, NDArray[Any]]]]]:
+    yield "observation", columns.observation.items()
+    yield "action", (("", columns.action),)
+    yield "log_prob", (("", columns.log_prob),)
+    yield "last_observation", columns.last_observation.items()
+    yield "final_observation", columns.final_observation.items()
+
+
+def _fill_numbers(header: rollout_pb2.Rollout, rollout: Rollout) -> None:
+    header.actor_id = rollout.actor_id
+    header.incarnation = rollout.incarnation
+    header.sequence = rollout.sequence
+    header.policy_version = rollout.policy_version
+    fill_statistics(header, rollout)
+    header.env_seeds[:] = rollout.env_seeds
+
+
+def _fill_tensors(header: rollout_pb2.Rollout, rollout: Rollout, *, deferred: bool) -> None:
+    what = _describe(rollout)
+
+    def fill(proto: tensor_pb2.Tensor, array: NDArray[Any], column: str) -> None:
+        fill_tensor(proto, array, deferred=deferred and array.size > 0, what=what + column)
+
+    has_finals = len(rollout.final_index) > 0
+    for key, columns in rollout.substeps.items():
+        substep = header.substeps.add(key=key)
+        for name, leaves in _leaf_columns(columns):
+            if name == "final_observation" and not has_finals:
+                continue
+            field = getattr(substep, name)
+            for path, array in leaves:
+                column = f"{key}/{name}/{path}" if path else f"{key}/{name}"
+                fill(field if isinstance(field, tensor_pb2.Tensor) else field.add(path=path).tensor, array, column)
+    for name in _ARRAY_NAMES:
+        array = getattr(rollout, name)
+        if array is not None and (name != "final_index" or has_finals):
+            fill(getattr(header, name), array, name)
+
+
+def _cut(arrays: Sequence[NDArray[Any]]) -> Iterator[tuple[Sequence[memoryview | NDArray[Any]], int]]:
+    """At least one body: the arrays' bytes one after the other, `MAX_FRAME_BYTES` each, the last one smaller; views."""
+    n_total = sum(array.nbytes for array in arrays)
+    if n_total <= MAX_FRAME_BYTES:
+        yield arrays, n_total
+        return
+    pieces: list[memoryview] = []
+    n_bytes = 0
+    for array in arrays:
+        content = array.reshape(-1).view(np.uint8).data
+        while len(content) > (n_missing := MAX_FRAME_BYTES - n_bytes):
+            yield [*pieces, content[:n_missing]], MAX_FRAME_BYTES
+            pieces, n_bytes, content = [], 0, content[n_missing:]
+        pieces.append(content)
+        n_bytes += len(content)
+    yield pieces, n_bytes

@@ -1,0 +1,304 @@
+"""Rollouts in a file: a header, then rollouts, each message preceded by its length as a varint."""
+
+import io
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Final, Self
+
+from google.protobuf.message import DecodeError, EncodeError, Message
+from google.protobuf.proto import serialize_length_prefixed
+
+from rollcast.services.errors import ConfigurationError, InvalidInputError, MismatchError, RecordingError, RollcastError
+from rollcast.services.rollouts.assembler import RolloutAssembler
+from rollcast.services.rollouts.codec import rollout_to_proto
+from rollcast.services.rollouts.recording_codec import (
+    MAX_HEADER_BYTES,
+    MAX_MESSAGE_BYTES,
+    RecordingHeader,
+    recording_header_from_proto,
+    recording_header_to_proto,
+)
+from rollcast.services.rollouts.rollouts import Rollout
+from rollcast.services.spaces.spaces import EnvironmentSpaces, check_spaces_match
+from rollcast.v1 import recording_pb2, rollout_pb2
+
+# Of a length below 2**35, the most that `_read_length` looks at.
+_MAX_VARINT_BYTES: Final = 5
+
+
+class RolloutWriter:
+    """Writes a file of rollouts under a temporary name beside it; closing it gives the file its own name.
+
+        with RolloutWriter(path, header) as writer:
+            writer.append(rollout)
+
+    Invariant: after each `append` the file ends with a whole message, and every rollout in it can be read. Leaving the
+    block keeps what was appended, also after an exception; without a rollout nothing is left behind. A process that is
+    killed leaves `.NAME.xxxxxxxx.partial`, which can be read, too. One thread uses it.
+
+    Args:
+        path: The file to be.
+        header: What its rollouts look like.
+        overwrite: Whether it may take the place of a file of that name.
+
+    Raises:
+        ConfigurationError: There is a file already, or the place cannot be written to.
+        InvalidSpaceError: A space is not supported.
+    """
+
+    def __init__(self, path: Path, header: RecordingHeader, *, overwrite: bool = False) -> None:
+        self._path = path
+        self._overwrite = overwrite
+        self._check_vacant()
+        self._header = header
+        message = recording_header_to_proto(header)
+        self._partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+        self.n_rollouts = 0
+        self.n_bytes = 0
+        try:
+            self._file = self._partial.open("xb", buffering=0)
+        except OSError as error:
+            raise ConfigurationError(
+                f"{path} cannot be written: {error.strerror}; expected a place that can be written to; choose another"
+            ) from error
+        try:
+            self._write(message)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def append(self, rollout: Rollout) -> None:
+        """Writes one rollout, whole or not at all.
+
+        Args:
+            rollout: As the header says; it is checked as a reader will check it.
+
+        Raises:
+            InvalidInputError: It could not be read back: it has other columns, or values that are not allowed.
+            RecordingError: It cannot be written; what was written before is whole.
+        """
+        message = rollout_to_proto(rollout)
+        # one for each: after an error an assembler is of no more use, and the file is
+        _assembler(self._header, MAX_MESSAGE_BYTES).add(rollout_pb2.StreamRolloutsRequest(rollout=message))
+        self._write(message)
+        self.n_rollouts += 1
+
+    def close(self) -> None:
+        """Gives the file its name, or removes it where it holds no rollout. Closing twice is closing once.
+
+        Raises:
+            RecordingError: Somebody else has made a file of that name by now, or the disk fails; the rollouts are
+                where the message says.
+        """
+        if self._file.closed:
+            return
+        try:
+            with self._file:
+                if self.n_rollouts:
+                    os.fsync(self._file.fileno())
+            if not self.n_rollouts:
+                self._partial.unlink()
+                return
+            self._check_vacant()
+            self._partial.replace(self._path)
+        except (OSError, ConfigurationError) as error:
+            raise RecordingError(
+                f"{error}; expected to name the recording {self._path}; its {self.n_rollouts} rollouts are in "
+                f"{self._partial}: rename it"
+            ) from error
+
+    def _check_vacant(self) -> None:
+        if self._path.is_dir() or (not self._overwrite and self._path.exists()):
+            raise ConfigurationError(
+                f"{self._path} exists; expected a new file; choose another name, or say --overwrite"
+            )
+
+    def _write(self, message: Message) -> None:
+        framed = io.BytesIO()
+        try:
+            serialize_length_prefixed(message, framed)
+        except EncodeError as error:
+            raise RecordingError(
+                f"rollout {self.n_rollouts + 1} is above {MAX_MESSAGE_BYTES} bytes; expected at most as many in one "
+                "message; lower n_rollout_steps or n_envs"
+            ) from error
+        left = framed.getbuffer()
+        n_bytes = len(left)
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+        except BaseException as error:
+            self._file.truncate(self.n_bytes)
+            self._file.seek(self.n_bytes)
+            if not isinstance(error, OSError):
+                raise
+            raise RecordingError(
+                f"{self._path}: rollout {self.n_rollouts + 1} cannot be written: {error.strerror}; expected room for "
+                f"{n_bytes} bytes; the {self.n_rollouts} rollouts before it are kept: free some space"
+            ) from error
+        self.n_bytes += n_bytes
+
+
+def read_header(path: Path) -> RecordingHeader:
+    """Reads what the rollouts of a file look like.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The header.
+
+    Raises:
+        ConfigurationError: The file cannot be opened.
+        RecordingError: It is not a recording, or its header is not whole.
+        ProtocolMismatchError: It follows another version of the protocol.
+    """
+    with _opened(path) as file:
+        return _Reader(file, path).header
+
+
+def read_rollouts(path: Path, spaces: EnvironmentSpaces | None = None) -> Iterator[Rollout]:
+    """Reads a file of rollouts, one after the other; the file is not trusted.
+
+    No byte is allocated for a message before its length is known to be in the file and no more than T steps of B
+    environments can take. Every rollout is checked as one that comes over the wire: order and shape of columns, dtypes,
+    values. A flipped bit is noticed where it breaks that, and not where it turns one number into another that is
+    allowed.
+
+    A file whose last message was cut off is refused like any other that is not whole, when its whole rollouts have been
+    yielded; the message says how many they are, and how to keep them.
+
+    Args:
+        path: The file.
+        spaces: What its spaces must be; None: any.
+
+    Yields:
+        The rollouts. Their arrays are read-only.
+
+    Raises:
+        ConfigurationError: The file cannot be opened.
+        RecordingError: It is not a recording, or not whole, or a rollout is not as its header says; the message names
+            file, rollout and offset.
+        SpacesMismatchError: It was recorded with other spaces; the message has the path inside the space and both
+            sides.
+        ProtocolMismatchError: It follows another version of the protocol.
+    """
+    with _opened(path) as file:
+        reader = _Reader(file, path)
+        if spaces is not None:
+            check_spaces_match(spaces, reader.header.spaces, expected_side="the reader", offered_side=str(path))
+        while (rollout := reader.next_rollout()) is not None:
+            yield rollout
+
+
+class _Reader:
+    """Reads a file from the front; keeps track of where it is, for messages."""
+
+    def __init__(self, file: BinaryIO, path: Path) -> None:
+        self._file = file
+        self._path = path
+        self._n_bytes = os.fstat(file.fileno()).st_size
+        self._start = 0
+        self._n_whole = 0
+        try:
+            self.header = self._read_header()
+        except DecodeError as error:
+            raise RecordingError(
+                f"{path}: its first message is not a RecordingHeader: {error}; expected a recording; give a file that "
+                "`rollcast record` wrote"
+            ) from error
+        except MismatchError as error:
+            raise type(error)(f"{path}: {error}") from error
+        except (RecordingError, InvalidInputError) as error:
+            raise RecordingError(f"{path}: {error}") from error
+        self._max_rollout_bytes = self.header.max_rollout_bytes
+        self._assembler = _assembler(self.header, self._n_bytes)
+
+    def next_rollout(self) -> Rollout | None:
+        """The next rollout; None at the end of the file."""
+        try:
+            payload = self._next_message(self._max_rollout_bytes)
+            if payload is None:
+                return None
+            request = rollout_pb2.StreamRolloutsRequest()
+            request.rollout.SetInParent()
+            request.rollout.ParseFromString(payload)
+            rollout = self._assembler.add(request)
+            if rollout is None:
+                raise RecordingError("its tensors are deferred; expected their bytes: only a stream may defer them")
+        except (RollcastError, DecodeError) as error:
+            n_whole, keep = self._n_whole, f"head -c {self._start} {self._path} > NEW"
+            kept = f"the {n_whole} rollouts before it are whole: `{keep}` keeps them" if n_whole else "none before it"
+            raise RecordingError(
+                f"{self._path}: rollout {self._n_whole + 1}, at byte {self._start}: {error} ({kept})"
+            ) from error
+        self._n_whole += 1
+        return rollout
+
+    def _read_header(self) -> RecordingHeader:
+        payload = self._next_message(MAX_HEADER_BYTES)
+        if payload is None:
+            raise RecordingError("it is empty; expected a recording; give a file that `rollcast record` wrote")
+        return recording_header_from_proto(recording_pb2.RecordingHeader.FromString(payload))
+
+    def _next_message(self, max_bytes: int) -> bytes | None:
+        """The bytes of the next message; None at the end of the file."""
+        self._start = self._file.tell()
+        length = self._read_length()
+        if length is None:
+            return None
+        if length > max_bytes:
+            raise RecordingError(
+                f"a message of {length} bytes; expected at most {max_bytes}; it is damaged, or no recording: "
+                "record it again"
+            )
+        n_left = self._n_bytes - self._file.tell()
+        payload = self._file.read(length) if length <= n_left else b""
+        if len(payload) < length:
+            raise RecordingError(
+                f"a message of {length} bytes is cut off after {max(n_left, 0)}; expected all of it; its writer was "
+                "killed, or the copy is not complete: copy or record it again"
+            )
+        return payload
+
+    def _read_length(self) -> int | None:
+        length = 0
+        for index in range(_MAX_VARINT_BYTES):
+            byte = self._file.read(1)
+            if not byte:
+                if not index:
+                    return None
+                raise RecordingError(
+                    "the length of a message is cut off; expected all of it; copy the file or record it again"
+                )
+            length |= (byte[0] & 0x7F) << 7 * index
+            if byte[0] < 0x80:
+                return length
+        raise RecordingError(
+            f"a length of more than {_MAX_VARINT_BYTES} bytes; expected that of a message below 2 GiB; it is damaged, "
+            "or no recording: record it again"
+        )
+
+
+def _assembler(header: RecordingHeader, max_rollout_bytes: int) -> RolloutAssembler:
+    return RolloutAssembler(header.spaces, header.n_rollout_steps, header.n_envs, max_rollout_bytes)
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path} cannot be read: {error.strerror}; expected a file that `rollcast record` wrote; give its path"
+        ) from error

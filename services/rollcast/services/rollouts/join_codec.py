@@ -1,0 +1,270 @@
+"""Join as protobuf, and back; what comes in is validated here, what it means is the learner's business."""
+
+import math
+import re
+from typing import Final, get_args
+
+from rollcast.services.errors import InvalidInputError, ProtocolMismatchError
+from rollcast.services.limits.limits import (
+    MAX_ACTOR_ID_LENGTH,
+    MAX_ENVS_PER_ACTOR,
+    MAX_HIDDEN_LAYERS,
+    MAX_NETWORK_LENGTH,
+)
+from rollcast.services.policies.policies import Activation, PolicyHead, PolicySpec
+from rollcast.services.rollouts.joining import PROTOCOL_VERSION, JoinAgreement, JoinOffer
+from rollcast.services.spaces.codec import environment_spaces_from_proto, environment_spaces_to_proto
+from rollcast.services.spaces.spaces import check_action_space_supported, check_spaces_match
+from rollcast.v1 import rollout_pb2
+
+_ACTOR_ID: Final = re.compile(r"[A-Za-z0-9._-]*", re.ASCII)
+_ACTIVATIONS: Final[tuple[Activation, ...]] = get_args(Activation)
+# A run that makes a million rollouts a second makes so many in 150,000 years.
+_MAX_COUNT: Final = 2**62
+_HEADS: Final[tuple[PolicyHead, ...]] = get_args(PolicyHead)
+
+
+def policy_spec_to_proto(spec: PolicySpec) -> rollout_pb2.PolicySpec:
+    """Encodes the architecture of a policy.
+
+    Args:
+        spec: The architecture.
+
+    Returns:
+        The message.
+    """
+    return rollout_pb2.PolicySpec(
+        network=spec.network,
+        hidden_sizes=spec.hidden_sizes,
+        activation=spec.activation,
+        # Empty, so that actors from before there were heads understand it, and its bytes are what they were.
+        head="" if spec.head == "default" else spec.head,
+    )
+
+
+def policy_spec_from_proto(proto: rollout_pb2.PolicySpec) -> PolicySpec:
+    """Decodes the architecture of a learner's policy.
+
+    Args:
+        proto: The message.
+
+    Returns:
+        The architecture.
+
+    Raises:
+        InvalidInputError: It is not described as a network: too many layers, one of size 0, or an activation or head
+            that is not known.
+    """
+    _check_network(proto)
+    activation = next((known for known in _ACTIVATIONS if known == proto.activation), None)
+    if activation is None:
+        raise InvalidInputError(
+            f"the learner's policy has activation {proto.activation!r}; expected one of {list(_ACTIVATIONS)}; install "
+            "the same rollcast on both sides"
+        )
+    head = next((known for known in _HEADS if known == (proto.head or "default")), None)
+    if head is None:
+        raise InvalidInputError(
+            f"the learner's policy has head {proto.head!r}; expected one of {list(_HEADS)}; install the same rollcast "
+            "on both sides"
+        )
+    return PolicySpec(network=proto.network, hidden_sizes=tuple(proto.hidden_sizes), activation=activation, head=head)
+
+
+def join_offer_to_proto(offer: JoinOffer) -> rollout_pb2.JoinRequest:
+    """Encodes an actor's offer.
+
+    Args:
+        offer: The offer; `peer` stays here, the learner sees it for itself.
+
+    Returns:
+        The request.
+
+    Raises:
+        InvalidSpaceError: A space is not supported.
+    """
+    return rollout_pb2.JoinRequest(
+        actor_id=offer.actor_id,
+        process_nonce=offer.process_nonce,
+        protocol_version=offer.protocol_version,
+        software_version=offer.software_version,
+        substeps=environment_spaces_to_proto(offer.spaces),
+        n_envs=offer.n_envs,
+        network=offer.network,
+        incarnation=offer.incarnation,
+        acknowledged_sequence=offer.acknowledged_sequence,
+    )
+
+
+def join_offer_from_proto(proto: rollout_pb2.JoinRequest, *, peer: str = "") -> JoinOffer:
+    """Decodes an actor's offer and validates what can be validated without knowing the learner.
+
+    Args:
+        proto: The request.
+        peer: Where it comes from, as gRPC names it.
+
+    Returns:
+        The offer.
+
+    Raises:
+        ProtocolMismatchError: The actor speaks another version of the protocol.
+        InvalidInputError: The name or the network is malformed, or there are too many environments.
+        InvalidSpaceError: A space is malformed or not supported.
+        InvalidTensorError: A bound of a space is malformed.
+    """
+    if proto.protocol_version != PROTOCOL_VERSION:
+        raise ProtocolMismatchError(
+            f"actor {proto.actor_id[:128]!r} speaks protocol version {proto.protocol_version}; expected "
+            f"{PROTOCOL_VERSION}; install the same rollcast on both sides"
+        )
+    n_characters = len(proto.actor_id)
+    if n_characters > MAX_ACTOR_ID_LENGTH or not _ACTOR_ID.fullmatch(proto.actor_id):
+        raise InvalidInputError(
+            f"actor_id is {proto.actor_id[:160]!r}; expected at most {MAX_ACTOR_ID_LENGTH} characters of "
+            "[A-Za-z0-9._-]; rename the actor",
+            limit="max_actor_id_length" if n_characters > MAX_ACTOR_ID_LENGTH else "",
+        )
+    if not 0 < len(proto.network) <= MAX_NETWORK_LENGTH:
+        raise InvalidInputError(
+            f"network has {len(proto.network)} characters; expected 1 to {MAX_NETWORK_LENGTH}: 'auto' or "
+            "'package.module:factory'; set it",
+            limit="max_network_length" if proto.network else "",
+        )
+    if proto.n_envs > MAX_ENVS_PER_ACTOR:
+        raise InvalidInputError(
+            f"actor {proto.actor_id!r} steps {proto.n_envs} environments; expected at most {MAX_ENVS_PER_ACTOR}, or 0 "
+            "for as many as the learner wants; start more actors",
+            limit="max_envs_per_actor",
+        )
+    spaces = environment_spaces_from_proto(proto.substeps)
+    for key, substep in spaces.items():
+        check_action_space_supported(substep.action, where=f"actor {proto.actor_id!r}, substep {key!r}")
+    return JoinOffer(
+        actor_id=proto.actor_id,
+        process_nonce=proto.process_nonce,
+        spaces=spaces,
+        n_envs=proto.n_envs,
+        network=proto.network,
+        software_version=proto.software_version[:128],
+        incarnation=proto.incarnation,
+        acknowledged_sequence=proto.acknowledged_sequence,
+        protocol_version=proto.protocol_version,
+        peer=peer,
+    )
+
+
+def join_agreement_to_proto(agreement: JoinAgreement) -> rollout_pb2.JoinResponse:
+    """Encodes a learner's agreement.
+
+    Args:
+        agreement: The agreement.
+
+    Returns:
+        The response.
+    """
+    return rollout_pb2.JoinResponse(
+        actor_id=agreement.actor_id,
+        slot=agreement.slot,
+        incarnation=agreement.incarnation,
+        acknowledged_sequence=agreement.acknowledged_sequence,
+        n_rollout_steps=agreement.n_rollout_steps,
+        env_seed=agreement.env_seed,
+        agent_seed=agreement.agent_seed,
+        policy=policy_spec_to_proto(agreement.policy),
+        max_message_bytes=agreement.max_message_bytes,
+        n_envs=agreement.n_envs,
+        learner_nonce=agreement.learner_nonce,
+        awaiting_s=agreement.awaiting_s,
+        policy_version=agreement.policy_version,
+        substeps=environment_spaces_to_proto(agreement.spaces or {}),
+    )
+
+
+def join_agreement_from_proto(proto: rollout_pb2.JoinResponse, offer: JoinOffer) -> JoinAgreement:
+    """Decodes a learner's agreement to an offer.
+
+    Args:
+        proto: The response.
+        offer: What the actor offered: where the response has no number of environments, the offered one is agreed.
+
+    Returns:
+        The agreement.
+
+    Raises:
+        InvalidInputError: The learner gives no name or another than was offered, no incarnation, no work, another
+            number of environments than was offered, numbers that cannot be right, a policy that is not known, or a
+            malformed space.
+        SpacesMismatchError: It gives other spaces than were offered.
+    """
+    if not proto.actor_id or proto.incarnation < 1 or proto.n_rollout_steps < 1:
+        raise InvalidInputError(
+            f"the learner agreed to actor {proto.actor_id!r}, incarnation {proto.incarnation}, {proto.n_rollout_steps} "
+            "steps a rollout; expected a name and numbers of at least 1; check that it is a rollcast learner"
+        )
+    _check_identity(proto, offer)
+    n_envs = proto.n_envs or offer.n_envs
+    if not 1 <= n_envs <= MAX_ENVS_PER_ACTOR or offer.n_envs not in (0, n_envs):
+        raise InvalidInputError(
+            f"the learner agreed to {n_envs} environments for actor {proto.actor_id!r}, which offered "
+            f"{offer.n_envs or 'as many as it wants'}; expected what was offered, or 1 to {MAX_ENVS_PER_ACTOR}; "
+            "install the same rollcast on both sides, or set --envs-per-actor here"
+        )
+    policy = policy_spec_from_proto(proto.policy)
+    spaces = environment_spaces_from_proto(proto.substeps) if proto.substeps else None
+    if spaces is not None:
+        check_spaces_match(offer.spaces, spaces, expected_side=f"actor {proto.actor_id!r}", offered_side="the learner")
+    return JoinAgreement(
+        actor_id=proto.actor_id,
+        slot=proto.slot,
+        incarnation=proto.incarnation,
+        acknowledged_sequence=proto.acknowledged_sequence,
+        n_rollout_steps=proto.n_rollout_steps,
+        env_seed=proto.env_seed,
+        agent_seed=proto.agent_seed,
+        policy=policy,
+        max_message_bytes=proto.max_message_bytes,
+        n_envs=n_envs,
+        learner_nonce=proto.learner_nonce,
+        awaiting_s=proto.awaiting_s,
+        policy_version=proto.policy_version,
+        spaces=spaces,
+    )
+
+
+def _check_identity(proto: rollout_pb2.JoinResponse, offer: JoinOffer) -> None:
+    """Refuses who the actor is told to be, and how far, where that cannot be right."""
+    name = proto.actor_id
+    if len(name) > MAX_ACTOR_ID_LENGTH or not _ACTOR_ID.fullmatch(name) or offer.actor_id not in ("", name):
+        raise InvalidInputError(
+            f"the learner calls this actor {name[:160]!r}, which offered {offer.actor_id!r}; expected that name, or, "
+            f"where there is none, at most {MAX_ACTOR_ID_LENGTH} characters of [A-Za-z0-9._-]; check that it is a "
+            "rollcast learner"
+        )
+    for what, number in (("incarnation", proto.incarnation), ("rollout", proto.acknowledged_sequence)):
+        if number > _MAX_COUNT:
+            raise InvalidInputError(
+                f"the learner goes on from {what} {number}; expected at most {_MAX_COUNT}, which nobody reaches; check "
+                "that it is a rollcast learner"
+            )
+    if not 0.0 <= proto.awaiting_s < math.inf:  # NaN too
+        raise InvalidInputError(
+            f"the learner has waited for {proto.awaiting_s} s; expected a finite number of seconds; check that it is a "
+            "rollcast learner"
+        )
+
+
+def _check_network(policy: rollout_pb2.PolicySpec) -> None:
+    """Refuses a network that is not described as one; how large it may be, its spaces decide."""
+    sizes = policy.hidden_sizes
+    if len(sizes) > MAX_HIDDEN_LAYERS or not all(sizes):
+        raise InvalidInputError(
+            f"the learner's policy has {len(sizes)} hidden layers, the first of {list(sizes[:8])}; expected at most "
+            f"{MAX_HIDDEN_LAYERS}, each of at least 1; install the same rollcast on both sides",
+            limit="max_hidden_layers" if len(sizes) > MAX_HIDDEN_LAYERS else "",
+        )
+    if len(policy.network) > MAX_NETWORK_LENGTH:
+        raise InvalidInputError(
+            f"the learner's policy network has a name of {len(policy.network)} characters; expected at most "
+            f"{MAX_NETWORK_LENGTH}; install the same rollcast on both sides",
+            limit="max_network_length",
+        )

@@ -1,0 +1,45 @@
+"""The agreement an actor and a learner come to before the first rollout."""
+
+from dataclasses import dataclass
+
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import EnvironmentSpaces
+
+PROTOCOL_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinOffer:
+    """Who wants to act; field by field as `rollcast.v1.JoinRequest` documents it."""
+
+    actor_id: str
+    process_nonce: int
+    spaces: EnvironmentSpaces
+    n_envs: int
+    network: str
+    software_version: str
+    incarnation: int = 0
+    acknowledged_sequence: int = 0
+    protocol_version: int = PROTOCOL_VERSION
+    peer: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinAgreement:
+    """What the actor shall do; field by field as `rollcast.v1.JoinResponse` documents it."""
+
+    actor_id: str
+    slot: int
+    incarnation: int
+    acknowledged_sequence: int
+    n_rollout_steps: int
+    env_seed: int
+    agent_seed: int
+    policy: PolicySpec
+    max_message_bytes: int
+    n_envs: int = 0
+    learner_nonce: int = 0
+    awaiting_s: float = 0.0
+    policy_version: int = 0
+    # The learner's, where the offer has substeps or members of a Dict in another order; None: the order is the offer's.
+    spaces: EnvironmentSpaces | None = None

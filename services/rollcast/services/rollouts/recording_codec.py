@@ -1,0 +1,142 @@
+"""The first message of a file of rollouts, and as protobuf; what a rollout in the file may take at most."""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from rollcast.services.errors import InvalidInputError, ProtocolMismatchError, RecordingError
+from rollcast.services.rollouts.joining import PROTOCOL_VERSION
+from rollcast.services.spaces.codec import environment_spaces_from_proto, environment_spaces_to_proto
+from rollcast.services.spaces.columns import FLOAT32, leaf_schema
+from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces, check_action_space_supported, space_leaves
+from rollcast.services.version import software_version
+from rollcast.v1 import recording_pb2
+
+RECORDING_FORMAT: Final = "rollcast.v1.Recording"
+
+# As large as the largest Join: what two processes can agree on, a file can say.
+MAX_HEADER_BYTES: Final = 4 << 20
+# Protobuf's own limit, in every language.
+MAX_MESSAGE_BYTES: Final = (1 << 31) - 1
+# A step's reward, three flags, row of final_index, seed, and an episode that ends in it: 61 bytes at most.
+_STEP_BYTES: Final = 64
+# Names, paths, shapes and lengths: no more than the header that has the same paths, and these.
+_NAMES_BYTES: Final = 2 * MAX_HEADER_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordingHeader:
+    """What the rollouts of a file look like; field by field as `rollcast.v1.RecordingHeader` documents it."""
+
+    spaces: EnvironmentSpaces
+    n_rollout_steps: int
+    n_envs: int
+    env_id: str = ""
+    played_by: str = ""
+    software_version: str = ""
+
+    @property
+    def max_rollout_bytes(self) -> int:
+        """What a rollout may take in the file, in bytes: every observation could be a final one, too."""
+        n_bytes = max(self._rollout_bytes(substep) for substep in self.spaces.values())
+        return min(n_bytes + _NAMES_BYTES, MAX_MESSAGE_BYTES)
+
+    def _rollout_bytes(self, substep: SubstepSpaces) -> int:
+        n_trajectories = self.n_envs * substep.n_agents
+        n_steps = self.n_rollout_steps * n_trajectories
+        schemas = [leaf_schema(leaf) for leaf in space_leaves(substep.observation).values()]
+        observation = sum(math.prod(schema.shape) * schema.dtype.itemsize for schema in schemas)
+        action = leaf_schema(substep.action)
+        acted = math.prod(action.shape) * action.dtype.itemsize + FLOAT32.itemsize
+        return n_steps * (_STEP_BYTES + acted) + (2 * n_steps + n_trajectories) * observation
+
+
+def recording_header_to_proto(header: RecordingHeader) -> recording_pb2.RecordingHeader:
+    """Encodes a header.
+
+    Args:
+        header: The header; an empty `software_version` becomes the one that is running.
+
+    Returns:
+        The message.
+
+    Raises:
+        InvalidSpaceError: A space is not supported.
+    """
+    return recording_pb2.RecordingHeader(
+        format=RECORDING_FORMAT,
+        protocol_version=PROTOCOL_VERSION,
+        software_version=header.software_version or software_version(),
+        substeps=environment_spaces_to_proto(header.spaces),
+        n_rollout_steps=header.n_rollout_steps,
+        n_envs=header.n_envs,
+        env_id=header.env_id,
+        played_by=header.played_by,
+    )
+
+
+def recording_header_from_proto(proto: recording_pb2.RecordingHeader) -> RecordingHeader:
+    """Decodes a header and validates it.
+
+    Args:
+        proto: The message.
+
+    Returns:
+        The header.
+
+    Raises:
+        RecordingError: It is the first message of another kind of file.
+        ProtocolMismatchError: It is of another version of the protocol.
+        InvalidInputError: T or B is below 1.
+        InvalidSpaceError: A space is malformed or not supported.
+        InvalidTensorError: A bound of a space is malformed.
+    """
+    if proto.format != RECORDING_FORMAT:
+        raise RecordingError(
+            f"its format is {proto.format[:80]!r}; expected {RECORDING_FORMAT!r}; give a file that `rollcast record` "
+            "wrote"
+        )
+    if proto.protocol_version != PROTOCOL_VERSION:
+        raise ProtocolMismatchError(
+            f"its protocol version is {proto.protocol_version}; expected {PROTOCOL_VERSION}; record it again with this "
+            "rollcast"
+        )
+    for name, value in (("n_rollout_steps", proto.n_rollout_steps), ("n_envs", proto.n_envs)):
+        if value < 1:
+            raise InvalidInputError(f"its {name} is {value}; expected at least 1; record it again")
+    spaces = environment_spaces_from_proto(proto.substeps)
+    for key, substep in spaces.items():
+        check_action_space_supported(substep.action, where=f"substep {key!r}")
+    return RecordingHeader(
+        spaces=spaces,
+        n_rollout_steps=proto.n_rollout_steps,
+        n_envs=proto.n_envs,
+        env_id=proto.env_id[:512],
+        played_by=proto.played_by[:512],
+        software_version=proto.software_version[:128],
+    )
+
+
+def encode_recording_header(header: RecordingHeader) -> bytes:
+    """Serialises a header.
+
+    Raises:
+        InvalidSpaceError: A space is not supported.
+    """
+    return recording_header_to_proto(header).SerializeToString(deterministic=True)
+
+
+def decode_recording_header(serialized: bytes) -> RecordingHeader:
+    """Reads what `encode_recording_header` wrote, or anything else.
+
+    Raises:
+        RecordingError: It is no header.
+        ProtocolMismatchError: It is of another version of the protocol.
+        InvalidInputError: A number or a space is malformed, or not supported.
+    """
+    try:
+        return recording_header_from_proto(recording_pb2.RecordingHeader.FromString(serialized))
+    except DecodeError as error:
+        raise RecordingError(f"it is not a RecordingHeader: {error}; expected one; it is damaged") from error

@@ -1,0 +1,308 @@
+"""RolloutService: actors join and stream what they have played; the learner is behind two Protocols."""
+
+import functools
+import logging
+import threading
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, Final, NamedTuple, Protocol
+
+import grpc
+
+from rollcast.services.errors import DamagedMessageError, InvalidRolloutError, RollcastError
+from rollcast.services.limits.bytes_in_flight import BytesInFlight, StreamBytes
+from rollcast.services.rollouts.assembler import RolloutAssembler
+from rollcast.services.rollouts.join_codec import join_agreement_to_proto, join_offer_from_proto
+from rollcast.services.rollouts.joining import JoinAgreement, JoinOffer
+from rollcast.services.rollouts.rollouts import ActorFailure, Rollout, StreamProgress
+from rollcast.services.spaces.spaces import EnvironmentSpaces
+from rollcast.services.wire.message_body import damaged, find_seal, matches_seal, parse_sealed, seal, split_body
+from rollcast.v1 import rollout_pb2
+
+_log = logging.getLogger(__name__)
+
+# gRPC reports the end of the requests an instant before it reports that the call was cancelled or the connection lost.
+# The actor's half-close, where the call lives on, is told from these by waiting for that instant.
+_CANCELLATION_S: Final = 0.1
+
+_SERVICE: Final = "rollcast.v1.RolloutService"
+
+__all__ = ["RolloutServicer", "RolloutSink", "RolloutStream", "StreamProgress", "add_rollout_service"]
+
+
+class RequestWithBody(NamedTuple):
+    """A message of a rollout stream, its body apart: `request.body` is not to be looked at."""
+
+    request: rollout_pb2.StreamRolloutsRequest
+    body: memoryview
+
+
+def parse_request(serialized: bytes) -> RequestWithBody:
+    """Parses a message of a rollout stream; the bytes of its tensors stay where they are.
+
+    Args:
+        serialized: The message.
+
+    Returns:
+        The message and its body.
+
+    Raises:
+        google.protobuf.message.DecodeError: The bytes are no such message.
+        DamagedMessageError: They are not those that their writer sealed.
+    """
+    head, body = split_body(serialized)
+    n_sealed = find_seal(head)
+    if n_sealed is not None and not matches_seal(head, body, n_sealed):
+        raise damaged(f"the digest of its {len(serialized)} bytes is another's")
+    request = rollout_pb2.StreamRolloutsRequest.FromString(head)
+    if n_sealed is None and request.digest:
+        raise damaged(f"the digest of its {len(serialized)} bytes is not where it was put, before the body")
+    return RequestWithBody(request, body or memoryview(request.body))
+
+
+class RolloutStream(Protocol):
+    """One actor's open stream, as the learner sees it. Called from the one thread that serves the stream."""
+
+    @property
+    def actor_id(self) -> str:
+        """Whose stream it is."""
+
+    @property
+    def incarnation(self) -> int:
+        """Which of the actor's processes'."""
+
+    @property
+    def spaces(self) -> EnvironmentSpaces:
+        """The spaces agreed at Join."""
+
+    @property
+    def n_rollout_steps(self) -> int:
+        """T of its rollouts."""
+
+    @property
+    def n_envs(self) -> int:
+        """B of its rollouts."""
+
+    def progress(self) -> StreamProgress:
+        """How far the stream is; sent as soon as it opens."""
+
+    def accept(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> StreamProgress:
+        """Takes a rollout; waits while the queue is full, which is the back-pressure.
+
+        Args:
+            rollout: Checked against the agreement. Its arrays are the stream's no longer.
+            is_active: Whether the caller is still there; to be looked at every second at least while waiting.
+
+        Returns:
+            How far the stream is now.
+
+        Raises:
+            DuplicateSequenceError: The sequence came on this stream before.
+            MissingMessageError: Its sequence leaves a gap.
+            LimitExceededError: Its sequence is above the credit.
+            ActorReplacedError: Another process has joined under the same name.
+        """
+
+    def awaits_message(self, awaits: bool) -> None:
+        """Notes whether nothing is left to do but to wait for what the actor sends next.
+
+        Args:
+            awaits: Whether it is so now.
+        """
+
+    def fail(self, failure: ActorFailure) -> None:
+        """Notes that the actor has failed.
+
+        Args:
+            failure: What it reported.
+        """
+
+    def rejected(self, error: RollcastError) -> None:
+        """Notes that a message was refused, which ends the stream.
+
+        Args:
+            error: Why.
+        """
+
+    def close(self, *, clean: bool) -> None:
+        """The stream has ended; called exactly once.
+
+        Args:
+            clean: The actor said that it was done, or was told that training has ended.
+        """
+
+
+class RolloutSink(Protocol):
+    """The learner, as RolloutServicer sees it. Called from many threads."""
+
+    def join(self, offer: JoinOffer) -> JoinAgreement:
+        """Agrees with an actor.
+
+        Args:
+            offer: Its offer, validated for itself.
+
+        Returns:
+            The agreement.
+
+        Raises:
+            SpacesMismatchError: Its spaces are not the learner's.
+            ProtocolMismatchError: Its policy network is not the learner's.
+            LimitExceededError: There are as many actors as there may be.
+            NotReadyError: The learner is starting or stopping.
+            TrainingEndedError: Training has ended.
+        """
+
+    def open_stream(self, actor_id: str, incarnation: int, *, peer: str, cancel: Callable[[], None]) -> RolloutStream:
+        """Opens an actor's stream.
+
+        Args:
+            actor_id: The actor.
+            incarnation: Which of its processes.
+            peer: Where it calls from, as gRPC names it.
+            cancel: Ends the stream from any thread, when it is replaced while its actor is silent; the actor sees an
+                error and reconnects. A stream that still talks is better told by an error from `accept`.
+
+        Returns:
+            The stream.
+
+        Raises:
+            UnknownActorError: It has not joined.
+            ActorReplacedError: A later incarnation has joined.
+            NotReadyError: The learner is stopping.
+        """
+
+
+class RolloutServicer:
+    """Serves actors in lock-step: a rollout is answered when it has been accepted.
+
+    Each stream holds one thread of the server, which waits with its actor.
+
+    Args:
+        sink: The learner.
+        bytes_in_flight: Room for the rollouts of all streams.
+        max_rollout_bytes: The largest rollout to accept.
+    """
+
+    def __init__(self, sink: RolloutSink, bytes_in_flight: BytesInFlight, *, max_rollout_bytes: int) -> None:
+        self._sink = sink
+        self._bytes_in_flight = bytes_in_flight
+        self._max_rollout_bytes = max_rollout_bytes
+
+    def join(self, request: rollout_pb2.JoinRequest, context: grpc.ServicerContext) -> rollout_pb2.JoinResponse:
+        """Serves rollcast.v1.RolloutService.Join."""
+        return join_agreement_to_proto(self._sink.join(join_offer_from_proto(request, peer=context.peer())))
+
+    def stream_rollouts(
+        self, requests: Iterator[RequestWithBody], context: grpc.ServicerContext
+    ) -> Iterator[rollout_pb2.StreamRolloutsResponse]:
+        """Serves rollcast.v1.RolloutService.StreamRollouts."""
+        first = next((message.request for message in requests), None)
+        if first is None:
+            return
+        if first.WhichOneof("message") != "open":
+            raise InvalidRolloutError(
+                f"the stream began with {first.WhichOneof('message') or 'an empty message'}; expected open; send who "
+                "you are first"
+            )
+        stream = self._sink.open_stream(
+            first.open.actor_id, first.open.incarnation, peer=context.peer(), cancel=context.cancel
+        )
+        clean = False
+        try:
+            yield _response(stream.progress())
+            with self._bytes_in_flight.stream(
+                f"actor {stream.actor_id!r} at {context.peer()}", cancel=context.cancel, is_active=context.is_active
+            ) as in_flight:
+                clean = yield from self._serve(stream, requests, context, in_flight, sealed=bool(first.digest))
+        finally:
+            stream.close(clean=clean)
+
+    def _serve(
+        self,
+        stream: RolloutStream,
+        requests: Iterator[RequestWithBody],
+        context: grpc.ServicerContext,
+        in_flight: StreamBytes,
+        *,
+        sealed: bool,
+    ) -> Generator[rollout_pb2.StreamRolloutsResponse, None, bool]:
+        """Returns whether the stream ended as agreed."""
+        ended = threading.Event()
+        if not context.add_callback(ended.set):
+            return False
+        assembler = RolloutAssembler(
+            stream.spaces,
+            stream.n_rollout_steps,
+            stream.n_envs,
+            self._max_rollout_bytes,
+            actor_id=stream.actor_id,
+            incarnation=stream.incarnation,
+            hold=in_flight.hold,
+        )
+        while True:
+            try:
+                stream.awaits_message(True)
+                message = next(requests, None)
+                stream.awaits_message(False)
+                if message is None:
+                    return not ended.wait(_CANCELLATION_S)
+                if sealed and not message.request.digest:
+                    raise damaged("it has no digest, and the first of its stream had one")
+                if message.request.HasField("failure"):
+                    stream.fail(_failure(message.request.failure))
+                    continue
+                rollout = assembler.add(*message)
+            except DamagedMessageError as error:  # nothing is wrong with what the actor played
+                _log.warning("actor %r will send a message again: %s", stream.actor_id, error)
+                raise
+            except RollcastError as error:
+                stream.rejected(error)
+                raise
+            del message  # and its bytes; `accept` may wait for long
+            if rollout is not None:
+                progress = stream.accept(rollout, is_active=context.is_active)
+                del rollout
+                in_flight.give_back()
+                yield _response(progress)
+                if progress.end_of_training:
+                    return True
+
+
+def add_rollout_service(servicer: RolloutServicer, server: grpc.Server) -> None:
+    """Adds RolloutService to a server, with a handler that leaves the bytes of rollouts where they came in.
+
+    Args:
+        servicer: The servicer.
+        server: The server, not yet started.
+    """
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "Join": grpc.unary_unary_rpc_method_handler(
+            servicer.join,
+            request_deserializer=functools.partial(parse_sealed, rollout_pb2.JoinRequest),
+            response_serializer=_sealed,
+        ),
+        "StreamRollouts": grpc.stream_stream_rpc_method_handler(
+            servicer.stream_rollouts,
+            request_deserializer=parse_request,
+            response_serializer=_sealed,
+        ),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
+
+
+def _sealed(response: rollout_pb2.JoinResponse | rollout_pb2.StreamRolloutsResponse) -> bytes:
+    return seal(response.SerializeToString())
+
+
+def _response(progress: StreamProgress) -> rollout_pb2.StreamRolloutsResponse:
+    return rollout_pb2.StreamRolloutsResponse(
+        acknowledged_sequence=progress.acknowledged_sequence,
+        credit_sequence=progress.credit_sequence,
+        end_of_training=progress.end_of_training,
+        min_policy_version=progress.min_policy_version,
+    )
+
+
+def _failure(proto: rollout_pb2.ActorFailure) -> ActorFailure:
+    return ActorFailure(
+        exception_type=proto.exception_type, message=proto.message, traceback=proto.traceback, env_seed=proto.env_seed
+    )

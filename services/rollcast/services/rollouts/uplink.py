@@ -1,0 +1,178 @@
+"""The actor's end of StreamRollouts."""
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Final
+
+import grpc
+
+from rollcast.services.errors import LimitExceededError, NotReadyError, RollcastError
+from rollcast.services.limits.limits import MAX_WAITING_ROLLOUTS
+from rollcast.services.rollouts.codec import RolloutEncoder
+from rollcast.services.rollouts.rollouts import ActorFailure, Rollout, StreamProgress
+from rollcast.services.wire.error_status import error_from_rpc, parse_response
+from rollcast.services.wire.message_body import damaged, seal
+from rollcast.v1 import rollout_pb2
+
+_METHOD: Final = "/rollcast.v1.RolloutService/StreamRollouts"
+# gRPC's sending thread looks this often whether its call has ended while it waits for credit.
+_LOOK_S: Final = 1.0
+
+
+class RolloutUplink:
+    """An open rollout stream. One thread sends, another iterates over `responses`; `close` and `cancel` from any.
+
+    Invariant: no rollout is put on the wire whose sequence is above the last credit. Credit arrives by iterating over
+    `responses`, so somebody must.
+
+    Args:
+        channel: To the learner.
+        target: The learner's address, for messages.
+        actor_id: From the agreement.
+        incarnation: From the agreement.
+    """
+
+    def __init__(self, channel: grpc.Channel, target: str, actor_id: str, incarnation: int) -> None:
+        self._target = target
+        self._changed = threading.Condition()  # guards all below
+        self._waiting: deque[Rollout | ActorFailure] = deque()
+        self._credit_sequence = 0
+        self._closed = False
+        self._cancelled = False
+        self._reason: RollcastError | None = None
+        opening = rollout_pb2.OpenStream(actor_id=actor_id, incarnation=incarnation)
+        # without serialisers: the requests are serialised already, and damage in a response is to be noticed here
+        stream_rollouts = channel.stream_stream(_METHOD, request_serializer=None, response_deserializer=None)
+        self._call: Any = stream_rollouts(self._requests(opening))
+        self._call.add_callback(self._finish)
+
+    def send(self, rollout: Rollout) -> None:
+        """Hands a rollout over and returns at once; it travels when there is credit for it.
+
+        Args:
+            rollout: The rollout; its arrays must not change until it is acknowledged.
+
+        Raises:
+            NotReadyError: The stream has ended; `responses` says why.
+            LimitExceededError: 256 rollouts are waiting for credit already.
+        """
+        with self._changed:
+            if self._closed:
+                raise NotReadyError(
+                    f"rollout {rollout.sequence} came after the stream to {self._target} ended; expected an open "
+                    "stream; "
+                    "read responses() for the reason, then reconnect"
+                )
+            if len(self._waiting) >= MAX_WAITING_ROLLOUTS:
+                raise LimitExceededError(
+                    f"{len(self._waiting)} rollouts wait for credit of {self._target}; expected fewer than "
+                    f"{MAX_WAITING_ROLLOUTS}; send none above the last credit_sequence",
+                    limit="max_waiting_rollouts",
+                )
+            self._waiting.append(rollout)
+            self._changed.notify_all()
+
+    def fail(self, failure: ActorFailure) -> None:
+        """Reports that the actor has failed; close the stream afterwards. It overtakes rollouts without credit.
+
+        Args:
+            failure: What happened.
+        """
+        with self._changed:
+            if not self._closed:
+                self._waiting.appendleft(failure)
+                self._changed.notify_all()
+
+    def responses(self) -> Iterator[StreamProgress]:
+        """What the learner answers, until the stream ends. To be called once.
+
+        Yields:
+            How far the stream is.
+
+        Raises:
+            UnknownActorError: The learner does not know the actor: join again.
+            ActorReplacedError: Another process has joined under the same name.
+            LearnerUnreachableError: The connection broke: reconnect with backoff.
+            NotReadyError: The learner is stopping, or a message was damaged: reconnect with backoff.
+            UnreadableMessageError: What came is no message: reconnect a few times.
+            InvalidInputError: The learner refused a rollout; sending it again will not help.
+            DuplicateSequenceError: A sequence was sent twice on this stream.
+            LimitExceededError: A rollout, or the number of streams, was above a limit of the learner.
+        """
+        try:
+            sealed = False
+            for serialized in self._call:
+                response = parse_response(rollout_pb2.StreamRolloutsResponse, serialized)
+                if sealed and not response.digest:
+                    raise damaged("it has no digest, and the first of its stream had one")
+                sealed = bool(response.digest)
+                with self._changed:
+                    self._credit_sequence = max(self._credit_sequence, response.credit_sequence)
+                    # A sending thread woken for nothing costs a switch of threads a rollout.
+                    if self._waiting and self._may_go(self._waiting[0]):
+                        self._changed.notify_all()
+                yield StreamProgress(
+                    acknowledged_sequence=response.acknowledged_sequence,
+                    credit_sequence=response.credit_sequence,
+                    end_of_training=response.end_of_training,
+                    min_policy_version=response.min_policy_version,
+                )
+        except grpc.RpcError as error:
+            if self._reason is not None:
+                raise self._reason from error
+            if not self._cancelled:
+                raise error_from_rpc(error, self._target) from error
+        finally:
+            self._finish()
+
+    def close(self) -> None:
+        """Says that no more rollouts come.
+
+        What has credit is still sent; iterate `responses` to its end to see it out.
+        """
+        self._finish()
+
+    def cancel(self, reason: RollcastError | None = None) -> None:
+        """Ends the stream at once.
+
+        Args:
+            reason: What `responses` raises; None: it ends without an error.
+        """
+        with self._changed:
+            self._cancelled, self._reason = True, reason
+        self._finish()
+        self._call.cancel()
+
+    def _finish(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _requests(self, opening: rollout_pb2.OpenStream) -> Iterator[bytes]:
+        """Consumed by gRPC in a thread of its own, where rollouts are encoded as well."""
+        encoder = RolloutEncoder()
+        yield seal(rollout_pb2.StreamRolloutsRequest(open=opening).SerializeToString())
+        while (item := self._next()) is not None:
+            if isinstance(item, Rollout):
+                yield from encoder.encode(item)
+            else:
+                failure = rollout_pb2.ActorFailure(
+                    exception_type=item.exception_type,
+                    message=item.message,
+                    traceback=item.traceback,
+                    env_seed=item.env_seed,
+                )
+                yield seal(rollout_pb2.StreamRolloutsRequest(failure=failure).SerializeToString())
+
+    def _next(self) -> Rollout | ActorFailure | None:
+        with self._changed:
+            while True:
+                if self._waiting and self._may_go(self._waiting[0]):
+                    return self._waiting.popleft()
+                if self._closed:
+                    return None
+                self._changed.wait(_LOOK_S)
+
+    def _may_go(self, item: Rollout | ActorFailure) -> bool:
+        return isinstance(item, ActorFailure) or item.sequence <= self._credit_sequence

@@ -1,0 +1,80 @@
+"""gRPC's credentials from the files of TLS; a server's follow their files without a restart."""
+
+import logging
+
+import grpc
+
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.security.security import ClientSecurity, ServerTls
+from rollcast.services.security.watched_files import WatchedFiles
+
+_log = logging.getLogger(__name__)
+
+
+def server_credentials(tls: ServerTls) -> grpc.ServerCredentials:
+    """The credentials of a server. Before each handshake it looks whether the files have changed.
+
+    A new connection gets the new certificate, and is checked against the new authorities; open ones go on. Files that
+    cannot be used, such as a certificate whose key has not been replaced yet, change nothing, and the log says so.
+
+    Args:
+        tls: The files.
+
+    Returns:
+        The credentials.
+
+    Raises:
+        ConfigurationError: The files cannot be used.
+    """
+    watched = WatchedFiles(tls.paths)
+
+    def newer() -> grpc.ServerCertificateConfiguration | None:
+        if not watched.have_changed():
+            return None
+        try:
+            configuration = _configuration(tls)
+        except ConfigurationError as error:
+            _log.warning("the certificate stays as it was: %s", error)
+            return None
+        _log.info("read the certificate %s again", tls.cert)
+        return configuration
+
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(tls),
+        newer,  # type: ignore[arg-type]  # None: nothing is newer, says gRPC; its stubs do not
+        require_client_authentication=tls.client_ca is not None,
+    )
+
+
+def _configuration(tls: ServerTls) -> grpc.ServerCertificateConfiguration:
+    tls.check()
+    try:
+        authorities = None if tls.client_ca is None else tls.client_ca.read_bytes()
+        pair = (tls.key.read_bytes(), tls.cert.read_bytes())
+    except OSError as error:  # replaced between the check and now
+        raise ConfigurationError(f"{error}; expected the files of TLS; put them back") from error
+    return grpc.ssl_server_certificate_configuration([pair], root_certificates=authorities)
+
+
+def channel_credentials(security: ClientSecurity) -> grpc.ChannelCredentials | None:
+    """The credentials of a channel, from the files as they are now; None: plain TCP.
+
+    Args:
+        security: How to connect.
+
+    Returns:
+        The credentials.
+
+    Raises:
+        ConfigurationError: The files cannot be used.
+    """
+    if security.tls_ca is None:
+        return None
+    security.check_files()
+    try:
+        authorities = security.tls_ca.read_bytes()
+        cert = None if security.tls_cert is None else security.tls_cert.read_bytes()
+        key = None if security.tls_key is None else security.tls_key.read_bytes()
+    except OSError as error:  # replaced between the check and now
+        raise ConfigurationError(f"{error}; expected the files of TLS; put them back") from error
+    return grpc.ssl_channel_credentials(authorities, key, cert)

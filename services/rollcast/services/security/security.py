@@ -1,0 +1,205 @@
+"""What protects a connection: TLS by the paths of files, and tokens. Values only; imports no gRPC.
+
+A unix socket needs neither: who may open it is decided by the mode of the socket and of the folder it is in.
+"""
+
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from rollcast.services.address import parse_address
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.security.tokens import TokenFile, Tokens, check_token, read_secret
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTls:
+    """The files a server proves itself with, in PEM.
+
+    Attributes:
+        cert: Its certificate, with those in between up to the authority.
+        key: The key of it.
+        client_ca: Authorities of clients: a client without a certificate of theirs is refused (mutual TLS); None: all
+            are let in.
+    """
+
+    cert: Path
+    key: Path
+    client_ca: Path | None = None
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Every file."""
+        return (self.cert, self.key) if self.client_ca is None else (self.cert, self.key, self.client_ca)
+
+    def check(self) -> None:
+        """Reads the files.
+
+        Raises:
+            ConfigurationError: One cannot be read, is no PEM, or certificate and key do not belong together.
+        """
+        _check_pair(self.cert, self.key)
+        if self.client_ca is not None:
+            _check_authority(self.client_ca, "tls_client_ca")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSecurity:
+    """What a server asks of its clients. The default is for loopback and unix sockets.
+
+    Attributes:
+        tls: Its files; None: it serves plain TCP.
+        tokens: Who may do what; None: whoever reaches it may do everything.
+        insecure: Serves other machines without TLS, too.
+    """
+
+    tls: ServerTls | None = None
+    tokens: Tokens | None = None
+    insecure: bool = False
+
+    @classmethod
+    def from_files(
+        cls,
+        *,
+        tls_cert: Path | None = None,
+        tls_key: Path | None = None,
+        tls_client_ca: Path | None = None,
+        tokens_file: Path | None = None,
+        insecure: bool = False,
+    ) -> Self:
+        """Makes it from what a user has given, and reads all of it.
+
+        Raises:
+            ConfigurationError: Something is missing, cannot be read or is malformed.
+        """
+        if (tls_cert is None) != (tls_key is None):
+            given, missing = ("tls_cert", "tls_key") if tls_key is None else ("tls_key", "tls_cert")
+            raise ConfigurationError(f"{given} is given and {missing} is not; expected both; give {_option(missing)}")
+        if tls_client_ca is not None and tls_cert is None:
+            raise ConfigurationError(
+                "tls_client_ca is given without tls_cert; expected the learner's own certificate, too; give "
+                "--tls-cert and --tls-key"
+            )
+        tls = None
+        if tls_cert is not None and tls_key is not None:
+            tls = ServerTls(cert=tls_cert, key=tls_key, client_ca=tls_client_ca)
+            tls.check()
+        return cls(tls=tls, tokens=None if tokens_file is None else TokenFile(tokens_file), insecure=insecure)
+
+    def check_address(self, address: str) -> None:
+        """Refuses to serve other machines in the open, unless that was asked for.
+
+        Args:
+            address: Where to serve.
+
+        Raises:
+            ConfigurationError: The address is malformed; or others than this machine reach it, there is no TLS, and
+                `insecure` is False.
+        """
+        if self.tls is None and not self.insecure and not parse_address(address).is_local:
+            raise ConfigurationError(
+                f"the address {address!r} can be reached from other machines and has no TLS: whoever sees the network "
+                "could read and steer everything; expected localhost, a unix socket, or TLS; give --tls-cert and "
+                "--tls-key (rollcast certs makes some), or --insecure on a network you trust"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSecurity:
+    """How a client connects. Files are read anew for every channel. The default is plain TCP, or a unix socket.
+
+    Attributes:
+        tls_ca: Authorities that the server's certificate has to come from, in PEM; None: plain TCP.
+        tls_cert: The client's certificate, for servers with mutual TLS.
+        tls_key: The key of it.
+        token: What the client may be let in with; never shown.
+        token_file: A file with the token instead.
+        insecure: Sends the token without TLS to other machines, too.
+
+    Raises:
+        ConfigurationError: Some of it is of no use without something that is missing, or the token cannot be one.
+    """
+
+    tls_ca: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    token: str | None = field(default=None, repr=False)
+    token_file: Path | None = None
+    insecure: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            given, missing = ("tls_cert", "tls_key") if self.tls_key is None else ("tls_key", "tls_cert")
+            raise ConfigurationError(f"{given} is given and {missing} is not; expected both; give {_option(missing)}")
+        if self.tls_cert is not None and self.tls_ca is None:
+            raise ConfigurationError(
+                "tls_cert is given without tls_ca; expected the authority that the learner's certificate comes from; "
+                "give --tls-ca"
+            )
+        if self.token is not None and self.token_file is not None:
+            raise ConfigurationError("token and token_file are both given; expected one of them; leave one out")
+        if self.token is not None:
+            check_token(self.token, "token")
+
+    def token_for(self, address: str) -> str | None:
+        """The token to send to an address; None: none.
+
+        Raises:
+            ConfigurationError: The file cannot be read or has no token; or everybody on the way could read it.
+        """
+        parsed = parse_address(address)
+        if parsed.path is not None or (self.token is None and self.token_file is None):
+            return None
+        if self.tls_ca is None and not self.insecure and not parsed.is_local:
+            raise ConfigurationError(
+                f"a token would travel to {address!r} without TLS, for everybody on the way to read; expected TLS or "
+                "this machine; give --tls-ca, or --insecure on a network you trust"
+            )
+        if self.token_file is None:
+            return self.token
+        return check_token(read_secret(self.token_file).strip(), f"the token in {str(self.token_file)!r}")
+
+    def check_files(self) -> None:
+        """Reads the files of TLS.
+
+        Raises:
+            ConfigurationError: One cannot be read, is no PEM, or certificate and key do not belong together.
+        """
+        if self.tls_ca is not None:
+            _check_authority(self.tls_ca, "tls_ca")
+        if self.tls_cert is not None and self.tls_key is not None:
+            _check_pair(self.tls_cert, self.tls_key)
+
+
+PLAIN_SERVER = ServerSecurity()
+PLAIN_CLIENT = ClientSecurity()
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _check_pair(cert: Path, key: Path) -> None:
+    try:
+        # without a password, or OpenSSL would ask the terminal for one
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"tls_cert {str(cert)!r} and tls_key {str(key)!r} cannot be used ({_reason(error)}); expected a "
+            "certificate in PEM and its key without a password; correct the paths or the files"
+        ) from error
+
+
+def _check_authority(path: Path, name: str) -> None:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"{name} {str(path)!r} cannot be used ({_reason(error)}); expected certificates of authorities in PEM; "
+            "correct the path or the file"
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

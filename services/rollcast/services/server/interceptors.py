@@ -1,0 +1,114 @@
+"""Errors of the tree become rich statuses, wherever in a handler they are raised; anything else is logged."""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import grpc
+from google.protobuf.message import DecodeError
+from grpc_status import rpc_status
+
+from rollcast.services.errors import RollcastError, UnreadableMessageError
+from rollcast.services.limits.refusals import Refusals, host_of
+from rollcast.services.wire.error_status import error_to_status
+
+_log = logging.getLogger(__name__)
+
+
+class ErrorInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
+    """Wraps what `AdmissionInterceptor` makes of handlers: all have a stream of requests.
+
+    A stream pays for it once, at its start and end: messages are delegated with `yield from`. Handlers without
+    serialisers (raw bytes) stay without.
+
+    Args:
+        refusals: Notes errors that have a limit for their reason.
+    """
+
+    def __init__(self, refusals: Refusals) -> None:
+        self._refusals = refusals
+
+    def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], "grpc.RpcMethodHandler[Any, Any] | None"],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> "grpc.RpcMethodHandler[Any, Any] | None":  # gRPC's classes are generic in the stubs only
+        """Wraps the handler of a call.
+
+        Args:
+            continuation: Finds the handler.
+            handler_call_details: The call's method and metadata.
+
+        Returns:
+            The handler, wrapped; None for a method that does not exist.
+        """
+        handler: Any = continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None:
+            return None
+        decode = _decoder(handler, method)
+        if handler.response_streaming:
+            make: Any = grpc.stream_stream_rpc_method_handler
+            wrapped: Any = self._wrap_stream(handler.stream_stream, decode, method)
+        else:
+            make = grpc.stream_unary_rpc_method_handler
+            wrapped = self._wrap_unary(handler.stream_unary, decode, method)
+        return make(wrapped, response_serializer=handler.response_serializer)  # type: ignore[no-any-return]
+
+    def _wrap_unary(
+        self, behaviour: Callable[..., Any], decode: Callable[[Any], Any], method: str
+    ) -> Callable[[Any, grpc.ServicerContext], Any]:
+        def call(request: object, context: grpc.ServicerContext) -> object:
+            try:
+                return behaviour(decode(request), context)
+            except Exception as error:  # noqa: BLE001  # the end of the line: every error must become a status
+                self._end_call(error, context, method)
+
+        return call
+
+    def _wrap_stream(
+        self, behaviour: Callable[..., Any], decode: Callable[[Any], Any], method: str
+    ) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
+        def stream(request: object, context: grpc.ServicerContext) -> Iterator[Any]:
+            try:
+                yield from behaviour(decode(request), context)
+            except Exception as error:  # noqa: BLE001  # the end of the line: every error must become a status
+                self._end_call(error, context, method)
+
+        return stream
+
+    def _end_call(self, error: Exception, context: grpc.ServicerContext, method: str) -> NoReturn:
+        if isinstance(error, grpc.RpcError):  # the caller has gone: there is nobody to tell
+            raise error
+        code = context.code()  # type: ignore[attr-defined]  # the stubs do not have it
+        if isinstance(error, NotImplementedError) and code is grpc.StatusCode.UNIMPLEMENTED:
+            raise error  # a generated servicer says so of a method that it does not have
+        if not isinstance(error, RollcastError):
+            _log.error("%s failed on a request from %s", method, context.peer(), exc_info=error)
+            error = RollcastError(
+                f"the learner failed on {method}: {type(error).__name__}: {error}; expected no such thing; see its log"
+            )
+        if error.limit:
+            self._refusals.note(host_of(context.peer()), error.limit)
+        context.abort_with_status(rpc_status.to_status(error_to_status(error)))
+
+
+def _decoder(handler: Any, method: str) -> Callable[[Any], Any]:  # noqa: ANN401  # an untyped named tuple
+    """Parses requests in the handler's own thread, where a malformed one is an error of the tree.
+
+    gRPC would parse them in the one thread that serves all completions, and answer INTERNAL.
+    """
+    deserializer = handler.request_deserializer
+    if deserializer is None:
+        return lambda requests: requests
+
+    def decode(serialized: bytes) -> object:
+        try:
+            return deserializer(serialized)
+        except DecodeError as error:
+            raise UnreadableMessageError(
+                f"{method} got {len(serialized)} bytes that do not parse ({error}); expected its request message; send "
+                "the message of rollcast/v1/*.proto, again if it was damaged on its way"
+            ) from error
+
+    return lambda requests: map(decode, requests)

@@ -1,0 +1,287 @@
+"""The learner's gRPC server: threads, options, health, reflection, and a clear error for an address it cannot have."""
+
+import contextlib
+import functools
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from rollcast.services.address import Address, parse_address
+from rollcast.services.client.channel import KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOUT_MS
+from rollcast.services.errors import AddressInUseError, NotReadyError
+from rollcast.services.limits.bytes_in_flight import BytesInFlight
+from rollcast.services.limits.call_rate import CallRate
+from rollcast.services.limits.half_open import HalfOpenCalls
+from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_MESSAGE_BYTES, Limits
+from rollcast.services.limits.refusals import Refusals
+from rollcast.services.limits.stream_gate import StreamGate
+from rollcast.services.policies.service import PolicyServicer, PolicySource, add_policy_service
+from rollcast.services.replay.service import ReplayServicer, ReplaySource, add_replay_service
+from rollcast.services.rollouts.service import RolloutServicer, RolloutSink, add_rollout_service
+from rollcast.services.security.authorization import AuthorizationInterceptor
+from rollcast.services.security.credentials import server_credentials
+from rollcast.services.security.security import PLAIN_SERVER, ServerSecurity
+from rollcast.services.server.admission import AdmissionInterceptor
+from rollcast.services.server.binding import check_bindable
+from rollcast.services.server.interceptors import ErrorInterceptor
+from rollcast.services.status.service import LearnerControl, LearnerServicer
+from rollcast.v1 import (
+    learner_pb2,
+    learner_pb2_grpc,
+    policy_pb2,
+    replay_pb2,
+    rollout_pb2,
+)
+
+_log = logging.getLogger(__name__)
+
+ROLLOUT_SERVICE: Final = rollout_pb2.DESCRIPTOR.services_by_name["RolloutService"].full_name
+POLICY_SERVICE: Final = policy_pb2.DESCRIPTOR.services_by_name["PolicyService"].full_name
+LEARNER_SERVICE: Final = learner_pb2.DESCRIPTOR.services_by_name["LearnerService"].full_name
+REPLAY_SERVICE: Final = replay_pb2.DESCRIPTOR.services_by_name["ReplayService"].full_name
+_SERVICES: Final[tuple[str, ...]] = ("", ROLLOUT_SERVICE, POLICY_SERVICE, LEARNER_SERVICE)
+
+# Threads for probes: no stream, no call that takes long, and none that is half open may take them.
+_PROBE_THREADS: Final = 8
+# Below KEEPALIVE_TIME_MS of the clients, or their connections die with too_many_pings.
+MIN_PING_INTERVAL_MS: Final = KEEPALIVE_TIME_MS // 2
+# A connection that does not get through TLS or the first frames of HTTP/2 is nobody's; gRPC's default is two minutes.
+_HANDSHAKE_TIMEOUT_MS: Final = 10_000
+# How long handlers may take to notice that their call has been cancelled.
+_JOIN_TIMEOUT_S: Final = 5.0
+
+# What a server has to have, so that it finds dead connections, and bears the pings of our clients.
+KEEPALIVE_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
+    ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # The name of GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, which has "recv" in its name but not its value.
+    ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
+)
+_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
+    # Otherwise a second learner would silently share the port.
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    *KEEPALIVE_OPTIONS,
+    ("grpc.server_handshake_timeout_ms", _HANDSHAKE_TIMEOUT_MS),
+)
+
+
+class LearnerServer:
+    """Serves a learner; made by `make_server`. Call `start` and `stop` once each, from any thread.
+
+    Invariant: a call that sends its request waits for a thread for a moment at most. The pool has a thread for each
+    stream, each unary call and each half-open call that the limits allow, and eight for probes. What comes above these
+    is refused or ended at once, by `StreamGate` and `HalfOpenCalls`; saying so takes a thread for that moment.
+
+    Args:
+        address: Where to serve.
+        server: The gRPC server, with its services.
+        executor: Its threads.
+        gate: Counts its streams, and ends calls that are stuck.
+        health_servicer: Its health.
+        services: The names it answers for, the empty one for the whole server included.
+        security: What it asks of clients that come over TCP.
+        refusals: Who met which limit lately.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        server: grpc.Server,
+        executor: ThreadPoolExecutor,
+        gate: StreamGate,
+        health_servicer: health.HealthServicer,
+        services: Sequence[str] = _SERVICES,
+        security: ServerSecurity = PLAIN_SERVER,
+        refusals: Refusals,
+    ) -> None:
+        self.refusals = refusals
+        self._address = address
+        self._server = server
+        self._executor = executor
+        self._gate = gate
+        self._health = health_servicer
+        self._services = tuple(services)
+        self._security = security
+        self._port: int | None = None
+        self._socket_inode: int | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that is served; 0 for a unix socket.
+
+        Raises:
+            NotReadyError: The server has not been started.
+        """
+        if self._port is None:
+            raise NotReadyError("the server has no port yet; expected that it was started; call start() before")
+        return self._port
+
+    @property
+    def address(self) -> str:
+        """The address that is served, with the port that was found where 0 was asked for.
+
+        Raises:
+            NotReadyError: The server has not been started.
+        """
+        if self._address.path is not None:
+            return self._address.text
+        host = f"[{self._address.host}]" if ":" in self._address.host else self._address.host
+        return f"{host}:{self.port}"
+
+    def start(self) -> None:
+        """Takes the address and serves; health says SERVING from now on.
+
+        Raises:
+            AddressInUseError: Somebody else serves the address.
+            ConfigurationError: The address cannot be taken for another reason, or the files of TLS cannot be used.
+        """
+        check_bindable(self._address)
+        # who may open a unix socket is decided by the modes of files
+        tls = None if self._address.path is not None else self._security.tls
+        credentials = None if tls is None else server_credentials(tls)
+        try:
+            if credentials is None:
+                port = self._server.add_insecure_port(self._address.text)
+            else:
+                port = self._server.add_secure_port(self._address.text, credentials)
+        except RuntimeError as error:
+            raise AddressInUseError(
+                f"the address {self._address.text!r} could not be bound: {error}; expected it to be free; "
+                "another process "
+                "may have taken it this moment: try again or choose another"
+            ) from error
+        if self._address.path is not None:
+            self._socket_inode = self._address.path.lstat().st_ino
+        self._port = port if self._address.path is None else 0
+        self._gate.start()
+        self._server.start()
+        if tls is None and not self._address.is_local:
+            _warn_of_open_door(self.address, self._security.tokens is not None)
+        for service in self._services:
+            self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+
+    def drain(self) -> None:
+        """Says NOT_SERVING and refuses new streams; open streams and control calls go on."""
+        self._gate.drain()
+        self._health.enter_graceful_shutdown()
+
+    def stop(self, grace_s: float = 1.0) -> None:
+        """Ends every call and frees the address. Does nothing the second time.
+
+        Args:
+            grace_s: How long calls may take to end by themselves before they are cancelled.
+        """
+        self.drain()
+        self._gate.stop()
+        if not self._server.stop(grace_s).wait(grace_s + _JOIN_TIMEOUT_S):
+            _log.warning("the server did not stop within %.1f s; a handler does not look at its call", grace_s)
+        # `shutdown` itself cannot wait with a deadline.
+        joiner = threading.Thread(target=self._executor.shutdown, name="rollcast-rpc-join", daemon=True)
+        joiner.start()
+        joiner.join(_JOIN_TIMEOUT_S)
+        if joiner.is_alive():
+            _log.warning("handlers of the server still run %.1f s after their calls were cancelled", _JOIN_TIMEOUT_S)
+        self._remove_socket()
+
+    def _remove_socket(self) -> None:
+        """Removes the unix socket, unless another server has put its own there."""
+        path = self._address.path
+        with contextlib.suppress(FileNotFoundError):
+            if path is not None and path.lstat().st_ino == self._socket_inode:
+                path.unlink()
+
+
+@functools.cache  # once a process for each address: a learner that waits for its first actor serves there twice
+def _warn_of_open_door(address: str, has_tokens: bool) -> None:
+    _log.warning(
+        "%s is served without TLS: whoever is on the way can read everything, %s",
+        address,
+        "the tokens included" if has_tokens else "and whoever reaches it can join, steer and stop the learner",
+    )
+
+
+def make_server(
+    address: str,
+    *,
+    sink: RolloutSink,
+    source: PolicySource,
+    control: LearnerControl,
+    replay: Mapping[str, ReplaySource] | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+    security: ServerSecurity = PLAIN_SERVER,
+) -> LearnerServer:
+    """Makes a learner's server with all its services, health and reflection; it serves once it is started.
+
+    Args:
+        address: "host:port" (port 0: any free one) or "unix:/path".
+        sink: Where rollouts go.
+        source: Where policies come from.
+        control: Who is steered.
+        replay: The replay buffers to serve, by substep key; None: there is no ReplayService.
+        limits: What clients get; threads are made when they are needed.
+        security: What it asks of clients that come over TCP; a unix socket is for whoever may open it.
+
+    Returns:
+        The server.
+
+    Raises:
+        ConfigurationError: The address is malformed, or open to other machines without TLS and `insecure`; or a limit
+            cannot be right.
+    """
+    parsed = parse_address(address)
+    security.check_address(address)
+    limits.check()
+    n_threads = limits.max_streams + limits.max_calls + limits.max_half_open_calls + _PROBE_THREADS
+    refusals = Refusals()
+    bytes_in_flight = BytesInFlight(limits, refusals)
+    half_open = HalfOpenCalls(limits, refusals)
+    gate = StreamGate(limits, refusals, look_after=(bytes_in_flight.end_stalled, half_open.end_late))
+    executor = ThreadPoolExecutor(max_workers=n_threads, thread_name_prefix="rollcast-rpc")
+    interceptors: list[grpc.ServerInterceptor] = [  # type: ignore[type-arg]  # in the stubs only
+        ErrorInterceptor(refusals),
+        AdmissionInterceptor(gate, half_open, CallRate(limits)),
+    ]
+    if security.tokens is not None and parsed.path is None:
+        interceptors.insert(0, AuthorizationInterceptor(security.tokens))
+    options = (
+        *_OPTIONS,
+        ("grpc.max_allowed_incoming_connections", limits.max_connections),
+        ("grpc.max_concurrent_streams", limits.max_streams_per_connection),
+    )
+    # as many again may wait for that moment; what comes above is a flood
+    n_concurrent = 2 * n_threads
+    server = grpc.server(executor, interceptors=interceptors, options=options, maximum_concurrent_rpcs=n_concurrent)
+    add_rollout_service(RolloutServicer(sink, bytes_in_flight, max_rollout_bytes=limits.max_rollout_bytes), server)
+    add_policy_service(PolicyServicer(source, gate), server)
+    learner_pb2_grpc.add_LearnerServiceServicer_to_server(LearnerServicer(control, gate, refusals, limits), server)  # type: ignore[no-untyped-call]
+    services = _SERVICES
+    if replay is not None:
+        services = (*_SERVICES, REPLAY_SERVICE)
+        add_replay_service(ReplayServicer(replay, gate), server)
+    health_servicer = health.HealthServicer()
+    for service in services:
+        health_servicer.set(service, health_pb2.HealthCheckResponse.NOT_SERVING)
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    reflection.enable_server_reflection((*services[1:], health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    return LearnerServer(
+        parsed,
+        server=server,
+        executor=executor,
+        gate=gate,
+        health_servicer=health_servicer,
+        services=services,
+        security=security,
+        refusals=refusals,
+    )

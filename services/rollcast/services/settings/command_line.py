@@ -1,0 +1,99 @@
+"""A process's command line: no abbreviations, and errors that say which option somebody may have meant."""
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NoReturn
+
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.settings.suggestions import did_you_mean
+
+CONFIG: Final = "--config"
+HELP: Final = "--help"
+HELP_ALL: Final = "--help-all"
+
+
+class CommandLineParser(argparse.ArgumentParser):
+    """Parses options as they are spelt, and raises what argparse would print.
+
+    Args:
+        program: What the user typed so far: `"rollcast train"`.
+        known: The options that exist, of which somebody who mistypes one may mean any.
+        applicable: Those of them that apply, and are more likely to be meant.
+    """
+
+    def __init__(self, program: str, known: Sequence[str], applicable: Sequence[str]) -> None:
+        super().__init__(prog=program, allow_abbrev=False, add_help=False)
+        self._known, self._applicable = [*known, CONFIG, HELP, HELP_ALL], applicable
+        # -1e3 is a value, too, not only -1000
+        self._negative_number_matcher = re.compile(r"-(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$")
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parses the options.
+
+        Raises:
+            ConfigurationError: There is none of that name.
+        """
+        parsed, unknown = super().parse_known_args(args, namespace)
+        options = [argument.partition("=")[0] for argument in unknown if argument.startswith("-")]
+        if unknown:
+            lines = [self._unknown(option) for option in options]
+            raise ConfigurationError("\n".join(lines) or f"{unknown[0]!r} is one argument too many; expected options")
+        return parsed, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Raises what is wrong with an option.
+
+        Raises:
+            ConfigurationError: Always.
+        """
+        option, separator, problem = message.removeprefix("argument ").partition(": ")
+        if option == "the following arguments are required":
+            names = problem.replace("-", "_")
+            raise ConfigurationError(f"{names} is not given; expected: {self.prog} {names.replace(',', '')}; add it")
+        if not (separator and option.startswith("-")):
+            raise ConfigurationError(f"{message}; {HELP} explains every option")
+        option = option.partition("/")[0]
+        if problem == "expected one argument":
+            raise ConfigurationError(
+                f"{option}: no value is given; expected one; say {option} VALUE, or {option}=VALUE where it begins "
+                "with a dash"
+            )
+        raise ConfigurationError(f"{option}: {problem}; {HELP} explains it")
+
+    def _unknown(self, option: str) -> str:
+        guess = did_you_mean(option, self._known, self._applicable)
+        # what is typed may be as long as it likes
+        return f"{option[:120]}: there is no such option; {guess or f'{HELP_ALL} lists those there are'}"
+
+
+def take_config(arguments: Sequence[str]) -> tuple[list[str], Path | None]:
+    """Takes `--config FILE` out of the arguments: it says where the other settings are, so it is read before them.
+
+    Args:
+        arguments: The command line.
+
+    Returns:
+        The other arguments, and the file, None where none is named.
+
+    Raises:
+        ConfigurationError: No file follows, or it is given twice.
+    """
+    rest: list[str] = []
+    files: list[str] = []
+    remaining = iter(arguments)
+    for argument in remaining:
+        if argument == CONFIG:
+            files.append(next(remaining, ""))
+        elif argument.startswith(f"{CONFIG}="):
+            files.append(argument.partition("=")[2])
+        else:
+            rest.append(argument)
+    if "" in files:
+        raise ConfigurationError(f"{CONFIG}: no file is given; expected {CONFIG} FILE.yaml")
+    if len(files) > 1:
+        raise ConfigurationError(f"{CONFIG}: {len(files)} files are given, {', '.join(files)}; expected one; join them")
+    return rest, Path(files[0]) if files else None

@@ -1,0 +1,139 @@
+"""Settings as YAML, of a run or of `--config`: no file takes more to read than its length is worth."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from rollcast.services.errors import ConfigurationError
+
+# A run's settings take 3 KiB. 0.1 s of a core with libyaml, 10 s without it.
+MAX_SETTINGS_BYTES: Final = 1 << 17
+_MAX_DEPTH: Final = 32
+# Longer ones take time that grows as the square of it, and cannot be shown in a message.
+_MAX_NUMBER_CHARACTERS: Final = 400
+_NUMBERS: Final = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
+
+# yaml's wheels have libyaml; what is built from source without it has the same loader in Python
+_Loader: Final[type[Any]] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _NotPlainError(ValueError):
+    """Begins with the line, where there is one."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes in full what comes twice: aliases are refused when they are read."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def encode_settings(settings: Mapping[str, Any]) -> bytes:
+    """As YAML.
+
+    Args:
+        settings: Plain values, lists and mappings.
+
+    Raises:
+        ConfigurationError: `read_settings` would refuse them.
+    """
+    content = yaml.dump(dict(settings), Dumper=_Dumper, sort_keys=False).encode()
+    try:
+        _checked(content)
+    except (ValueError, yaml.YAMLError) as error:
+        raise ConfigurationError(
+            f"the settings of this run could not be read again: {error}; expected no more in them; pass less to the "
+            "environment by --env-kwargs"
+        ) from error
+    return content
+
+
+def read_settings(path: Path, *, expected: str, advice: str) -> dict[str, Any]:
+    """Reads a file of settings.
+
+    Args:
+        path: The file.
+        expected: What an error says the file should be, such as "the settings of a run".
+        advice: What an error says is to be done.
+
+    Returns:
+        Plain values by name; none for a file that has nothing but comments.
+
+    Raises:
+        ConfigurationError: The file cannot be read, or is no mapping of names to plain values. The message names the
+            file, and the line where there is one.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_SETTINGS_BYTES + 1)
+        loader = _Loader(_checked(content))
+        try:
+            settings = loader.get_single_data()
+        finally:
+            loader.dispose()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        problem = f", line {line}: byte 0x{content[error.start]:02x} is not UTF-8"
+        raise _unreadable(path, problem, expected, advice) from error
+    except yaml.MarkedYAMLError as error:
+        raise _unreadable(path, _yaml_problem(error), expected, advice) from error
+    except OSError as error:
+        raise _unreadable(path, f" cannot be read: {error.strerror}", expected, advice) from error
+    except _NotPlainError as error:
+        raise _unreadable(path, f", {error}", expected, advice) from error
+    # ValueError: a date of a thirteenth month; ArithmeticError: a number above every float
+    except (ValueError, ArithmeticError, yaml.YAMLError) as error:
+        raise _unreadable(path, f": {error}", expected, advice) from error
+    if settings is None:
+        return {}
+    if not isinstance(settings, dict) or not all(isinstance(name, str) for name in settings):
+        what = "a name that is no text" if isinstance(settings, dict) else f"a {type(settings).__name__}"
+        raise _unreadable(path, f" holds {what}, not a mapping of names to values", expected, advice)
+    return settings
+
+
+def _unreadable(path: Path, problem: str, expected: str, advice: str) -> ConfigurationError:
+    return ConfigurationError(f"{str(path)!r}{problem}; expected {expected}; {advice}")
+
+
+def _yaml_problem(error: yaml.MarkedYAMLError) -> str:
+    """The line, and what is wrong in it, on one line of text."""
+    mark = error.problem_mark or error.context_mark
+    where = f", line {mark.line + 1}" if mark is not None else ""
+    return f"{where}: {' '.join(filter(None, (error.problem, error.context)))}"
+
+
+def _checked(content: bytes) -> str:
+    """The text, which has nothing that takes more to build, or to show, than to write down, and no tags.
+
+    Raises:
+        _NotPlainError: It has.
+        yaml.YAMLError: It is no YAML.
+    """
+    if len(content) > MAX_SETTINGS_BYTES:
+        raise _NotPlainError(f"above {MAX_SETTINGS_BYTES} bytes")
+    text = content.decode()
+    loader = _Loader(text)
+    try:
+        depth = 0
+        while loader.check_event():
+            event = loader.get_event()
+            line = event.start_mark.line + 1
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _MAX_DEPTH:
+                raise _NotPlainError(f"line {line} is nested deeper than {_MAX_DEPTH} mappings and lists")
+            if getattr(event, "anchor", None) is not None:
+                raise _NotPlainError(f"line {line} has the anchor or alias {event.anchor!r:.80}, and not a plain value")
+            if getattr(event, "tag", None) is not None:
+                raise _NotPlainError(f"line {line} has the tag {event.tag!r:.80}, and not a plain value")
+            if _is_long(event) and loader.resolve(yaml.ScalarNode, event.value, event.implicit) in _NUMBERS:
+                raise _NotPlainError(f"line {line} has a number of {len(event.value)} characters")
+    finally:
+        loader.dispose()
+    return text
+
+
+def _is_long(event: yaml.Event) -> bool:
+    return isinstance(event, yaml.ScalarEvent) and len(event.value) > _MAX_NUMBER_CHARACTERS

@@ -1,0 +1,121 @@
+"""The help of a command, made of its options: those that matter first, or all."""
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from rollcast.services.settings.command_line import CONFIG, HELP, HELP_ALL
+from rollcast.services.settings.options import Option, Takes, options_of
+
+_COLUMN: Final = 34
+_OTHER_SOURCES: Final = (
+    "Each setting can also be given as ROLLCAST_<NAME> in the environment (ROLLCAST_A__B for --a.b), or in a YAML file "
+    f"named by {CONFIG} FILE; the command line wins, then the environment, then the file."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HelpScope:
+    """The settings that apply, for what has been chosen so far.
+
+    Attributes:
+        hidden: Nested settings that belong to another choice, and are not shown: `("sac", "dqn")`.
+        defaults: Values by name, nested as the settings are, that are the defaults instead of the class's own.
+        note: How to see the settings of another choice; empty: there is none.
+    """
+
+    hidden: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
+
+    def options(self, settings: type[BaseModel]) -> list[Option]:
+        """Returns the options of a settings class that apply."""
+        return [option for option in options_of(settings, self.defaults) if option.path[0] not in self.hidden]
+
+    def spellings(self, settings: type[BaseModel]) -> list[str]:
+        """Returns everything that may be typed of the options that apply."""
+        return [name for option in self.options(settings) for name in option.spellings]
+
+
+def help_text(
+    program: str, settings: type[BaseModel], scope: HelpScope, first: Sequence[str], *, everything: bool, width: int
+) -> str:
+    """Returns the help.
+
+    Args:
+        program: What the user typed so far: `"rollcast train"`.
+        settings: The settings class; its docstring says what the command does.
+        scope: The settings that apply.
+        first: The settings that matter first, in their order, nested ones as `impala.learning_rate`; empty: all do.
+        everything: Whether to show the others, too.
+        width: Columns of the text.
+    """
+    options = scope.options(settings)
+    positional = [option for option in options if option.positional]
+    by_path = {".".join(option.path): option for option in options if not option.positional}
+    chosen = [by_path[path] for path in first if path in by_path] or list(by_path.values())
+    rest = [option for option in by_path.values() if option not in chosen]
+    arguments = "".join(f" {option.path[0].upper()}" for option in positional)
+    lines = [f"usage: {program} [options]{arguments}", ""]
+    lines += textwrap.wrap(f"{' '.join((settings.__doc__ or '').split())} {_OTHER_SOURCES}", width)
+    if positional:
+        lines += [
+            "",
+            "arguments:",
+            *_entries(((option.path[0].upper(), _what(option)) for option in positional), width),
+        ]
+    lines += ["", "the options that matter first:" if rest else "options:"]
+    lines += _entries(((_typed(option), _what(option)) for option in chosen), width)
+    asked = [(f"-h, {HELP}", "Show this and end."), (f"{CONFIG} FILE", "Read settings from a YAML file.")]
+    if everything:
+        lines += _grouped(settings, rest, width)
+    elif rest:
+        asked.insert(1, (HELP_ALL, f"Show the other {len(rest)} options, too, and end."))
+    lines += ["", *_entries(iter(asked), width)]
+    if scope.note:
+        lines += ["", *textwrap.wrap(scope.note, width)]
+    return "\n".join(lines) + "\n"
+
+
+def _grouped(settings: type[BaseModel], options: Sequence[Option], width: int) -> Iterator[str]:
+    """The options by the settings they are nested in, each under what these are."""
+    own = [option for option in options if len(option.path) == 1]
+    if own:
+        yield from ("", "further options:")
+        yield from _entries(((_typed(option), _what(option)) for option in own), width)
+    for group in dict.fromkeys(option.path[0] for option in options if len(option.path) > 1):
+        yield ""
+        yield f"{(settings.model_fields[group].description or group).rstrip('.')}:"
+        own = [option for option in options if len(option.path) > 1 and option.path[0] == group]
+        yield from _entries(((_typed(option), _what(option)) for option in own), width)
+
+
+def _typed(option: Option) -> str:
+    return f"{option.name}, --no-..." if option.takes is Takes.NOTHING else f"{option.name} {option.metavar}"
+
+
+def _what(option: Option) -> str:
+    if option.default in (None, "", {}, ()):
+        return option.description
+    default = option.default
+    if isinstance(default, tuple):
+        default = ",".join(map(str, default))
+    elif isinstance(default, bool):
+        default = "on" if default else "off"
+    return f"{option.description} (default: {default})"
+
+
+def _entries(entries: Iterator[tuple[str, str]], width: int) -> Iterator[str]:
+    """Two columns; a name that is longer than its column has a line of its own."""
+    indent = " " * _COLUMN
+    for name, what in entries:
+        head = f"  {name}"
+        if len(head) + 2 > _COLUMN:
+            yield head
+            head = ""
+        yield from textwrap.wrap(
+            what, width, initial_indent=head.ljust(_COLUMN), subsequent_indent=indent, break_on_hyphens=False
+        ) or [head]

@@ -1,0 +1,51 @@
+"""Where a setting's value comes from: the command line, the environment, a file, or nowhere."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rollcast.services.settings.options import option_name, variable_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origins:
+    """The sources of a process's settings, as they were given.
+
+    Attributes:
+        arguments: The command line.
+        from_file: The values of the file.
+        file: The file; None: there is none.
+    """
+
+    arguments: Sequence[str] = ()
+    from_file: Mapping[str, Any]
+    file: Path | None = None
+
+    def value_of(self, name: str) -> object:
+        """Returns what is given for a setting that is not nested, unchecked; None where nothing is."""
+        option = option_name((name,))
+        for index, argument in enumerate(self.arguments):
+            if argument == option and index + 1 < len(self.arguments):
+                return self.arguments[index + 1]
+            if argument.startswith(f"{option}="):
+                return argument.partition("=")[2]
+        return self._variables().get(variable_name((name,))) or self.from_file.get(name)
+
+    def describe(self, path: Sequence[str]) -> str:
+        """Returns the source of a setting in words, such as `" (from 'run.yaml')"`; empty for the command line."""
+        above = [path[:length] for length in range(1, len(path) + 1)]
+        if any(argument.partition("=")[0] == option_name(path) for argument in self.arguments):
+            return ""
+        for variable in (variable_name(part) for part in above):
+            if variable in self._variables():
+                return f" (from {variable})"
+        if self.file is not None and path and path[0] in self.from_file:
+            return f" (from {str(self.file)!r})"
+        return ""
+
+    @staticmethod
+    def _variables() -> dict[str, str]:
+        # pydantic-settings takes names in any case
+        return {name.upper(): value for name, value in os.environ.items() if value}

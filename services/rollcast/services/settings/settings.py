@@ -1,0 +1,190 @@
+"""One typed settings class a process: command line, then `ROLLCAST_*`, then `--config file.yaml`, then the default."""
+
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self, get_origin
+
+from pydantic import BaseModel, BeforeValidator, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_settings import (
+    BaseSettings,
+    CliSettingsSource,
+    EnvSettingsSource,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.settings.command_line import CONFIG, HELP, HELP_ALL, CommandLineParser, take_config
+from rollcast.services.settings.help_text import HelpScope, help_text
+from rollcast.services.settings.options import option_name
+from rollcast.services.settings.origins import Origins
+from rollcast.services.settings.suggestions import did_you_mean
+
+
+def _parse_json_object(value: object) -> object:
+    if isinstance(value, str):
+        try:
+            return json.loads(value)
+        except json.JSONDecodeError as error:
+            raise ValueError(f'not JSON ({error}); expected an object such as {{"gravity": 9.8}}') from error
+    return value
+
+
+EntryPointKwargs = Annotated[dict[str, Any], BeforeValidator(_parse_json_object)]
+
+
+class _Environment(EnvSettingsSource):
+    """`ROLLCAST_*`; a list may also be written with commas, as on the command line."""
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:  # noqa: ANN401 - pydantic's
+        """Reads a value that is more than a text or a number."""
+        try:
+            return super().decode_complex_value(field_name, field, value)
+        except ValueError:
+            # as it is: its validator says what is wrong with it
+            return value.split(",") if get_origin(field.annotation) is tuple else value
+
+
+class ProcessSettings(BaseSettings):
+    """Base of every process's settings.
+
+    Unknown options are errors on the command line and in the file. `ROLLCAST_*` variables that belong to another
+    process are not: one environment often serves several.
+
+    Attributes:
+        first_options: The settings that the help shows, in their order, nested ones as `impala.learning_rate`;
+            `--help-all` shows all. Empty: the help shows all, too.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="ROLLCAST_",
+        env_nested_delimiter="__",
+        env_ignore_empty=True,
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_avoid_json=True,
+        cli_hide_none_type=True,
+        validate_default=True,
+    )
+
+    first_options: ClassVar[tuple[str, ...]] = ()
+
+    _from_file: ClassVar[Mapping[str, Any]] = {}
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Command line (which pydantic-settings puts first by itself), arguments, environment, file."""
+        del env_settings, dotenv_settings, file_secret_settings
+        return init_settings, _Environment(settings_cls), InitSettingsSource(settings_cls, dict(cls._from_file))
+
+    @classmethod
+    def from_command_line(cls, program: str, arguments: Sequence[str]) -> Self:
+        """Reads the settings of one process.
+
+        Args:
+            program: What the user typed so far, for the help text: `"rollcast train"`.
+            arguments: The rest of the command line.
+
+        Raises:
+            ConfigurationError: Names every option or field that is wrong, its value, and what was expected.
+            SystemExit: From `--help` and `--help-all` (0).
+        """
+        rest, file = take_config(arguments)
+        from_file = {} if file is None else _read_config(file)
+        origins = Origins(arguments=rest, from_file=from_file, file=file)
+        scope = cls.help_scope(origins)
+        if not {"-h", HELP, HELP_ALL}.isdisjoint(rest):
+            width = 100 if sys.stdout.isatty() else 120
+            everything = HELP_ALL in rest
+            sys.stdout.write(help_text(program, cls, scope, cls.first_options, everything=everything, width=width))
+            raise SystemExit(0)
+        # a subclass of its own, so that no call leaves a file's settings behind for the next
+        reader = type(cls.__name__, (cls,), {"_from_file": from_file, "__module__": cls.__module__})
+        parser = CommandLineParser(program, HelpScope().spellings(cls), scope.spellings(cls))
+        try:
+            source: CliSettingsSource[Any] = CliSettingsSource(
+                reader, cli_prog_name=program, cli_parse_args=rest, root_parser=parser
+            )
+            settings: Self = reader(_cli_settings_source=source)
+        except ValidationError as error:
+            raise ConfigurationError(describe_validation_error(error, cls, origins)) from error
+        except SettingsError as error:
+            raise ConfigurationError(_describe_settings_error(error)) from error
+        return settings
+
+    @classmethod
+    def help_scope(cls, origins: Origins) -> HelpScope:
+        """Returns the settings that apply, for what is given."""
+        del origins
+        return HelpScope()
+
+
+def describe_validation_error(
+    error: ValidationError, settings: type[BaseModel] | None = None, origins: Origins | None = None
+) -> str:
+    """Returns one line a field: the option, the value and its source, what was expected, what to do.
+
+    Args:
+        error: The error.
+        settings: The class that was to be made; None: names that may be meant are not guessed.
+        origins: Where its values come from; None: sources are not named.
+    """
+    lines = []
+    for detail in error.errors():
+        path = [str(part) for part in detail["loc"]]
+        option = option_name(path)
+        source = "" if origins is None else origins.describe(path)
+        message = detail["msg"].removeprefix("Value error, ")
+        if detail["type"] == "extra_forbidden":
+            guess = did_you_mean(path[-1].replace("-", "_"), _names_beside(settings, path))
+            lines.append(f"{'.'.join(path)}{source}: there is no such setting; {guess or f'{HELP_ALL} lists them'}")
+        elif detail["type"] == "missing":
+            lines.append(f"{option}: it is not given; expected a value; see {HELP} for what it is")
+        elif not path:  # all settings together
+            lines.append(message)
+        else:
+            # a token is not to be shown, whatever is wrong with it
+            value = "what is given" if path == ["token"] else repr(detail["input"])
+            lines.append(f"{option}: {value} is not valid{source}: {message}")
+    return "\n".join(lines)
+
+
+def _names_beside(settings: type[BaseModel] | None, path: Sequence[str]) -> list[str]:
+    """The settings that are where a setting was looked for."""
+    for name in path[:-1]:
+        field = None if settings is None else settings.model_fields.get(name)
+        kind = None if field is None else field.annotation
+        settings = kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+    return [] if settings is None else list(settings.model_fields)
+
+
+def _describe_settings_error(error: SettingsError) -> str:
+    """What pydantic-settings says of a value that it cannot take apart, after the name of its option."""
+    found = re.match(r"Parsing error encountered for ([\w.]+): (.*)", str(error))
+    if found is None:
+        return f"a setting cannot be read: {error}; see {HELP} for what is expected"
+    option = option_name(found[1].split("."))
+    return f"{option}: its value cannot be read ({found[2]}); expected JSON, such as '{{\"gravity\": 9.8}}'; correct it"
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    # imported here: most processes have no file, and YAML takes time to import
+    from rollcast.services.settings.file import read_settings
+
+    return read_settings(file, expected=f"a YAML file of settings for {CONFIG}", advice="correct the file")

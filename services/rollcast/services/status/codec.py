@@ -1,0 +1,105 @@
+"""How a learner and its actors stand, as protobuf, and back."""
+
+import dataclasses
+from typing import Final
+
+from rollcast.services.errors import InvalidInputError
+from rollcast.services.limits.refusals import Throttled
+from rollcast.services.replay.codec import replay_status_from_proto, replay_status_to_proto
+from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
+from rollcast.v1 import learner_pb2
+
+# The enums' numbers are the contract's; the fields have the contract's names. Tests compare both with the descriptors.
+_STATUS_FIELDS: Final = tuple(
+    field.name
+    for field in dataclasses.fields(LearnerStatus)
+    if field.name not in ("phase", "mean_return", "replay", "throttled")
+)
+_ACTOR_FIELDS: Final = tuple(field.name for field in dataclasses.fields(ActorInfo) if field.name != "state")
+
+
+def status_to_proto(status: LearnerStatus) -> learner_pb2.LearnerStatus:
+    """Encodes a learner's status.
+
+    Args:
+        status: The status.
+
+    Returns:
+        The message; `mean_return` and `replay` are absent when they are None.
+    """
+    proto = learner_pb2.LearnerStatus(**{name: getattr(status, name) for name in _STATUS_FIELDS})
+    proto.phase = status.phase.value  # type: ignore[assignment]  # the stub's enum class exists for checkers only
+    if status.mean_return is not None:
+        proto.mean_return = status.mean_return
+    if status.replay is not None:
+        proto.replay.CopyFrom(replay_status_to_proto(status.replay))
+    for met in status.throttled:
+        proto.throttled.add(who=met.who, limit=met.limit, times=met.times, idle_s=met.idle_s)
+    return proto
+
+
+def status_from_proto(proto: learner_pb2.LearnerStatus) -> LearnerStatus:
+    """Decodes a learner's status.
+
+    Args:
+        proto: The message.
+
+    Returns:
+        The status.
+
+    Raises:
+        InvalidInputError: The phase is not known.
+    """
+    try:
+        phase = Phase(proto.phase)
+    except ValueError as error:
+        raise InvalidInputError(
+            f"the learner is in phase {proto.phase}; expected one of {[phase.value for phase in Phase]}; update "
+            "rollcast here"
+        ) from error
+    return LearnerStatus(
+        phase=phase,
+        mean_return=proto.mean_return if proto.HasField("mean_return") else None,
+        replay=replay_status_from_proto(proto.replay) if proto.HasField("replay") else None,
+        throttled=tuple(
+            Throttled(who=met.who, limit=met.limit, times=met.times, idle_s=met.idle_s) for met in proto.throttled
+        ),
+        **{name: getattr(proto, name) for name in _STATUS_FIELDS},
+    )
+
+
+def actor_to_proto(actor: ActorInfo) -> learner_pb2.ActorInfo:
+    """Encodes what is known of an actor.
+
+    Args:
+        actor: The actor.
+
+    Returns:
+        The message.
+    """
+    proto = learner_pb2.ActorInfo(**{name: getattr(actor, name) for name in _ACTOR_FIELDS})
+    proto.state = actor.state.value  # type: ignore[assignment]  # the stub's enum class exists for checkers only
+    return proto
+
+
+def actor_from_proto(proto: learner_pb2.ActorInfo) -> ActorInfo:
+    """Decodes what is known of an actor.
+
+    Args:
+        proto: The message.
+
+    Returns:
+        The actor.
+
+    Raises:
+        InvalidInputError: The state is not known.
+    """
+    try:
+        state = ActorState(proto.state)
+    except ValueError as error:
+        raise InvalidInputError(
+            f"actor {proto.actor_id!r} is in state {proto.state}; expected one of "
+            f"{[state.value for state in ActorState]}; "
+            "update rollcast here"
+        ) from error
+    return ActorInfo(state=state, **{name: getattr(proto, name) for name in _ACTOR_FIELDS})

@@ -1,0 +1,161 @@
+"""LearnerService: looking in and steering; the learner is behind a Protocol."""
+
+import dataclasses
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final, Protocol
+
+import grpc
+
+from rollcast.services.errors import InvalidInputError
+from rollcast.services.limits.limits import MAX_INTERVAL_S, MIN_INTERVAL_S, Limits
+from rollcast.services.limits.refusals import Refusals
+from rollcast.services.limits.stream_gate import StreamGate
+from rollcast.services.status.codec import actor_to_proto, status_to_proto
+from rollcast.services.status.description import LearnerDescription, LearnerLimits
+from rollcast.services.status.description_codec import description_to_proto
+from rollcast.services.status.status import ActorInfo, LearnerStatus, Phase
+from rollcast.v1 import learner_pb2, learner_pb2_grpc
+
+# How often a watch looks whether training or the server has ended.
+_LOOK_S: Final = 0.5
+
+
+class LearnerControl(Protocol):
+    """The learner, as LearnerServicer sees it. Called from many threads."""
+
+    def describe(self) -> LearnerDescription:
+        """Tells what is learnt, and from what; the servicer adds the limits.
+
+        Raises:
+            NotReadyError: The spaces are not known yet.
+        """
+
+    def status(self) -> LearnerStatus:
+        """How training stands; answers at once in every phase."""
+
+    def actors(self) -> Sequence[ActorInfo]:
+        """Every actor that has joined, by slot."""
+
+    def pause(self) -> None:
+        """Stops updates; returns when none is running. Pausing twice is pausing once.
+
+        Raises:
+            RefusedError: Training has ended.
+        """
+
+    def resume(self) -> None:
+        """Ends a pause; does nothing where there is none."""
+
+    def save_checkpoint(self) -> tuple[str, int]:
+        """Writes a checkpoint between two updates.
+
+        Returns:
+            Its folder, and the policy version in it.
+
+        Raises:
+            RefusedError: The run keeps no directory.
+        """
+
+    def request_stop(self) -> None:
+        """Ends training after the update that is running; returns at once."""
+
+
+class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
+    """Serves operators.
+
+    Args:
+        control: The learner.
+        gate: Says when the server stops; shared with its other services.
+        refusals: Who was refused or held back lately, which the status tells.
+        limits: What clients may do.
+    """
+
+    def __init__(self, control: LearnerControl, gate: StreamGate, refusals: Refusals, limits: Limits) -> None:
+        self._control = control
+        self._limits = LearnerLimits.of(limits)
+        self._gate = gate
+        self._refusals = refusals
+
+    def _status(self) -> LearnerStatus:
+        return dataclasses.replace(self._control.status(), throttled=self._refusals.lately())
+
+    def DescribeLearner(  # noqa: N802
+        self, request: learner_pb2.DescribeLearnerRequest, context: grpc.ServicerContext
+    ) -> learner_pb2.DescribeLearnerResponse:
+        """Serves rollcast.v1.LearnerService.DescribeLearner."""
+        del request, context
+        description = dataclasses.replace(self._control.describe(), limits=self._limits)
+        return learner_pb2.DescribeLearnerResponse(description=description_to_proto(description))
+
+    def GetStatus(  # noqa: N802
+        self, request: learner_pb2.GetStatusRequest, context: grpc.ServicerContext
+    ) -> learner_pb2.GetStatusResponse:
+        """Serves rollcast.v1.LearnerService.GetStatus."""
+        del request, context
+        return learner_pb2.GetStatusResponse(status=status_to_proto(self._status()))
+
+    def WatchStatus(  # noqa: N802
+        self, request: learner_pb2.WatchStatusRequest, context: grpc.ServicerContext
+    ) -> Iterator[learner_pb2.WatchStatusResponse]:
+        """Serves rollcast.v1.LearnerService.WatchStatus."""
+        interval_s = request.interval_s or 1.0
+        if not MIN_INTERVAL_S <= interval_s <= MAX_INTERVAL_S:  # NaN too
+            raise InvalidInputError(
+                f"interval_s is {interval_s}; expected {MIN_INTERVAL_S} to {MAX_INTERVAL_S} s, or 0 for 1 s; correct "
+                "it",
+                limit="max_interval_s" if interval_s > MAX_INTERVAL_S else "min_interval_s",
+            )
+        caller_gone = threading.Event()
+        if not context.add_callback(caller_gone.set):
+            return
+        while True:
+            status = self._status()
+            yield learner_pb2.WatchStatusResponse(status=status_to_proto(status))
+            if status.phase is Phase.FINISHED or not self._wait(interval_s, caller_gone):
+                return
+
+    def _wait(self, interval_s: float, caller_gone: threading.Event) -> bool:
+        """Waits for the next answer, or until training is over. False: there is nobody to answer."""
+        deadline = time.monotonic() + interval_s
+        while (remaining_s := deadline - time.monotonic()) > 0:
+            if caller_gone.wait(min(remaining_s, _LOOK_S)):
+                return False
+            self._gate.check_running()
+            if self._control.status().phase is Phase.FINISHED:
+                break
+        return True
+
+    def ListActors(  # noqa: N802
+        self, request: learner_pb2.ListActorsRequest, context: grpc.ServicerContext
+    ) -> learner_pb2.ListActorsResponse:
+        """Serves rollcast.v1.LearnerService.ListActors."""
+        del request, context
+        return learner_pb2.ListActorsResponse(actors=[actor_to_proto(actor) for actor in self._control.actors()])
+
+    def Pause(self, request: learner_pb2.PauseRequest, context: grpc.ServicerContext) -> learner_pb2.PauseResponse:  # noqa: N802
+        """Serves rollcast.v1.LearnerService.Pause."""
+        del request, context
+        self._control.pause()
+        return learner_pb2.PauseResponse()
+
+    def Resume(self, request: learner_pb2.ResumeRequest, context: grpc.ServicerContext) -> learner_pb2.ResumeResponse:  # noqa: N802
+        """Serves rollcast.v1.LearnerService.Resume."""
+        del request, context
+        self._control.resume()
+        return learner_pb2.ResumeResponse()
+
+    def SaveCheckpoint(  # noqa: N802
+        self, request: learner_pb2.SaveCheckpointRequest, context: grpc.ServicerContext
+    ) -> learner_pb2.SaveCheckpointResponse:
+        """Serves rollcast.v1.LearnerService.SaveCheckpoint."""
+        del request, context
+        path, version = self._control.save_checkpoint()
+        return learner_pb2.SaveCheckpointResponse(path=path, policy_version=version)
+
+    def Stop(self, request: learner_pb2.StopRequest, context: grpc.ServicerContext) -> learner_pb2.StopResponse:  # noqa: N802
+        """Serves rollcast.v1.LearnerService.Stop."""
+        del request, context
+        self._control.request_stop()
+        return learner_pb2.StopResponse()

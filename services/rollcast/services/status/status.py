@@ -1,0 +1,78 @@
+"""How a learner and its actors stand, as values."""
+
+import enum
+from dataclasses import dataclass
+
+from rollcast.services.limits.refusals import Throttled
+from rollcast.services.replay.replay import ReplayStatus
+
+
+class Phase(enum.Enum):
+    """Where in its life a learner is."""
+
+    STARTING = 1
+    TRAINING = 2
+    PAUSED = 3
+    STOPPING = 4
+    FINISHED = 5
+
+
+class ActorState(enum.Enum):
+    """Whether an actor is there."""
+
+    JOINED = 1
+    STREAMING = 2
+    LOST = 3
+    LEFT = 4
+    FAILED = 5
+    REFUSED = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerStatus:
+    """How training stands; field by field as `rollcast.v1.LearnerStatus` documents it."""
+
+    phase: Phase
+    waiting_for: str = ""
+    waiting_s: float = 0.0
+    env_steps: int = 0
+    seconds: float = 0.0
+    env_steps_per_second: float = 0.0
+    updates: int = 0
+    updates_per_second: float = 0.0
+    policy_version: int = 0
+    policy_lag_mean: float = 0.0
+    policy_lag_max: int = 0
+    queue_size: int = 0
+    queue_capacity: int = 0
+    actors_alive: int = 0
+    actors_expected: int = 0
+    episodes: int = 0
+    mean_return: float | None = None
+    duplicate_rollouts: int = 0
+    rejected_rollouts: int = 0
+    run_dir: str = ""
+    waiting_fraction: float = 0.0
+    software_version: str = ""
+    algorithm: str = ""
+    stale_trajectories: int = 0
+    replay: ReplayStatus | None = None
+    throttled: tuple[Throttled, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorInfo:
+    """One actor; field by field as `rollcast.v1.ActorInfo` documents it."""
+
+    actor_id: str
+    slot: int
+    incarnation: int
+    state: ActorState
+    peer: str = ""
+    n_envs: int = 0
+    rollouts: int = 0
+    env_steps: int = 0
+    policy_version: int = 0
+    idle_s: float = 0.0
+    software_version: str = ""
+    last_error: str = ""

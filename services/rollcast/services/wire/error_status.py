@@ -1,0 +1,219 @@
+"""From error to status and back: one table, and the error's class in a google.rpc.ErrorInfo."""
+
+import re
+from typing import Final, TypeVar
+
+import grpc
+from google.protobuf import any_pb2
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
+
+from rollcast.services import errors
+from rollcast.services.errors import RollcastError
+from rollcast.services.wire.message_body import SealedMessage, parse_sealed
+
+_Message = TypeVar("_Message", bound=SealedMessage)
+
+ERROR_DOMAIN: Final = "rollcast.v1"
+# In the metadata of an ErrorInfo: which limit, as `rollcast.services.limits.limits` calls it.
+_LIMIT_KEY: Final = "limit"
+
+# The status travels twice in the trailing metadata (text and detail), whose hard limit is 16 KiB in every language.
+_MAX_MESSAGE_BYTES: Final = 2048
+
+STATUS_CODES: Final[dict[type[RollcastError], grpc.StatusCode]] = {
+    errors.RollcastError: grpc.StatusCode.INTERNAL,
+    errors.InvalidInputError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.ConfigurationError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.InvalidTensorError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.InvalidSpaceError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.InvalidRolloutError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.MissingMessageError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.UnreadableMessageError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.MismatchError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.SpacesMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.ProtocolMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.UnknownActorError: grpc.StatusCode.NOT_FOUND,
+    errors.DuplicateSequenceError: grpc.StatusCode.ALREADY_EXISTS,
+    errors.ActorReplacedError: grpc.StatusCode.ABORTED,
+    errors.UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
+    errors.PermissionDeniedError: grpc.StatusCode.PERMISSION_DENIED,
+    errors.LimitExceededError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.ThrottledError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.NotReadyError: grpc.StatusCode.UNAVAILABLE,
+    errors.DamagedMessageError: grpc.StatusCode.UNAVAILABLE,
+    errors.RefusedError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.TrainingEndedError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.AddressInUseError: grpc.StatusCode.UNAVAILABLE,
+    errors.LearnerUnreachableError: grpc.StatusCode.UNAVAILABLE,
+    errors.ContainerEngineError: grpc.StatusCode.UNAVAILABLE,
+    errors.RecordingError: grpc.StatusCode.DATA_LOSS,
+    errors.ActorFailedError: grpc.StatusCode.ABORTED,
+    errors.CollectTimeoutError: grpc.StatusCode.DEADLINE_EXCEEDED,
+    errors.CollectInterruptedError: grpc.StatusCode.ABORTED,
+    errors.StatisticsError: grpc.StatusCode.NOT_FOUND,
+}
+
+# What gRPC says where it got through to somebody, and TLS failed.
+_HANDSHAKE: Final = re.compile(r"handshake failed|SSL_ERROR|Verification Check failed")
+# What it says where somebody only closed the connection: a server that refuses a client's certificate or takes no plain
+# TCP does, and so does a proxy whose learner is down.
+_CLOSED: Final = re.compile(r"failed to connect.*(Socket closed|reset by peer)", re.DOTALL)
+_TLS_TO_CHECK: Final = "check --tls-ca, --tls-cert and --tls-key here, --tls-cert and --tls-client-ca there"
+
+_TOO_LARGE: Final = re.compile(r"message larger than max \(\d+ vs\. \d+\)")
+
+_CLASS_BY_NAME: Final = {error_class.__name__: error_class for error_class in STATUS_CODES}
+
+# What a status without our detail means: it comes from gRPC itself, a proxy, or a server that is not rollcast.
+_CLASS_BY_BARE_CODE: Final[dict[grpc.StatusCode, type[RollcastError]]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: errors.InvalidInputError,
+    grpc.StatusCode.OUT_OF_RANGE: errors.InvalidInputError,
+    grpc.StatusCode.FAILED_PRECONDITION: errors.RefusedError,
+    grpc.StatusCode.NOT_FOUND: errors.UnknownActorError,
+    grpc.StatusCode.ALREADY_EXISTS: errors.DuplicateSequenceError,
+    grpc.StatusCode.ABORTED: errors.ActorReplacedError,
+    grpc.StatusCode.UNAUTHENTICATED: errors.UnauthenticatedError,
+    grpc.StatusCode.PERMISSION_DENIED: errors.PermissionDeniedError,
+    # gRPC itself, where a server has more calls than threads; it has another text for a message that is too large
+    grpc.StatusCode.RESOURCE_EXHAUSTED: errors.ThrottledError,
+    grpc.StatusCode.UNIMPLEMENTED: errors.ProtocolMismatchError,
+    # gRPC itself, of frames that make no sense
+    grpc.StatusCode.INTERNAL: errors.UnreadableMessageError,
+}
+
+
+def status_code(error: RollcastError) -> grpc.StatusCode:
+    """The status code of an error: its class's, or that of the nearest base class in the table.
+
+    Args:
+        error: Any error of the tree, subclasses made elsewhere included.
+
+    Returns:
+        The code that `STATUS_CODES` gives.
+    """
+    return next(STATUS_CODES[base] for base in type(error).__mro__ if base in STATUS_CODES)
+
+
+def error_to_status(error: RollcastError) -> status_pb2.Status:
+    """Makes the rich status of an error: code, message, and as `ErrorInfo` its class and the limit that it names.
+
+    Args:
+        error: The error; of a message above 2 KiB the rest is cut.
+
+    Returns:
+        The status, for `grpc_status.rpc_status.to_status`.
+    """
+    reason = next(base.__name__ for base in type(error).__mro__ if base in STATUS_CODES)
+    detail = any_pb2.Any()
+    metadata = {_LIMIT_KEY: error.limit} if error.limit else {}
+    detail.Pack(error_details_pb2.ErrorInfo(reason=reason, domain=ERROR_DOMAIN, metadata=metadata))
+    encoded = str(error).encode("utf-8", "replace")
+    if len(encoded) > _MAX_MESSAGE_BYTES:
+        encoded = encoded[:_MAX_MESSAGE_BYTES] + b" [...]"
+    code, _ = status_code(error).value
+    return status_pb2.Status(code=code, message=encoded.decode("utf-8", "ignore"), details=[detail])
+
+
+def error_from_rpc(rpc_error: grpc.RpcError, target: str) -> RollcastError:
+    """Rebuilds the error a call ended with.
+
+    Args:
+        rpc_error: What gRPC raised.
+        target: The address that was called, for the message.
+
+    Returns:
+        An error of the class the server raised where it said so, else of the class its code stands for. UNAVAILABLE,
+        DEADLINE_EXCEEDED and CANCELLED that come from no rollcast server are a `LearnerUnreachableError`.
+    """
+    if not isinstance(rpc_error, grpc.Call):
+        return errors.LearnerUnreachableError(
+            f"the call to the learner at {target} broke off: {rpc_error!r}; expected an answer; reconnect with backoff"
+        )
+    code, details = rpc_error.code(), rpc_error.details() or ""
+    info = _info_from_trailer(rpc_error)
+    error_class = _CLASS_BY_NAME.get(info.reason) if info is not None else None
+    if info is not None and error_class is not None:
+        return error_class(details, limit=info.metadata.get(_LIMIT_KEY, ""))
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return errors.LearnerUnreachableError(
+            f"the learner at {target} did not answer in time ({details}); expected an answer by the deadline; check "
+            "that it runs and is not overloaded, or give a longer timeout"
+        )
+    if code is grpc.StatusCode.CANCELLED:
+        return errors.LearnerUnreachableError(
+            f"the learner at {target} ended the call ({details}); expected an answer; it may be stopping: reconnect "
+            "with backoff"
+        )
+    if code is grpc.StatusCode.UNAVAILABLE:
+        return _unreachable(details, target)
+    return _bare(code, details, target)
+
+
+def _bare(code: grpc.StatusCode, details: str, target: str) -> RollcastError:
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE.search(details):
+        return errors.LimitExceededError(
+            f"a message between this client and the learner at {target} is too large ({details}); expected at most the "
+            "number in brackets; send less at once",
+            limit="max_message_bytes",
+        )
+    bare_class = _CLASS_BY_BARE_CODE.get(code, RollcastError)
+    return bare_class(f"the learner at {target} answered {code.name}: {details}")
+
+
+def parse_response(message_class: type[_Message], serialized: bytes) -> _Message:
+    """Parses what a server sent, in the caller's own thread: gRPC would make INTERNAL of whatever is raised in its.
+
+    Args:
+        message_class: Its class.
+        serialized: The message.
+
+    Returns:
+        The message.
+
+    Raises:
+        DamagedMessageError: It is not what the server sealed.
+        UnreadableMessageError: It is none.
+    """
+    try:
+        return parse_sealed(message_class, serialized)
+    except DecodeError as error:
+        raise errors.UnreadableMessageError(
+            f"{len(serialized)} bytes came that are no {message_class.__name__} ({error}); expected one; they may have "
+            "been damaged on their way: ask again"
+        ) from error
+
+
+def _unreachable(details: str, target: str) -> errors.LearnerUnreachableError:
+    if _HANDSHAKE.search(details):
+        return errors.LearnerUnreachableError(
+            f"the learner at {target} and this client do not agree on TLS ({details}); expected it on both sides or on "
+            "neither, with certificates that are in force, name this address and come from authorities that the other "
+            f"side knows; {_TLS_TO_CHECK}"
+        )
+    if _CLOSED.search(details):
+        return errors.LearnerUnreachableError(
+            f"whoever listens at {target} closed the connection at once ({details}); expected a rollcast learner; "
+            "either a proxy listens there and the learner behind it is down: start it; or learner and client do not "
+            f"agree on TLS: {_TLS_TO_CHECK}"
+        )
+    return errors.LearnerUnreachableError(
+        f"no learner answers at {target} ({details}); expected a rollcast learner there; start one with "
+        "`rollcast learner`, or correct the address"
+    )
+
+
+def _info_from_trailer(call: grpc.Call) -> error_details_pb2.ErrorInfo | None:
+    """Reads the google.rpc detail of the call that is ours; None where there is none."""
+    for key, value in call.trailing_metadata() or ():
+        if key != "grpc-status-details-bin":
+            continue
+        try:
+            status = status_pb2.Status.FromString(value)
+            for detail in status.details:
+                info = error_details_pb2.ErrorInfo()
+                if detail.Unpack(info) and info.domain == ERROR_DOMAIN:
+                    return info
+        except DecodeError:  # a detail that does not parse tells us nothing
+            return None
+    return None

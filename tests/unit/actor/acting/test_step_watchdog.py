@@ -1,0 +1,49 @@
+import threading
+
+import pytest
+
+from rollcast.actor.acting.step_watchdog import StepWatchdog
+from rollcast.services.errors import ConfigurationError
+
+
+def hang_here(released: threading.Event) -> bool:
+    return released.wait(20)
+
+
+def test_a_step_that_hangs_is_told_once_with_its_stack():
+    told, released = [], threading.Event()
+
+    def on_hang(seconds: float, stack: str) -> None:
+        told.append((seconds, stack))
+        released.set()
+
+    with StepWatchdog(0.05, on_hang) as watchdog:
+        watchdog.beat()
+        assert hang_here(released), "it was noticed"
+    ((seconds, stack),) = told
+    assert seconds > 0.05
+    assert "in hang_here" in stack
+
+
+def test_nothing_is_told_of_one_who_rests():
+    """As one does who waits for the learner; several limits pass meanwhile."""
+    told = []
+    with StepWatchdog(0.1, lambda *hang: told.append(hang)) as watchdog:
+        watchdog.rest()
+        threading.Event().wait(0.5)
+        assert told == []
+        watchdog.beat()
+        watchdog.rest()
+        threading.Event().wait(0.5)
+    assert told == []
+
+
+def test_its_thread_ends_with_it():
+    with StepWatchdog(300.0, lambda *_: None):
+        assert any(thread.name == "rollcast-step-watchdog" for thread in threading.enumerate())
+    assert not any(thread.name == "rollcast-step-watchdog" for thread in threading.enumerate())
+
+
+def test_the_limit_is_positive():
+    with pytest.raises(ConfigurationError, match="step_timeout_s is 0"):
+        StepWatchdog(0, lambda *_: None)

@@ -1,0 +1,92 @@
+"""What an actor makes of a learner that says nothing."""
+
+import pytest
+
+from rollcast.actor.connection import silence
+from rollcast.actor.connection.silence import Silence
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.rollouts.joining import JoinAgreement
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(silence, "time", clock)
+    return clock
+
+
+def answer(**changes: object) -> JoinAgreement:
+    agreed = {
+        **{"actor_id": "a", "slot": 0, "incarnation": 1, "acknowledged_sequence": 4, "n_rollout_steps": 5},
+        **{"env_seed": 1, "agent_seed": 2, "policy": PolicySpec(), "max_message_bytes": 1 << 20},
+    }
+    return JoinAgreement(**(agreed | changes))
+
+
+def find_loss(asked: Silence, told: JoinAgreement, **changes: object) -> str:
+    known = {"is_open": True, "acknowledged": 4, "has_sent": True, "policy_version": 7}
+    return asked.find_loss(told, **(known | changes))
+
+
+def test_it_is_asked_when_it_has_been_silent_for_long_and_then_not_again_for_as_long(clock: Clock):
+    silent = Silence()
+    asked = []
+    for second in range(50):
+        clock.now = 100.0 + second
+        if silent.is_to_be_asked():
+            asked.append(second)
+    assert asked == [15, 30, 45]
+    silent.broken()
+    clock.now += 14.9
+    assert not silent.is_to_be_asked()
+
+
+@pytest.mark.parametrize(
+    ("told", "known"),
+    [
+        (answer(awaiting_s=14.9), {}),  # it has had something meanwhile
+        (answer(awaiting_s=0.0), {}),  # it has a rollout in hand, and no room for it
+        (answer(awaiting_s=99.0), {"has_sent": False}),
+        (answer(policy_version=8), {}),  # that may still be on its way
+    ],
+)
+def test_a_learner_that_is_busy_has_lost_nothing(told: JoinAgreement, known: dict[str, object], clock: Clock):
+    assert find_loss(Silence(), told, **known) == ""
+
+
+def test_what_was_lost_is_named(clock: Clock):
+    assert find_loss(Silence(), answer(awaiting_s=15.2)) == "rollout 5, which the learner has awaited for 15 s,"
+    assert find_loss(Silence(), answer(acknowledged_sequence=6)) == "the acknowledgement of rollout 6"
+    assert find_loss(Silence(), answer(), is_open=False) == "the first answer on the rollout stream"
+
+
+def test_a_version_of_which_it_was_told_at_the_last_time_should_have_come(clock: Clock):
+    silent = Silence()
+    assert find_loss(silent, answer(policy_version=8)) == ""
+    assert find_loss(silent, answer(policy_version=9), policy_version=8) == ""
+    assert find_loss(silent, answer(policy_version=9), policy_version=8) == "version 9 of the policy"
+    silent.opened()
+    assert find_loss(silent, answer(policy_version=2), policy_version=1) == "", "another learner counts anew"
+
+
+def test_what_is_lost_again_and_again_may_only_be_slow(clock: Clock):
+    silent = Silence()
+    assert find_loss(silent, answer(awaiting_s=15.0))
+    assert not find_loss(silent, answer(awaiting_s=29.0))
+    assert find_loss(silent, answer(awaiting_s=30.0))
+    silent.opened()
+    clock.now += 59.0
+    assert not silent.is_to_be_asked()
+    silent.progressed()
+    silent.broken()
+    clock.now += 15.0
+    assert silent.is_to_be_asked()
+    assert find_loss(silent, answer(awaiting_s=15.0))

@@ -1,0 +1,54 @@
+"""What is wrong with actors in containers before there is one; with an engine, see tests/e2e/test_docker_actors.py."""
+
+import sys
+
+import pytest
+
+from rollcast.learner.actors.docker import DockerDistributedActors
+from rollcast.services.errors import ConfigurationError, ContainerEngineError
+from tests.actor_kinds import make_actors
+
+
+def make_docker_actors(**options: object) -> DockerDistributedActors:
+    policy = make_actors("sequential").policy
+    return DockerDistributedActors(
+        "CartPole-v1", policy, **({"n_actors": 2} | options), n_rollout_steps=4, batch_size=4
+    )
+
+
+@pytest.mark.parametrize("host", ["tcp://127.0.0.1:1", "nonsense://x"])
+def test_an_engine_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, host: str):
+    monkeypatch.setenv("DOCKER_HOST", host)
+    actors = make_docker_actors()
+    with pytest.raises(ContainerEngineError, match=f"no Docker engine answers at {host}: .*; start it, or correct"):
+        actors.start()
+    actors.stop()
+
+
+def test_the_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "docker", None)
+    with pytest.raises(ConfigurationError, match=r"expected the package docker; install it: .*\[docker\]'"):
+        make_docker_actors().start()
+
+
+def test_another_system_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(ConfigurationError, match=r"on Linux only, and this is darwin: .* RemoteDistributedActors"):
+        make_docker_actors().start()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_actors": 0}, "n_actors is 0; expected at least 1"),
+        ({"name": "-x"}, "name is '-x'; expected at most 64 letters"),
+        ({"name": "a b"}, "name is 'a b'"),
+        ({"memory_limit_bytes": 0}, "memory_limit_bytes is 0; expected more than 0"),
+        ({"cpu_limit": -0.5}, "cpu_limit is -0.5; expected more than 0"),
+        ({"env_kwargs": {"factory": object}}, "env_kwargs are .*, which JSON cannot say"),
+        ({"actor_env_seeds": [1]}, "actor_env_seeds has 1 entries; expected n_actors = 2"),
+    ],
+)
+def test_impossible_arguments_are_refused(options: dict[str, object], message: str):
+    with pytest.raises(ConfigurationError, match=message):
+        make_docker_actors(**options)

@@ -1,0 +1,55 @@
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from rollcast.learner.commands import status as command
+from rollcast.learner.settings.settings import StatusSettings
+from rollcast.services.replay.replay import ReplayStatus, ReplayWaiting
+from rollcast.services.status.status import LearnerStatus, Phase
+
+REPLAY = ReplayStatus(
+    size=1234,
+    capacity=100_000,
+    n_bytes=4_000_000,
+    inserted=1234,
+    sampled=640,
+    min_size=1000,
+    difference=0.0,
+    min_diff=float("-inf"),
+    max_diff=float("inf"),
+    waiting=(ReplayWaiting(reason="room", seconds=3.5, who="the actors"),),
+)
+
+
+def shown(status: LearnerStatus, *, json_output: bool) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    command._show(StatusSettings(json_output=json_output), console, status, (), {})
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        ("phase", "training"),
+        ("stale_trajectories", "7"),
+        ("replay.size", "1,234"),
+        ("replay.max_diff", "inf"),
+        ("replay.waiting.0.who", "the actors"),
+        ("replay.waiting.0.seconds", "3.50"),
+    ],
+)
+def test_a_table_names_what_is_inside_of_the_status(row: tuple[str, str]):
+    text = shown(LearnerStatus(phase=Phase.TRAINING, stale_trajectories=7, replay=REPLAY), json_output=False)
+    rows = [tuple(line.split(maxsplit=1)) for line in text.splitlines()]
+    assert row in [(name, *(value.strip() for value in values)) for name, *values in rows]
+
+
+def test_json_has_no_infinity():
+    document = json.loads(
+        shown(LearnerStatus(phase=Phase.TRAINING, replay=REPLAY), json_output=True), parse_constant=pytest.fail
+    )
+    assert document["replay"]["max_diff"] is None
+    assert document["replay"]["waiting"] == [{"reason": "room", "seconds": 3.5, "who": "the actors"}]
+    assert json.loads(shown(LearnerStatus(phase=Phase.TRAINING), json_output=True))["replay"] is None

@@ -1,0 +1,61 @@
+import json
+
+import numpy as np
+import pytest
+
+from rollcast.learner.experience.experience import Experience
+from rollcast.learner.experience.progress import TrainingProgress
+from rollcast.services.rollouts.rollouts import EpisodeStatistics
+
+
+def experience(lags: list[int], returns: list[float], waited_s: float = 0.0) -> Experience:
+    return Experience(
+        batch=None,
+        env_steps=10,
+        episodes=tuple(EpisodeStatistics(env_index=0, episode_return=value, n_steps=1) for value in returns),
+        policy_lag=np.array(lags, np.int64),
+        waited_s=waited_s,
+    )
+
+
+def test_lag_is_taken_over_all_trajectories():
+    progress = TrainingProgress()
+    progress.record(experience([0, 2], []))
+    progress.record(experience([0, 0], []))
+    progress.record(experience([], []))
+    now = progress.snapshot()
+    assert (now.policy_lag_mean, now.policy_lag_max) == (0.5, 2)
+    assert (now.env_steps, now.updates) == (30, 3)
+
+
+def test_the_recent_return_needs_all_its_episodes():
+    progress = TrainingProgress(n_return_episodes=3)
+    assert progress.snapshot().mean_return is None
+    progress.record(experience([0], [1.0, 2.0]))
+    assert progress.recent_mean_return() is None
+    assert progress.snapshot().mean_return == 1.5
+    progress.record(experience([0], [6.0, 7.0]))
+    assert progress.recent_mean_return() == 5.0, "only the last three count"
+    assert progress.snapshot().episodes == 4
+
+
+def test_waiting_is_a_share_of_the_time():
+    progress = TrainingProgress()
+    progress.record(experience([0], [], waited_s=1e6))
+    assert progress.snapshot().waiting_fraction > 1
+    assert progress.snapshot().env_steps_per_second > 0
+    assert progress.snapshot().seconds == pytest.approx(0, abs=60)
+
+
+def test_counting_goes_on_from_a_checkpoint():
+    progress = TrainingProgress(n_return_episodes=3)
+    progress.record(experience([1, 3], [1.0, 2.0, 3.0, 4.0], waited_s=0.5))
+    state = json.loads(json.dumps(progress.state()))
+    resumed = TrainingProgress(n_return_episodes=3)
+    resumed.load_state(state)
+    assert resumed.recent_mean_return() == 3.0
+    resumed.record(experience([5], [8.0]))
+    now = resumed.snapshot()
+    assert (now.env_steps, now.updates, now.episodes) == (20, 2, 5)
+    assert (now.policy_lag_mean, now.policy_lag_max) == (3.0, 5)
+    assert now.seconds >= state["seconds"]

@@ -1,0 +1,215 @@
+import logging
+import math
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.learner.actors.sequential import SequentialDistributedActors
+from rollcast.learner.algorithms.schedules import Schedule, linear
+from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, ReplayedExperience
+from rollcast.learner.ingest.queue import RolloutSlice
+from rollcast.learner.replay.buffer import ReplayBuffer
+from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.learner.training.training_run import probe_spaces
+from rollcast.services.errors import CollectInterruptedError, CollectTimeoutError
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.replay.replay import ReplayWaiting
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP
+
+T, BATCH = 4, 16
+
+
+def make_source(*, beta: Schedule | None = None, n_steps: int = 5, **replay: object) -> ReplayedExperience:
+    env_factory = EnvironmentFactory("tests.environments:CountingEnv", {"n_steps": n_steps})
+    policy = TorchPolicy(probe_spaces(env_factory), PolicySpec(hidden_sizes=(4,)))
+    actors = SequentialDistributedActors(env_factory, policy, T, 1, 1, envs_per_actor=2)
+    buffer = ReplayBuffer(
+        ReplaySettings(**{"capacity": 1000, "min_size": 40, **replay}),
+        policy.spaces,
+        n_rollout_steps=T,
+        batch_size=BATCH,
+        n_envs=MAX_TRAJECTORIES,
+        learner_device="cpu",
+    )
+    return ReplayedExperience(actors, {FLAT_SUBSTEP: buffer}, policy=policy, batch_size=BATCH, beta=beta)
+
+
+def test_it_fills_first_and_then_keeps_the_ratio():
+    with make_source(samples_per_insert=4.0, error_buffer=400.0) as source:
+        first = source.next("cpu")
+        assert first.env_steps == 40, "the minimum, and not more"
+        assert first.batch.reward.shape == (1, BATCH)
+        steps = first.env_steps
+        for _ in range(200):
+            experience = source.next("cpu")
+            assert len(experience.policy_lag) * T == experience.env_steps
+            steps += experience.env_steps
+        drawn = 201 * BATCH
+        # after the minimum, four samples an insert, give or take the error buffer
+        assert abs(4.0 * (steps - 40) - drawn) <= 400 + 4 * 2 * T
+
+
+def test_what_comes_is_in_the_statistics_of_the_actors():
+    with make_source(samples_per_insert=4.0, error_buffer=400.0) as source:
+        episodes = [episode for _ in range(20) for episode in source.next("cpu").episodes]
+        statistics = source.actors.get_epoch_stats_aggregator().epoch_stats()
+        assert statistics["episode_count/epoch"] == len(episodes) > 0
+        assert statistics["episode_return/mean"] == 15.0
+
+
+def test_a_buffer_on_the_learners_device_gives_the_same_batches():
+    sources = [make_source(device=device) for device in ("cpu", "learner")]
+    with sources[0] as source, sources[1] as twin:
+        for _ in range(20):
+            batch, other = source.next("cpu").batch, twin.next("cpu").batch
+            assert batch.keys.tolist() == other.keys.tolist()
+            columns, others = batch.substeps[FLAT_SUBSTEP], other.substeps[FLAT_SUBSTEP]
+            torch.testing.assert_close(others.observation[""], columns.observation[""], rtol=0, atol=0)
+            torch.testing.assert_close(others.last_observation[""], columns.last_observation[""], rtol=0, atol=0)
+            torch.testing.assert_close(others.action, columns.action, rtol=0, atol=0)
+
+
+def test_actors_are_random_until_the_buffer_is_filled():
+    source = make_source(samples_per_insert=4.0, error_buffer=400.0)
+    policy = source._policy
+    with source:
+        assert policy.state_arrays()["exploration.uniform"] == 1
+        source.next("cpu")
+        assert policy.state_arrays()["exploration.uniform"] == 0
+
+
+def test_priorities_reach_the_buffer():
+    with make_source(sampler="prioritized", samples_per_insert=4.0, error_buffer=400.0) as source:
+        batch = source.next("cpu").batch
+        assert batch.weights.shape == batch.discount.shape == (BATCH,)
+        chosen = batch.keys[0]
+        source.learnt(batch, torch.where(torch.from_numpy(batch.keys == chosen), 1e6, 1e-6))
+        again = source.next("cpu").batch
+        assert np.count_nonzero(again.keys == chosen) > BATCH / 2
+        source.learnt(again, None)
+
+
+def test_the_trainers_wait_for_the_buffer_is_told_with_the_numbers(monkeypatch: pytest.MonkeyPatch):
+    with make_source(samples_per_insert=4.0, error_buffer=400.0) as source:
+        told: list[tuple[str, tuple[ReplayWaiting, ...]]] = []
+        play = source.actors.next_slice
+
+        def next_slice(*args: object, **kwargs: object) -> RolloutSlice:
+            with source.actors.waiting.waiting_for("rollouts"):
+                told.append((source.actors.waiting.current()[0], source.replay_status().waiting))
+            return play(*args, **kwargs)
+
+        monkeypatch.setattr(source.actors, "next_slice", next_slice)
+        source.next("cpu")
+        assert [reason for reason, _ in told] == [
+            f"the replay buffer: a sample of 16 waits for {40 - size} entries: {size} of 40, and so for rollouts"
+            for size in range(0, 40, 8)
+        ]
+        for reason, (wait,) in told:
+            assert wait.who == "the trainer"
+            assert wait.reason in reason
+        assert source.actors.waiting.current() == ("", 0.0)
+        assert source.replay_status().waiting == ()
+        assert source.metrics()["replay/sample_wait_s"] > 0
+
+
+def ahead(source: ReplayedExperience) -> None:
+    """Puts rollouts in until the limiter refuses one."""
+    while source._insert(source.actors.next_slice(MAX_TRAJECTORIES)):
+        pass
+
+
+def test_rollouts_that_are_held_back_are_told_while_the_trainer_trains(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.INFO)
+    with make_source(samples_per_insert=4.0, error_buffer=400.0) as source:
+        ahead(source)
+        (wait,) = source.replay_status().waiting
+        assert wait.who == "the actors"
+        assert wait.reason.startswith("an insertion of 8 waits for ")
+        before = source.replay_status()
+        assert (before.size, before.inserted, before.sampled) == (136, 136, 0)
+        assert (before.difference, before.min_diff, before.max_diff) == (544, -240, 560)
+        now, real = time.monotonic() + 30.0, time.monotonic
+        monkeypatch.setattr(time, "monotonic", lambda: now)
+        assert source.next("cpu").env_steps == 136
+        assert source.metrics()["replay/waiting"] == 0, "one batch pays for what was refused"
+        assert source.metrics()["replay/insert_wait_s"] == pytest.approx(30.0, abs=5.0)
+        assert "replay buffer to take rollouts in: an insertion of 8 waits for 16 samples" in caplog.messages[-1]
+        monkeypatch.setattr(time, "monotonic", real)
+        assert source.next("cpu").env_steps == 8, "it is in"
+        assert source.replay_status().waiting == ()
+
+
+def test_metrics_have_the_counters_of_the_buffer():
+    with make_source(samples_per_insert=4.0, error_buffer=400.0) as source:
+        source.next("cpu")
+        source.next("cpu")
+        metrics = source.metrics()
+    assert (metrics["replay/size"], metrics["replay/inserts"], metrics["replay/samples"]) == (40, 40, 2 * BATCH)
+    assert metrics["replay/samples_per_insert"] == 2 * BATCH / 40
+    assert (metrics["replay/min_diff"], metrics["replay/difference"], metrics["replay/max_diff"]) == (-240, 128, 560)
+
+
+def test_without_a_limit_there_is_no_band_to_write():
+    with make_source() as source:
+        source.next("cpu")
+        assert "replay/max_diff" not in source.metrics()
+        assert source.replay_status().max_diff == math.inf
+
+
+def test_beta_follows_the_progress_of_training():
+    with make_source(sampler="prioritized", beta=linear(0.3, 1.0)) as source:
+        for progress, beta in ((0.0, 0.3), (0.5, 0.65), (1.0, 1.0)):
+            source.next("cpu", progress=progress)
+            assert source.metrics()["replay/beta"] == source.buffers[FLAT_SUBSTEP]._sampler._beta == pytest.approx(beta)
+    assert "replay/beta" not in make_source().metrics()
+
+
+def test_goes_on_where_every_error_is_zero():
+    with make_source(sampler="prioritized", samples_per_insert=4.0, error_buffer=400.0) as source:
+        for _ in range(60):
+            source.learnt(source.next("cpu").batch, torch.zeros(BATCH))
+
+
+def test_batch_as_large_as_the_buffer_is_drawn_though_episodes_are_short():
+    with make_source(n_steps=1, capacity=BATCH, min_size=BATCH) as source:
+        for _ in range(20):
+            assert len(source.next("cpu").batch.keys) == BATCH
+
+
+def test_buffer_that_short_episodes_fill_below_its_minimum_is_filled_for_good():
+    with make_source(n_steps=1, capacity=100, min_size=100) as source:
+        source.next("cpu")
+        (buffer,) = source.buffers.values()
+        assert buffer.is_full
+        assert buffer.size < 100
+        source.renew()
+        assert source._policy.state_arrays()["exploration.uniform"] == 0, "else it would act at random from here on"
+
+
+def test_trains_though_actors_are_faster_than_it_takes_in(monkeypatch: pytest.MonkeyPatch):
+    with make_source() as source:
+        monkeypatch.setattr(source.actors, "poll_slice", source.actors.next_slice)
+        assert source.next("cpu").env_steps < 200
+        assert source.next("cpu").env_steps < 200
+
+
+def test_wait_for_a_buffer_that_nothing_enters_ends_by_the_deadline(monkeypatch: pytest.MonkeyPatch):
+    with make_source() as source:
+        monkeypatch.setattr(source.buffers[FLAT_SUBSTEP], "insert", lambda rollout, **options: 0)
+        source.actors.collect_timeout_s = 0.05
+        with pytest.raises(CollectTimeoutError, match=r"neither an entry in nor a batch out.*0 of 40"):
+            source.next("cpu")
+
+
+def test_a_stop_ends_the_wait():
+    with make_source() as source:
+        source.actors.interrupt()
+        with pytest.raises(CollectInterruptedError):
+            source.next("cpu")

@@ -1,0 +1,244 @@
+import json
+
+import pytest
+
+from rollcast.learner.ingest.registry import ActorRegistry
+from rollcast.services.errors import ActorReplacedError, LimitExceededError, UnknownActorError
+from rollcast.services.rollouts.joining import JoinOffer
+from rollcast.services.rollouts.rollouts import ActorFailure
+from rollcast.services.status.status import ActorState
+from tests.rollout_samples import CARTPOLE_LIKE, make_rollout
+
+
+def offer(name: str, nonce: int, **changes: int) -> JoinOffer:
+    return JoinOffer(
+        actor_id=name,
+        process_nonce=nonce,
+        spaces=CARTPOLE_LIKE,
+        n_envs=2,
+        network="auto",
+        software_version="1",
+        **changes,
+    )
+
+
+def make_registry(**changes: object) -> ActorRegistry:
+    return ActorRegistry(**{"max_actors": 4, "seed": 0, **changes})
+
+
+def test_a_process_that_joins_again_is_the_same_actor():
+    registry = make_registry()
+    first = registry.join(offer("a", 1))
+    assert registry.join(offer("a", 1)) is first
+    assert (first.slot, first.incarnation) == (0, 1)
+
+
+def test_a_restarted_actor_keeps_its_slot_and_gets_other_seeds():
+    registry = make_registry()
+    first = registry.join(offer("a", 1))
+    registry.join(offer("b", 2))
+    again = registry.join(offer("a", 3))
+    assert (again.slot, again.incarnation) == (0, 2)
+    assert set(registry.seeds(again)).isdisjoint(registry.seeds(first))
+    assert make_registry().seeds(first) == registry.seeds(first), "the same run seed gives the same seeds"
+    assert make_registry(seed=1).seeds(first) != registry.seeds(first)
+
+
+def test_given_seeds_are_used_for_the_first_incarnation():
+    registry = make_registry(env_seeds=[11, 12], agent_seeds=[21, 22])
+    registry.join(offer("a", 1))
+    record = registry.join(offer("b", 2))
+    assert registry.seeds(record) == (12, 22)
+    again = registry.join(offer("b", 3))
+    assert registry.seeds(again) != (12, 22)
+
+
+def test_an_actor_brings_its_incarnation_and_sequence_to_a_new_learner():
+    record = make_registry().join(offer("a", 1, incarnation=3, acknowledged_sequence=17))
+    assert (record.incarnation, record.acknowledged_sequence) == (3, 17)
+
+
+def test_an_unnamed_actor_is_given_a_name():
+    registry = make_registry()
+    names = {registry.join(offer("", nonce)).actor_id for nonce in range(3)}
+    assert len(names) == 3
+
+
+def test_too_many_actors_are_refused_until_one_has_gone():
+    registry = make_registry(max_actors=1)
+    record = registry.join(offer("a", 1))
+    with pytest.raises(LimitExceededError, match="max_actors is 1"):
+        registry.join(offer("b", 2))
+    cancel = lambda: None  # noqa: E731 - identity matters
+    registry.open_stream("a", 1, cancel)
+    registry.close_stream(record, cancel, clean=True)
+    assert registry.join(offer("b", 2)).slot == 1
+
+
+def test_who_opens_no_stream_loses_its_slot_to_whoever_comes_next():
+    registry = make_registry(max_actors=2, join_lease_s=-1.0)
+    registry.join(offer("stays", 1))
+    registry.open_stream("stays", 1, lambda: None)
+    for nonce in range(5):
+        assert registry.join(offer(f"stranger-{nonce}", nonce)).slot == 1
+    assert [info.actor_id for info in registry.infos()] == ["stays", "stranger-4"]
+    with pytest.raises(UnknownActorError, match="has not joined"):
+        registry.open_stream("stranger-0", 1, lambda: None)
+    assert registry.open_stream("stranger-4", 1, lambda: None).slot == 1
+    with pytest.raises(LimitExceededError, match="max_actors is 2"):
+        registry.join(offer("late", 9))
+
+
+def test_who_has_played_keeps_its_slot_whatever_becomes_of_its_next_process():
+    registry = make_registry(max_actors=1, join_lease_s=-1.0)
+    cancel = lambda: None  # noqa: E731 - identity matters
+    registry.join(offer("a", 1))
+    registry.close_stream(registry.open_stream("a", 1, cancel), cancel, clean=True)
+    registry.join(offer("a", 2))
+    assert registry.join(offer("b", 3)).slot == 1
+    lost, _ = registry.infos()
+    assert (lost.state, lost.last_error) == (ActorState.LOST, "joined and opened no stream within -1 s")
+    assert registry.open_stream("a", 2, cancel).slot == 0, "it was only slow"
+
+
+def test_of_too_many_names_the_one_gone_for_longest_is_forgotten(monkeypatch):
+    monkeypatch.setattr("rollcast.learner.ingest.registry.MAX_REMEMBERED_ACTORS", 3)
+    registry = make_registry()
+    cancel = lambda: None  # noqa: E731 - identity matters
+    registry.join(offer("stays", 0))
+    registry.open_stream("stays", 1, cancel)
+    for nonce in range(1, 6):
+        registry.join(offer(f"guest-{nonce}", nonce))
+        registry.close_stream(registry.open_stream(f"guest-{nonce}", 1, cancel), cancel, clean=True)
+    assert {info.actor_id for info in registry.infos()} == {"stays", "guest-4", "guest-5"}
+    assert registry.join(offer("guest-4", 9)).incarnation == 2, "who comes back makes nobody one too many"
+    assert len(registry.infos()) == 3
+
+
+def test_names_of_a_checkpoint_count_among_those_that_are_remembered(monkeypatch):
+    registry = make_registry()
+    for nonce in range(3):
+        registry.join(offer(f"before-{nonce}", nonce))
+    following = resumed(registry)
+    monkeypatch.setattr("rollcast.learner.ingest.registry.MAX_REMEMBERED_ACTORS", 3)
+    following.join(offer("before-1", 1))
+    following.join(offer("new", 9))
+    assert set(following.state()) == {"before-1", "before-2", "new"}
+
+
+def test_streams_need_a_join_and_the_newest_incarnation():
+    registry = make_registry()
+    with pytest.raises(UnknownActorError, match="has not joined"):
+        registry.open_stream("a", 1, lambda: None)
+    registry.join(offer("a", 1))
+    registry.join(offer("a", 2))
+    with pytest.raises(ActorReplacedError, match="replaced by incarnation 2"):
+        registry.open_stream("a", 1, lambda: None)
+
+
+def test_a_newer_process_ends_the_stream_of_the_older():
+    registry = make_registry()
+    ended = []
+    old = registry.join(offer("a", 1))
+    cancel = lambda: ended.append("old")  # noqa: E731 - identity matters
+    registry.open_stream("a", 1, cancel)
+    new = registry.join(offer("a", 2))
+    assert ended == ["old"]
+    registry.open_stream("a", 2, lambda: None)
+    registry.close_stream(old, cancel, clean=False)
+    assert new.state is ActorState.STREAMING, "the old stream's end says nothing of the new one"
+    assert registry.n_alive() == 1
+
+
+def test_a_process_that_was_replaced_does_not_come_back():
+    registry = make_registry()
+    registry.join(offer("a", 1))
+    newer = registry.join(offer("a", 2))
+    with pytest.raises(ActorReplacedError, match="give each actor its own --actor-id"):
+        registry.join(offer("a", 1))
+    assert registry.join(offer("a", 2)) is newer, "the newer process is left in peace"
+
+
+def test_of_the_processes_that_had_a_name_the_last_64_are_remembered():
+    registry = make_registry()
+    for nonce in range(100):
+        registry.join(offer("a", nonce))
+    assert resumed(registry).state()["a"]["replaced_nonces"] == tuple(range(35, 99))
+    for nonce in (35, 98):
+        with pytest.raises(ActorReplacedError):
+            registry.join(offer("a", nonce))
+
+
+def test_infos_tell_what_happened():
+    registry = make_registry()
+    record = registry.join(offer("a", 1))
+    registry.open_stream("a", 1, lambda: None)
+    registry.accepted(record, make_rollout(policy_version=5))
+    registry.failed(record, ActorFailure(exception_type="ValueError", message="boom", traceback="...", env_seed=9))
+    (info,) = registry.infos()
+    assert (info.rollouts, info.env_steps, info.policy_version) == (1, 6, 5)
+    assert info.state is ActorState.FAILED
+    assert info.last_error == "ValueError: boom (environment seed 9)"
+
+
+def test_reserved_names_have_their_slots_whoever_joins_first():
+    registry = make_registry(reserved_names=["local-0", "local-1"], env_seeds=[11, 12])
+    guest, second, first = (registry.join(offer(name, nonce)) for nonce, name in enumerate(["x", "local-1", "local-0"]))
+    assert (guest.slot, second.slot, first.slot) == (2, 1, 0)
+    assert [registry.seeds(record)[0] for record in (first, second)] == [11, 12]
+    assert registry.join(offer("y", 9)).slot == 3
+
+
+def resumed(registry: ActorRegistry) -> ActorRegistry:
+    """The registry of the learner that comes after this one, with the same checkpoint."""
+    following = make_registry()
+    following.load_state(json.loads(json.dumps(registry.state())))
+    return following
+
+
+def take(registry: ActorRegistry, name: str, incarnation: int, sequence: int) -> None:
+    registry.taken(make_rollout(actor_id=name, incarnation=incarnation, sequence=sequence))
+
+
+def test_an_actor_that_outlived_its_learner_goes_on_where_it_was():
+    registry = make_registry()
+    registry.join(offer("other", 1))
+    registry.join(offer("a", 2))
+    take(registry, "a", 1, 5)
+    following = resumed(registry)
+    assert following.infos() == [], "nobody has joined yet"
+    newcomer = following.join(offer("b", 9))
+    back = following.join(offer("a", 2, incarnation=1, acknowledged_sequence=3))
+    assert (back.slot, back.incarnation, back.acknowledged_sequence) == (1, 1, 5), "4 and 5 are in the checkpoint"
+    assert newcomer.slot == 2, "the slots of those who may come back are taken"
+
+
+def test_what_was_acknowledged_after_the_checkpoint_is_no_more():
+    registry = make_registry()
+    registry.join(offer("a", 2))
+    take(registry, "a", 1, 5)
+    back = resumed(registry).join(offer("a", 2, incarnation=1, acknowledged_sequence=8))
+    assert back.acknowledged_sequence == 8, "the actor has no longer what is below"
+
+
+def test_the_mark_is_what_was_taken_and_not_what_was_acknowledged():
+    registry = make_registry()
+    record = registry.join(offer("a", 2))
+    registry.accepted(record, make_rollout(actor_id="a", incarnation=1, sequence=6))
+    take(registry, "a", 1, 4)
+    take(registry, "a", 7, 9)
+    assert registry.state()["a"]["taken_sequence"] == 4, "another incarnation's does not count"
+    assert resumed(resumed(registry)).state() == resumed(registry).state()
+
+
+def test_a_process_that_is_new_to_the_resumed_learner_gets_the_next_incarnation():
+    registry = make_registry()
+    registry.join(offer("a", 2))
+    assert resumed(registry).join(offer("a", 3)).incarnation == 2
+    joined_since = resumed(registry).join(offer("a", 3, incarnation=4, acknowledged_sequence=6))
+    assert (joined_since.incarnation, joined_since.acknowledged_sequence) == (4, 6)
+    following = resumed(registry)
+    following.join(offer("a", 3))
+    for one in (following, resumed(following)):
+        with pytest.raises(ActorReplacedError):
+            one.join(offer("a", 2))

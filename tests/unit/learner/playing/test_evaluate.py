@@ -1,0 +1,165 @@
+import importlib.util
+import math
+import sys
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+from rollcast.actor.environments.failures import EnvironmentFailedError
+from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.policies.policy import Policy, make_policy
+from rollcast.actor.policies.random_policy import RandomPolicy
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.learner.playing.evaluate import evaluate_policy, summarize, t_quantile_975
+from rollcast.learner.training.training_run import probe_spaces
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
+from tests.unit.actor.sample_environments import SampledEnv
+from tests.unit.actor.structured_environments import SPACES as STRUCTURED_SPACES
+from tests.unit.actor.structured_environments import ScriptedEnv, alternating
+
+FACTORY = EnvironmentFactory("CartPole-v1")
+BOX = Box(
+    np.array([-4.8, -np.inf, -0.41887903, -np.inf], np.float32), np.array([4.8, np.inf, 0.41887903, np.inf], np.float32)
+)
+SPACES: Mapping[str, SubstepSpaces] = {FLAT_SUBSTEP: SubstepSpaces(observation=BOX, action=Discrete(2))}
+
+
+def cartpole_policy(seed: int = 0) -> Policy:
+    spec = PolicySpec(hidden_sizes=(8,))
+    policy = make_policy(SPACES, spec, seed=seed)
+    policy.load(1, TorchPolicy(SPACES, spec).state_arrays())
+    return policy
+
+
+def test_the_same_seed_plays_the_same_episodes():
+    policy = cartpole_policy()
+    first = evaluate_policy(FACTORY, policy, n_episodes=4, seed=3, deterministic=False)
+    assert first == evaluate_policy(FACTORY, policy, n_episodes=4, seed=3, deterministic=False)
+    assert first != evaluate_policy(FACTORY, policy, n_episodes=4, seed=4, deterministic=False)
+    assert first.lengths == tuple(int(episode_return) for episode_return in first.returns)
+
+
+def test_an_episode_does_not_depend_on_how_many_are_played():
+    policy = cartpole_policy()
+    many = evaluate_policy(FACTORY, policy, n_episodes=5, seed=3, deterministic=False)
+    few = evaluate_policy(FACTORY, policy, n_episodes=2, seed=3, deterministic=False)
+    assert many.returns[:2] == few.returns
+
+
+def test_deterministic_takes_the_likeliest_action():
+    evaluations = [
+        evaluate_policy(FACTORY, cartpole_policy(seed), n_episodes=3, seed=3, deterministic=True) for seed in (0, 0)
+    ]
+    assert len(evaluations[0].returns) == len(evaluations[1].returns) == 3
+
+
+@pytest.mark.parametrize("deterministic", [True, False], ids=["likeliest", "drawn"])
+def test_box_actions_are_clipped_as_they_were_in_training(deterministic):
+    box = Box(-1.0, 1.0, (1,), np.float32)
+    position = Box(-np.inf, np.inf, (1,), np.float32)
+    spaces = {FLAT_SUBSTEP: SubstepSpaces(observation=position, action=box)}
+    policy = make_policy(spaces, PolicySpec(hidden_sizes=(8,)), seed=0)
+    state = TorchPolicy(spaces, PolicySpec(hidden_sizes=(8,))).state_arrays()
+    state[max(name for name in state if name.endswith("bias"))][:] = 3.0  # the means
+    policy.load(1, state)
+    given: list[np.ndarray] = []
+
+    class Logged(SampledEnv):
+        def step(self, action):
+            given.append(np.array(action))
+            return super().step(action)
+
+    evaluate_policy(lambda: Logged(position, box), policy, n_episodes=10, seed=3, deterministic=deterministic)
+    assert all(box.contains(action) for action in given)
+    assert max(given) == 1.0
+
+
+def test_statistics_by_hand():
+    evaluation = summarize((1.0, 2.0, 3.0, 4.0), (5, 6, 7, 8))
+    assert evaluation.mean == 2.5
+    assert evaluation.std == pytest.approx(math.sqrt(5 / 3))
+    low, high = evaluation.confidence_interval
+    # 3 degrees of freedom: t = 3.182.
+    assert high - 2.5 == pytest.approx(3.182 * math.sqrt(5 / 3) / 2)
+    assert 2.5 - low == pytest.approx(high - 2.5)
+
+
+def test_one_episode_says_nothing_about_the_next():
+    evaluation = summarize((7.0,), (3,))
+    assert (evaluation.mean, evaluation.std) == (7.0, 0.0)
+    assert evaluation.confidence_interval == (-math.inf, math.inf)
+
+
+@pytest.mark.parametrize(("n", "t"), [(1, 12.706), (10, 2.228), (30, 2.042), (31, 2.040), (60, 2.000), (1000, 1.962)])
+def test_quantiles_of_students_t(n, t):
+    assert t_quantile_975(n) == pytest.approx(t, abs=6e-4)
+
+
+@pytest.mark.parametrize(("given", "message"), [({"n_episodes": 0}, "n_episodes is 0"), ({"seed": -1}, "seed is -1")])
+def test_numbers_out_of_range(given, message):
+    with pytest.raises(ConfigurationError, match=message):
+        evaluate_policy(FACTORY, cartpole_policy(), **{"n_episodes": 1, "seed": 0, "deterministic": True, **given})
+
+
+def test_a_video_without_the_extra_names_the_extra(tmp_path, monkeypatch):
+    # None in sys.modules is how an import fails that would otherwise find the package.
+    monkeypatch.setitem(sys.modules, "moviepy", None)
+    with pytest.raises(ConfigurationError, match=r"Install both: .*pip install .*\[video\]'"):
+        evaluate_policy(FACTORY, cartpole_policy(), n_episodes=1, seed=0, deterministic=True, video_dir=tmp_path)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("moviepy") is None or importlib.util.find_spec("pygame") is None,
+    reason="needs the extra `video` (moviepy and pygame), and it is not installed",
+)
+def test_a_video_of_every_episode(tmp_path):
+    for _ in range(2):
+        evaluate_policy(FACTORY, cartpole_policy(), n_episodes=2, seed=0, deterministic=True, video_dir=tmp_path)
+    assert len(list(tmp_path.glob("*.mp4"))) == 2
+
+
+def test_a_video_needs_to_know_how_to_make_the_environment(tmp_path):
+    with pytest.raises(ConfigurationError, match="A video needs an EnvironmentFactory; got function"):
+        evaluate_policy(
+            lambda: FACTORY(), cartpole_policy(), n_episodes=1, seed=0, deterministic=True, video_dir=tmp_path
+        )
+
+
+def test_structured_environments_are_played_by_all_their_agents():
+    """The scripted walkers earn 1 for each of two turns, the guide nothing, and everybody 10 at the end."""
+    policy = RandomPolicy(STRUCTURED_SPACES, seed=0)
+    policy.load(0, {})
+    evaluation = evaluate_policy(
+        lambda: ScriptedEnv([alternating(3)]), policy, n_episodes=4, seed=0, deterministic=False
+    )
+    assert evaluation.lengths == (3,) * 4
+    assert dict(evaluation.agent_returns) == {"guide/0": 10.0, "walker/0": 12.0, "walker/1": 10.0}
+    assert evaluation.returns == pytest.approx((32 / 3,) * 4)
+
+
+def test_a_structured_environment_has_no_video(tmp_path):
+    factory = EnvironmentFactory("mpe2.simple_spread_v3:parallel_env")
+    with pytest.raises(ConfigurationError, match="cannot be recorded: it is a structured environment"):
+        evaluate_policy(factory, None, n_episodes=1, seed=0, deterministic=True, video_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("text", "returned a wrong value from step\\(\\): the reward is '1'; expected a number"),
+        ("nan", "returned a wrong value from step\\(\\): the reward is nan; expected a finite number"),
+        ("sight", "what ActorId.* sees holds nan, element \\[2\\]; expected finite numbers"),
+        ("four", "step\\(\\) returned a tuple of 4"),
+        ("exit", "raised SystemExit in step\\(\\): sys.exit\\(\\) was called"),
+    ],
+)
+def test_an_environment_that_fails_is_named_with_its_seed(what: str, message: str):
+    factory = EnvironmentFactory("tests.wrong_environments:WrongEnv", {"what": what})
+    policy = RandomPolicy(probe_spaces(factory), seed=0)
+    policy.load(0, {})
+    with pytest.raises(EnvironmentFailedError, match=rf"environment 0 \(seed \d+\) .*{message}"):
+        evaluate_policy(factory, policy, n_episodes=1, seed=0, deterministic=False)

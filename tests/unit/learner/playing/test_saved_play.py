@@ -1,0 +1,40 @@
+import pytest
+
+from rollcast.learner.playing.saved_play import played_environment
+from rollcast.learner.settings.playing import PlayingSettings
+
+TRAINED = {
+    "env_id": "Acrobot-v1",
+    "env_kwargs": {"render_mode": None},
+    "agent_policies": "separate",
+    "vectorization": "sync",
+}
+
+
+def played(trained=TRAINED, **settings):
+    factory = played_environment(PlayingSettings(**settings), trained)
+    return factory.env_id, dict(factory.env_kwargs), factory.vectorization, factory.agent_policies
+
+
+def test_a_policy_is_played_in_the_environment_of_its_run_and_as_it_was_stepped_there():
+    assert played() == ("Acrobot-v1", {"render_mode": None}, "sync", "separate")
+
+
+@pytest.mark.parametrize("missing", ["vectorization", "agent_policies"])
+def test_settings_that_a_run_lacks_have_their_defaults(missing):
+    trained = {name: value for name, value in TRAINED.items() if name != missing}
+    _, _, vectorization, agent_policies = played(trained)
+    assert (vectorization, agent_policies)[missing == "agent_policies"] in {"auto", "shared"}
+
+
+def test_what_is_said_comes_first():
+    said = {"env_id": "Acrobot-v1", "env_kwargs": {}, "vectorization": "subprocess", "agent_policies": "shared"}
+    assert played(**said) == ("Acrobot-v1", {}, "subprocess", "shared")
+
+
+def test_another_environment_is_stepped_as_suits_it():
+    assert played(env_id="CartPole-v1", env_kwargs={})[2] == "auto"
+
+
+def test_without_a_run_it_is_the_default_environment():
+    assert played({}) == ("CartPole-v1", {}, "auto", "shared")

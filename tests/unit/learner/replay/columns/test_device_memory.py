@@ -1,0 +1,281 @@
+"""Columns on the learner's device beside those in main memory: the same bits, and nothing goes back and forth."""
+
+import dataclasses
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from rollcast.learner.replay.batches import to_batch
+from rollcast.learner.replay.buffer import ReplayBuffer
+from rollcast.learner.replay.columns import memory
+from rollcast.learner.replay.columns.column_memory import Blocks, MainMemory, Span, Write, host_array
+from rollcast.learner.replay.columns.device_memory import DeviceMemory, Staging
+from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.learner.replay.served import ServedReplay
+from rollcast.learner.settings.replay_serve import ReplayServeSettings
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
+from tests.unit.learner.replay.played_rollouts import SPACES, World, check_same, random_ends
+
+T = 6
+STORES = {
+    "ring": {},
+    "ring of 3 steps": {"n_step": 3, "log_prob": True},
+    "transitions": {"removal": "lowest_priority", "n_step": 2},
+    "rollouts": {"entry": "rollouts", "capacity": 11},
+    "sequences": {"entry": "rollouts", "capacity": 11, "sequence_length": 2, "burn_in": 1},
+    "sequences by priority": {
+        "entry": "rollouts",
+        "capacity": 11,
+        "sequence_length": 3,
+        "removal": "lowest_priority",
+        "sampler": "prioritized",
+    },
+}
+UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
+
+
+def make_buffer(device: str | None, spaces: EnvironmentSpaces = SPACES, **settings: object) -> ReplayBuffer:
+    where = "cpu" if device is None else "learner"
+    return ReplayBuffer(
+        ReplaySettings(**{"capacity": 50, "device": where, **settings}),
+        spaces,
+        n_rollout_steps=T,
+        batch_size=4,
+        learner_device=device,
+    )
+
+
+@pytest.fixture(params=STORES.values(), ids=STORES)
+def settings(request: pytest.FixtureRequest) -> dict[str, object]:
+    return request.param
+
+
+@pytest.mark.parametrize("has_reset_rows", [False, True])
+def test_the_same_seed_draws_the_same_bits(settings: dict[str, object], has_reset_rows: bool, device: str):
+    buffer, twin = make_buffer(None, **settings), make_buffer(device, **settings)
+    rng, world = np.random.default_rng(0), World(T, has_reset_rows, n_envs=4)
+    n_finals = 0
+    for lap in range(40):
+        rollout, _ = world.play(random_ends(rng, T, 4, 0.0 if lap % 4 == 0 else 0.3))
+        assert buffer.insert(rollout) == twin.insert(rollout)
+        sample, other = buffer.sample(4), twin.sample(4)
+        assert not sample.has_tensors
+        assert other.has_tensors
+        check_same(sample, other)
+        n_finals += len(sample.final_index)
+        priorities = rng.random(4)
+        assert buffer.update_priorities(sample.keys, priorities) == twin.update_priorities(other.keys, priorities)
+    assert twin.info() == buffer.info()
+    assert n_finals or has_reset_rows or settings.get("entry") != "rollouts"
+
+
+def test_a_batch_on_the_device_shares_the_columns(settings: dict[str, object], device: str):
+    buffer = make_buffer(device, **settings)
+    buffer.insert(World(T, has_reset_rows=False).play(np.zeros((T, 2), int))[0])
+    buffer.insert(World(T, has_reset_rows=False).play(np.zeros((T, 2), int))[0])
+    sample = buffer.sample(4)
+    columns, shown = sample.substeps[FLAT_SUBSTEP], to_batch(sample, device).substeps[FLAT_SUBSTEP]
+    for mine, theirs in (
+        (columns.observation["b"], shown.observation["b"]),
+        (columns.next_observation["a"], shown.last_observation["a"]),
+        (columns.action, shown.action),
+    ):
+        assert isinstance(mine, torch.Tensor)
+        assert mine.device.type == device
+        assert theirs.data_ptr() == mine.data_ptr()
+
+
+def test_batches_for_others_are_in_main_memory_and_each_is_new(settings: dict[str, object], device: str):
+    buffers = [make_buffer(where, **settings) for where in (None, device)]
+    world, rng = World(T, has_reset_rows=False), np.random.default_rng(0)
+    for _ in range(10):
+        rollout, _ = world.play(random_ends(rng, T, 2))
+        for buffer in buffers:
+            buffer.insert(rollout)
+    mine, theirs = (ServedReplay(buffer, SPACES, n_rollout_steps=T) for buffer in buffers)
+    assert mine.info() == theirs.info()
+    batches = [served.batches(4) for served in (mine, theirs)]
+    for _ in range(5):
+        batch, other = (source.next(timeout_s=1.0, is_active=lambda: True) for source in batches)
+        np.testing.assert_equal(dataclasses.asdict(other), dataclasses.asdict(batch))
+
+
+@pytest.mark.parametrize("dtype", [*UNSIGNED, "int8", "int64", "float16", "float64", "bool"])
+def test_every_dtype_is_written_and_gathered(dtype: str, device: str):
+    places = (MainMemory(), DeviceMemory(torch.device(device)))
+    values = np.random.default_rng(0).integers(0, 256, (3, 2, 5)).astype(dtype)
+    drawn = []
+    for place in places:
+        column, other = place.zeros((9, 5), np.dtype(dtype)), place.zeros((9,), np.dtype(np.int64))
+        # as trajectories lie in a ring; one step goes nowhere
+        rows, ends = Span(1, np.array([0, 2, 4, -1, 3, 5, -1])), np.array([0, 4])
+        place.write([Write([column], rows, [values]), Write([other], ends, [np.array([7, 8])])])
+        place.write([Write([column], Blocks(9, 3, np.array([2, 0])), [values[1:]])])
+        target, last = place.zeros((4, 5), np.dtype(dtype)), place.zeros((3,), np.dtype(np.int64))
+        place.gather([other], [last], [column], [target])(np.array([9, 0, 4]), np.array([8, 1, 1, 5]))
+        kept = place.keep([values[:, 0], values[:, 1]], [2, 1])
+        joined = place.join([kept[1][0], kept[0][1][1:]])
+        drawn.append([host_array(array) for array in (column, target, last, joined)])
+        drawn[-1][0][[4, 7]] = 0  # what is in a row that takes no value is not said
+    for mine, theirs in zip(*drawn, strict=True):
+        np.testing.assert_array_equal(theirs, mine, strict=True)
+    assert drawn[0][2].tolist() == [7, 7, 8], "the row after the last is the first"
+
+
+def test_discrete_actions_of_unsigned_integers_survive(device: str):
+    spaces = {
+        FLAT_SUBSTEP: SubstepSpaces(
+            observation=SPACES[FLAT_SUBSTEP].observation, action=gymnasium.spaces.MultiDiscrete([1000], np.uint16)
+        )
+    }
+    buffer = make_buffer(device, spaces, sampler="fifo")
+    rollout, _ = World(T, has_reset_rows=False).play(np.zeros((T, 2), int))
+    columns = rollout.substeps[FLAT_SUBSTEP]
+    action = columns.action.astype(np.uint16)[..., None]
+    buffer.insert(dataclasses.replace(rollout, substeps={FLAT_SUBSTEP: dataclasses.replace(columns, action=action)}))
+    drawn = buffer.sample(4).substeps[FLAT_SUBSTEP].action
+    assert isinstance(drawn, torch.Tensor)
+    assert drawn.dtype == torch.uint16
+    np.testing.assert_array_equal(host_array(drawn)[0], action[:4, 0])
+
+
+def test_a_staging_waits_for_its_copy_before_it_is_written_again():
+    class Copied:
+        n_waited = 0
+
+        def synchronize(self) -> None:
+            self.n_waited += 1
+
+    staging, copied = Staging(torch.device("cpu")), Copied()
+    staging.open(100)[:] = 1
+    assert staging.send().tolist() == [1] * 100
+    staging._copied = copied  # type: ignore[assignment]
+    assert len(staging.open(1000)) == 1000, "it grows"
+    assert copied.n_waited == 1
+    assert staging.open(0).nbytes == len(staging.send()) == 0
+
+
+def test_without_a_learner_there_is_no_learners_device():
+    with pytest.raises(
+        ConfigurationError, match=r"device is 'learner', and this process has no learner, .* 'cpu' here"
+    ):
+        ReplayBuffer(ReplaySettings(device="learner"), SPACES, n_rollout_steps=T, batch_size=2)
+
+
+def test_a_buffer_that_is_served_alone_is_refused_the_device_before_anything_is_asked_of_an_actor():
+    with pytest.raises(ValidationError, match="device is 'learner', and a buffer that is served alone has no learner"):
+        ReplayServeSettings(replay=ReplaySettings(device="learner"))
+
+
+def test_tensors_on_the_cpu_count_as_main_memory(monkeypatch: pytest.MonkeyPatch):
+    announced: list[str] = []
+    for where in ("cpu", "learner"):
+        ReplayBuffer(
+            ReplaySettings(capacity=1000, device=where),
+            SPACES,
+            n_rollout_steps=T,
+            batch_size=2,
+            learner_device="cpu",
+            announce=lambda line: announced.append(line.partition(";")[0]),
+        )
+    assert announced[0] == announced[1]
+    monkeypatch.setattr(memory, "available_bytes", lambda: 20_000)
+    with pytest.raises(ConfigurationError, match=r"takes 3\d\.\d kB, and 20.0 kB are available"):
+        make_buffer("cpu", capacity=1000)
+
+
+class TestMemoryOfAGpu:
+    """What a GPU has is made up; the buffer is refused before anything is allocated on it."""
+
+    @pytest.fixture(autouse=True)
+    def _machine(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(memory, "available_bytes", lambda: 8 * 10**9)
+        monkeypatch.setattr(memory, "free_device_bytes", lambda device: 10**6 if device.type == "cuda" else None)
+
+    @pytest.mark.parametrize("store", STORES)
+    def test_both_numbers_are_said_and_the_devices_is_compared_with_what_is_free(self, store: str):
+        announced: list[str] = []
+        settings = {**STORES[store], "capacity": 1_000_000, "device": "learner"}
+        with pytest.raises(ConfigurationError) as error:
+            ReplayBuffer(
+                ReplaySettings(**settings),
+                SPACES,
+                n_rollout_steps=T,
+                batch_size=2,
+                learner_device="cuda",
+                announce=announced.append,
+            )
+        assert "MB on cuda, and 1.0 MB are free there; expected at most what is free; lower" in str(error.value)
+        assert "device 'cpu'" in str(error.value)
+        (line,) = announced
+        assert " MB on cuda, " in line
+        assert line.endswith(" MB in main memory; 8.0 GB of memory are available, and 1.0 MB on cuda")
+
+    def test_a_ring_keeps_five_bytes_a_row_in_main_memory(self):
+        announced: list[str] = []
+        with pytest.raises(ConfigurationError):
+            ReplayBuffer(
+                ReplaySettings(capacity=1_000_000, device="learner"),
+                SPACES,
+                n_rollout_steps=100,
+                batch_size=2,
+                learner_device="cuda",
+                announce=announced.append,
+            )
+        # 1,041,250 rows of an observation of 14 bytes and an action of 8
+        assert "28.1 MB in all: 22.9 MB on cuda, 5.2 MB in main memory;" in announced[0]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and there is none")
+class TestOnAGpu:
+    """What the CPU cannot show."""
+
+    def test_nothing_waits_for_the_device_and_no_observation_comes_back(self, settings: dict[str, object]):
+        buffer = make_buffer("cuda", **settings)
+        world, rng = World(T, has_reset_rows=False, n_envs=4), np.random.default_rng(0)
+        rollouts = [world.play(random_ends(rng, T, 4))[0] for _ in range(6)]
+        for rollout in rollouts[:5]:
+            buffer.insert(rollout)
+            buffer.sample(4)
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")  # a copy to the CPU waits for the device
+        try:
+            buffer.insert(rollouts[5])
+            sample = buffer.sample(4)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        columns = sample.substeps[FLAT_SUBSTEP]
+        for array in (*columns.observation.values(), *columns.next_observation.values(), columns.action):
+            assert isinstance(array, torch.Tensor)
+            assert array.is_cuda
+
+    def test_copies_come_from_pinned_memory_that_is_not_written_while_they_run(self):
+        staging, device = Staging(torch.device("cuda")), torch.device("cuda")
+        sent = []
+        for value in range(8):
+            torch.cuda._sleep(10_000_000)  # so that the copy is still to be made when the next one is asked for
+            staging.open(1 << 20)[:] = value
+            assert staging._tensor.is_pinned()
+            sent.append(staging.send())
+        assert [int(tensor.max()) for tensor in sent] == [int(tensor.min()) for tensor in sent] == list(range(8))
+        assert sent[0].device.type == device.type
+
+    def test_a_sample_drawn_on_another_stream_is_complete_there(self):
+        buffer, twin = make_buffer(None), make_buffer("cuda")
+        world, stream = World(T, has_reset_rows=False), torch.cuda.Stream()
+        for _ in range(30):
+            rollout, _ = world.play(np.zeros((T, 2), int))
+            torch.cuda._sleep(1_000_000)
+            buffer.insert(rollout)
+            twin.insert(rollout)
+            with torch.cuda.stream(stream):
+                drawn = twin.sample(4)
+                kept = drawn.substeps[FLAT_SUBSTEP].observation["a"].clone()
+            stream.synchronize()
+            expected = buffer.sample(4).substeps[FLAT_SUBSTEP].observation["a"]
+            np.testing.assert_array_equal(kept.cpu().numpy(), expected)

@@ -1,0 +1,183 @@
+import math
+import threading
+import time
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from rollcast.learner.replay.limiter.rate_limiter import RateLimiter
+from rollcast.services.errors import ConfigurationError
+
+
+def always() -> bool:
+    return True
+
+
+class LimiterMachine(RuleBasedStateMachine):
+    """Random interleavings of those who may; nobody who may not goes on, and somebody always may."""
+
+    @initialize(
+        samples_per_insert=st.floats(0.01, 300),
+        min_size=st.integers(1, 60),
+        max_insert=st.integers(1, 40),
+        max_sample=st.integers(1, 60),
+        extra=st.none() | st.floats(0, 100),
+        spare=st.integers(0, 60),
+        loaded=st.just(0) | st.integers(0, 300),
+    )
+    def start(self, samples_per_insert, min_size, max_insert, max_sample, extra, spare, loaded):
+        paid = samples_per_insert * max_insert
+        error_buffer = None if extra is None else max(paid, max_sample) + extra
+        self.limiter = RateLimiter(
+            samples_per_insert,
+            min_size=min_size,
+            error_buffer=error_buffer,
+            max_insert=max_insert,
+            max_sample=max_sample,
+        )
+        self.max_insert, self.max_sample = max_insert, max_sample
+        self.capacity = min_size + spare
+        if loaded:
+            self.limiter.inserted(loaded, displaced=max(loaded - self.capacity, 0))
+            self.limiter.settle()
+
+    @rule(n=st.integers(1, 40))
+    def insert(self, n):
+        n = min(n, self.max_insert)
+        if self.limiter.can_insert(n):
+            size = self.limiter.state().size
+            self.limiter.inserted(n, displaced=max(size + n - self.capacity, 0))
+
+    @rule(n=st.integers(1, 60))
+    def sample(self, n):
+        n = min(n, self.max_sample)
+        if self.limiter.can_sample(n):
+            self.limiter.sampled(n)
+
+    @invariant()
+    def stays_in_its_band(self):
+        state = self.limiter.state()
+        assert state.difference <= state.max_diff + 1e-6
+        if state.size >= state.min_size:
+            assert state.difference >= state.min_diff - 1e-6
+        else:
+            assert state.samples == 0
+
+    @invariant()
+    def somebody_may_go_on(self):
+        assert self.limiter.can_insert(self.max_insert) or self.limiter.can_sample(self.max_sample)
+
+
+LimiterMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+test_never_leaves_its_band_and_never_blocks_both = LimiterMachine.TestCase
+
+
+def test_without_a_limit_only_the_size_counts():
+    limiter = RateLimiter(None, min_size=5)
+    assert not limiter.can_sample(1)
+    limiter.inserted(5)
+    assert limiter.can_sample(10**9)
+    assert limiter.can_insert(10**9)
+    limiter.removed(1)
+    assert not limiter.can_sample(1)
+    assert math.isinf(limiter.max_insert)
+
+
+def test_a_full_buffer_is_enough_even_below_min_size():
+    limiter = RateLimiter(None, min_size=10)
+    limiter.inserted(9)
+    assert not limiter.can_sample(1)
+    limiter.inserted(3, displaced=3)
+    assert limiter.can_sample(1)
+
+
+@pytest.mark.parametrize(
+    ("samples_per_insert", "error_buffer", "smallest"), [(0.5, 7.9, 8), (3.0, 11.0, 12), (0.5, math.inf, 8)]
+)
+def test_impossible_settings_are_refused_with_the_numbers(samples_per_insert, error_buffer, smallest):
+    with pytest.raises(ConfigurationError, match=f"error_buffer is {error_buffer:g}; expected at least {smallest}"):
+        RateLimiter(samples_per_insert, min_size=10, error_buffer=error_buffer, max_insert=4, max_sample=8)
+    RateLimiter(samples_per_insert, min_size=10, error_buffer=smallest, max_insert=4, max_sample=8)
+
+
+@pytest.mark.parametrize("samples_per_insert", [0.0, -1.0, math.nan, math.inf])
+def test_ratios_that_are_none_are_refused(samples_per_insert: float):
+    with pytest.raises(ConfigurationError, match="samples_per_insert is"):
+        RateLimiter(samples_per_insert, min_size=1)
+
+
+def test_who_waits_says_for_what_and_goes_on_when_it_comes():
+    changed = threading.Condition()
+    limiter = RateLimiter(1.0, min_size=4, max_insert=2, max_sample=4, changed=changed)
+    waits = threading.Event()
+    sampled = []
+
+    def sample() -> None:
+        def is_active() -> bool:
+            waits.set()
+            return True
+
+        with changed:
+            sampled.append(limiter.await_sample(4, 30, is_active))
+            limiter.sampled(4)
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    assert waits.wait(10)
+    with changed:
+        limiter.inserted(2)
+    state = limiter.state()
+    (waiting,) = state.waiting
+    assert "a sample of 4 waits for" in waiting.reason
+    assert waiting.seconds >= 0
+    assert "a sample of 4 waits for" in str(state)
+    with changed:
+        limiter.inserted(2)
+    thread.join(10)
+    assert sampled == [True]
+    assert limiter.state().waiting == ()
+
+
+def test_who_asks_again_waits_from_its_first_refusal_until_it_is_let_in(monkeypatch: pytest.MonkeyPatch):
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    limiter = RateLimiter(1.0, min_size=2, max_insert=2, max_sample=2)
+    limiter.inserted(2)
+    limiter.inserted(2)
+    assert not limiter.await_insert(2, 0, always, who="b")
+    now += 3.0
+    assert not limiter.await_insert(1, 0, always, who="a")
+    assert not limiter.await_insert(2, 0, always, who="b")
+    assert not limiter.await_insert(2, 0, always)
+    b, a = limiter.state().waiting
+    assert (b.who, b.seconds, a.who, a.seconds) == ("b", 3.0, "a", 0.0)
+    assert b.reason == limiter.why_no_insert(2)
+    limiter.sampled(1)
+    assert [wait.who for wait in limiter.state().waiting] == ["b"], "the other may go on"
+    assert "(4 inserted + 2) * 1 - 1 sampled" in limiter.state().waiting[0].reason, "the numbers as they are now"
+    assert limiter.await_insert(1, 0, always, who="a")
+    limiter.sampled(1)
+    assert limiter.await_insert(2, 0, always, who="b")
+    limiter.inserted(2)
+    assert limiter.state().waiting == (), "who was let in does not wait"
+    assert not limiter.await_insert(2, 0, always, who="b")
+    assert limiter.state().waiting[0].seconds == 0.0
+
+
+def test_a_wait_ends_by_its_deadline_or_when_nobody_is_there_any_more():
+    limiter = RateLimiter(1.0, min_size=2, max_insert=2, max_sample=2)
+    assert not limiter.await_sample(1, 0.01, always)
+    assert not limiter.await_sample(1, 1000, lambda: False)
+    assert not limiter.can_sample(1)
+    limiter.inserted(2)
+    limiter.inserted(2)
+    assert not limiter.await_insert(2, 0.01, always)
+    assert limiter.why_no_insert(2) == (
+        "an insertion of 2 waits for 2 samples: (4 inserted + 2) * 1 - 0 sampled may not exceed 4"
+    )
+    assert "difference 4 in [0, 4]" in str(limiter.state())
+    limiter.reset()
+    assert limiter.state().inserts == 0
+    assert limiter.await_insert(2, 0, always)

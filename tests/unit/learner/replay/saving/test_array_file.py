@@ -1,0 +1,108 @@
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from rollcast.learner.replay.saving.array_file import ArrayFileWriter, read_pieces
+from rollcast.services.errors import ConfigurationError
+
+DTYPES = ["?", "<i1", "<u2", "<i4", "<u8", "<f2", "<f4", "<f8"]
+ARRAYS = hnp.arrays(
+    st.sampled_from(DTYPES), hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4), elements={}
+)
+PIECES = st.lists(st.dictionaries(st.text(max_size=3), ARRAYS, max_size=3), max_size=3)
+
+
+def write(path: Path, pieces: list[dict[str, np.ndarray]]) -> ArrayFileWriter:
+    with ArrayFileWriter(path) as writer:
+        for piece in pieces:
+            writer.append(piece)
+    return writer
+
+
+def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert list(found) == list(expected)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, strict=True)
+
+
+@settings(max_examples=100, deadline=None)
+@given(pieces=PIECES)
+def test_what_was_written_is_read(tmp_path_factory, pieces):
+    path = tmp_path_factory.mktemp("arrays") / "file"
+    writer = write(path, pieces)
+    found = list(read_pieces(path))
+    assert len(found) == len(pieces)
+    for piece, expected in zip(found, pieces, strict=True):
+        assert_same(piece, expected)
+    assert writer.digest == xxhash.xxh3_128_hexdigest(path.read_bytes())
+
+
+def test_arrays_of_any_order_in_memory_are_written_as_they_read(tmp_path):
+    array = np.arange(12, dtype=">i4").reshape(3, 4)[:, ::2].T
+    write(tmp_path / "file", [{"a": array}])
+    ((piece,),) = [list(read_pieces(tmp_path / "file"))]
+    np.testing.assert_array_equal(piece["a"], array)
+
+
+def test_only_what_is_asked_for_is_read(tmp_path):
+    pieces = [{"a": np.arange(3), "b": np.arange(4.0)}, {"b": np.arange(2.0), "a": np.arange(5)}]
+    write(tmp_path / "file", pieces)
+    for found, expected in zip(read_pieces(tmp_path / "file", frozenset({"b"})), pieces, strict=True):
+        assert_same(found, {"b": expected["b"]})
+
+
+def test_a_file_that_is_there_is_not_written_over(tmp_path):
+    (tmp_path / "file").write_bytes(b"here")
+    with pytest.raises(FileExistsError):
+        ArrayFileWriter(tmp_path / "file")
+
+
+def piece_of(header: object, content: bytes = b"") -> bytes:
+    encoded = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<I", len(encoded)) + encoded + content
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\1",
+        struct.pack("<I", 1 << 31) + b"{}",
+        piece_of({"a": ["<f4", [3]]}, bytes(11)),
+        piece_of({"a": ["<f4", [1 << 62, 1 << 62]]}),
+        piece_of({"a": ["<f4", [-1]]}),
+        piece_of({"a": ["<f4", [True]]}),
+        piece_of({"a": ["<f4", 3]}),
+        piece_of({"a": ["<f4", [1] * 33]}, bytes(4)),
+        piece_of({"a": ["|O", [1]]}, bytes(8)),
+        piece_of({"a": ["no dtype", [1]]}, bytes(8)),
+        piece_of({"a": "<f4"}),
+        piece_of(["a"]),
+        piece_of(b"\xff"),
+        piece_of(b"[" * 50_000),
+    ],
+)
+def test_what_is_no_such_file_is_refused(tmp_path, content):
+    (tmp_path / "file").write_bytes(piece_of({"a": ["|u1", [2]]}, b"ab") + content)
+    pieces = read_pieces(tmp_path / "file")
+    np.testing.assert_array_equal(next(pieces)["a"], np.frombuffer(b"ab", np.uint8))
+    with pytest.raises(ConfigurationError, match=r"file cannot be read: .*; resume from another one"):
+        next(pieces)
+
+
+@settings(max_examples=200, deadline=None)
+@given(content=st.binary(max_size=64))
+def test_whatever_the_bytes_are_they_are_read_or_refused(tmp_path_factory, content):
+    path = tmp_path_factory.mktemp("arrays") / "file"
+    path.write_bytes(content)
+    try:
+        pieces = list(read_pieces(path))
+    except ConfigurationError:
+        return
+    assert sum(array.nbytes for piece in pieces for array in piece.values()) <= len(content)

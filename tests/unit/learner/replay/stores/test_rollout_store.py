@@ -1,0 +1,95 @@
+import numpy as np
+import pytest
+
+from rollcast.learner.replay.buffer import ReplayBuffer
+from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP
+from tests.unit.learner.replay.played_rollouts import SPACES, World, observations, on_host, random_ends
+
+RNG = np.random.default_rng(0)
+T = 6
+
+
+def rollout_buffer(place: str | None = None, **settings) -> ReplayBuffer:
+    device = "cpu" if place is None else "learner"
+    return ReplayBuffer(
+        ReplaySettings(entry="rollouts", device=device, **{"capacity": 7, **settings}),
+        SPACES,
+        n_rollout_steps=T,
+        batch_size=2,
+        learner_device=place,
+    )
+
+
+@pytest.mark.parametrize("has_reset_rows", [False, True])
+@pytest.mark.parametrize("sequence", [{}, {"sequence_length": 3, "burn_in": 1}, {"sequence_length": 1}])
+@pytest.mark.parametrize("removal", ["oldest", "lowest_priority"])
+def test_what_is_drawn_is_what_was_played(has_reset_rows: bool, sequence: dict, removal: str, place: str | None):
+    buffer = rollout_buffer(place, removal=removal, **sequence)
+    world = World(n_steps=T, has_reset_rows=has_reset_rows, n_envs=3)
+    # (policy version, first number of the trajectory) to the rollout and the environment
+    played, true_next, seen_starts = {}, {}, set()
+    for _ in range(30):
+        rollout, steps = world.play(random_ends(RNG, T, 3))
+        true_next |= {step.observation: step.next_observation for step in steps}
+        assert buffer.insert(rollout) == 3
+        numbers = rollout.substeps[FLAT_SUBSTEP].observation["a"][..., 0].astype(int)
+        played |= {(rollout.policy_version, b): (rollout, numbers[:, b]) for b in range(3)}
+        sample = on_host(buffer.sample(2))
+        n_rows = len(sample.reward)
+        assert n_rows == (sum(sequence.values()) or T)
+        assert sample.burn_in == sequence.get("burn_in", 0)
+        columns = sample.substeps[FLAT_SUBSTEP]
+        finals = {tuple(index): i for i, index in enumerate(sample.final_index.tolist())}
+        for i in range(2):
+            drawn = columns.observation["a"][:, i, 0].astype(int)
+            version = int(sample.policy_version[i])
+            ((rollout, b, numbers),) = [
+                (source, b, numbers)
+                for (v, b), (source, numbers) in played.items()
+                if v == version and set(drawn) <= set(numbers)
+            ]
+            start = numbers.tolist().index(drawn[0])
+            seen_starts.add(start)
+            rows = slice(start, start + n_rows)
+            np.testing.assert_array_equal(drawn, numbers[rows])
+            source = rollout.substeps[FLAT_SUBSTEP]
+            np.testing.assert_array_equal(columns.observation["b"][:, i], source.observation["b"][rows, b])
+            np.testing.assert_array_equal(columns.action[:, i], source.action[rows, b])
+            np.testing.assert_array_equal(columns.log_prob[:, i], source.log_prob[rows, b])
+            np.testing.assert_array_equal(sample.reward[:, i], rollout.reward[rows, b])
+            np.testing.assert_array_equal(sample.terminated[:, i], rollout.terminated[rows, b])
+            np.testing.assert_array_equal(sample.truncated[:, i], rollout.truncated[rows, b])
+            valid = np.ones((T, 3), bool) if rollout.valid is None else rollout.valid
+            np.testing.assert_array_equal(sample.valid[:, i], valid[rows, b])
+            for t in np.flatnonzero(sample.valid[:, i]).tolist():
+                following = true_next[drawn[t]]
+                for path, expected in observations(np.array(following)).items():
+                    if (t, i) in finals:
+                        actual = columns.final_observation[path][finals[t, i]]
+                    elif t + 1 < n_rows:
+                        actual = columns.observation[path][t + 1, i]
+                    else:
+                        actual = columns.next_observation[path][i]
+                    np.testing.assert_array_equal(actual, expected)
+    assert buffer.size == 7
+    assert len(seen_starts) == T - (sum(sequence.values()) or T) + 1
+
+
+def test_the_lowest_priority_leaves_first():
+    buffer = rollout_buffer(removal="lowest_priority", sampler="fifo", capacity=4)
+    world = World(n_steps=T, has_reset_rows=False, n_envs=2)
+    for _ in range(2):
+        buffer.insert(world.play(np.zeros((T, 2), int))[0])
+    keys = buffer.sample(4).keys.copy()
+    assert buffer.update_priorities(keys, [3.0, 0.5, 2.0, 0.1]) == 0
+    buffer.insert(world.play(np.zeros((T, 2), int))[0])
+    left = buffer.sample(4)
+    assert left.keys[:2].tolist() == keys[[0, 2]].tolist()
+    assert left.policy_version.tolist() == [1, 2, 3, 3]
+
+
+def test_a_sequence_longer_than_a_rollout_is_refused():
+    with pytest.raises(ConfigurationError, match="burn_in is 3 and sequence_length 4; expected together at most the 6"):
+        rollout_buffer(sequence_length=4, burn_in=3)

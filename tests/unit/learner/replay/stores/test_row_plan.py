@@ -1,0 +1,235 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollcast.learner.replay.buffer import ReplayBuffer
+from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.learner.replay.stores.row_plan import RowPlan, acting_trajectories, plan_rows
+from rollcast.services.rollouts.rollouts import Rollout
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP
+from tests.front_padding import pad_front
+from tests.rollout_samples import make_rollout
+from tests.unit.learner.replay.played_rollouts import (
+    SPACES,
+    Transition,
+    World,
+    check_same,
+    check_transitions,
+    on_host,
+    random_ends,
+)
+
+T, B = 5, 4
+# Rows before the first transition of each of some trajectories: none, some, all.
+PADDING = st.lists(st.integers(0, T), min_size=1, max_size=4)
+
+
+def play(world: World, n_padded: list[int], rng: np.random.Generator) -> tuple[Rollout, list[Transition]]:
+    rollout, played = world.play(random_ends(rng, T, len(n_padded)))
+    padded = pad_front(rollout, n_padded, seed=int(rng.integers(1000)))
+    return padded, [step for i, step in enumerate(played) if i % T >= n_padded[i // T]]
+
+
+def reference_rows(rollout: Rollout) -> list[tuple[str, int, int]]:
+    """What lies in each row, trajectory by trajectory, as the ring's invariant wants it."""
+    finals = {(t, b) for t, b in rollout.final_index.tolist()}
+    rows = []
+    for b in range(rollout.n_envs):
+        has_begun = False
+        for t in range(rollout.n_steps):
+            has_begun |= rollout.valid is None or bool(rollout.valid[t, b])
+            if has_begun:
+                rows.append(("step", t, b))
+                if (t, b) in finals and t < rollout.n_steps - 1:
+                    rows.append(("final", t, b))
+        rows.append(("final" if (rollout.n_steps - 1, b) in finals else "last", rollout.n_steps - 1, b))
+    return rows
+
+
+def planned_rows(rollout: Rollout) -> list[tuple[str, int, int]]:
+    plan = plan_rows(rollout)
+    rows = [("step", *divmod(source, rollout.n_envs)) if source >= 0 else ("nothing", -1, -1) for source in plan.source]
+    for b, end in enumerate(plan.ends):
+        rows[end] = ("last", rollout.n_steps - 1, b)
+    for (t, b), row in zip(rollout.final_index.tolist(), plan.finals.tolist(), strict=True):
+        rows[row] = ("final", t, b)
+    return rows
+
+
+@given(PADDING, st.integers(0, 999))
+@settings(max_examples=100, deadline=None)
+def test_rows_agree_with_a_plain_reference(n_padded: list[int], seed: int):
+    rng = np.random.default_rng(seed)
+    rollout, _ = play(World(T, has_reset_rows=False, n_envs=len(n_padded)), n_padded, rng)
+    assert planned_rows(rollout) == reference_rows(rollout)
+
+
+@given(st.integers(1, 4), st.integers(0, 999), st.booleans())
+@settings(max_examples=50, deadline=None)
+def test_without_padding_as_well(n_envs: int, seed: int, has_reset_rows: bool):
+    world, rng = World(T, has_reset_rows=has_reset_rows, n_envs=n_envs), np.random.default_rng(seed)
+    for _ in range(3):
+        rollout, _ = world.play(random_ends(rng, T, n_envs))
+        assert planned_rows(rollout) == reference_rows(rollout)
+
+
+@given(PADDING, st.integers(0, 999))
+@settings(max_examples=50, deadline=None)
+def test_a_final_observation_of_a_row_that_holds_nothing_spoils_no_other(n_padded: list[int], seed: int):
+    rng = np.random.default_rng(seed)
+    rollout, _ = play(World(T, has_reset_rows=False, n_envs=len(n_padded)), n_padded, rng)
+    nowhere = np.argwhere(~rollout.valid[:-1])
+    index = np.concatenate([rollout.final_index, nowhere]).astype(np.int32)
+    rows = planned_rows(dataclasses.replace(rollout, final_index=index))
+    extra = [("final", t, b) for t, b in nowhere.tolist()]
+    assert [row for row in rows if row not in extra] == reference_rows(rollout)
+
+
+@given(PADDING, st.integers(0, 999))
+@settings(max_examples=50, deadline=None)
+def test_trajectories_that_act_are_whole_and_in_order(n_padded: list[int], seed: int):
+    rng = np.random.default_rng(seed)
+    rollout, _ = play(World(T, has_reset_rows=False, n_envs=len(n_padded)), n_padded, rng)
+    acting = acting_trajectories(rollout)
+    kept = [b for b, n in enumerate(n_padded) if n < T]
+    assert (acting is rollout) == (len(kept) == len(n_padded))
+    assert acting.n_envs == len(kept)
+    columns, others = acting.substeps[FLAT_SUBSTEP], rollout.substeps[FLAT_SUBSTEP]
+    np.testing.assert_array_equal(acting.reward, rollout.reward[:, kept])
+    np.testing.assert_array_equal(columns.observation["b"], others.observation["b"][:, kept])
+    np.testing.assert_array_equal(columns.last_observation["b"], others.last_observation["b"][kept])
+    assert acting.final_index.tolist() == [[t, kept.index(b)] for t, b in rollout.final_index.tolist()]
+    np.testing.assert_array_equal(columns.final_observation["a"], others.final_observation["a"])
+
+
+BUFFERS = {
+    "ring": {},
+    "folded": {"n_step": 3},
+    "any order": {"removal": "lowest_priority", "n_step": 3},
+    "rollouts": {"entry": "rollouts"},
+    "sequences": {"entry": "rollouts", "sequence_length": 2, "burn_in": 1},
+}
+
+
+def make_buffer(kind: str, **changes: str) -> ReplayBuffer:
+    replay = ReplaySettings(capacity=60, **BUFFERS[kind], **changes)
+    return ReplayBuffer(replay, SPACES, n_rollout_steps=T, batch_size=1, discount=0.9, seed=5)
+
+
+@pytest.mark.parametrize("kind", ["ring", "folded", "any order"])
+@given(st.lists(PADDING, min_size=1, max_size=12), st.integers(0, 999))
+@settings(max_examples=25, deadline=None)
+def test_only_transitions_are_drawn_and_every_one_of_them(kind: str, paddings: list[list[int]], seed: int):
+    rng, buffer, known = np.random.default_rng(seed), make_buffer(kind, sampler="fifo"), {}
+    world = World(T, has_reset_rows=False)
+    for n_padded in paddings:
+        world.n_envs = len(n_padded)
+        rollout, played = play(world, n_padded, rng)
+        assert buffer.insert(rollout) == len(played)
+        known |= {step.observation: step for step in played}
+    if known:
+        n_step = BUFFERS[kind].get("n_step", 1)
+        drawn = check_transitions(buffer.sample(buffer.size), known, n_step).tolist()
+        assert len(set(drawn)) == buffer.size
+        # half of the capacity is always reached, and the oldest leave first
+        n_newest = min(len(known), 30)
+        assert kind == "any order" or set(drawn) >= set(list(known)[-n_newest:])
+
+
+@pytest.mark.parametrize("kind", ["rollouts", "sequences"])
+@given(st.lists(PADDING, min_size=1, max_size=6), st.integers(0, 999))
+@settings(max_examples=25, deadline=None)
+def test_whole_rollouts_have_their_padding_marked_and_their_transitions_right(
+    kind: str, paddings: list[list[int]], seed: int
+):
+    rng, buffer, known = np.random.default_rng(seed), make_buffer(kind), {}
+    world = World(T, has_reset_rows=False)
+    for n_padded in paddings:
+        world.n_envs = len(n_padded)
+        rollout, played = play(world, n_padded, rng)
+        assert buffer.insert(rollout) == sum(n < T for n in n_padded)
+        known |= {step.observation: step for step in played}
+    if not known:
+        return
+    for _ in range(20):
+        sample = on_host(buffer.sample(1))
+        columns = sample.substeps[FLAT_SUBSTEP]
+        numbers = columns.observation["a"][:, 0, 0]
+        finals = {t: i for i, (t, _) in enumerate(sample.final_index.tolist())}
+        begun = False
+        for t, valid in enumerate(sample.valid[:, 0].tolist()):
+            assert valid or not begun, "nothing but the front is padded"
+            begun |= valid
+            if not valid:
+                continue
+            step = known[int(numbers[t])]
+            assert sample.reward[t, 0] == step.reward
+            if t in finals:
+                following = columns.final_observation["a"][finals[t], 0]
+            else:
+                following = numbers[t + 1] if t + 1 < len(numbers) else columns.next_observation["a"][0, 0]
+            assert following == step.next_observation
+        if kind == "rollouts":
+            assert begun, "who never acted makes no entry"
+
+
+@pytest.mark.parametrize("kind", ["ring", "folded", "any order"])
+@given(st.lists(PADDING, min_size=1, max_size=4), st.integers(0, 999))
+@settings(max_examples=25, deadline=None)
+def test_what_padding_holds_changes_no_sample(kind: str, paddings: list[list[int]], seed: int):
+    rng, world = np.random.default_rng(seed), World(T, has_reset_rows=False)
+    mine, twin = make_buffer(kind), make_buffer(kind)
+    for n_padded in paddings:
+        world.n_envs = len(n_padded)
+        rollout, _ = world.play(random_ends(rng, T, len(n_padded)))
+        assert mine.insert(pad_front(rollout, n_padded, seed=1)) == twin.insert(pad_front(rollout, n_padded, seed=2))
+    if mine.size:
+        for _ in range(5):
+            check_same(mine.sample(mine.size), twin.sample(mine.size))
+
+
+def planned_one_by_one(rollout: Rollout) -> RowPlan:
+    """The brute-force twin: trajectory by trajectory, step by step."""
+    source, ends, row_of = [], [], {}
+    cells = set(map(tuple, rollout.final_index.tolist()))
+    for b in range(rollout.n_envs):
+        has_begun = False
+        for t in range(rollout.n_steps):
+            has_begun |= rollout.valid is None or bool(rollout.valid[t, b])
+            if has_begun:
+                source.append(t * rollout.n_envs + b)
+            if (t, b) in cells and t < rollout.n_steps - 1:
+                row_of[t, b] = len(source)
+                source.append(-1)
+        ends.append(len(source))
+        row_of[rollout.n_steps - 1, b] = len(source)
+        source.append(-1)
+    finals = [row_of[cell] for cell in map(tuple, rollout.final_index.tolist())]
+    return RowPlan(np.array(source), np.array(ends), np.array(finals, np.int64))
+
+
+@pytest.mark.parametrize("has_reset_rows", [False, True])
+@pytest.mark.parametrize("n_finals", [0, 1, 7])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_plan_is_the_same_as_one_made_step_by_step(seed: int, n_finals: int, has_reset_rows: bool):
+    rng = np.random.default_rng(seed)
+    # in any order, and some twice, as a foreign actor might send them
+    cells = [(int(rng.integers(T)), int(rng.integers(B))) for _ in range(n_finals)]
+    valid = rng.random((T, B)) < 0.7 if has_reset_rows else None
+    rollout = make_rollout(n_steps=T, n_envs=B, final_index=cells, valid=valid)
+    terminated = np.zeros((T, B), np.bool_)
+    for cell in cells:
+        terminated[cell] = True
+    got = plan_rows(dataclasses.replace(rollout, terminated=terminated))
+    for mine, expected in zip(got, planned_one_by_one(rollout), strict=True):
+        np.testing.assert_array_equal(mine, expected)
+    assert (got.source >= 0).sum() + len(set(got.ends.tolist())) + len(
+        {cell for cell in cells if cell[0] < T - 1}
+    ) == len(got.source)
+
+
+def test_a_plan_of_long_episodes_is_made_once():
+    assert plan_rows(make_rollout(n_steps=T)).source is plan_rows(make_rollout(n_steps=T, sequence=2)).source

@@ -1,0 +1,149 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from rollcast.learner.replay.columns.column_memory import ColumnMemory, host_array
+from rollcast.learner.replay.columns.layout import make_layout
+from rollcast.learner.replay.stores.row_plan import acting_trajectories
+from rollcast.learner.replay.stores.trajectory_ring import TrajectoryRing, ring_rows
+from rollcast.services.errors import InvalidRolloutError
+from tests.unit.learner.replay.played_rollouts import (
+    SPACES,
+    TERMINATES,
+    TRUNCATES,
+    World,
+    check_transitions,
+    folded,
+    on_host,
+    random_ends,
+)
+
+RNG = np.random.default_rng(0)
+
+
+def ring(n_steps: int, capacity: int, n_step: int = 1, memory: ColumnMemory | None = None) -> TrajectoryRing:
+    layout = make_layout(SPACES, n_rollout_steps=n_steps, log_prob=False)
+    return TrajectoryRing(layout, capacity, n_step=n_step, discount=0.9, memory=memory)
+
+
+@pytest.mark.parametrize("n_steps", [16, 17, 32, 100, 1000])
+@pytest.mark.parametrize("capacity", [1000, 12345, 1_000_000])
+def test_a_transition_costs_at_most_a_tenth_more_than_its_arrays(n_steps: int, capacity: int):
+    assert ring_rows(capacity, n_steps) <= 1.1 * max(capacity, 2 * n_steps)
+
+
+def test_a_ring_takes_the_bytes_it_says(memory: ColumnMemory):
+    ring_ = ring(20, 1000, memory=memory)
+    columns = ring_._columns
+    assert ring_.n_bytes == sum(array.nbytes for array in (*columns.steps, columns.reward, columns.flags))
+    assert host_array(columns.steps[1]).dtype == np.uint8
+
+
+@pytest.mark.parametrize("has_reset_rows", [False, True])
+@pytest.mark.parametrize("n_step", [1, 2, 3, 10])
+def test_folding_agrees_with_its_brute_force_twin_round_after_round(
+    has_reset_rows: bool, n_step: int, memory: ColumnMemory
+):
+    world, known = World(n_steps=7, has_reset_rows=has_reset_rows, n_envs=3), {}
+    ring_ = ring(7, 60, n_step, memory)
+    for _ in range(40):
+        rollout, played = world.play(random_ends(RNG, 7, 3))
+        known |= {step.observation: step for step in played}
+        ring_.insert(rollout)
+        room = ring_.make_room(ring_.size)
+        sample = ring_.gather(ring_.entries(), room, RNG)
+        check_transitions(sample, known, n_step)
+    assert folded(played[0], 1, 0.9)[1] == 1
+
+
+def test_the_oldest_leave_first_and_the_capacity_is_reached_when_episodes_are_long(memory: ColumnMemory):
+    world, ring_, steps = World(n_steps=32, has_reset_rows=False), ring(32, 200, memory=memory), []
+    for _ in range(30):
+        rollout, played = world.play(np.zeros((32, 2), np.int64))
+        steps += played
+        change = ring_.insert(rollout)
+        assert len(change.inserted) == 64
+        assert ring_.size == min(len(steps), 200)
+        sample = ring_.gather(ring_.entries(), ring_.make_room(ring_.size), RNG)
+        numbers = on_host(sample).substeps["0"].observation["a"][0, :, 0]
+        assert numbers.tolist() == [step.observation for step in steps[-ring_.size :]]
+
+
+@pytest.mark.parametrize("has_reset_rows", [False, True])
+@pytest.mark.parametrize("n_steps", [1, 2, 5])
+def test_a_ring_full_of_episode_ends_still_holds_half_its_capacity(has_reset_rows: bool, n_steps: int):
+    world, ring_ = World(n_steps=n_steps, has_reset_rows=has_reset_rows), ring(n_steps, 40)
+    for _ in range(60):
+        ring_.insert(world.play(np.full((n_steps, 2), TRUNCATES))[0])
+    assert 20 <= ring_.size <= 40
+
+
+@pytest.mark.parametrize("has_reset_rows", [False, True])
+@pytest.mark.parametrize("n_steps", [1, 2, 3, 4, 5])
+def test_holds_a_batch_as_large_as_its_capacity_however_short_episodes_are(n_steps: int, has_reset_rows: bool):
+    rng, layout = np.random.default_rng(n_steps), make_layout(SPACES, n_rollout_steps=n_steps, log_prob=False)
+    for probability in (1.0, 0.5):
+        world = World(n_steps=n_steps, has_reset_rows=has_reset_rows, n_envs=1)
+        ring_, inserted = TrajectoryRing(layout, 40, batch_size=40), 0
+        for _ in range(200):
+            rollout = acting_trajectories(world.play(random_ends(rng, n_steps, 1, probability))[0])
+            inserted += ring_.n_entries(rollout)
+            if ring_.n_entries(rollout):
+                ring_.insert(rollout)
+            assert ring_.size >= min(inserted, 40)
+
+
+def test_no_slot_outside_the_span_is_an_entry():
+    world, ring_ = World(n_steps=4, has_reset_rows=False), ring(4, 20)
+    every = np.arange(ring_.n_slots)
+    for lap in range(20):
+        ring_.insert(world.play(random_ends(RNG, 4, 2))[0])
+        if lap == 9:
+            ring_.clear()
+            assert not ring_.is_entry(every).any()
+            continue
+        first, n_rows = ring_.span
+        inside = (every - first) % ring_.n_slots < n_rows
+        assert np.count_nonzero(ring_.is_entry(every)) == ring_.size
+        assert not ring_.is_entry(every[~inside]).any()
+
+
+def test_keys_are_never_given_again():
+    world, ring_, seen = World(n_steps=4, has_reset_rows=False), ring(4, 10), set()
+    for lap in range(20):
+        change = ring_.insert(world.play(random_ends(RNG, 4, 2))[0])
+        slots = change.inserted
+        keys = ring_.gather(slots, ring_.make_room(len(slots)), RNG).keys
+        assert not seen & set(keys.tolist())
+        found, is_there = ring_.find(keys)
+        assert is_there.all()
+        np.testing.assert_array_equal(found, slots)
+        assert not ring_.find(np.array(sorted(seen), np.int64)[: 4 * lap])[1][: len(seen) - 16].any()
+        seen |= set(keys.tolist())
+        if lap == 10:
+            ring_.clear()
+            assert not ring_.find(keys)[1].any()
+
+
+def test_a_missing_final_observation_is_named_and_nothing_has_changed():
+    ends = np.zeros((4, 2), np.int64)
+    ends[1, 1] = TERMINATES
+    rollout, _ = World(n_steps=4, has_reset_rows=False).play(ends)
+    ring_ = ring(4, 10)
+    with pytest.raises(InvalidRolloutError, match="the episode of environment 1 ended at step 1, and neither"):
+        ring_.insert(dataclasses.replace(rollout, final_index=np.zeros((0, 2), np.int32)))
+    assert ring_.size == 0
+    assert ring_.span == (0, 0)
+
+
+def test_what_is_used_up_is_still_the_next_observation_of_others(memory: ColumnMemory):
+    world, known = World(n_steps=6, has_reset_rows=False, n_envs=1), {}
+    ring_ = ring(6, 12, 3, memory)
+    rollout, played = world.play(np.zeros((6, 1), np.int64))
+    known = {step.observation: step for step in played}
+    slots = ring_.insert(rollout).inserted
+    ring_.remove(slots[1::2])
+    assert ring_.size == 3
+    np.testing.assert_array_equal(ring_.entries(), slots[::2])
+    check_transitions(ring_.gather(ring_.entries(), ring_.make_room(3), RNG), known, 3)

@@ -1,0 +1,339 @@
+import functools
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.policies.random_policy import RandomPolicy
+from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.statistics.events import EpisodeEvents, LogStatsLevel
+from rollcast.actor.vector.make import make_vector_env
+from rollcast.actor.workers.rollout_worker import RolloutWorker
+from rollcast.learner.actors.sequential import SequentialDistributedActors
+from rollcast.learner.actors.with_buffer import BaseDistributedWorkersWithBuffer
+from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, ReplayedExperience
+from rollcast.learner.replay.buffer import ReplayBuffer
+from rollcast.learner.replay.demonstrations import load_demonstrations
+from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.learner.replay.substep_buffers import make_buffers
+from rollcast.learner.settings.settings import TrainSettings
+from rollcast.learner.training.run_parts import load_initial_data
+from rollcast.learner.training.training_run import probe_spaces
+from rollcast.services.errors import (
+    ConfigurationError,
+    InvalidInputError,
+    InvalidRolloutError,
+    NotReadyError,
+    RecordingError,
+    SpacesMismatchError,
+)
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.rollouts.file import RolloutWriter, read_rollouts
+from rollcast.services.rollouts.recording_codec import RecordingHeader
+from rollcast.services.rollouts.rollouts import Rollout
+from tests.rollout_samples import CARTPOLE_LIKE, make_rollout
+from tests.two_substeps import SPACES as TWO_SUBSTEPS
+from tests.two_substeps import TwoSubsteps
+
+T, BATCH, MIN_SIZE = 4, 16, 40
+RATIO, ERROR_BUFFER = 4.0, 400.0
+LIMITED = {"samples_per_insert": RATIO, "error_buffer": ERROR_BUFFER}
+COUNTING = EnvironmentFactory("tests.environments:CountingEnv", {})
+SPACES = probe_spaces(COUNTING)
+
+
+def played(n_rollouts: int, *, n_envs: int = 2, n_steps: int = T) -> Iterator[Rollout]:
+    policy = RandomPolicy(SPACES, seed=0)
+    policy.load(0, {})
+    worker = RolloutWorker(
+        make_vector_env(COUNTING, n_envs), policy, n_steps, actor_id="demo", incarnation=1, env_seed=0
+    )
+    for _ in range(n_rollouts):
+        yield worker.collect()
+    worker.close()
+
+
+def record(path: Path, n_rollouts: int, *, n_envs: int = 2, n_steps: int = T) -> Path:
+    header = RecordingHeader(spaces=SPACES, n_rollout_steps=n_steps, n_envs=n_envs)
+    with RolloutWriter(path, header) as writer:
+        for rollout in played(n_rollouts, n_envs=n_envs, n_steps=n_steps):
+            writer.append(rollout)
+    return path
+
+
+def make_buffer(**replay: object) -> ReplayBuffer:
+    return ReplayBuffer(
+        ReplaySettings(**{"capacity": 1000, "min_size": MIN_SIZE, **replay}),
+        SPACES,
+        n_rollout_steps=T,
+        batch_size=BATCH,
+        n_envs=MAX_TRAJECTORIES,
+    )
+
+
+def load(buffer: ReplayBuffer, path: Path) -> str:
+    told: list[str] = []
+    load_demonstrations(buffer, read_rollouts(path, SPACES), source="demo", announce=told.append)
+    return told[0]
+
+
+class TestTheLimiterAfterwards:
+    @pytest.mark.parametrize("n_rollouts", [5, 6, 100])
+    def test_it_stands_where_it_does_when_the_minimum_is_reached(self, tmp_path: Path, n_rollouts: int):
+        buffer = make_buffer(**LIMITED)
+        load(buffer, record(tmp_path / "demo", n_rollouts))
+        limiter = buffer.info().limiter
+        assert limiter.size == n_rollouts * 8
+        assert (limiter.inserts, limiter.samples) == (MIN_SIZE, 0)
+        assert limiter.difference == RATIO * MIN_SIZE == (limiter.min_diff + limiter.max_diff) / 2
+
+    @pytest.mark.parametrize("n_rollouts", [5, 100])
+    def test_there_is_no_burst_of_samples_and_no_insertion_waits(self, tmp_path: Path, n_rollouts: int):
+        buffer = make_buffer(**LIMITED)
+        load(buffer, record(tmp_path / "demo", n_rollouts))
+        (rollout,) = played(1)
+        buffer.insert(rollout)
+        n_samples = 0
+        with pytest.raises(NotReadyError, match="waits for insertions"):
+            while True:
+                buffer.sample(BATCH)
+                n_samples += BATCH
+        assert n_samples <= ERROR_BUFFER + RATIO * 8, "the band, however much was loaded"
+        buffer.insert(rollout)
+        buffer.insert(rollout)
+        buffer.sample(BATCH)
+
+    def test_inserted_by_hand_as_much_would_wait_for_samples(self):
+        buffer = make_buffer(**LIMITED)
+        with pytest.raises(NotReadyError, match="an insertion of 8 waits for"):
+            for rollout in played(100):
+                buffer.insert(rollout)
+
+    def test_below_the_minimum_the_rest_is_inserted_as_ever(self, tmp_path: Path):
+        buffer = make_buffer(**LIMITED)
+        assert load(buffer, record(tmp_path / "demo", 3)).endswith("it can be sampled after 16 more")
+        assert buffer.info().limiter.difference == RATIO * 24
+        with pytest.raises(NotReadyError, match="waits for 16 entries: 24 of 40"):
+            buffer.sample(BATCH)
+        for rollout in played(2):
+            buffer.insert(rollout)
+        buffer.sample(BATCH)
+
+    @pytest.mark.parametrize(
+        "replay",
+        [
+            {},
+            {"sampler": "prioritized"},
+            {"removal": "lowest_priority"},
+            {"max_times_sampled": 8, "capacity": 110},
+            {"entry": "rollouts", "capacity": 60, "min_size": 20},
+        ],
+        ids=lambda replay: "-".join(replay) or "uniform",
+    )
+    @pytest.mark.parametrize("n_rollouts", [3, 13, 80])
+    def test_a_trainer_and_actors_never_wait_for_each_other(self, n_rollouts: int, replay: dict):
+        buffer = make_buffer(**{**LIMITED, "capacity": 100, **replay})
+        load_demonstrations(buffer, played(n_rollouts), source="demo")
+        (rollout,) = played(1)
+        for _ in range(300):
+            try:
+                buffer.sample(BATCH)
+            except (NotReadyError, InvalidInputError):
+                buffer.insert(rollout)
+
+
+class TestTheBufferAfterwards:
+    def test_it_holds_what_was_played(self, tmp_path: Path):
+        buffer = make_buffer()
+        told = load(buffer, record(tmp_path / "demo", 20))
+        assert told == ("initial data: 160 entries of 20 rollouts, 32 episodes, from demo; it can be sampled at once")
+        sample = buffer.sample(BATCH)
+        columns = sample.substeps["0"]
+        np.testing.assert_array_equal(columns.next_observation[""][:, 1], columns.observation[""][0, :, 1] + 1)
+
+    def test_more_than_fits_leaves_the_newest_and_is_said(self, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+        buffer = make_buffer(capacity=100)
+        load(buffer, record(tmp_path / "demo", 100))
+        assert 90 <= buffer.size <= 100
+        assert f"demo has 800 entries, and the replay buffer of 100 has kept the newest {buffer.size}" in caplog.text
+        assert caplog.records[0].levelno == logging.WARNING
+        episodes = np.concatenate([buffer.sample(BATCH).substeps["0"].observation[""][0, :, 0] for _ in range(20)])
+        assert episodes.min() > 60, "of 80 episodes"
+
+    def test_rollouts_wider_than_the_limiter_lets_in(self, tmp_path: Path):
+        buffer = make_buffer(**LIMITED)
+        load(buffer, record(tmp_path / "demo", 2, n_envs=5 * MAX_TRAJECTORIES))
+        assert buffer.size == 2 * T * 5 * MAX_TRAJECTORIES
+
+    def test_a_rollout_wider_than_the_buffer(self):
+        buffer = make_buffer(capacity=60)
+        load_demonstrations(buffer, played(1, n_envs=40), source="demo")
+        assert 40 <= buffer.size <= 60
+
+
+class TestRolloutsOfAnotherLength:
+    # 21 steps of 2 environments, in episodes of 5
+    @pytest.mark.parametrize(("n_rollouts", "n_steps"), [(3, 7), (7, 3), (1, 21)])
+    def test_no_transition_is_lost(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, n_rollouts: int, n_steps: int
+    ):
+        buffer = make_buffer(min_size=20, sampler="fifo", max_times_sampled=1)
+        told = load(buffer, record(tmp_path / "demo", n_rollouts, n_steps=n_steps))
+        assert told.startswith(f"initial data: 42 entries of {n_rollouts} rollouts, 8 episodes, from demo")
+        assert not caplog.records
+        columns = buffer.sample(42).substeps["0"]
+        before, after = columns.observation[""][0], columns.next_observation[""]
+        np.testing.assert_array_equal(after[:, :2], before[:, :2] + [0, 1], "the same episode, a step later")
+        played_steps = 2 * [(1 + step // 5, step % 5) for step in range(21)]
+        assert sorted(map(tuple, before[:, :2].astype(int).tolist())) == sorted(played_steps)
+
+    def test_whole_rollouts_lose_the_rest_and_the_log_says_it(self, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+        buffer = make_buffer(entry="rollouts", min_size=16, capacity=100)
+        load(buffer, record(tmp_path / "demo", 3, n_steps=7))
+        assert buffer.size == 2 * (21 // T)
+        assert "no multiple of 4 steps: 2 steps at their ends are dropped" in caplog.text
+
+
+class TestWhatIsRefused:
+    def test_a_file_that_is_not_whole_leaves_nothing(self, tmp_path: Path):
+        path = record(tmp_path / "demo", 20)
+        path.write_bytes(path.read_bytes()[:-1])
+        buffer = make_buffer(**LIMITED)
+        with pytest.raises(RecordingError, match=r"rollout 20, at byte .*the 19 rollouts before it are whole"):
+            load(buffer, path)
+        info = buffer.info()
+        assert (info.size, info.inserted, info.limiter.difference) == (0, 0, 0)
+
+    def test_a_buffer_that_is_in_use(self, tmp_path: Path):
+        buffer = make_buffer()
+        load_demonstrations(buffer, played(1), source="demo")
+        with pytest.raises(InvalidInputError, match="a replay buffer of 8 entries; expected an empty one"):
+            load(buffer, record(tmp_path / "demo", 1))
+        assert buffer.size == 8
+
+    def test_other_spaces(self, tmp_path: Path):
+        with RolloutWriter(
+            tmp_path / "demo", RecordingHeader(spaces=CARTPOLE_LIKE, n_rollout_steps=T, n_envs=2)
+        ) as writer:
+            writer.append(make_rollout(n_steps=T))
+        with pytest.raises(SpacesMismatchError, match=r"at 0/observation: the reader has Box.*demo has Box"):
+            load(make_buffer(), tmp_path / "demo")
+
+    def test_no_rollouts(self):
+        with pytest.raises(ConfigurationError, match="demo has no rollouts"):
+            load_demonstrations(make_buffer(), [], source="demo")
+
+    def test_a_final_observation_that_is_missing_names_the_source(self):
+        rollout = make_rollout(n_steps=T)
+        rollout.terminated[1, 0] = True
+        with pytest.raises(InvalidRolloutError, match=r"^demo: rollout 1 of 'a': the episode of environment 0 ended"):
+            load_demonstrations(make_buffer(), [*played(1), rollout], source="demo")
+
+    def test_an_algorithm_without_a_buffer(self, tmp_path: Path):
+        settings = TrainSettings(initial_data=tmp_path / "demo")
+        with pytest.raises(ConfigurationError, match=r"--algorithm impala, .* no replay buffer; expected sac or dqn"):
+            load_initial_data(settings, SPACES, None, announce=lambda line: None)
+
+
+class TestSeveralSubsteps:
+    def record(self, path: Path, n_rollouts: int) -> list[Rollout]:
+        policy = RandomPolicy(TWO_SUBSTEPS, seed=0)
+        policy.load(0, {})
+        world = TwoSubsteps(T, 2)
+        rollouts = [world.play(policy) for _ in range(n_rollouts)]
+        with RolloutWriter(path, RecordingHeader(spaces=TWO_SUBSTEPS, n_rollout_steps=T, n_envs=2)) as writer:
+            for rollout in rollouts:
+                writer.append(rollout)
+        return rollouts
+
+    def load(self, path: Path) -> tuple[dict[str, int], list[str]]:
+        settings = TrainSettings(initial_data=path, algorithm="dqn", n_rollout_steps=T)
+        buffers = make_buffers(ReplaySettings(capacity=1000), TWO_SUBSTEPS, n_rollout_steps=T, batch_size=4)
+        said: list[str] = []
+        load_initial_data(settings, TWO_SUBSTEPS, buffers, announce=said.append)
+        return {key: buffer.size for key, buffer in buffers.items()}, said
+
+    def test_each_rollout_enters_the_buffer_of_its_substep(self, tmp_path: Path):
+        rollouts = self.record(tmp_path / "demo", 6)
+        sizes, said = self.load(tmp_path / "demo")
+        assert sizes == {
+            key: sum(rollout.n_env_steps for rollout in rollouts if rollout.substep_key == key) for key in TWO_SUBSTEPS
+        }
+        assert [line.split("; ")[0].rsplit(", ", 1)[1] for line in said] == ["substep 'scout'", "substep 'base'"]
+
+    def test_a_substep_that_is_missing_is_named(self, tmp_path: Path):
+        self.record(tmp_path / "demo", 1)
+        with pytest.raises(ConfigurationError, match="demo, substep 'base' has no rollouts"):
+            self.load(tmp_path / "demo")
+
+
+class TestReplayedExperience:
+    def make_source(self, demonstrations: Path | None) -> ReplayedExperience:
+        policy = TorchPolicy(SPACES, PolicySpec(hidden_sizes=(4,)))
+        actors = SequentialDistributedActors(COUNTING, policy, T, 1, 1, envs_per_actor=2)
+        buffer = make_buffer(**LIMITED)
+        if demonstrations is not None:
+            load(buffer, demonstrations)
+        return ReplayedExperience(actors, {"0": buffer}, policy=policy, batch_size=BATCH)
+
+    @pytest.mark.parametrize(("n_rollouts", "n_random"), [(0, 40), (3, 16), (5, 0), (90, 0)])
+    def test_actors_are_random_only_for_what_is_missing(self, tmp_path: Path, n_rollouts: int, n_random: int):
+        source = self.make_source(record(tmp_path / "demo", n_rollouts) if n_rollouts else None)
+        with source:
+            assert source._policy.state_arrays()["exploration.uniform"] == (n_random > 0)
+            assert source.next("cpu").env_steps == n_random
+            assert source._policy.state_arrays()["exploration.uniform"] == 0
+
+    @pytest.mark.parametrize("n_rollouts", [3, 5, 90])
+    def test_the_ratio_holds_from_then_on(self, tmp_path: Path, n_rollouts: int):
+        with self.make_source(record(tmp_path / "demo", n_rollouts)) as source:
+            steps = sum(source.next("cpu").env_steps for _ in range(300))
+        n_missing = max(MIN_SIZE - 8 * n_rollouts, 0)
+        assert abs(RATIO * (steps - n_missing) - 300 * BATCH) <= ERROR_BUFFER + 2 * RATIO * 2 * T
+
+
+class TestWorkersWithBuffer:
+    def make_workers(self, initial: object, size: int = 40) -> BaseDistributedWorkersWithBuffer:
+        return BaseDistributedWorkersWithBuffer(
+            env_factory=COUNTING,
+            worker_policy=TorchPolicy(SPACES, PolicySpec(hidden_sizes=(4,))),
+            n_rollout_steps=T,
+            n_workers=1,
+            batch_size=8,
+            rollouts_per_iteration=3,
+            initial_sampling_policy=initial,
+            replay_buffer_size=1000,
+            initial_buffer_size=size,
+            split_rollouts_into_transitions=True,
+            env_instance_seeds=None,
+            replay_buffer_seed=0,
+            make_workers=functools.partial(SequentialDistributedActors, envs_per_actor=2),
+        )
+
+    @pytest.mark.parametrize(("n_rollouts", "size"), [(90, 720), (3, 40)])
+    def test_a_file_fills_it_and_the_workers_the_rest(self, tmp_path: Path, n_rollouts: int, size: int):
+        path = record(tmp_path / "demo", n_rollouts)
+        with self.make_workers(path) as workers:
+            assert workers.buffer.size == size
+            mean = workers.initial_statistics.get_stats_value(EpisodeEvents.episode_return, LogStatsLevel.EPOCH, "mean")
+            assert mean == 15.0
+            workers.collect_rollouts()
+            workers.init_replay_buffer(None, 48, 1)
+            assert workers.buffer.size == 48
+            workers.init_replay_buffer(path, 48, 1)
+            assert workers.buffer.size == max(size, 48)
+
+    def test_a_callable_gives_them(self):
+        with self.make_workers(lambda: played(10)) as workers:
+            assert workers.buffer.size == 80
+
+    def test_a_bad_file_leaves_it_empty(self, tmp_path: Path):
+        (tmp_path / "demo").write_bytes(b"")
+        workers = self.make_workers(None, 0)
+        with workers:
+            with pytest.raises(RecordingError, match="it is empty"):
+                workers.init_replay_buffer(tmp_path / "demo", 40, 0)
+            assert workers.buffer.size == 0

@@ -1,0 +1,127 @@
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from rollcast.learner.replay.buffer import ReplayBuffer
+from rollcast.learner.replay.inserter import ACTORS, ReplayInserter
+from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.services.rollouts.rollouts import Rollout
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP
+from tests.processes import wait_until
+from tests.rollout_samples import CARTPOLE_LIKE, make_rollout
+
+T, B = 3, 2
+
+
+def make(*, n_envs: int = B, drops: Callable[[Rollout], bool] = lambda _: False, **settings: object) -> ReplayInserter:
+    replay = ReplaySettings(**({"capacity": 100, "min_size": 1} | settings))
+    buffer = ReplayBuffer(replay, CARTPOLE_LIKE, n_rollout_steps=T, batch_size=1, n_envs=n_envs)
+    return ReplayInserter({FLAT_SUBSTEP: buffer}, drops)
+
+
+def always() -> bool:
+    return True
+
+
+class Putting:
+    """A rollout that a thread puts."""
+
+    def __init__(self, inserter: ReplayInserter, rollout: Rollout) -> None:
+        self.is_active = True
+        self.taken: bool | None = None
+        self._thread = threading.Thread(target=self._put, args=(inserter, rollout))
+        self._thread.start()
+
+    def _put(self, inserter: ReplayInserter, rollout: Rollout) -> None:
+        self.taken = inserter.put(rollout, is_active=lambda: self.is_active)
+
+    def join(self) -> bool | None:
+        self._thread.join(10)
+        return self.taken
+
+
+def test_a_rollout_is_in_when_put_returns():
+    inserter = make()
+    assert inserter.reserve(B)
+    assert inserter.put(make_rollout(sequence=1), is_active=always, n_reserved=B)
+    assert inserter._buffers[FLAT_SUBSTEP].size == T * B
+
+
+def test_what_is_stale_is_not_inserted():
+    inserter = make(drops=lambda rollout: rollout.sequence == 1)
+    assert inserter.put(make_rollout(sequence=1), is_active=always)
+    assert inserter._buffers[FLAT_SUBSTEP].size == 0
+    assert inserter.put(make_rollout(sequence=2), is_active=always)
+    assert inserter._buffers[FLAT_SUBSTEP].size == T * B
+
+
+def test_a_rollout_that_the_buffer_cannot_take_is_dropped_and_logged(caplog):
+    rollout = make_rollout(sequence=1)
+    ended = np.zeros((T, B), np.bool_)
+    ended[0, 1] = True
+    with caplog.at_level(logging.WARNING):
+        assert make().put(dataclasses.replace(rollout, terminated=ended), is_active=always)
+    assert "dropped a rollout: rollout 1 of 'a': the episode of environment 1 ended at step 0" in caplog.text
+
+
+def test_while_the_limiter_holds_it_back_one_waits_as_the_actors_and_others_for_their_turn():
+    inserter = make(samples_per_insert=1.0)
+    buffer = inserter._buffers[FLAT_SUBSTEP]
+    assert inserter.put(make_rollout(sequence=1), is_active=always)
+    first, second = (Putting(inserter, make_rollout(sequence=n, actor_id=name)) for n, name in ((2, "a"), (1, "b")))
+    wait_until(lambda: buffer.wait_of(ACTORS), "somebody to wait")
+    assert len(buffer.info().limiter.waiting) == 1
+    for _ in range(2 * T * B):
+        buffer.sample(1, timeout_s=10.0)
+    assert first.join()
+    assert second.join()
+    assert buffer.size == 3 * T * B
+    assert buffer.wait_of(ACTORS) is None
+
+
+@pytest.mark.parametrize("end", ["the stream", "the server"])
+def test_who_waits_gives_up_with_its_stream_or_the_server(end: str):
+    inserter = make(samples_per_insert=1.0)
+    buffer = inserter._buffers[FLAT_SUBSTEP]
+    assert inserter.put(make_rollout(sequence=1), is_active=always)
+    waiting = [Putting(inserter, make_rollout(sequence=n)) for n in (2, 2)]
+    wait_until(lambda: buffer.wait_of(ACTORS), "somebody to wait")
+    if end == "the server":
+        inserter.close()
+    for putting in waiting:
+        putting.is_active = end == "the server"
+    assert [putting.join() for putting in waiting] == [False, False]
+    assert buffer.info().limiter.waiting == (), "nobody is said to wait who has gone"
+    assert inserter.put(make_rollout(sequence=2), is_active=lambda: False) is False
+    assert buffer.size == T * B
+
+
+def test_a_rollout_that_is_in_by_half_is_not_inserted_twice():
+    inserter = make(n_envs=1, samples_per_insert=1.0)
+    buffer = inserter._buffers[FLAT_SUBSTEP]
+    putting = Putting(inserter, make_rollout(sequence=1))
+    wait_until(lambda: buffer.wait_of(ACTORS), "the second half to wait")
+    assert buffer.size == T
+    putting.is_active = False
+    assert putting.join() is False
+    for _ in range(T):
+        buffer.sample(1, timeout_s=10.0)
+    assert inserter.put(make_rollout(sequence=1), is_active=always), "sent again over the next stream"
+    assert buffer.size == 2 * T
+
+
+def test_a_rollout_that_came_over_two_streams_is_inserted_once():
+    inserter = make(samples_per_insert=1.0)
+    buffer = inserter._buffers[FLAT_SUBSTEP]
+    assert inserter.put(make_rollout(sequence=1), is_active=always)
+    old, new = (Putting(inserter, make_rollout(sequence=2)) for _ in range(2))
+    wait_until(lambda: buffer.wait_of(ACTORS), "one of them to wait")
+    for _ in range(T * B):
+        buffer.sample(1, timeout_s=10.0)
+    assert old.join()
+    assert new.join()
+    assert buffer.size == 2 * T * B

@@ -1,0 +1,141 @@
+"""The brute-force twin of a `Recutter` is a list of transitions."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollcast.learner.replay.columns.layout import make_layout
+from rollcast.learner.replay.recutter import Recutter
+from rollcast.learner.replay.stores.row_plan import plan_rows
+from rollcast.services.rollouts.rollouts import Rollout
+from tests.unit.learner.replay.played_rollouts import SPACES, World, random_ends
+
+LEAF = "a"
+
+
+def transitions(rollouts: Iterable[Rollout]) -> Iterator[tuple[object, ...]]:
+    """Actor, environment, observation, action, log-probability, reward, ends, next observation: step by step."""
+    for rollout in rollouts:
+        (columns,) = rollout.substeps.values()
+        finals = dict(
+            zip(map(tuple, rollout.final_index.tolist()), columns.final_observation.get(LEAF, ()), strict=True)
+        )
+        following = [*columns.observation[LEAF][1:], columns.last_observation[LEAF]]
+        for t, b in np.ndindex(rollout.reward.shape):
+            if rollout.valid is None or rollout.valid[t, b]:
+                yield (
+                    rollout.actor_id,
+                    b,
+                    *columns.observation[LEAF][t, b].tolist(),
+                    columns.action[t, b].item(),
+                    columns.log_prob[t, b].item(),
+                    rollout.reward[t, b].item(),
+                    (rollout.terminated[t, b].item(), rollout.truncated[t, b].item()),
+                    *finals.get((t, b), following[t][b]).tolist(),
+                )
+
+
+def play(
+    rng: np.random.Generator, *, actor_id: str, lengths: list[int], n_envs: int, has_reset_rows: bool
+) -> list[Rollout]:
+    # worlds begin to number their observations where no other does
+    world = World(1, has_reset_rows, n_envs, _count=int(rng.integers(2**20)))
+    rollouts = []
+    for length in lengths:
+        world.n_steps = length
+        rollouts.append(dataclasses.replace(world.play(random_ends(rng, length, n_envs))[0], actor_id=actor_id))
+    return rollouts
+
+
+@st.composite
+def recordings(draw: st.DrawFn) -> list[Rollout]:
+    """Rollouts of some actors in turns, each in order; some rollouts are missing."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    left = [
+        play(
+            rng,
+            actor_id=actor_id,
+            lengths=draw(st.lists(st.integers(1, 12), max_size=6)),
+            n_envs=draw(st.integers(1, 3)),
+            has_reset_rows=draw(st.booleans()),
+        )
+        for actor_id in ("a", "b")
+    ]
+    recording = []
+    while any(left):
+        rollout = draw(st.sampled_from([rollouts for rollouts in left if rollouts])).pop(0)
+        if draw(st.integers(0, 5)):
+            recording.append(rollout)
+    return recording
+
+
+@settings(deadline=None)
+@given(recordings(), st.integers(1, 9), st.booleans())
+def test_the_transitions_are_the_same_but_for_those_that_are_counted(
+    recording: list[Rollout], n_steps: int, fills_up: bool
+):
+    recutter = Recutter(n_steps, fills_up=fills_up)
+    cut = list(recutter.recut(recording))
+    layout = make_layout(SPACES, n_rollout_steps=n_steps, log_prob=True)
+    for rollout in cut:
+        layout.check(rollout)
+        plan_rows(rollout)
+    before, after = Counter(transitions(recording)), Counter(transitions(cut))
+    assert after <= before
+    assert (before - after).total() == recutter.n_dropped
+    if fills_up:
+        assert not recutter.n_dropped
+    else:
+        assert recutter.n_dropped <= 3 * (n_steps - 1) * len(recording)
+    for actor in ("a", "b"):
+        for b in range(3):
+            mine = [step for step in transitions(cut) if step[:2] == (actor, b)]
+            assert mine == [step for step in transitions(recording) if step in after and step[:2] == (actor, b)]
+
+
+def test_trajectories_go_on_over_the_borders_of_rollouts():
+    recording = play(np.random.default_rng(0), actor_id="a", lengths=[3] * 8, n_envs=2, has_reset_rows=False)
+    recutter = Recutter(8, fills_up=False)
+    assert [rollout.n_steps for rollout in recutter.recut(recording)] == [8, 8, 8]
+    assert recutter.n_dropped == 0
+
+
+def test_rollouts_of_the_right_length_are_left_alone():
+    recording = play(np.random.default_rng(0), actor_id="a", lengths=[4] * 3, n_envs=2, has_reset_rows=True)
+    cut = list(Recutter(4, fills_up=False).recut(recording))
+    assert all(after is before for after, before in zip(cut, recording, strict=True))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"sequence": 3}, {"actor_id": "b"}, {"incarnation": 2}],
+    ids=["a gap", "another actor", "another process"],
+)
+def test_what_does_not_follow_is_not_joined(changes: dict[str, object]):
+    first, second = play(np.random.default_rng(0), actor_id="a", lengths=[2, 2], n_envs=1, has_reset_rows=False)
+    recutter = Recutter(4, fills_up=False)
+    assert len(list(recutter.recut([first, second]))) == 1
+    assert list(recutter.recut([first, dataclasses.replace(second, **changes)])) == []
+    assert recutter.n_dropped == 4
+
+
+def test_a_rollout_that_begins_with_another_observation_is_not_joined():
+    first, second = play(np.random.default_rng(0), actor_id="a", lengths=[2, 2], n_envs=1, has_reset_rows=False)
+    first.substeps["0"].last_observation["b"][:] += 1
+    assert list(Recutter(4, fills_up=False).recut([first, second])) == []
+
+
+def test_an_end_that_only_the_border_tells_stays_at_a_border():
+    """Its final observation is the one after the last step, and looks like the first of the next episode."""
+    world = World(2, has_reset_rows=False, n_envs=1)
+    first, second = (world.play(np.zeros((2, 1)))[0] for _ in range(2))
+    assert len(list(Recutter(4, fills_up=True).recut([first, second]))) == 1
+    first.terminated[-1] = True
+    cut = list(Recutter(4, fills_up=True).recut([first, second]))
+    assert len(cut) == 2
+    assert Counter(transitions(cut)) == Counter(transitions([first, second]))

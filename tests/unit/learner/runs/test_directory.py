@@ -1,0 +1,136 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from rollcast.learner.runs.directory import RunDirectory, SavedPolicy
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.policies.policies import PolicySpec
+
+
+def saved_policy(**values: object) -> SavedPolicy:
+    given = {
+        "spec": PolicySpec(hidden_sizes=(32, 16), activation="relu"),
+        "state": {"weight": np.arange(6, dtype=np.float32).reshape(2, 3), "steps": np.array(7)},
+        "policy_version": 12,
+        "env_steps": 3456,
+        "mean_return": 78.9,
+    }
+    return SavedPolicy(**{**given, **values})
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    return RunDirectory.create(tmp_path / "runs", "one")
+
+
+def files_of(path: Path) -> set[str]:
+    return {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
+
+
+def test_a_new_run_has_its_folders(run):
+    assert run.path.name == "one"
+    assert run.tensorboard_path.is_dir()
+    assert files_of(run.path) == set()
+
+
+def test_a_run_is_never_written_over(run, tmp_path):
+    run.write_settings({"seed": 1})
+    with pytest.raises(ConfigurationError, match=r"one is not empty; expected a new one.*Choose another --run-dir"):
+        RunDirectory.create(tmp_path / "runs", "one")
+
+
+def test_a_place_that_cannot_be_written_to(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match=r"file.one cannot be made: Not a directory"):
+        RunDirectory.create(tmp_path / "file", "one")
+
+
+def test_settings_come_back(run):
+    settings = {"seed": 3, "impala": {"learning_rate": 1e-3}, "hidden_sizes": [64, 64], "stop_return": None}
+    run.write_settings(settings)
+    assert run.read_settings() == settings
+    assert list(run.read_settings()) == list(settings)
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "a: b: c"])
+def test_settings_that_are_none(run, text):
+    (run.path / "settings.yaml").write_text(text)
+    with pytest.raises(
+        ConfigurationError, match=r"settings\.yaml'.*; expected the settings of a run; restore the file"
+    ):
+        run.read_settings()
+
+
+@pytest.mark.parametrize("mean_return", [78.9, -0.1, None])
+def test_policies_come_back(run, mean_return):
+    policy = saved_policy(mean_return=mean_return)
+    run.write_policy("best", policy)
+    read = run.read_policy("best")
+    assert (read.spec, read.policy_version, read.env_steps) == (policy.spec, 12, 3456)
+    assert read.mean_return == mean_return
+    assert read.state.keys() == policy.state.keys()
+    for name, array in policy.state.items():
+        np.testing.assert_array_equal(read.state[name], array, strict=True)
+
+
+def test_the_last_policy_takes_the_place_of_the_one_before(run):
+    run.write_policy("last", saved_policy())
+    run.write_policy("last", saved_policy(policy_version=13))
+    assert run.read_policy("last").policy_version == 13
+    assert files_of(run.path) == {"policy_last.safetensors"}
+
+
+def test_policies_that_cannot_be_read(run):
+    with pytest.raises(ConfigurationError, match=r"policy_best.safetensors does not exist; .* holds no policy"):
+        run.read_policy("best")
+    run.write_policy("last", saved_policy())
+    with pytest.raises(ConfigurationError, match=r"holds \['policy_last.safetensors'\]"):
+        run.read_policy("best")
+    content = run.policy_path("last").read_bytes()
+    run.policy_path("last").write_bytes(content[:-5])
+    with pytest.raises(ConfigurationError, match="is not a saved policy: SafetensorError"):
+        run.read_policy("last")
+    safetensors.numpy.save_file({"weight": np.zeros(2)}, run.policy_path("last"))
+    with pytest.raises(ConfigurationError, match="is not a saved policy: KeyError"):
+        run.read_policy("last")
+
+
+def test_what_is_not_a_run_directory(tmp_path, run):
+    with pytest.raises(ConfigurationError, match=r"not a run directory: .*nowhere: it does not exist"):
+        RunDirectory.open(tmp_path / "nowhere")
+    with pytest.raises(
+        ConfigurationError, match=r"not a run directory: .*settings.yaml, policy_last.safetensors missing"
+    ):
+        RunDirectory.open(run.path)
+    run.write_settings({})
+    with pytest.raises(ConfigurationError, match=r"one: policy_last.safetensors missing"):
+        RunDirectory.open(run.path)
+    run.write_policy("last", saved_policy())
+    assert RunDirectory.open(run.path).read_policy("last").policy_version == 12
+
+
+def test_records_of_what_a_resumed_run_goes_on_without_are_dropped(run):
+    run.cut_metrics(5)
+    assert not run.metrics_path.exists(), "nothing to drop"
+    run.metrics_path.write_text('{"env_steps": 4}\n{"env_steps": 5}\n{"env_steps": 6}\n{"env_st')
+    run.cut_metrics(5)
+    assert run.metrics_path.read_text() == '{"env_steps": 4}\n{"env_steps": 5}\n'
+
+
+def test_one_process_at_a_time_trains_in_it(run):
+    with run.locked():
+        with pytest.raises(
+            ConfigurationError, match=r"another process trains in .*one; expected one at a time; stop it"
+        ):
+            with RunDirectory(run.path).locked():
+                pass
+    with run.locked():
+        pass
+
+
+def test_equal_policies_give_equal_files(run):
+    for name in ("last", "best"):
+        run.write_policy(name, saved_policy())
+    assert run.policy_path("last").read_bytes() == run.policy_path("best").read_bytes()

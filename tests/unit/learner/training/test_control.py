@@ -1,0 +1,104 @@
+import threading
+from pathlib import Path
+
+import pytest
+
+from rollcast.learner.experience.experience import FreshExperience
+from rollcast.learner.experience.progress import TrainingProgress
+from rollcast.learner.training.control import TrainingControl
+from rollcast.services.errors import NotReadyError, RefusedError
+from rollcast.services.status.status import Phase
+from tests.actor_kinds import make_actors
+
+
+def attached(save=None) -> TrainingControl:
+    control = TrainingControl(algorithm="impala", run_dir=Path("runs/x"))
+    control.attach(FreshExperience(make_actors("sequential")), TrainingProgress(), save)
+    control.enter(Phase.TRAINING)
+    return control
+
+
+def test_status_before_anything_is_there():
+    status = TrainingControl(algorithm="impala", run_dir=None).status()
+    assert status.phase is Phase.STARTING
+    assert "networks" in status.waiting_for
+
+
+def test_the_status_of_an_algorithm_without_a_buffer_has_none():
+    status = attached().status()
+    assert status.replay is None
+    assert (status.duplicate_rollouts, status.rejected_rollouts, status.stale_trajectories) == (0, 0, 0)
+
+
+def test_no_update_starts_while_paused_and_pausing_waits_for_the_running_one():
+    control = attached()
+    updating, finish, paused = threading.Event(), threading.Event(), threading.Event()
+    turns = []
+
+    def train() -> None:
+        for turn in range(2):
+            with control.update_turn():
+                turns.append(turn)
+                updating.set()
+                finish.wait(5)
+
+    trainer = threading.Thread(target=train)
+    trainer.start()
+    assert updating.wait(5)
+    pauser = threading.Thread(target=lambda: (control.pause(), paused.set()))
+    pauser.start()
+    assert not paused.wait(0.1), "the update is still running"
+    finish.set()
+    assert paused.wait(5)
+    assert turns == [0]
+    assert control.status().phase is Phase.PAUSED
+    assert "Resume" in control.status().waiting_for
+    control.resume()
+    trainer.join(5)
+    pauser.join(5)
+    assert turns == [0, 1]
+
+
+def test_a_stop_ends_a_pause():
+    control = attached()
+    control.pause()
+    control.request_stop()
+    with control.update_turn():
+        pass
+    assert control.stop_requested
+
+
+def test_pausing_what_has_ended_is_refused():
+    control = attached()
+    control.enter(Phase.STOPPING)
+    with pytest.raises(RefusedError, match="stopping"):
+        control.pause()
+
+
+def test_checkpoints_are_written_between_updates():
+    updated = threading.Event()
+
+    def save(between_updates):
+        with between_updates():
+            # cannot begin
+            trainer.start()
+            assert not updated.wait(0.1)
+        assert updated.wait(5), "training goes on while it is being written"
+        return Path("runs/x/checkpoints/00000003"), 4
+
+    control = attached(save)
+
+    def train() -> None:
+        with control.update_turn():
+            updated.set()
+
+    trainer = threading.Thread(target=train)
+    assert control.save_checkpoint() == ("runs/x/checkpoints/00000003", 4)
+    trainer.join(5)
+
+
+def test_checkpoints_need_a_directory_and_a_start():
+    with pytest.raises(RefusedError, match="--run-dir"):
+        attached().save_checkpoint()
+    with pytest.raises(NotReadyError, match="not started"):
+        TrainingControl(algorithm="impala", run_dir=None).save_checkpoint()

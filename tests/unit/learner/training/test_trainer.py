@@ -1,0 +1,97 @@
+from collections.abc import Mapping
+
+import torch
+
+from rollcast.learner.actors.base import DistributedActors
+from rollcast.learner.algorithms.impala import Impala
+from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+from rollcast.learner.experience.experience import Experience, FreshExperience
+from rollcast.learner.training.control import TrainingControl
+from rollcast.learner.training.schedule import TrainingSchedule
+from rollcast.learner.training.trainer import Trainer
+from tests.actor_kinds import make_actors
+
+
+class KeptMetrics:
+    """A writer that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.records: list[dict[str, float]] = []
+
+    def write(self, env_steps: int, metrics: Mapping[str, float]) -> None:
+        self.records.append(dict(metrics))
+
+    def close(self) -> None:
+        pass
+
+
+class Instrumented(FreshExperience):
+    """Fresh rollouts, with figures of their own."""
+
+    def __init__(self, actors: DistributedActors) -> None:
+        super().__init__(actors)
+        self.progress: list[float] = []
+
+    def next(self, learner_device: str, *, progress: float = 0.0) -> Experience:
+        self.progress.append(progress)
+        return super().next(learner_device, progress=progress)
+
+    def metrics(self) -> dict[str, float]:
+        return {"replay/size": len(self.progress)}
+
+
+def test_metrics_have_what_was_dropped_and_what_the_source_tells():
+    actors, kept = make_actors("sequential"), KeptMetrics()
+    source = Instrumented(actors)
+    trainer = Trainer(
+        source,
+        Impala(actors.policy.spaces, actors.policy.spec, ImpalaSettings()),
+        TrainingControl(algorithm="impala", run_dir=None),
+        TrainingSchedule(total_steps=100, stop_return=None, log_interval_s=0.0),
+        device=torch.device("cpu"),
+        writers=[kept],
+    )
+    trainer.run()
+    for name in ("queue/stale_trajectories", "queue/duplicate_rollouts", "queue/rejected_rollouts"):
+        assert kept.records[-1][name] == 0
+    assert [record["replay/size"] for record in kept.records] == list(range(1, len(kept.records) + 1))
+    assert source.progress == [16 * update / 100 for update in range(7)], "the source knows how far training is"
+
+
+def test_metrics_have_the_statistics_of_events():
+    actors, kept = make_actors("sequential", env_id="tests.event_environments:wrapped"), KeptMetrics()
+    trainer = Trainer(
+        FreshExperience(actors),
+        Impala(actors.policy.spaces, actors.policy.spec, ImpalaSettings()),
+        TrainingControl(algorithm="impala", run_dir=None),
+        TrainingSchedule(total_steps=100, stop_return=None, log_interval_s=0.0),
+        device=torch.device("cpu"),
+        writers=[kept],
+    )
+    trainer.run()
+    own = {"step_made/mean[odd]": 9.0, "step_made/mean[even]": 6.0, "bell": 2.0, "wrapped_step": 5.0}
+    everybodys = {"episode_return/mean": 15.0, "episode_length/max": 5, "episode_count/cumulative": 20}
+    ended = next(record for record in reversed(kept.records) if "bell" in record)
+    for name, value in (own | everybodys).items():
+        assert ended[name] == value
+    assert all(record["learner_update/mean_s"] > 0 for record in kept.records)
+    shown = trainer.statistics()
+    assert own.items() <= shown.items(), "also when the last epoch had no episode"
+    assert not {name for name in shown if name.startswith(("episode_", "learner_update"))}
+
+
+def test_episodes_are_kept_until_the_next_record_only():
+    actors = make_actors("sequential")
+    algorithm = Impala(actors.policy.spaces, actors.policy.spec, ImpalaSettings())
+    trainer = Trainer(
+        FreshExperience(actors),
+        algorithm,
+        TrainingControl(algorithm="impala", run_dir=None),
+        TrainingSchedule(total_steps=500, stop_return=None, log_interval_s=0.0),
+        device=torch.device("cpu"),
+    )
+    summary = trainer.run()
+    statistics = actors.get_epoch_stats_aggregator().epoch_stats()
+    assert summary.env_steps >= 500
+    assert statistics["episode_count/cumulative"] > 0
+    assert "episode_count/epoch" not in statistics

@@ -1,0 +1,184 @@
+import contextlib
+import threading
+
+import pytest
+
+from rollcast.services.errors import NotReadyError
+from rollcast.services.limits.bytes_in_flight import BytesInFlight
+from rollcast.services.limits.limits import Limits
+from rollcast.services.limits.refusals import Refusals
+from tests.processes import wait_until
+
+DEADLINE_S = 10.0
+
+
+def limits(**changes):
+    return Limits(**{"max_rollout_bytes": 10, "max_bytes_in_flight": 10, **changes})
+
+
+@pytest.fixture
+def stack():
+    with contextlib.ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def stream(stack):
+    def open_stream(room, who="a", *, cancel=lambda: None, is_active=lambda: True):
+        return stack.enter_context(room.stream(who, cancel=cancel, is_active=is_active))
+
+    return open_stream
+
+
+class Holder:
+    """Holds room in a thread of its own."""
+
+    def __init__(self, stream, n_bytes, *, completes=True):
+        self.has_room = threading.Event()
+        self._thread = threading.Thread(target=self._hold, args=(stream, n_bytes, completes))
+        self._thread.start()
+
+    def _hold(self, stream, n_bytes, completes):
+        stream.hold(n_bytes, completes=completes)
+        self.has_room.set()
+
+    def join(self):
+        self._thread.join(DEADLINE_S)
+        assert self.has_room.is_set()
+
+
+def test_room_is_counted_and_given_back_at_the_end(stream, stack):
+    room = BytesInFlight(limits())
+    first, second = stream(room), stream(room)
+    first.hold(4, completes=True)
+    second.hold(6, completes=True)
+    assert room.n_bytes == 10
+    first.give_back()
+    first.give_back()
+    assert room.n_bytes == 6
+    stack.close()
+    assert room.n_bytes == 0
+
+
+def test_a_stream_that_finds_no_room_is_held_back_in_order(stream):
+    room = BytesInFlight(limits())
+    streams = [stream(room, who) for who in "abc"]
+    streams[0].hold(6, completes=True)
+    large = Holder(streams[1], 10)
+    wait_until(lambda: len(room._waiting) == 1, "one waits")
+    small = Holder(streams[2], 1)
+    wait_until(lambda: len(room._waiting) == 2, "both wait")
+    assert not small.has_room.is_set()  # there is room for it, and another asked before
+    streams[0].give_back()
+    large.join()
+    assert not small.has_room.is_set()
+    streams[1].give_back()
+    small.join()
+    streams[2].give_back()
+
+
+def test_declared_bytes_take_no_room(stream):
+    room = BytesInFlight(limits(max_bytes_in_flight=20))
+    for number in range(40):
+        stream(room, f"hostile-{number}").hold(0, completes=False)
+    assert room.n_bytes == 0
+    honest = stream(room, "honest")
+    for _ in range(4):
+        honest.hold(5, completes=False)
+        honest.hold(5, completes=True)
+        honest.give_back()
+
+
+def test_half_sent_rollouts_leave_room_for_whole_ones_and_one_of_them_always_finishes(stream):
+    room = BytesInFlight(limits(max_bytes_in_flight=30))
+    streams = [stream(room, str(number)) for number in range(6)]
+    for half in streams[:4]:
+        half.hold(5, completes=False)  # 20 of 20: all that half-sent rollouts may have
+    streams[4].hold(10, completes=True)
+    waiting = [Holder(half, 5) for half in streams[:4]]
+    wait_until(lambda: len(room._waiting) == 4, "all wait for the whole one to leave")
+    streams[4].give_back()
+    wait_until(lambda: sum(half.has_room.is_set() for half in waiting) == 2, "two of them are whole")
+    for number in sorted(range(4), key=lambda number: not waiting[number].has_room.is_set()):
+        waiting[number].join()
+        streams[number].give_back()
+    assert room.n_bytes == 0
+
+
+def test_of_half_sent_rollouts_that_wait_for_each_other_the_first_goes_on(stream):
+    room = BytesInFlight(limits())  # none may be half sent, but for one
+    first, second = stream(room, "a"), stream(room, "b")
+    first.hold(4, completes=False)
+    blocked = Holder(second, 4, completes=False)
+    wait_until(lambda: len(room._waiting) == 1, "the second waits")
+    first.hold(3, completes=False)
+    first.hold(3, completes=True)
+    assert not blocked.has_room.is_set()
+    first.give_back()
+    blocked.join()
+    second.hold(6, completes=True)
+    assert room.n_bytes == 10
+
+
+def ended_after(look, cancelled):
+    wait_until(lambda: (look(), cancelled.is_set())[1], "its stream is ended")
+
+
+@pytest.mark.parametrize("n_bytes", [0, 4])
+def test_a_half_sent_rollout_that_does_not_go_on_is_ended_even_if_nobody_waits(stream, caplog, n_bytes):
+    refusals, cancelled = Refusals(), threading.Event()
+    room = BytesInFlight(limits(stalled_stream_s=0.01), refusals)
+    stream(room, "a", cancel=cancelled.set).hold(n_bytes, completes=False)
+    ended_after(room.end_stalled, cancelled)
+    assert [(met.who, met.limit) for met in refusals.lately()] == [("a", "stalled_stream_s")]
+    assert f"it did not go on with a rollout, of which {n_bytes} bytes have come" in caplog.text
+
+
+def test_a_rollout_that_trickles_in_is_ended(stream):
+    cancelled = threading.Event()
+    room = BytesInFlight(limits(max_bytes_in_flight=1 << 20, stalled_stream_s=0.01))
+    trickling = stream(room, "a", cancel=cancelled.set)
+
+    def trickle():
+        trickling.hold(1, completes=False)
+        room.end_stalled()
+
+    ended_after(trickle, cancelled)
+
+
+def test_a_whole_rollout_that_waits_for_the_learner_is_left_alone(stream):
+    refusals, cancelled = Refusals(), threading.Event()
+    room = BytesInFlight(limits(stalled_stream_s=0.01), refusals)
+    first = stream(room, "a", cancel=cancelled.set)
+    first.hold(10, completes=True)
+    holder = Holder(stream(room, "b"), 10)
+    held_back = [("b", "max_bytes_in_flight")]
+    wait_until(lambda: [(met.who, met.limit) for met in refusals.lately()] == held_back, "it is told")
+    room.end_stalled()
+    assert not cancelled.is_set()
+    first.give_back()
+    holder.join()
+
+
+def test_a_stream_that_is_held_back_is_not_taken_for_stalled(stream):
+    cancelled = threading.Event()
+    room = BytesInFlight(limits(max_bytes_in_flight=20, stalled_stream_s=0.01))
+    first, second = stream(room, "a"), stream(room, "b", cancel=cancelled.set)
+    second.hold(5, completes=False)
+    first.hold(10, completes=True)
+    holder = Holder(second, 6, completes=False)
+    wait_until(lambda: len(room._waiting) == 1, "it waits")
+    room.end_stalled()
+    assert not cancelled.is_set()
+    first.give_back()
+    holder.join()
+
+
+def test_a_stream_that_ends_while_waiting_is_let_go(stream):
+    room = BytesInFlight(limits())
+    first = stream(room)
+    first.hold(10, completes=True)
+    with pytest.raises(NotReadyError, match=r"b was held back.*send it again"):
+        stream(room, "b", is_active=lambda: False).hold(1, completes=True)
+    assert (room.n_bytes, len(room._waiting)) == (10, 0)
+    first.give_back()

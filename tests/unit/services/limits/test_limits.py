@@ -1,0 +1,40 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.limits import limits
+from rollcast.services.limits.limits import DEFAULT_LIMITS, Limits
+from rollcast.services.limits.settings import LimitSettings, ServerLimitSettings
+
+ROOT = Path(__file__).parents[4]
+CONTRACT = sorted(name.lower() for name in vars(limits) if re.match(r"M(AX|IN)_", name))
+SETTINGS = sorted(Limits.__dataclass_fields__)
+
+
+def test_the_settings_are_all_there_is_but_for_the_actors():
+    assert {*LimitSettings.model_fields, "max_actors"} == set(SETTINGS)
+    assert ServerLimitSettings().server_limits() == DEFAULT_LIMITS
+    settings = ServerLimitSettings(max_actors=3, limits=LimitSettings(calls_per_second=5))
+    assert settings.server_limits() == Limits(max_actors=3, calls_per_second=5)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_none_may_be_zero(name):
+    with pytest.raises(ConfigurationError, match=f"{name} is 0"):
+        Limits(**{name: 0}).check()
+
+
+def test_a_rollout_must_have_room():
+    with pytest.raises(ConfigurationError, match="expected room for one rollout"):
+        Limits(max_rollout_bytes=2, max_bytes_in_flight=1).check()
+    with pytest.raises(ConfigurationError, match="expected room for one rollout"):
+        ServerLimitSettings.from_command_line(
+            "x", ["--limits.max-rollout-bytes", "2", "--limits.max-bytes-in-flight", "1"]
+        )
+
+
+@pytest.mark.parametrize("name", [*CONTRACT, *SETTINGS, "max_streams", "max_calls"])
+def test_the_table_has_it(name):
+    assert f"| `{name}` |" in (ROOT / "docs/operations.md").read_text()

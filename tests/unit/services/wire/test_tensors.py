@@ -1,0 +1,85 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from rollcast.services.errors import InvalidTensorError
+from rollcast.services.limits.limits import MAX_RANK
+from rollcast.services.wire.tensors import DTYPES, tensor_from_proto, tensor_to_proto
+from rollcast.v1 import tensor_pb2
+
+ARRAYS = st.sampled_from(list(DTYPES.values())).flatmap(
+    lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=4))
+)
+
+
+@given(ARRAYS)
+def test_round_trip_keeps_dtype_shape_and_bits(array):
+    decoded = tensor_from_proto(tensor_to_proto(array), what="x")
+    assert decoded.dtype == array.dtype
+    assert decoded.shape == array.shape
+    assert decoded.tobytes() == array.tobytes()
+    assert not decoded.flags.writeable
+
+
+@given(ARRAYS)
+def test_what_is_written_parses_after_the_wire(array):
+    proto = tensor_pb2.Tensor.FromString(tensor_to_proto(array).SerializeToString())
+    assert tensor_from_proto(proto, dtype=array.dtype, shape=array.shape, what="x").tobytes() == array.tobytes()
+
+
+def test_big_endian_and_strided_inputs_are_converted():
+    array = np.arange(12, dtype=">i4").reshape(3, 4).T[::2]
+    decoded = tensor_from_proto(tensor_to_proto(array), what="x")
+    assert decoded.dtype == np.int32
+    np.testing.assert_array_equal(decoded, array)
+
+
+def test_every_enum_value_but_unspecified_has_a_dtype():
+    assert set(DTYPES) == {number for number in tensor_pb2.DataType.values() if number}
+
+
+@pytest.mark.parametrize("array", [np.array(["a"]), np.array([1j]), np.array([None]), np.array([1], "M8[s]")])
+def test_a_dtype_off_the_whitelist_is_refused(array):
+    with pytest.raises(InvalidTensorError, match=r"the reward has dtype .*expected one of bool"):
+        tensor_to_proto(array, what="the reward")
+
+
+def test_a_rank_above_the_limit_is_refused_when_sent():
+    with pytest.raises(InvalidTensorError, match="33 dimensions"):
+        tensor_to_proto(np.zeros((1,) * (MAX_RANK + 1)))
+
+
+def test_deferred_carries_no_bytes_and_is_refused_outside_rollouts():
+    proto = tensor_to_proto(np.zeros(3), deferred=True)
+    assert proto.deferred
+    assert not proto.data
+    with pytest.raises(InvalidTensorError, match="deferred"):
+        tensor_from_proto(proto, what="x")
+
+
+def test_messages_name_the_tensor_the_value_and_what_was_expected():
+    proto = tensor_to_proto(np.zeros((2, 3), np.float32))
+    with pytest.raises(InvalidTensorError, match=r"the obs has dtype float32; expected float64"):
+        tensor_from_proto(proto, dtype=np.dtype(np.float64), what="the obs")
+    with pytest.raises(InvalidTensorError, match=r"the obs has shape \[2, 3\]; expected \[N, 4\]"):
+        tensor_from_proto(proto, shape=(-1, 4), what="the obs")
+    proto.data = proto.data[1:]
+    with pytest.raises(InvalidTensorError, match=r"the obs has 23 bytes; expected 24 for float32 \[2, 3\]"):
+        tensor_from_proto(proto, what="the obs")
+
+
+def test_bools_are_zero_or_one():
+    proto = tensor_pb2.Tensor(dtype=tensor_pb2.DATA_TYPE_BOOL, shape=[3], data=b"\x00\x01\x02")
+    with pytest.raises(InvalidTensorError, match="holds the byte 2"):
+        tensor_from_proto(proto, what="x")
+
+
+def test_sizes_are_computed_without_overflow():
+    proto = tensor_pb2.Tensor(dtype=tensor_pb2.DATA_TYPE_UINT8, shape=[2**33, 2**31])
+    assert math.prod(proto.shape) == 2**64
+    with pytest.raises(InvalidTensorError, match=f"expected {2**64}"):
+        tensor_from_proto(proto, what="x")
