@@ -28,7 +28,7 @@ from rollcast.learner.durable.rollouts import DurableRollouts
 from rollcast.services.limits.limits import MAX_FRAME_BYTES
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.codec import RolloutEncoder
-from rollcast.services.rollouts.joining import JoinOffer
+from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.rollouts.recording_codec import RecordingHeader
 from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout, SubstepColumns
 from rollcast.services.security.security import PLAIN_CLIENT, PLAIN_SERVER, ClientSecurity, ServerSecurity

@@ -16,7 +16,7 @@ from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import RollcastError
 from rollcast.services.limits.limits import MAX_ENVS_PER_ACTOR
 from rollcast.services.rollouts.codec import RolloutEncoder
-from rollcast.services.rollouts.joining import JoinOffer
+from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
 from rollcast.services.spaces.spaces import EnvironmentSpaces, space_leaves
 from rollcast.services.version import software_version

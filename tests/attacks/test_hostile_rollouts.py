@@ -14,7 +14,8 @@ from rollcast.services.errors import (
     LimitExceededError,
     MissingMessageError,
 )
-from rollcast.services.rollouts.codec import RolloutAssembler, RolloutEncoder, rollout_to_proto
+from rollcast.services.rollouts.assembler import RolloutAssembler
+from rollcast.services.rollouts.codec import RolloutEncoder, rollout_to_proto
 from rollcast.services.rollouts.service import parse_request
 from rollcast.services.spaces.spaces import SubstepSpaces
 from rollcast.services.wire.tensors import tensor_to_proto

@@ -11,7 +11,7 @@ import xxhash
 
 from rollcast.services.errors import InvalidInputError, InvalidSpaceError, InvalidTensorError, LimitExceededError
 from rollcast.services.limits.limits import MAX_CHUNK_BYTES
-from rollcast.services.policies.codec import PolicyAssembler
+from rollcast.services.policies.assembler import PolicyAssembler
 from rollcast.services.spaces.codec import environment_spaces_from_proto, space_from_proto
 from rollcast.services.wire.tensors import tensor_from_proto, tensor_to_proto
 from rollcast.v1 import policy_pb2, space_pb2, tensor_pb2

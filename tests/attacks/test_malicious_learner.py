@@ -9,7 +9,7 @@ from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.policies.torch_policy import TorchPolicy
 from rollcast.learner.training.training_run import probe_spaces
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.rollouts.joining import JoinAgreement
+from rollcast.services.rollouts.join import JoinAgreement
 from tests.integration.learner_fakes import serve
 from tests.processes import rollcast
 

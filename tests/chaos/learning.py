@@ -39,7 +39,7 @@ from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.learner.ingest.records import ActorRecord
 from rollcast.learner.ingest.registry import ActorRegistry
 from rollcast.learner.replay.buffer import ReplayBuffer
-from rollcast.services.rollouts.joining import JoinOffer
+from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.chaos.ledger import what_is_wrong

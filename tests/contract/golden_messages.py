@@ -11,8 +11,8 @@ from gymnasium import spaces
 from rollcast.services.policies.codec import encode_policy
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.codec import RolloutEncoder, rollout_to_proto
+from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
 from rollcast.services.rollouts.join_codec import join_agreement_to_proto, join_offer_to_proto
-from rollcast.services.rollouts.joining import JoinAgreement, JoinOffer
 from rollcast.services.rollouts.recording_codec import RecordingHeader, recording_header_to_proto
 from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout, SubstepColumns
 from rollcast.services.rollouts.statistics import EpochStatistic, EventStatistic, EventValue
@@ -20,7 +20,7 @@ from rollcast.services.spaces.codec import space_to_proto
 from rollcast.services.spaces.spaces import SubstepSpaces
 from rollcast.services.status.codec import actor_to_proto, status_to_proto
 from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
-from rollcast.services.wire.message_body import find_seal
+from rollcast.services.wire.seal import find_seal
 from rollcast.services.wire.tensors import DTYPES, tensor_to_proto
 
 FOLDER = Path(__file__).parent / "golden"

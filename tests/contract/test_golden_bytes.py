@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 import xxhash
 
-from rollcast.services.policies.codec import PolicyAssembler, encode_policy
-from rollcast.services.rollouts.codec import RolloutAssembler
+from rollcast.services.policies.assembler import PolicyAssembler
+from rollcast.services.policies.codec import encode_policy
+from rollcast.services.rollouts.assembler import RolloutAssembler
 from rollcast.services.rollouts.service import parse_request
 from rollcast.services.spaces.codec import space_from_proto
-from rollcast.services.wire.message_body import seal
+from rollcast.services.wire.seal import seal
 from rollcast.v1 import policy_pb2, rollout_pb2, space_pb2
 from tests.contract.golden_messages import FOLDER, SPACE, SUBSTEP, golden_messages, rollout, rollout_with_events
 from tests.unit.services.rollout_examples import assert_same_rollout

@@ -17,7 +17,8 @@ from rollcast.actor.policies.policy import make_policy
 from rollcast.actor.policies.torch_policy import TorchPolicy
 from rollcast.learner.runs.directory import RunDirectory, SavedPolicy
 from rollcast.services.limits.stream_gate import StreamGate
-from rollcast.services.policies.codec import PolicyAssembler, encode_policy
+from rollcast.services.policies.assembler import PolicyAssembler
+from rollcast.services.policies.codec import encode_policy
 from rollcast.services.policies.policies import PolicyHead, PolicySpec, PolicyState
 from rollcast.services.policies.service import PolicyServicer
 from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation, SubstepSpaces, space_leaves

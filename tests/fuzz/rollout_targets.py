@@ -13,12 +13,13 @@ from gymnasium import spaces
 from rollcast.actor.statistics.aggregator import EpochStatsAggregator
 from rollcast.services.rollouts.assembler import RolloutAssembler
 from rollcast.services.rollouts.codec import RolloutEncoder, rollout_to_proto
-from rollcast.services.rollouts.file import RolloutWriter, read_rollouts
+from rollcast.services.rollouts.recording import RolloutWriter, read_rollouts
 from rollcast.services.rollouts.recording_codec import RecordingHeader
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.rollouts.service import parse_request
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces
-from rollcast.services.wire.message_body import append_body, seal
+from rollcast.services.wire.message_body import append_body
+from rollcast.services.wire.seal import seal
 from rollcast.v1 import recording_pb2, rollout_pb2
 from tests.contract.golden_messages import SUBSTEP, rollout_with_events
 from tests.fuzz.file_mutators import pieces_mutator

@@ -21,7 +21,7 @@ from rollcast.services.errors import (
 )
 from rollcast.services.policies.codec import EncodedPolicy, encode_policy
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.rollouts.joining import JoinAgreement, JoinOffer
+from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
 from rollcast.services.rollouts.rollouts import ActorFailure, Rollout, StreamProgress
 from rollcast.services.server.server import LearnerServer, make_server
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces, check_spaces_match

@@ -13,7 +13,7 @@ import pytest
 
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import LearnerUnreachableError
-from rollcast.services.rollouts.file import read_rollouts
+from rollcast.services.rollouts.recording import read_rollouts
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from rollcast.services.status.status import ActorState, Phase
 from tests.integration.test_order_of_members import N_ENVS, T, listening

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rollcast.services.rollouts.file import read_header, read_rollouts
+from rollcast.services.rollouts.recording import read_header, read_rollouts
 from tests.processes import ROOT, environment, rollcast, running, wait_until
 
 pytestmark = pytest.mark.slow

@@ -30,7 +30,7 @@ from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.services.rollouts.rollouts import ActorFailure
 from rollcast.services.spaces.spaces import SubstepSpaces
 from rollcast.services.wire.error_status import error_from_rpc
-from rollcast.services.wire.message_body import seal
+from rollcast.services.wire.seal import seal
 from rollcast.v1 import rollout_pb2, rollout_pb2_grpc
 from tests.integration.learner_fakes import DEADLINE_S, SPACES, make_rollout, offer, serve
 from tests.unit.services.rollout_examples import assert_same_rollout, example_rollout

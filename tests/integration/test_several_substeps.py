@@ -26,7 +26,7 @@ from rollcast.services.client.replay import ReplayClient
 from rollcast.services.errors import ConfigurationError, InvalidInputError, SpacesMismatchError
 from rollcast.services.limits.limits import Limits
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.rollouts.joining import JoinOffer
+from rollcast.services.rollouts.join import JoinOffer
 from tests.processes import free_port, running
 from tests.two_substeps import SPACES, TwoSubsteps
 

@@ -6,7 +6,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout, SubstepColumns
-from rollcast.services.spaces.columns import leaf_schema
+from rollcast.services.spaces.leaf_schema import leaf_schema
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces, space_leaves
 
 NESTED: EnvironmentSpaces = {

@@ -1,7 +1,7 @@
 """Whether an actor can do what a learner has told it to, looked at before anything is made for it."""
 
 from rollcast.services.errors import LimitExceededError
-from rollcast.services.rollouts.joining import JoinAgreement
+from rollcast.services.rollouts.join import JoinAgreement
 from rollcast.services.rollouts.size import check_rollout_size
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 

@@ -17,7 +17,7 @@ from rollcast.actor.vector.supply import EnvironmentSupply
 from rollcast.actor.workers.workers import Worker, make_worker
 from rollcast.services.errors import LearnerUnreachableError, RollcastError, TrainingEndedError, message_of
 from rollcast.services.limits.limits import DEFAULT_LIMITS
-from rollcast.services.rollouts.joining import JoinOffer
+from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.rollouts.rollouts import ActorFailure
 
 logger = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from rollcast.services.errors import (
     TrainingEndedError,
 )
 from rollcast.services.policies.policies import PolicyState
-from rollcast.services.rollouts.joining import JoinAgreement, JoinOffer
+from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
 from rollcast.services.rollouts.rollouts import ActorFailure, Rollout
 from rollcast.services.rollouts.uplink import RolloutUplink
 from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity

@@ -6,7 +6,7 @@ else of the connection goes on: neither a digest nor keepalive finds it. So an a
 
 import time
 
-from rollcast.services.rollouts.joining import JoinAgreement
+from rollcast.services.rollouts.join import JoinAgreement
 
 # How long a learner may say nothing before it is asked.
 SILENCE_S = 15.0

@@ -8,7 +8,7 @@ from gymnasium import Space
 from numpy.typing import NDArray
 
 from rollcast.services.errors import InvalidInputError, InvalidTensorError
-from rollcast.services.spaces.columns import leaf_schema
+from rollcast.services.spaces.leaf_schema import leaf_schema
 
 # Types whose values are taken as they are; everything else is looked at.
 _NUMBERS: Final = frozenset({float, int, np.float64, np.float32})

@@ -11,7 +11,7 @@ from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
 from rollcast.actor.environments.returned import InvalidValueError, check_observed
-from rollcast.services.spaces.columns import ColumnSchema, leaf_schema
+from rollcast.services.spaces.leaf_schema import LeafSchema, leaf_schema
 from rollcast.services.spaces.spaces import describe_space, space_leaves
 
 # A value of a space: arrays, numbers, dicts and tuples of them.
@@ -29,7 +29,7 @@ class _Leaf:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     # Of a discrete space, whose values are looked at one by one: an index that is none goes further than a number.
-    schema: ColumnSchema | None
+    schema: LeafSchema | None
 
 
 class SpaceArrays:
@@ -286,7 +286,7 @@ def _nest(space: Space[Any], values: Iterator[Any]) -> Value:
     return next(values)
 
 
-def _discrete_schema(leaf: Space[Any]) -> ColumnSchema | None:
+def _discrete_schema(leaf: Space[Any]) -> LeafSchema | None:
     schema = leaf_schema(leaf)
     return schema if schema.n_values is not None else None
 

@@ -21,9 +21,9 @@ from rollcast.actor.vector.make import environment_spaces
 from rollcast.actor.workers.recording import EpisodeTracker, RolloutColumns
 from rollcast.actor.workers.worker_arguments import checked_seeds
 from rollcast.services.errors import ActorFailedError, ConfigurationError
-from rollcast.services.rollouts.check import RolloutCheck
 from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
 from rollcast.services.rollouts.statistics import EventValue
+from rollcast.services.rollouts.value_check import ValueCheck
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, flatten_observation, space_leaves
 
 
@@ -86,7 +86,7 @@ class RolloutWorker:
         self._has_reset_rows = _autoreset_mode(vector_env) is AutoresetMode.NEXT_STEP
         self._env_seeds, self._reset_seed = _seeds(env_seed, vector_env)
         self._executed = ExecutedActions(self._spaces.action)
-        self._check = RolloutCheck({FLAT_SUBSTEP: self._spaces})
+        self._check = ValueCheck({FLAT_SUBSTEP: self._spaces})
         # Rows of observations of the rollout that is being played.
         self._n_seen = 0
         self._episodes = EpisodeTracker(vector_env.num_envs, has_reset_rows=self._has_reset_rows)

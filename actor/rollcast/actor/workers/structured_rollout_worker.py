@@ -16,8 +16,8 @@ from rollcast.actor.vector.structured import StructuredVectorEnv
 from rollcast.actor.workers.substep_recorder import Rows, SubstepRecorder, index_array
 from rollcast.actor.workers.worker_arguments import checked_seeds
 from rollcast.services.errors import ConfigurationError
-from rollcast.services.rollouts.check import RolloutCheck
 from rollcast.services.rollouts.rollouts import Rollout
+from rollcast.services.rollouts.value_check import ValueCheck
 
 
 class StructuredRolloutWorker:
@@ -82,7 +82,7 @@ class StructuredRolloutWorker:
             key: SubstepRecorder(substep, n_rollout_steps, vector_env.num_envs * substep.n_agents)
             for key, substep in spaces.items()
         }
-        self._check = RolloutCheck(spaces)
+        self._check = ValueCheck(spaces)
         self._env_seeds = _seeds(env_seed, vector_env.num_envs)
         self._policy_events = listen_to(policy.event_sources())
         # The turn that each environment is in; none before the first `collect`.

@@ -24,7 +24,7 @@ from rollcast.learner.replay.demonstrations import load_demonstrations
 from rollcast.learner.replay.replay_settings import ReplaySettings
 from rollcast.services.errors import CollectTimeoutError, ConfigurationError, NotReadyError
 from rollcast.services.policies.policies import PolicyState
-from rollcast.services.rollouts.file import read_rollouts
+from rollcast.services.rollouts.recording import read_rollouts
 from rollcast.services.rollouts.rollouts import Rollout
 
 # What fills a buffer: None acts at random, a state_dict plays; a file of rollouts, or what returns some, is loaded.

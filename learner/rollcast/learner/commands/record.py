@@ -28,7 +28,7 @@ from rollcast.learner.runs.directory import RunDirectory, SavedPolicy
 from rollcast.learner.settings.record import RANDOM, RecordSettings
 from rollcast.services.errors import RollcastError
 from rollcast.services.process.installation import typed
-from rollcast.services.rollouts.file import RolloutWriter
+from rollcast.services.rollouts.recording import RolloutWriter
 from rollcast.services.rollouts.recording_codec import RecordingHeader
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import EnvironmentSpaces

@@ -7,7 +7,7 @@ from typing import NoReturn
 from rollcast.services.errors import CollectTimeoutError, NotReadyError, RefusedError
 from rollcast.services.limits.limits import Limits
 from rollcast.services.policies.codec import EncodedPolicy
-from rollcast.services.rollouts.joining import JoinOffer
+from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.security.security import PLAIN_SERVER, ServerSecurity
 from rollcast.services.server.server import make_server
 from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation

@@ -22,7 +22,7 @@ from rollcast.services.errors import (
 from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_MESSAGE_BYTES
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.codec import RolloutEncoder
-from rollcast.services.rollouts.joining import JoinAgreement, JoinOffer
+from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
 from rollcast.services.rollouts.rollouts import ActorFailure, Rollout, StreamProgress
 from rollcast.services.rollouts.size import check_rollout_size
 from rollcast.services.spaces.spaces import EnvironmentSpaces, check_spaces_match, leaf_order

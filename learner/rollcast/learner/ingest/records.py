@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from rollcast.services.rollouts.joining import JoinOffer
+from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.status.status import ActorInfo, ActorState
 
 

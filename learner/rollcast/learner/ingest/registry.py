@@ -21,7 +21,7 @@ from rollcast.services.errors import (
     UnreadableMessageError,
 )
 from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_REMEMBERED_ACTORS
-from rollcast.services.rollouts.joining import JoinOffer
+from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.rollouts.rollouts import ActorFailure, Rollout
 from rollcast.services.status.status import ActorInfo, ActorState
 

@@ -9,7 +9,7 @@ from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.recutter import Recutter
 from rollcast.learner.replay.substep_buffers import SubstepBuffers
 from rollcast.services.errors import ConfigurationError, InvalidRolloutError
-from rollcast.services.rollouts.file import read_rollouts
+from rollcast.services.rollouts.recording import read_rollouts
 from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
@@ -42,7 +42,7 @@ def load_recording(
 
     Args:
         buffers: By substep key; nobody else uses them yet.
-        path: The file; see `rollcast.services.rollouts.file`.
+        path: The file; see `rollcast.services.rollouts.recording`.
         spaces: Of the environments.
         announce: Called with what was loaded, in a line for people, for each buffer.
 

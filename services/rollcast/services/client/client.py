@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from rollcast.services.client.channel import make_channel
 from rollcast.services.errors import InvalidTensorError
 from rollcast.services.limits.limits import CALL_TIMEOUT_S, POLICY_TIMEOUT_S, UPDATE_TIMEOUT_S
-from rollcast.services.policies.codec import PolicyAssembler
+from rollcast.services.policies.assembler import PolicyAssembler
 from rollcast.services.policies.policies import PolicyState
 from rollcast.services.policies.subscription import PolicySubscription
+from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
 from rollcast.services.rollouts.join_codec import join_agreement_from_proto, join_offer_to_proto
-from rollcast.services.rollouts.joining import JoinAgreement, JoinOffer
 from rollcast.services.rollouts.uplink import RolloutUplink
 from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, Observation
@@ -24,7 +24,7 @@ from rollcast.services.status.description import LearnerDescription
 from rollcast.services.status.description_codec import description_from_proto
 from rollcast.services.status.status import ActorInfo, LearnerStatus
 from rollcast.services.wire.error_status import error_from_rpc, parse_response
-from rollcast.services.wire.message_body import seal
+from rollcast.services.wire.seal import seal
 from rollcast.services.wire.tensors import tensor_from_proto, tensor_to_proto
 from rollcast.v1 import (
     learner_pb2,

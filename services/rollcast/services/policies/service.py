@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from rollcast.services.errors import InvalidTensorError, NotReadyError
 from rollcast.services.limits.stream_gate import StreamGate
 from rollcast.services.policies.codec import EncodedPolicy
-from rollcast.services.spaces.columns import leaf_schema
+from rollcast.services.spaces.leaf_schema import leaf_schema
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, Observation, space_leaves
 from rollcast.services.wire.tensors import tensor_from_proto, tensor_to_proto
 from rollcast.v1 import policy_pb2, tensor_pb2

@@ -6,7 +6,7 @@ from typing import Any, Final
 import grpc
 
 from rollcast.services.limits.limits import MAX_POLICY_BYTES
-from rollcast.services.policies.codec import PolicyAssembler
+from rollcast.services.policies.assembler import PolicyAssembler
 from rollcast.services.policies.policies import PolicyState
 from rollcast.services.wire.error_status import error_from_rpc, parse_response
 from rollcast.v1 import policy_pb2

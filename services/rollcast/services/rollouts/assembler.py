@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from rollcast.services.errors import InvalidRolloutError, InvalidTensorError, LimitExceededError, MissingMessageError
 from rollcast.services.limits.limits import MAX_FRAME_BYTES
-from rollcast.services.rollouts.check import environment_at
-from rollcast.services.rollouts.header import AgreedColumns, RolloutAgreement, SubstepAgreement, describe, refuse
+from rollcast.services.rollouts.column_schema import SubstepSchema
+from rollcast.services.rollouts.header_check import HeaderCheck, SubstepHeaderCheck, describe, refuse
 from rollcast.services.rollouts.layout import RolloutLayout
 from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout, SubstepColumns
 from rollcast.services.rollouts.statistics_codec import event_statistics_from_proto, event_values_from_proto
-from rollcast.services.spaces.columns import INT32
+from rollcast.services.rollouts.value_check import environment_at
+from rollcast.services.spaces.leaf_schema import INT32
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 from rollcast.v1 import rollout_pb2
 
@@ -41,7 +42,7 @@ class _Pending:
     """A rollout whose header is checked; messages fill its deferred bytes from the front."""
 
     header: rollout_pb2.Rollout
-    agreed: SubstepAgreement
+    check: SubstepHeaderCheck
     layout: RolloutLayout
     deferred: NDArray[np.uint8]
     n_received: int = 0
@@ -76,7 +77,7 @@ class RolloutAssembler:
         hold: Hold = lambda _n_bytes, *, completes: None,
     ) -> None:
         self._hold = hold
-        self._agreement = RolloutAgreement(
+        self._header_check = HeaderCheck(
             spaces,
             n_rollout_steps,
             n_envs,
@@ -134,27 +135,27 @@ class RolloutAssembler:
                 f"the header of a rollout cannot be read: {error}; expected {len(head)} bytes that "
                 "RolloutEncoder.pieces returned"
             ) from error
-        agreed = self._agreement.of(header)
-        layout = agreed.check(header)
+        check = self._header_check.of(header)
+        layout = check.check(header)
         if len(body) != layout.n_deferred_bytes:
             refuse(header, f"{len(body)} bytes of tensors", f"{layout.n_deferred_bytes}, as its header says")
-        return _finish(header, agreed, layout, body)
+        return _finish(header, check, layout, body)
 
     def _add_header(self, header: rollout_pb2.Rollout, body: memoryview) -> Rollout | None:
         if (pending := self._pending) is not None:
             n_expected = len(pending.deferred)
             found = f"{pending.n_received} of {n_expected} deferred bytes before the next rollout"
             _miss(pending.header, found, "all of them first")
-        agreed = self._agreement.of(header)
-        layout = agreed.check(header)
+        check = self._header_check.of(header)
+        layout = check.check(header)
         n_deferred = layout.n_deferred_bytes
         _check_body(header, body, 0, n_deferred)
         is_whole = len(body) == n_deferred
         self._hold(layout.n_bytes - n_deferred + len(body), completes=is_whole)
         if is_whole:
-            return _finish(header, agreed, layout, body)
+            return _finish(header, check, layout, body)
         # the kernel gives no memory for it before bytes are written there
-        self._pending = _Pending(header, agreed, layout, np.empty(n_deferred, np.uint8))
+        self._pending = _Pending(header, check, layout, np.empty(n_deferred, np.uint8))
         return self._fill(self._pending, body)
 
     def _add_frame(self, frame: rollout_pb2.TensorFrame, body: memoryview) -> Rollout | None:
@@ -183,19 +184,19 @@ class RolloutAssembler:
         if pending.n_received < len(pending.deferred):
             return None
         self._pending = None
-        return _finish(pending.header, pending.agreed, pending.layout, pending.deferred.data)
+        return _finish(pending.header, pending.check, pending.layout, pending.deferred.data)
 
 
 def _finish(
-    header: rollout_pb2.Rollout, agreed: SubstepAgreement, layout: RolloutLayout, deferred: memoryview
+    header: rollout_pb2.Rollout, check: SubstepHeaderCheck, layout: RolloutLayout, deferred: memoryview
 ) -> Rollout:
     def whose(axes: tuple[str, ...], index: tuple[int, ...]) -> str:
-        return environment_at(axes, index, env_seeds=header.env_seeds, n_agents=agreed.n_agents, final_index=None)
+        return environment_at(axes, index, env_seeds=header.env_seeds, n_agents=check.n_agents, final_index=None)
 
     values = layout.read(deferred, what=describe(header, ""), whose=whose)
     final_index = values.get("final_index", _NO_FINAL_INDEX)
     if len(final_index):
-        _check_final_index(header, final_index, agreed.step_shape)
+        _check_final_index(header, final_index, check.step_shape)
     for episode in header.episodes:
         # after the columns: a reward that is not finite names its step, which says more
         if not math.isfinite(episode.episode_return):
@@ -210,7 +211,7 @@ def _finish(
         incarnation=header.incarnation,
         sequence=header.sequence,
         policy_version=header.policy_version,
-        substeps={agreed.key: _substep(agreed.columns, values)},
+        substeps={check.key: _substep(check.schema, values)},
         reward=values["reward"],
         terminated=values["terminated"],
         truncated=values["truncated"],
@@ -262,11 +263,11 @@ def _check_body(header: rollout_pb2.Rollout, body: memoryview, n_before: int, n_
         refuse(header, f"a body of {len(body)} bytes at offset {n_before}", f"at most {n_deferred - n_before} more")
 
 
-def _substep(agreed: AgreedColumns, values: Mapping[str, NDArray[Any]]) -> SubstepColumns:
+def _substep(schema: SubstepSchema, values: Mapping[str, NDArray[Any]]) -> SubstepColumns:
     return SubstepColumns(
-        observation={path: values[column.name] for path, column in agreed.observation.items()},
-        action=values[agreed.action.name],
-        log_prob=values[agreed.log_prob.name],
-        last_observation={path: values[column.name] for path, column in agreed.last_observation.items()},
-        final_observation={path: values[column.name] for path, column in agreed.final_observation.items()},
+        observation={path: values[column.name] for path, column in schema.observation.items()},
+        action=values[schema.action.name],
+        log_prob=values[schema.log_prob.name],
+        last_observation={path: values[column.name] for path, column in schema.last_observation.items()},
+        final_observation={path: values[column.name] for path, column in schema.final_observation.items()},
     )

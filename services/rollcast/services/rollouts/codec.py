@@ -7,14 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.services.limits.limits import MAX_FRAME_BYTES
-from rollcast.services.rollouts.assembler import RolloutAssembler
+from rollcast.services.rollouts.column_schema import column_name
 from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
 from rollcast.services.rollouts.statistics_codec import fill_statistics
-from rollcast.services.wire.message_body import append_body, seal
+from rollcast.services.wire.message_body import append_body
+from rollcast.services.wire.seal import seal
 from rollcast.services.wire.tensors import fill_tensor, wire_array
 from rollcast.v1 import rollout_pb2, tensor_pb2
-
-__all__ = ["RolloutAssembler", "RolloutEncoder", "rollout_to_proto"]
 
 # What tells apart headers that differ in more than their numbers.
 _Form = tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]
@@ -112,7 +111,7 @@ def _columns(rollout: Rollout) -> Iterator[tuple[str, NDArray[Any]]]:
         for name, leaves in _leaf_columns(columns):
             for path, array in leaves:
                 if array.size:
-                    yield f"{key}/{name}/{path}" if path else f"{key}/{name}", array
+                    yield column_name(key, name, path), array
     for name in _ARRAY_NAMES:
         array = getattr(rollout, name)
         if array is not None and array.size:
@@ -150,7 +149,7 @@ def _fill_tensors(header: rollout_pb2.Rollout, rollout: Rollout, *, deferred: bo
                 continue
             field = getattr(substep, name)
             for path, array in leaves:
-                column = f"{key}/{name}/{path}" if path else f"{key}/{name}"
+                column = column_name(key, name, path)
                 fill(field if isinstance(field, tensor_pb2.Tensor) else field.add(path=path).tensor, array, column)
     for name in _ARRAY_NAMES:
         array = getattr(rollout, name)

@@ -2,73 +2,19 @@
 
 import math
 import re
-from typing import Final, get_args
+from typing import Final
 
 from rollcast.services.errors import InvalidInputError, ProtocolMismatchError
-from rollcast.services.limits.limits import (
-    MAX_ACTOR_ID_LENGTH,
-    MAX_ENVS_PER_ACTOR,
-    MAX_HIDDEN_LAYERS,
-    MAX_NETWORK_LENGTH,
-)
-from rollcast.services.policies.policies import Activation, PolicyHead, PolicySpec
-from rollcast.services.rollouts.joining import PROTOCOL_VERSION, JoinAgreement, JoinOffer
+from rollcast.services.limits.limits import MAX_ACTOR_ID_LENGTH, MAX_ENVS_PER_ACTOR, MAX_NETWORK_LENGTH
+from rollcast.services.policies.spec_codec import policy_spec_from_proto, policy_spec_to_proto
+from rollcast.services.rollouts.join import PROTOCOL_VERSION, JoinAgreement, JoinOffer
 from rollcast.services.spaces.codec import environment_spaces_from_proto, environment_spaces_to_proto
 from rollcast.services.spaces.spaces import check_action_space_supported, check_spaces_match
 from rollcast.v1 import rollout_pb2
 
 _ACTOR_ID: Final = re.compile(r"[A-Za-z0-9._-]*", re.ASCII)
-_ACTIVATIONS: Final[tuple[Activation, ...]] = get_args(Activation)
 # A run that makes a million rollouts a second makes so many in 150,000 years.
 _MAX_COUNT: Final = 2**62
-_HEADS: Final[tuple[PolicyHead, ...]] = get_args(PolicyHead)
-
-
-def policy_spec_to_proto(spec: PolicySpec) -> rollout_pb2.PolicySpec:
-    """Encodes the architecture of a policy.
-
-    Args:
-        spec: The architecture.
-
-    Returns:
-        The message.
-    """
-    return rollout_pb2.PolicySpec(
-        network=spec.network,
-        hidden_sizes=spec.hidden_sizes,
-        activation=spec.activation,
-        # Empty, so that actors from before there were heads understand it, and its bytes are what they were.
-        head="" if spec.head == "default" else spec.head,
-    )
-
-
-def policy_spec_from_proto(proto: rollout_pb2.PolicySpec) -> PolicySpec:
-    """Decodes the architecture of a learner's policy.
-
-    Args:
-        proto: The message.
-
-    Returns:
-        The architecture.
-
-    Raises:
-        InvalidInputError: It is not described as a network: too many layers, one of size 0, or an activation or head
-            that is not known.
-    """
-    _check_network(proto)
-    activation = next((known for known in _ACTIVATIONS if known == proto.activation), None)
-    if activation is None:
-        raise InvalidInputError(
-            f"the learner's policy has activation {proto.activation!r}; expected one of {list(_ACTIVATIONS)}; install "
-            "the same rollcast on both sides"
-        )
-    head = next((known for known in _HEADS if known == (proto.head or "default")), None)
-    if head is None:
-        raise InvalidInputError(
-            f"the learner's policy has head {proto.head!r}; expected one of {list(_HEADS)}; install the same rollcast "
-            "on both sides"
-        )
-    return PolicySpec(network=proto.network, hidden_sizes=tuple(proto.hidden_sizes), activation=activation, head=head)
 
 
 def join_offer_to_proto(offer: JoinOffer) -> rollout_pb2.JoinRequest:
@@ -250,21 +196,4 @@ def _check_identity(proto: rollout_pb2.JoinResponse, offer: JoinOffer) -> None:
         raise InvalidInputError(
             f"the learner has waited for {proto.awaiting_s} s; expected a finite number of seconds; check that it is a "
             "rollcast learner"
-        )
-
-
-def _check_network(policy: rollout_pb2.PolicySpec) -> None:
-    """Refuses a network that is not described as one; how large it may be, its spaces decide."""
-    sizes = policy.hidden_sizes
-    if len(sizes) > MAX_HIDDEN_LAYERS or not all(sizes):
-        raise InvalidInputError(
-            f"the learner's policy has {len(sizes)} hidden layers, the first of {list(sizes[:8])}; expected at most "
-            f"{MAX_HIDDEN_LAYERS}, each of at least 1; install the same rollcast on both sides",
-            limit="max_hidden_layers" if len(sizes) > MAX_HIDDEN_LAYERS else "",
-        )
-    if len(policy.network) > MAX_NETWORK_LENGTH:
-        raise InvalidInputError(
-            f"the learner's policy network has a name of {len(policy.network)} characters; expected at most "
-            f"{MAX_NETWORK_LENGTH}; install the same rollcast on both sides",
-            limit="max_network_length",
         )

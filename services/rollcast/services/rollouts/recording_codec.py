@@ -7,9 +7,9 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from rollcast.services.errors import InvalidInputError, ProtocolMismatchError, RecordingError
-from rollcast.services.rollouts.joining import PROTOCOL_VERSION
+from rollcast.services.rollouts.join import PROTOCOL_VERSION
 from rollcast.services.spaces.codec import environment_spaces_from_proto, environment_spaces_to_proto
-from rollcast.services.spaces.columns import FLOAT32, leaf_schema
+from rollcast.services.spaces.leaf_schema import FLOAT32, leaf_schema
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces, check_action_space_supported, space_leaves
 from rollcast.services.version import software_version
 from rollcast.v1 import recording_pb2

@@ -11,11 +11,12 @@ import grpc
 from rollcast.services.errors import DamagedMessageError, InvalidRolloutError, RollcastError
 from rollcast.services.limits.bytes_in_flight import BytesInFlight, StreamBytes
 from rollcast.services.rollouts.assembler import RolloutAssembler
+from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
 from rollcast.services.rollouts.join_codec import join_agreement_to_proto, join_offer_from_proto
-from rollcast.services.rollouts.joining import JoinAgreement, JoinOffer
 from rollcast.services.rollouts.rollouts import ActorFailure, Rollout, StreamProgress
 from rollcast.services.spaces.spaces import EnvironmentSpaces
-from rollcast.services.wire.message_body import damaged, find_seal, matches_seal, parse_sealed, seal, split_body
+from rollcast.services.wire.message_body import split_body
+from rollcast.services.wire.seal import damaged, find_seal, matches_seal, parse_sealed, seal
 from rollcast.v1 import rollout_pb2
 
 _log = logging.getLogger(__name__)
@@ -25,8 +26,6 @@ _log = logging.getLogger(__name__)
 _CANCELLATION_S: Final = 0.1
 
 _SERVICE: Final = "rollcast.v1.RolloutService"
-
-__all__ = ["RolloutServicer", "RolloutSink", "RolloutStream", "StreamProgress", "add_rollout_service"]
 
 
 class RequestWithBody(NamedTuple):

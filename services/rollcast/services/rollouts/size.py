@@ -1,8 +1,7 @@
 """How many bytes the rollouts of some work take, and a refusal of work whose rollouts are above the limit."""
 
 from rollcast.services.errors import LimitExceededError
-from rollcast.services.rollouts.header import AgreedColumns
-from rollcast.services.rollouts.layout import AgreedColumn
+from rollcast.services.rollouts.column_schema import ColumnSchema, SubstepSchema
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 # Reward, and whether the row ended, was cut, or is a transition at all.
@@ -18,7 +17,7 @@ def rollout_bytes(spaces: EnvironmentSpaces, n_steps: int, n_envs: int) -> int:
         n_envs: Environments; B is that, times the agents of the substep.
     """
     return max(
-        _column_bytes(AgreedColumns.of(key, substep, n_steps, n_envs * substep.n_agents))
+        _column_bytes(SubstepSchema.of(key, substep, n_steps, n_envs * substep.n_agents))
         + n_steps * n_envs * substep.n_agents * _SCALARS_BYTES
         for key, substep in spaces.items()
     )
@@ -48,6 +47,6 @@ def check_rollout_size(
         )
 
 
-def _column_bytes(columns: AgreedColumns) -> int:
-    leaves: list[AgreedColumn] = [*columns.observation.values(), *columns.last_observation.values()]
+def _column_bytes(columns: SubstepSchema) -> int:
+    leaves: list[ColumnSchema] = [*columns.observation.values(), *columns.last_observation.values()]
     return sum(column.n_bytes for column in (*leaves, columns.action, columns.log_prob))

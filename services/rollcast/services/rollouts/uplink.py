@@ -12,7 +12,7 @@ from rollcast.services.limits.limits import MAX_WAITING_ROLLOUTS
 from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.services.rollouts.rollouts import ActorFailure, Rollout, StreamProgress
 from rollcast.services.wire.error_status import error_from_rpc, parse_response
-from rollcast.services.wire.message_body import damaged, seal
+from rollcast.services.wire.seal import damaged, seal
 from rollcast.v1 import rollout_pb2
 
 _METHOD: Final = "/rollcast.v1.RolloutService/StreamRollouts"

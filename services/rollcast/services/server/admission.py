@@ -9,7 +9,7 @@ import grpc
 
 from rollcast.services.errors import InvalidInputError
 from rollcast.services.limits.call_rate import CallRate
-from rollcast.services.limits.half_open import HalfOpenCalls
+from rollcast.services.limits.half_open_calls import HalfOpenCalls
 from rollcast.services.limits.stream_gate import CallPlace, StreamGate
 
 # What watches over a learner is not put off, however often it asks.

@@ -17,7 +17,7 @@ from rollcast.services.client.channel import KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOU
 from rollcast.services.errors import AddressInUseError, NotReadyError
 from rollcast.services.limits.bytes_in_flight import BytesInFlight
 from rollcast.services.limits.call_rate import CallRate
-from rollcast.services.limits.half_open import HalfOpenCalls
+from rollcast.services.limits.half_open_calls import HalfOpenCalls
 from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_MESSAGE_BYTES, Limits
 from rollcast.services.limits.refusals import Refusals
 from rollcast.services.limits.stream_gate import StreamGate
@@ -29,7 +29,7 @@ from rollcast.services.security.credentials import server_credentials
 from rollcast.services.security.security import PLAIN_SERVER, ServerSecurity
 from rollcast.services.server.admission import AdmissionInterceptor
 from rollcast.services.server.binding import check_bindable
-from rollcast.services.server.interceptors import ErrorInterceptor
+from rollcast.services.server.error_interceptor import ErrorInterceptor
 from rollcast.services.status.service import LearnerControl, LearnerServicer
 from rollcast.v1 import (
     learner_pb2,

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_MESSAGE_BYTES, Limits
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.rollouts.joining import PROTOCOL_VERSION
+from rollcast.services.rollouts.join import PROTOCOL_VERSION
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 

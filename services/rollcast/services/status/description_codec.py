@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Final
 
-from rollcast.services.rollouts.join_codec import policy_spec_from_proto, policy_spec_to_proto
+from rollcast.services.policies.spec_codec import policy_spec_from_proto, policy_spec_to_proto
 from rollcast.services.spaces.codec import environment_spaces_from_proto, environment_spaces_to_proto
 from rollcast.services.status.description import LearnerDescription, LearnerLimits
 from rollcast.v1 import learner_pb2

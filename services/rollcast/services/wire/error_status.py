@@ -10,7 +10,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from rollcast.services import errors
 from rollcast.services.errors import RollcastError
-from rollcast.services.wire.message_body import SealedMessage, parse_sealed
+from rollcast.services.wire.seal import SealedMessage, parse_sealed
 
 _Message = TypeVar("_Message", bound=SealedMessage)
 

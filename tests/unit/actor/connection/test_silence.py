@@ -5,7 +5,7 @@ import pytest
 from rollcast.actor.connection import silence
 from rollcast.actor.connection.silence import Silence
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.rollouts.joining import JoinAgreement
+from rollcast.services.rollouts.join import JoinAgreement
 
 
 class Clock:

@@ -12,7 +12,7 @@ from rollcast.learner.durable.recovery import Inventory, RecoveredRollouts, note
 from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.learner.ingest.records import ActorRecord
 from rollcast.services.rollouts.codec import RolloutEncoder
-from rollcast.services.rollouts.joining import JoinOffer
+from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.rollouts.recording_codec import RecordingHeader
 from rollcast.services.rollouts.rollouts import Rollout
 from tests.rollout_samples import CARTPOLE_LIKE, make_rollout

@@ -17,7 +17,7 @@ from rollcast.learner.ingest.intake import IntakeStream
 from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.services.errors import ConfigurationError, NotReadyError
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.rollouts.joining import JoinOffer
+from rollcast.services.rollouts.join import JoinOffer
 from tests.rollout_samples import CARTPOLE_LIKE, make_rollout
 from tests.unit.learner.checkpoints.resumable_runs import settings_for, train
 from tests.unit.learner.durable.logs import HEADER, always

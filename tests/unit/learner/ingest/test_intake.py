@@ -19,7 +19,7 @@ from rollcast.services.errors import (
     UnreadableMessageError,
 )
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.rollouts.joining import JoinOffer
+from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.rollouts.rollouts import ActorFailure, Rollout
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
 from rollcast.services.status.status import ActorState

@@ -4,7 +4,7 @@ import pytest
 
 from rollcast.learner.ingest.registry import ActorRegistry
 from rollcast.services.errors import ActorReplacedError, LimitExceededError, UnknownActorError
-from rollcast.services.rollouts.joining import JoinOffer
+from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.rollouts.rollouts import ActorFailure
 from rollcast.services.status.status import ActorState
 from tests.rollout_samples import CARTPOLE_LIKE, make_rollout

@@ -14,7 +14,7 @@ from rollcast.learner.ingest.queue import RolloutQueue, queue_capacity
 from rollcast.learner.ingest.registry import ActorRegistry
 from rollcast.services.errors import NotReadyError
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.rollouts.joining import JoinOffer
+from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.rollouts.rollouts import Rollout
 from tests.rollout_samples import CARTPOLE_LIKE, make_rollout
 

@@ -31,7 +31,7 @@ from rollcast.services.errors import (
     SpacesMismatchError,
 )
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.rollouts.file import RolloutWriter, read_rollouts
+from rollcast.services.rollouts.recording import RolloutWriter, read_rollouts
 from rollcast.services.rollouts.recording_codec import RecordingHeader
 from rollcast.services.rollouts.rollouts import Rollout
 from tests.rollout_samples import CARTPOLE_LIKE, make_rollout

@@ -6,7 +6,8 @@ from hypothesis.extra import numpy as hnp
 
 from rollcast.services.errors import InvalidTensorError, LimitExceededError
 from rollcast.services.limits.limits import MAX_CHUNK_BYTES
-from rollcast.services.policies.codec import PolicyAssembler, encode_policy
+from rollcast.services.policies.assembler import PolicyAssembler
+from rollcast.services.policies.codec import encode_policy
 from rollcast.v1 import policy_pb2
 
 STATES = st.dictionaries(

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from rollcast.services.errors import InvalidTensorError, LimitExceededError
 from rollcast.services.limits.limits import MAX_FRAME_BYTES
 from rollcast.services.rollouts import codec as rollout_codec
-from rollcast.services.rollouts.codec import RolloutAssembler, RolloutEncoder, rollout_to_proto
+from rollcast.services.rollouts.assembler import RolloutAssembler
+from rollcast.services.rollouts.codec import RolloutEncoder, rollout_to_proto
 from rollcast.services.rollouts.service import parse_request
 from rollcast.services.spaces.spaces import SubstepSpaces
 from rollcast.v1 import rollout_pb2

@@ -12,13 +12,13 @@ from rollcast.services.limits.limits import DEFAULT_LIMITS
 from rollcast.services.limits.refusals import Throttled
 from rollcast.services.policies.policies import PolicyHead, PolicySpec
 from rollcast.services.replay.replay import ReplayStatus, ReplayWaiting
+from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
 from rollcast.services.rollouts.join_codec import (
     join_agreement_from_proto,
     join_agreement_to_proto,
     join_offer_from_proto,
     join_offer_to_proto,
 )
-from rollcast.services.rollouts.joining import JoinAgreement, JoinOffer
 from rollcast.services.spaces.spaces import SubstepSpaces, leaf_order
 from rollcast.services.status.codec import actor_from_proto, actor_to_proto, status_from_proto, status_to_proto
 from rollcast.services.status.description import LearnerDescription, LearnerLimits

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from rollcast.services.errors import NotReadyError
 from rollcast.services.rollouts.service import parse_request
-from rollcast.services.wire.message_body import append_body, parse_sealed, seal
+from rollcast.services.wire.message_body import append_body
+from rollcast.services.wire.seal import parse_sealed, seal
 from rollcast.v1 import rollout_pb2
 
 FRAME = rollout_pb2.StreamRolloutsRequest(frame=rollout_pb2.TensorFrame(sequence=1, offset=2))

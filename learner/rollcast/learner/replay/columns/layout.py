@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rollcast.services.errors import InvalidRolloutError
 from rollcast.services.rollouts.rollouts import Rollout
-from rollcast.services.spaces.columns import ColumnSchema, leaf_schema
+from rollcast.services.spaces.leaf_schema import LeafSchema, leaf_schema
 from rollcast.services.spaces.spaces import EnvironmentSpaces, space_leaves
 
 # What a step has in main memory, wherever its columns are: its float32 reward, and its flags.
@@ -46,8 +46,8 @@ class SubstepLayout:
         action: Of the action.
     """
 
-    observation: Mapping[str, ColumnSchema]
-    action: ColumnSchema
+    observation: Mapping[str, LeafSchema]
+    action: LeafSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class EntryLayout:
         what: str,
         values: NDArray[np.generic],
         leading: tuple[int, ...],
-        schema: ColumnSchema,
+        schema: LeafSchema,
     ) -> None:
         if values.dtype != schema.dtype or values.shape != (*leading, *schema.shape):
             raise self._error(
@@ -153,7 +153,7 @@ def make_layout(spaces: EnvironmentSpaces, *, n_rollout_steps: int, log_prob: bo
     )
 
 
-def schema_bytes(schema: ColumnSchema) -> int:
+def schema_bytes(schema: LeafSchema) -> int:
     """Bytes of one value of a column."""
     return schema.dtype.itemsize * int(np.prod(schema.shape, dtype=np.int64))
 

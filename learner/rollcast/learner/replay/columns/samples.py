@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rollcast.learner.replay.columns.column_memory import ColumnArray, ColumnMemory, Gather
 from rollcast.learner.replay.columns.layout import EntryLayout
-from rollcast.services.spaces.columns import ColumnSchema
+from rollcast.services.spaces.leaf_schema import LeafSchema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ class Room:
             burn_in: Of the sample.
         """
 
-        def zeros(schema: ColumnSchema, *leading: int) -> ColumnArray:
+        def zeros(schema: LeafSchema, *leading: int) -> ColumnArray:
             return memory.zeros((*leading, *schema.shape), schema.dtype)
 
         shape = (n_steps, batch_size)

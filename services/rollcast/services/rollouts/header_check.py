@@ -1,25 +1,15 @@
-"""A rollout's header against what was agreed at Join: names, dtypes, shapes and sizes, before anything is allocated."""
+"""Checks a rollout's header against what was agreed at Join, before anything is allocated for the rollout."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Final, NoReturn, Self
+from typing import Final, NoReturn
 
 from rollcast.services.errors import InvalidRolloutError, LimitExceededError
-from rollcast.services.rollouts.layout import AgreedColumn, Column, RolloutLayout
+from rollcast.services.rollouts.column_schema import FINAL_AXES, STEP_AXES, ColumnSchema, SubstepSchema
+from rollcast.services.rollouts.layout import Column, RolloutLayout
 from rollcast.services.rollouts.statistics_codec import statistics_problem
-from rollcast.services.spaces.columns import (
-    BOOL,
-    FINAL_AXES,
-    FLOAT32,
-    INT32,
-    LAST_AXES,
-    STEP_AXES,
-    ColumnSchema,
-    column_name,
-    leaf_schema,
-)
-from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces, space_leaves
+from rollcast.services.spaces.leaf_schema import BOOL, FLOAT32, INT32, LeafSchema
+from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces
 from rollcast.services.wire.tensors import tensor_header
 from rollcast.v1 import rollout_pb2, tensor_pb2
 
@@ -27,47 +17,16 @@ from rollcast.v1 import rollout_pb2, tensor_pb2
 _MAX_KNOWN: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class AgreedColumns:
-    """What the columns of one substep look like; observations by path, in the order of the space."""
-
-    observation: Mapping[str, AgreedColumn]
-    action: AgreedColumn
-    log_prob: AgreedColumn
-    last_observation: Mapping[str, AgreedColumn]
-    final_observation: Mapping[str, AgreedColumn]
-
-    @classmethod
-    def of(cls, key: str, spaces: SubstepSpaces, n_steps: int, n_envs: int) -> Self:
-        """Works out the columns of a substep from its spaces."""
-        leaves = {path: leaf_schema(leaf) for path, leaf in space_leaves(spaces.observation).items()}
-
-        def observation(column: str, axes: tuple[str, ...], leading: tuple[int, ...]) -> dict[str, AgreedColumn]:
-            return {
-                path: AgreedColumn.of(column_name(key, column, path), schema, axes, leading)
-                for path, schema in leaves.items()
-            }
-
-        step_shape = (n_steps, n_envs)
-        return cls(
-            observation=observation("observation", STEP_AXES, step_shape),
-            action=AgreedColumn.of(column_name(key, "action"), leaf_schema(spaces.action), STEP_AXES, step_shape),
-            log_prob=AgreedColumn.of(column_name(key, "log_prob"), ColumnSchema(FLOAT32), STEP_AXES, step_shape),
-            last_observation=observation("last_observation", LAST_AXES, (n_envs,)),
-            final_observation=observation("final_observation", FINAL_AXES, (-1,)),
-        )
-
-
-class RolloutAgreement:
-    """What the rollouts of one stream must look like: each carries one of the agreed substeps. Used by one thread.
+class HeaderCheck:
+    """Finds the check for a rollout's header: one for each agreed substep. Used by one thread.
 
     Args:
         spaces: The spaces agreed at Join.
         n_rollout_steps: T.
-        n_envs: Environments of the actor; B is that, times the agents of the substep.
-        max_rollout_bytes: The largest rollout, in bytes of its tensors; None: what spaces, T and B amount to.
-        actor_id: Whose rollouts these must be; None: anybody's.
-        incarnation: Which of its processes'; None: any.
+        n_envs: Environments of the actor; B is that times the agents of the substep.
+        max_rollout_bytes: The largest rollout, in bytes of its tensors; None: as many as the spaces, T and B need.
+        actor_id: The actor that every rollout must name; None: any.
+        incarnation: The incarnation that every rollout must name; None: any.
     """
 
     def __init__(
@@ -81,12 +40,11 @@ class RolloutAgreement:
         incarnation: int | None = None,
     ) -> None:
         self._substeps = {
-            key: SubstepAgreement(
+            key: SubstepHeaderCheck(
                 key,
                 substep,
                 n_rollout_steps,
                 n_envs * substep.n_agents,
-                n_agents=substep.n_agents,
                 max_rollout_bytes=max_rollout_bytes,
                 actor_id=actor_id,
                 incarnation=incarnation,
@@ -94,38 +52,34 @@ class RolloutAgreement:
             for key, substep in spaces.items()
         }
 
-    def of(self, header: rollout_pb2.Rollout) -> "SubstepAgreement":
-        """What the rollout of a header must look like.
+    def of(self, header: rollout_pb2.Rollout) -> "SubstepHeaderCheck":
+        """Returns the check for the substep that a header carries.
 
         Args:
             header: The rollout, without its deferred bytes.
 
-        Returns:
-            The agreement on the substep that it carries.
-
         Raises:
-            InvalidRolloutError: It does not carry exactly one of the agreed substeps.
+            InvalidRolloutError: The header does not carry exactly one of the agreed substeps.
         """
         substeps = header.substeps
-        agreed = self._substeps.get(substeps[0].key) if len(substeps) == 1 else None
-        if agreed is None:
+        check = self._substeps.get(substeps[0].key) if len(substeps) == 1 else None
+        if check is None:
             found = f"the substeps {[substep.key[:64] for substep in substeps[:16]]}"
             refuse(header, found, f"exactly one of {list(self._substeps)[:16]}, as agreed at Join")
-        return agreed
+        return check
 
 
-class SubstepAgreement:
-    """What the rollouts of one substep must look like.
+class SubstepHeaderCheck:
+    """Checks the headers of rollouts that carry one substep.
 
     Args:
-        key: The substep's.
-        spaces: Its spaces.
+        key: The substep's key.
+        spaces: The substep's spaces.
         n_steps: T.
         n_trajectories: B.
-        n_agents: Trajectories of an environment.
-        max_rollout_bytes: As of `RolloutAgreement`.
-        actor_id: Likewise.
-        incarnation: Likewise.
+        max_rollout_bytes: As for `HeaderCheck`.
+        actor_id: As for `HeaderCheck`.
+        incarnation: As for `HeaderCheck`.
     """
 
     def __init__(
@@ -135,35 +89,34 @@ class SubstepAgreement:
         n_steps: int,
         n_trajectories: int,
         *,
-        n_agents: int,
         max_rollout_bytes: int | None,
         actor_id: str | None,
         incarnation: int | None,
     ) -> None:
         self.key: Final = key
         self.step_shape: Final = (n_steps, n_trajectories)
-        self.n_agents: Final = n_agents
-        self.columns: Final = AgreedColumns.of(key, spaces, n_steps, n_trajectories)
+        self.n_agents: Final = spaces.n_agents
+        self.schema: Final = SubstepSchema.of(key, spaces, n_steps, n_trajectories)
         flags = (("terminated", BOOL), ("truncated", BOOL), ("valid", BOOL))
         self._scalars = {
-            name: AgreedColumn.of(name, ColumnSchema(dtype), STEP_AXES, self.step_shape)
+            name: ColumnSchema.of(name, LeafSchema(dtype), STEP_AXES, self.step_shape)
             for name, dtype in (("reward", FLOAT32), *flags)
         }
-        self._final_index = AgreedColumn.of("final_index", ColumnSchema(INT32, (2,)), FINAL_AXES, (-1,))
+        self._final_index = ColumnSchema.of("final_index", LeafSchema(INT32, (2,)), FINAL_AXES, (-1,))
         self._max_rollout_bytes = max_rollout_bytes
         self._actor_id = actor_id
         self._incarnation = incarnation
-        # By number of final observations: headers that were checked, and their layouts.
+        # Headers that passed and their layouts, by number of final observations.
         self._known: dict[int, tuple[rollout_pb2.Rollout, RolloutLayout]] = {}
 
     def check(self, header: rollout_pb2.Rollout) -> RolloutLayout:
-        """Checks a header whole and allocates nothing.
+        """Checks a header as a whole; allocates nothing.
 
         Args:
-            header: The rollout, without its deferred bytes, of this substep; not to be changed afterwards.
+            header: The rollout, without its deferred bytes, of this substep. It must not change afterwards.
 
         Returns:
-            Where its columns are.
+            Where its columns lie.
 
         Raises:
             InvalidRolloutError: Identity, paths, statistics or `deferred` are not as agreed.
@@ -185,9 +138,9 @@ class SubstepAgreement:
 
     def _check_columns(self, header: rollout_pb2.Rollout) -> RolloutLayout:
         columns = list(self._columns(header))
-        for agreed, proto, _, n_bytes in columns:
+        for schema, proto, _, n_bytes in columns:
             if proto is not None and proto.deferred and (not n_bytes or proto.data):
-                found = f"column {agreed.name} deferred, of {n_bytes} bytes, {len(proto.data)} of them inline"
+                found = f"column {schema.name} deferred, of {n_bytes} bytes, {len(proto.data)} of them inline"
                 refuse(header, found, "a deferred tensor to have bytes, and none of them inline")
         self._check_limit(header, columns)
         return RolloutLayout(columns)
@@ -214,17 +167,17 @@ class SubstepAgreement:
             refuse(header, f"{len(header.env_seeds)} env_seeds", f"{n_trajectories}, one an environment, or none")
 
     def _columns(self, header: rollout_pb2.Rollout) -> Iterator[Column]:
-        """Every column, its header checked, in the order of the fields."""
+        """Yields every column with its header checked, in the order of the message's fields."""
         n_final = self._count_final(header)
-        substep, agreed = header.substeps[0], self.columns
-        yield from _leaves(header, substep.observation, agreed.observation)
-        yield _checked(header, agreed.action, substep.action)
-        yield _checked(header, agreed.log_prob, substep.log_prob)
-        yield from _leaves(header, substep.last_observation, agreed.last_observation)
+        substep, schema = header.substeps[0], self.schema
+        yield from _leaves(header, substep.observation, schema.observation)
+        yield _checked(header, schema.action, substep.action)
+        yield _checked(header, schema.log_prob, substep.log_prob)
+        yield from _leaves(header, substep.last_observation, schema.last_observation)
         if n_final or substep.final_observation:
-            yield from _leaves(header, substep.final_observation, agreed.final_observation, n_final)
+            yield from _leaves(header, substep.final_observation, schema.final_observation, n_final)
         else:
-            for column in agreed.final_observation.values():
+            for column in schema.final_observation.values():
                 yield Column(column, None, (0, *column.shape[1:]), 0)
         # A column that was left out reads as an empty tensor, whose dtype is refused.
         yield _checked(header, self._scalars["reward"], header.reward)
@@ -250,16 +203,15 @@ class SubstepAgreement:
             return
         largest = max(columns, key=lambda column: column.n_bytes)
         raise LimitExceededError(
-            f"actor {header.actor_id!r}, rollout {header.sequence} has {total} bytes, {largest.n_bytes} of them "
-            "in column "
-            f"{largest.agreed.name}; expected at most {limit}; lower n_rollout_steps or n_envs, or "
-            "raise --limits.max-rollout-bytes of the learner",
+            f"actor {header.actor_id!r}, rollout {header.sequence} has {total} bytes, {largest.n_bytes} of them in "
+            f"column {largest.schema.name}; expected at most {limit}; lower n_rollout_steps or n_envs, or raise "
+            "--limits.max-rollout-bytes of the learner",
             limit="max_rollout_bytes",
         )
 
 
 def _has_same_tensors(a: rollout_pb2.Rollout, b: rollout_pb2.Rollout) -> bool:
-    """Whether two headers have the same tensors in the same places; compared by protobuf, in one call a field."""
+    """Returns whether two headers have the same tensors in the same places, with one call of protobuf a field."""
     return bool(
         a.reward == b.reward
         and a.terminated == b.terminated
@@ -273,14 +225,11 @@ def _has_same_tensors(a: rollout_pb2.Rollout, b: rollout_pb2.Rollout) -> bool:
 
 
 def describe(header: rollout_pb2.Rollout, column: str) -> str:
-    """Names actor, rollout and column, for messages.
+    """Returns the beginning of a message: actor, rollout and column.
 
     Args:
         header: The rollout.
         column: The column's name.
-
-    Returns:
-        The beginning of a message.
     """
     return f"actor {header.actor_id!r}, rollout {header.sequence}: column {column}"
 
@@ -291,8 +240,8 @@ def refuse(header: rollout_pb2.Rollout, found: str, expected: str, limit: str = 
     Args:
         header: The rollout.
         found: What is wrong, with its value.
-        expected: What should be there.
-        limit: The declared limit that is exceeded; empty: none is.
+        expected: What was expected.
+        limit: The declared limit that is exceeded; empty: none.
 
     Raises:
         InvalidRolloutError: Always.
@@ -307,29 +256,29 @@ def refuse(header: rollout_pb2.Rollout, found: str, expected: str, limit: str = 
 def _leaves(
     header: rollout_pb2.Rollout,
     leaves: Iterable[tensor_pb2.NamedTensor],
-    agreed: Mapping[str, AgreedColumn],
+    schemas: Mapping[str, ColumnSchema],
     n_final: int | None = None,
 ) -> Iterator[Column]:
     paths: list[str] = []
     columns: list[Column] = []
     for leaf in leaves:
         paths.append(leaf.path)
-        if leaf.path in agreed:
-            columns.append(_checked(header, agreed[leaf.path], leaf.tensor, n_final))
-    if len(paths) != len(agreed) or set(paths) != agreed.keys():
-        column = next(iter(agreed.values())).name.split("/", 2)[1]
-        refuse(header, f"column {column} with paths {paths[:16]}", f"{list(agreed)}, as agreed at Join")
+        if leaf.path in schemas:
+            columns.append(_checked(header, schemas[leaf.path], leaf.tensor, n_final))
+    if len(paths) != len(schemas) or set(paths) != schemas.keys():
+        column = next(iter(schemas.values())).name.split("/", 2)[1]
+        refuse(header, f"column {column} with paths {paths[:16]}", f"{list(schemas)}, as agreed at Join")
     return iter(columns)
 
 
 def _checked(
-    header: rollout_pb2.Rollout, agreed: AgreedColumn, proto: tensor_pb2.Tensor, n_final: int | None = None
+    header: rollout_pb2.Rollout, schema: ColumnSchema, proto: tensor_pb2.Tensor, n_final: int | None = None
 ) -> Column:
     if n_final is None:
-        shape, n_bytes = agreed.shape, agreed.n_bytes
+        shape, n_bytes = schema.shape, schema.n_bytes
     else:
-        shape, n_bytes = (n_final, *agreed.shape[1:]), n_final * agreed.n_bytes
-    # Nearly always as agreed: the precise check, which costs three times as much, only has to find the words.
-    if proto.dtype != agreed.dtype_number or proto.shape != list(shape):
-        tensor_header(proto, dtype=agreed.schema.dtype, shape=shape, what=describe(header, agreed.name))
-    return Column(agreed, proto, shape, n_bytes)
+        shape, n_bytes = (n_final, *schema.shape[1:]), n_final * schema.n_bytes
+    # Nearly always as agreed: the precise check costs three times as much and is needed for its message only.
+    if proto.dtype != schema.dtype_number or proto.shape != list(shape):
+        tensor_header(proto, dtype=schema.leaf.dtype, shape=shape, what=describe(header, schema.name))
+    return Column(schema, proto, shape, n_bytes)

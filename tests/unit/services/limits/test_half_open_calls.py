@@ -2,7 +2,7 @@ import contextlib
 
 import pytest
 
-from rollcast.services.limits.half_open import HalfOpenCalls
+from rollcast.services.limits.half_open_calls import HalfOpenCalls
 from rollcast.services.limits.limits import Limits
 from rollcast.services.limits.refusals import Refusals
 from tests.processes import wait_until

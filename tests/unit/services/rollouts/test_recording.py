@@ -21,7 +21,7 @@ from rollcast.services.errors import (
     SpacesMismatchError,
 )
 from rollcast.services.rollouts.codec import rollout_to_proto
-from rollcast.services.rollouts.file import RolloutWriter, read_header, read_rollouts
+from rollcast.services.rollouts.recording import RolloutWriter, read_header, read_rollouts
 from rollcast.services.rollouts.recording_codec import MAX_HEADER_BYTES, RecordingHeader, recording_header_to_proto
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
 from tests.rollout_samples import CARTPOLE_LIKE, make_rollout

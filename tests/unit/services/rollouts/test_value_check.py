@@ -5,9 +5,9 @@ import pytest
 
 from rollcast.services.errors import InvalidTensorError
 from rollcast.services.rollouts.assembler import RolloutAssembler
-from rollcast.services.rollouts.check import RolloutCheck
 from rollcast.services.rollouts.codec import rollout_to_proto
 from rollcast.services.rollouts.rollouts import Rollout
+from rollcast.services.rollouts.value_check import ValueCheck
 from tests.unit.services.rollout_examples import NESTED, example_rollout
 
 T, N_ENVS = 4, 2
@@ -29,7 +29,7 @@ def spoilt(key: str, column: str, path: str, index: tuple[int, ...], value: floa
 
 @pytest.mark.parametrize("key", NESTED)
 def test_a_rollout_that_can_be_learnt_from_passes(key: str):
-    RolloutCheck(NESTED)(rollout_of(key))
+    ValueCheck(NESTED)(rollout_of(key))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_what_cannot_be_learnt_from_is_refused_in_the_words_of_a_learner(
 ):
     rollout = spoilt(key, column, path, index, value)
     with pytest.raises(InvalidTensorError) as mine:
-        RolloutCheck(NESTED)(rollout)
+        ValueCheck(NESTED)(rollout)
     assert f"actor 'a', rollout 1: column {message}" in str(mine.value)
     with pytest.raises(InvalidTensorError) as theirs:
         RolloutAssembler(NESTED, T, N_ENVS).add(_request(rollout))
@@ -82,7 +82,7 @@ def test_a_final_observation_is_of_the_environment_whose_episode_ended():
     with pytest.raises(
         InvalidTensorError, match=rf"holds nan at \(final\) = \(1\), .*of environment {b} \(seed 7{b}\)"
     ):
-        RolloutCheck(NESTED)(rollout)
+        ValueCheck(NESTED)(rollout)
 
 
 def _request(rollout: Rollout) -> object:

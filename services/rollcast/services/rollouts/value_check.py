@@ -6,19 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.services.rollouts.column_schema import FINAL_AXES, LAST_AXES, STEP_AXES, column_name
 from rollcast.services.rollouts.rollouts import Rollout
-from rollcast.services.spaces.columns import (
-    FINAL_AXES,
-    FLOAT32,
-    LAST_AXES,
-    STEP_AXES,
-    ColumnSchema,
-    column_name,
-    leaf_schema,
-)
+from rollcast.services.spaces.leaf_schema import FLOAT32, LeafSchema, leaf_schema
 from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation, space_leaves
 
-_NUMBER = ColumnSchema(FLOAT32)
+_NUMBER = LeafSchema(FLOAT32)
 
 
 class _Column(NamedTuple):
@@ -26,11 +19,11 @@ class _Column(NamedTuple):
 
     name: str
     axes: tuple[str, ...]
-    schema: ColumnSchema
+    leaf: LeafSchema
     values: NDArray[Any]
 
 
-class RolloutCheck:
+class ValueCheck:
     """Checks the rollouts of one worker before they leave it. Stateless but for the spaces; any thread may call.
 
     It refuses what a learner would refuse when it came over the wire, and names the environment and its seed.
@@ -89,8 +82,8 @@ class RolloutCheck:
     def _observations(
         self, key: str, column: str, axes: tuple[str, ...], values: Mapping[str, NDArray[Any]]
     ) -> Iterator[_Column]:
-        for path, schema in self._leaves[key].items():
-            yield _Column(column_name(key, column, path), axes, schema, values[path])
+        for path, leaf in self._leaves[key].items():
+            yield _Column(column_name(key, column, path), axes, leaf, values[path])
 
 
 def environment_at(
@@ -126,11 +119,11 @@ def environment_at(
 def _check(
     column: _Column, what: str, env_seeds: Sequence[int], n_agents: int, final_index: NDArray[Any] | None
 ) -> None:
-    if not column.schema.is_checked:
+    if not column.leaf.is_checked:
         return
 
     def whose(index: tuple[int, ...]) -> str:
         return environment_at(column.axes, index, env_seeds=env_seeds, n_agents=n_agents, final_index=final_index)
 
     values = np.ascontiguousarray(column.values)
-    column.schema.check_values(values, what=what + column.name, axes=column.axes, whose=whose)
+    column.leaf.check_values(values, what=what + column.name, axes=column.axes, whose=whose)

@@ -12,20 +12,15 @@ from numpy.typing import NDArray
 
 from rollcast.services.errors import InvalidSpaceError, InvalidTensorError
 from rollcast.services.spaces.spaces import describe_space
-from rollcast.services.wire.bools import check_bools
+from rollcast.services.wire.tensors import check_bools
 
 FLOAT32: Final[np.dtype[Any]] = np.dtype(np.float32)
 BOOL: Final[np.dtype[Any]] = np.dtype(np.bool_)
 INT32: Final[np.dtype[Any]] = np.dtype(np.int32)
 
-# The leading dimensions of the three sorts of columns, for messages.
-STEP_AXES: Final = ("t", "b")
-LAST_AXES: Final = ("b",)
-FINAL_AXES: Final = ("final",)
-
 
 @dataclass(frozen=True, slots=True)
-class ColumnSchema:
+class LeafSchema:
     """What the values of one column look like, behind its leading dimensions.
 
     Attributes:
@@ -46,7 +41,7 @@ class ColumnSchema:
         """Whether there are values of its dtype that it may not hold."""
         return self.dtype.kind in "fb" or self.n_values is not None
 
-    def is_checked_like(self, other: "ColumnSchema") -> bool:
+    def is_checked_like(self, other: "LeafSchema") -> bool:
         """Whether `may_hold` may look at values of both at once: floats, or bools, of one dtype."""
         return self.dtype == other.dtype and self.dtype.kind in "fb"
 
@@ -124,12 +119,7 @@ class ColumnSchema:
 _ADVICE: Final = "find where the environment or the policy makes it"
 
 
-def column_name(key: str, column: str, path: str = "") -> str:
-    """Returns where a column stands in a rollout: `"0/observation/camera"`, `"0/action"`."""
-    return f"{key}/{column}/{path}" if path else f"{key}/{column}"
-
-
-def leaf_schema(space: gymnasium.Space[Any]) -> ColumnSchema:
+def leaf_schema(space: gymnasium.Space[Any]) -> LeafSchema:
     """The column of a leaf space.
 
     Args:
@@ -142,16 +132,14 @@ def leaf_schema(space: gymnasium.Space[Any]) -> ColumnSchema:
         InvalidSpaceError: It is another kind of space.
     """
     if isinstance(space, spaces.Box):
-        return ColumnSchema(np.dtype(space.dtype), space.shape)
+        return LeafSchema(np.dtype(space.dtype), space.shape)
     if isinstance(space, spaces.Discrete):
-        return ColumnSchema(np.dtype(space.dtype), (), int(space.start), int(space.n))
+        return LeafSchema(np.dtype(space.dtype), (), int(space.start), int(space.n))
     if isinstance(space, spaces.MultiBinary):
-        return ColumnSchema(np.dtype(space.dtype), tuple(space.shape), 0, 2)
+        return LeafSchema(np.dtype(space.dtype), tuple(space.shape), 0, 2)
     if isinstance(space, spaces.MultiDiscrete):
         # In int64, lest the upper bound wraps around in a narrow type.
-        return ColumnSchema(
-            np.dtype(space.dtype), space.shape, space.start.astype(np.int64), space.nvec.astype(np.int64)
-        )
+        return LeafSchema(np.dtype(space.dtype), space.shape, space.start.astype(np.int64), space.nvec.astype(np.int64))
     raise InvalidSpaceError(f"{describe_space(space)} is no leaf; expected Box, Discrete, MultiBinary or MultiDiscrete")
 
 
