@@ -14,9 +14,10 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from rollcast.actor.environments.make import EnvironmentFactory, Vectorization
-from rollcast.actor.policies.policy import Policy, make_policy
+from rollcast.actor.policies.base import Policy
+from rollcast.actor.policies.make import make_policy
 from rollcast.actor.vector.make import environment_spaces, make_vector_env
-from rollcast.actor.workers.rollout_worker import RolloutWorker
+from rollcast.actor.workers.flat import RolloutWorker
 from rollcast.services.policies.policies import PolicySpec, PolicyState
 
 _TARGETS = {"sync": 90_000, "entry_point": 400_000}
@@ -26,7 +27,7 @@ def initial_state(vector_env: VectorEnv, spec: PolicySpec) -> PolicyState:
     """Weights as a learner would cast them first."""
     import torch
 
-    from rollcast.actor.policies.torch_policy import TorchPolicy
+    from rollcast.actor.policies.trainable import TorchPolicy
 
     torch.manual_seed(0)
     return TorchPolicy(environment_spaces(vector_env), spec).state_arrays()

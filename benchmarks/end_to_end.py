@@ -16,10 +16,10 @@ from multiprocessing.connection import Connection
 
 from benchmarks.table import print_table
 from rollcast.actor.environments.make import EnvironmentFactory
-from rollcast.actor.policies.policy import make_policy
+from rollcast.actor.policies.make import make_policy
 from rollcast.actor.threads import limit_threads
 from rollcast.actor.vector.make import make_vector_env
-from rollcast.actor.workers.rollout_worker import RolloutWorker
+from rollcast.actor.workers.flat import RolloutWorker
 from rollcast.services.policies.policies import PolicySpec
 
 N_ACTORS = 2
@@ -108,7 +108,7 @@ def measure_end_to_end(vectorization: str, n_steps: int, batch_size: int, second
 
 
 def _initial_state(factory: EnvironmentFactory) -> dict:
-    from rollcast.actor.policies.torch_policy import TorchPolicy
+    from rollcast.actor.policies.trainable import TorchPolicy
     from rollcast.learner.training.training_run import probe_spaces
 
     return dict(TorchPolicy(probe_spaces(factory), PolicySpec()).state_arrays())

@@ -120,7 +120,7 @@ def synthetic_actor(
     has_digests: bool = True,
 ) -> None:
     """Process: sends rollouts while `sending` is set, as fast as it has credit, until training has ended."""
-    from rollcast.actor.connection.connection import LearnerConnection
+    from rollcast.actor.connection.learner import LearnerConnection
     from rollcast.services.rollouts import codec as rollout_codec
     from rollcast.services.rollouts import uplink as rollout_uplink
     from rollcast.services.wire.allocator import reuse_large_buffers

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from benchmarks.acting import initial_state
 from benchmarks.table import print_table
 from rollcast.actor.environments.make import EnvironmentFactory
-from rollcast.actor.policies.policy import make_policy
+from rollcast.actor.policies.make import make_policy
 from rollcast.actor.statistics.events import define_episode_stats, define_epoch_stats
 from rollcast.actor.statistics.firing import FiresEvents
 from rollcast.actor.vector.make import environment_spaces, make_vector_env
+from rollcast.actor.workers.flat import RolloutWorker
 from rollcast.actor.workers.recording import EpisodeEventValues, EpisodeTracker, RolloutColumns
-from rollcast.actor.workers.rollout_worker import RolloutWorker
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.rollouts import EpisodeStatistics
 

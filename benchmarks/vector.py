@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv
 
 from benchmarks.table import print_table
-from rollcast.actor.vector.auto import make_fastest_vector_env
+from rollcast.actor.vector.measure import make_fastest_vector_env
 from rollcast.actor.vector.sequential import SequentialVectorEnv
 from rollcast.actor.vector.subproc import SubprocVectorEnv
 
@@ -136,7 +136,7 @@ def main() -> None:
     options = parser.parse_args()
     # Loaded once, not in each of up to 32 processes.
     peers = ["stable_baselines3.common.vec_env"] if options.peers else []
-    multiprocessing.set_forkserver_preload(["rollcast.actor.vector.worker", "gymnasium.envs.classic_control", *peers])
+    multiprocessing.set_forkserver_preload(["rollcast.actor.vector.child", "gymnasium.envs.classic_control", *peers])
     gymnasium.logger.min_level = gymnasium.logger.ERROR
 
     cases: list[tuple[str, Factory, int, int | None, int]] = [

@@ -3,7 +3,7 @@
 import sys
 
 from rollcast.actor.environments.make import EnvironmentFactory
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.docker import DockerDistributedActors
 from rollcast.learner.training.training_run import probe_spaces
 from rollcast.services.policies.policies import PolicySpec

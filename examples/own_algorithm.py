@@ -11,7 +11,7 @@ import sys
 import torch
 from torch.distributions import Categorical
 
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.algorithm import Algorithm, Metrics
 from rollcast.learner.algorithms.critics import ValueCritic
 from rollcast.learner.batch import Batch

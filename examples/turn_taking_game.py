@@ -9,8 +9,9 @@ import sys
 import numpy as np
 
 from rollcast.actor.environments.make import EnvironmentFactory
-from rollcast.actor.policies.policy import Policy, make_policy
-from rollcast.actor.policies.random_policy import RandomPolicy
+from rollcast.actor.policies.base import Policy
+from rollcast.actor.policies.make import make_policy
+from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.learner.actors.subproc import SubprocDistributedActors
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from rollcast.actor.environments.make import EnvironmentFactory
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.actors.docker import DockerDistributedActors
 from rollcast.learner.actors.remote import RemoteDistributedActors

@@ -5,8 +5,9 @@ from collections import deque
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from rollcast.actor.policies.policy import Policy, make_policy
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.base import Policy
+from rollcast.actor.policies.make import make_policy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.services.errors import CollectInterruptedError

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollcast.actor.statistics.aggregator import EpochStatsAggregator
+from rollcast.actor.statistics.epoch_aggregator import EpochStatsAggregator
 from rollcast.services.errors import (
     InvalidInputError,
     InvalidRolloutError,

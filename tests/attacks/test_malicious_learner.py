@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rollcast.actor.environments.make import EnvironmentFactory
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.training.training_run import probe_spaces
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.join import JoinAgreement

@@ -7,7 +7,7 @@ import threading
 import grpc
 import pytest
 
-from rollcast.actor.connection.connection import LearnerConnection
+from rollcast.actor.connection.learner import LearnerConnection
 from rollcast.services.client.channel import make_channel
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import LearnerUnreachableError, LimitExceededError, RollcastError, ThrottledError

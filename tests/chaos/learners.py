@@ -8,7 +8,7 @@ from typing import Protocol, Self
 
 import numpy as np
 
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.remote import RemoteDistributedActors
 from rollcast.learner.replay.inserter import ReplayInserter
 from rollcast.learner.replay.replay_settings import ReplaySettings

@@ -11,7 +11,7 @@ import torch
 import xxhash
 from gymnasium import spaces
 
-from rollcast.actor.statistics.aggregator import EpochStatsAggregator
+from rollcast.actor.statistics.epoch_aggregator import EpochStatsAggregator
 from rollcast.learner.actors.remote import RemoteDistributedActors
 from rollcast.learner.checkpoints.manifest import FORMAT, MANIFEST_FILE, CheckpointInfo, verify, write_manifest
 from rollcast.learner.checkpoints.store import CheckpointStore

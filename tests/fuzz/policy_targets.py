@@ -13,8 +13,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rollcast.actor.policies.exploration import EPSILONS
-from rollcast.actor.policies.policy import make_policy
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.make import make_policy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.runs.directory import RunDirectory, SavedPolicy
 from rollcast.services.limits.stream_gate import StreamGate
 from rollcast.services.policies.assembler import PolicyAssembler

@@ -10,7 +10,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from gymnasium import spaces
 
-from rollcast.actor.statistics.aggregator import EpochStatsAggregator
+from rollcast.actor.statistics.epoch_aggregator import EpochStatsAggregator
 from rollcast.services.rollouts.assembler import RolloutAssembler
 from rollcast.services.rollouts.codec import RolloutEncoder, rollout_to_proto
 from rollcast.services.rollouts.recording import RolloutWriter, read_rollouts

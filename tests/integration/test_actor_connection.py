@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rollcast.actor.connection import reconnects
-from rollcast.actor.connection.connection import LearnerConnection
+from rollcast.actor.connection.learner import LearnerConnection
 from rollcast.services.errors import ConfigurationError, UnreadableMessageError
 from rollcast.services.rollouts import codec as rollout_codec
 from rollcast.services.rollouts import service as rollout_service

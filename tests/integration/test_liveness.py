@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from rollcast.actor.connection.connection import LearnerConnection
+from rollcast.actor.connection.learner import LearnerConnection
 from rollcast.services.client import channel
 from rollcast.services.client.channel import KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOUT_MS
 from rollcast.services.client.client import LearnerClient

@@ -10,8 +10,8 @@ import torch
 from gymnasium import spaces
 
 from rollcast.actor.acting.loop import act_until_stopped, make_offer
-from rollcast.actor.connection.connection import LearnerConnection
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.connection.learner import LearnerConnection
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.vector.supply import EnvironmentSupply
 from rollcast.learner.actors.remote import RemoteDistributedActors
 from rollcast.services.policies.policies import PolicySpec

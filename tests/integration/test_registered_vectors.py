@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 from rollcast.actor.environments.make import EnvironmentFactory
-from rollcast.actor.policies.random_policy import RandomPolicy
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.random_acting import RandomPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.vector.make import environment_spaces, make_vector_env
-from rollcast.actor.workers.rollout_worker import RolloutWorker
+from rollcast.actor.workers.flat import RolloutWorker
 from rollcast.learner.commands.evaluate import evaluate
 from rollcast.learner.playing.evaluate import evaluate_policy
 from rollcast.learner.runs.directory import RunDirectory, SavedPolicy

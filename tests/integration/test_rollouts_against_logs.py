@@ -10,11 +10,11 @@ import pytest
 
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.environments.structured import SingleAgentEnv
-from rollcast.actor.policies.policy import make_policy
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.make import make_policy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.vector.make import Environments, environment_spaces, make_vector_env
 from rollcast.actor.vector.structured import StructuredVectorEnv
-from rollcast.actor.workers.workers import make_worker
+from rollcast.actor.workers.make import make_worker
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.rollouts import Rollout
 from tests import logged_environments

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rollcast.actor.connection.connection import LearnerConnection
-from rollcast.actor.policies.policy import make_policy
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.connection.learner import LearnerConnection
+from rollcast.actor.policies.make import make_policy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.remote import RemoteDistributedActors
 from rollcast.learner.actors.with_buffer import BaseDistributedWorkersWithBuffer
 from rollcast.learner.checkpoints.store import CheckpointStore

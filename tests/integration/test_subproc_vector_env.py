@@ -20,8 +20,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rollcast.actor.environments.failures import EnvironmentFailedError, EnvironmentLostError
-from rollcast.actor.statistics.environment import events_in
 from rollcast.actor.statistics.events import LogStatsLevel
+from rollcast.actor.statistics.wrapper import events_in
 from rollcast.actor.vector.sequential import SequentialVectorEnv
 from rollcast.actor.vector.subproc import SubprocVectorEnv
 from rollcast.services.errors import ConfigurationError, InvalidSpaceError, RefusedError
@@ -45,7 +45,7 @@ MODES = list(AutoresetMode)
 @pytest.fixture(scope="module", autouse=True)
 def forkserver():
     """Imports what the environments need once, not in every process."""
-    multiprocessing.set_forkserver_preload(["rollcast.actor.vector.worker", "tests.vector_environments"])
+    multiprocessing.set_forkserver_preload(["rollcast.actor.vector.child", "tests.vector_environments"])
     SubprocVectorEnv([NumberedEnv]).close()
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rollcast.actor.environments.make import EnvironmentFactory
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.statistics.events import EpisodeEvents, LogStatsLevel
 from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.actors.subproc import SubprocDistributedActors

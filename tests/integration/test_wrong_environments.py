@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from rollcast.actor.environments.make import EnvironmentFactory
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.actors.subproc import SubprocDistributedActors
@@ -44,9 +44,9 @@ def actors_with(what: str, kind: str) -> DistributedActors:
 @pytest.fixture(autouse=True)
 def _seeds_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """The seed of the only environment is derived from its actor's: the words have it as `seed 7`."""
-    from rollcast.actor.workers import rollout_worker
+    from rollcast.actor.workers import flat
 
-    monkeypatch.setattr(rollout_worker, "_seeds", lambda env_seed, _vector_env: ((env_seed,), [env_seed]))
+    monkeypatch.setattr(flat, "seed_vector", lambda env_seed, _vector_env: ((env_seed,), [env_seed]))
 
 
 @pytest.mark.parametrize("what", WORDS)

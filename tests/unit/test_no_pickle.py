@@ -15,17 +15,17 @@ LOCAL_PROCESS_LAUNCHER = {
     "actor/rollcast/actor/acting/local_process.py",
     # processes of a vector environment, on this machine: arrays are shared, infos and calls go through their pipes
     "actor/rollcast/actor/vector/shared_memory.py",
-    "actor/rollcast/actor/vector/signals.py",
+    "actor/rollcast/actor/vector/bell.py",
     "actor/rollcast/actor/vector/subproc.py",
-    "actor/rollcast/actor/vector/worker.py",
-    "actor/rollcast/actor/vector/worker_process.py",
+    "actor/rollcast/actor/vector/child.py",
+    "actor/rollcast/actor/vector/child_process.py",
     "learner/rollcast/learner/actors/forkserver.py",
     "learner/rollcast/learner/actors/local_processes.py",
     # starts the tracker of those processes before a Ctrl-C is held back
     "services/rollcast/services/process/interrupts.py",
     "tests/integration/test_subproc_vector_env.py",
     "tests/unit/actor/vector/test_shared_memory.py",
-    "tests/unit/actor/vector/test_signals.py",
+    "tests/unit/actor/vector/test_bell.py",
     # a client that never reads must not do so in the process whose memory is measured
     "tests/attacks/silent_readers.py",
     # nor may the attackers whose cost to others is measured

@@ -8,9 +8,9 @@ import numpy as np
 from gymnasium import spaces
 
 from rollcast.actor.environments.structured import ActorId, Ended, StructuredEnv, Turn
-from rollcast.actor.policies.random_policy import RandomPolicy
+from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.vector.structured import StructuredVectorEnv
-from rollcast.actor.workers.structured_rollout_worker import StructuredRolloutWorker
+from rollcast.actor.workers.structured import StructuredRolloutWorker
 from rollcast.services.spaces.spaces import SubstepSpaces
 
 # Two agents of one kind, one of another.

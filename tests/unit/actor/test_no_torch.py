@@ -6,10 +6,10 @@ import sys
 import numpy as np
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.vector.make import environment_spaces, make_vector_env
-from rollcast.actor.policies.policy import make_policy
-from rollcast.actor.policies.random_policy import RandomPolicy
-from rollcast.actor.workers.rollout_worker import RolloutWorker
-from rollcast.actor.statistics.aggregator import EpochStatsAggregator
+from rollcast.actor.policies.make import make_policy
+from rollcast.actor.policies.random_acting import RandomPolicy
+from rollcast.actor.workers.flat import RolloutWorker
+from rollcast.actor.statistics.epoch_aggregator import EpochStatsAggregator
 from rollcast.services.policies.policies import PolicySpec
 
 for vectorization in ("sync", "entry_point", "subprocess"):

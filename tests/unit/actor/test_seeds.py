@@ -2,10 +2,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollcast.actor.policies.random_policy import RandomPolicy
+from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.seeds import SEED_LIMIT, derive_seed, derive_seeds
 from rollcast.actor.vector.make import environment_spaces, make_vector_env
-from rollcast.actor.workers.rollout_worker import RolloutWorker
+from rollcast.actor.workers.flat import RolloutWorker
 from rollcast.services.limits.limits import MAX_ENVS_PER_ACTOR
 from tests.environments import CountingEnv
 

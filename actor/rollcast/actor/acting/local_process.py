@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from rollcast.actor.acting.loop import act_until_stopped, make_offer
-from rollcast.actor.connection.connection import LearnerConnection
+from rollcast.actor.connection.learner import LearnerConnection
 from rollcast.actor.environments.failures import EnvironmentFailedError
 from rollcast.actor.environments.make import DEFAULT_STEP_TIMEOUT_S, EnvFactory
 from rollcast.actor.threads import limit_threads

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from rollcast.actor.acting.agreed_work import check_agreed_work
 from rollcast.actor.acting.heartbeat import Heartbeat
 from rollcast.actor.acting.step_watchdog import StepWatchdog
-from rollcast.actor.connection.connection import LearnerConnection
+from rollcast.actor.connection.learner import LearnerConnection
 from rollcast.actor.environments.failures import EnvironmentFailedError
 from rollcast.actor.environments.make import DEFAULT_STEP_TIMEOUT_S
-from rollcast.actor.policies.policy import Policy, make_policy
+from rollcast.actor.policies.base import Policy
+from rollcast.actor.policies.make import make_policy
 from rollcast.actor.vector.supply import EnvironmentSupply
-from rollcast.actor.workers.workers import Worker, make_worker
+from rollcast.actor.workers.make import Worker, make_worker
 from rollcast.services.errors import LearnerUnreachableError, RollcastError, TrainingEndedError, message_of
 from rollcast.services.limits.limits import DEFAULT_LIMITS
 from rollcast.services.rollouts.join import JoinOffer

@@ -13,7 +13,7 @@ from types import FrameType
 
 from rollcast.actor.acting.heartbeat import Heartbeat
 from rollcast.actor.acting.loop import GRACE_S, act_until_stopped, make_offer
-from rollcast.actor.connection.connection import LearnerConnection
+from rollcast.actor.connection.learner import LearnerConnection
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.settings import ActorSettings
 from rollcast.actor.threads import limit_threads

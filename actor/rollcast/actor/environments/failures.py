@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from rollcast.actor.environments.returned import InvalidValueError
+from rollcast.actor.environments.returned_values import InvalidValueError
 from rollcast.services.errors import ActorFailedError, message_of
 
 

@@ -10,9 +10,9 @@ from gymnasium.envs.registration import EnvSpec, VectorizeMode
 from gymnasium.vector import VectorEnv
 
 from rollcast.actor.entry_points import load_entry_point
-from rollcast.actor.environments import advice
+from rollcast.actor.environments import install_advice
 from rollcast.actor.environments.one_of_vector import OneOfVector
-from rollcast.actor.environments.pettingzoo_env import AgentPolicies, adapt_pettingzoo
+from rollcast.actor.environments.pettingzoo import AgentPolicies, adapt_pettingzoo
 from rollcast.actor.environments.recovering import RecoveringEnv
 from rollcast.actor.environments.structured import StructuredEnv
 from rollcast.services.errors import ConfigurationError, message_of
@@ -135,7 +135,7 @@ class EnvironmentFactory:
         except gymnasium.error.Error as error:
             raise ConfigurationError(
                 f"env_id {self.env_id!r} names no environment; expected an id registered with gymnasium, or "
-                f"'package.module:factory'; {advice.for_unknown_id(self.env_id)}"
+                f"'package.module:factory'; {install_advice.for_unknown_id(self.env_id)}"
             ) from error
 
     def _own_factory(self) -> Callable[..., Any] | None:
@@ -149,7 +149,7 @@ class EnvironmentFactory:
         except (ImportError, ValueError, TypeError, SystemExit) as error:
             raise ConfigurationError(
                 f"env_id {self.env_id!r} cannot be loaded: {message_of(error)}; expected an importable module before "
-                f"the colon; {advice.for_missing_module(error)}"
+                f"the colon; {install_advice.for_missing_module(error)}"
             ) from error
         is_factory = callable(getattr(module, attribute, None))
         is_id = attribute in gymnasium.registry or not all(part.isidentifier() for part in attribute.split("."))
@@ -158,7 +158,7 @@ class EnvironmentFactory:
     def _cannot_be_made(self, error: BaseException) -> ConfigurationError:
         return ConfigurationError(
             f"env_id {self.env_id!r} cannot be made with env_kwargs {dict(self.env_kwargs)!r}: "
-            f"{type(error).__name__}: {message_of(error)}; expected an environment; {advice.for_failure(error)}"
+            f"{type(error).__name__}: {message_of(error)}; expected an environment; {install_advice.for_failure(error)}"
         )
 
 

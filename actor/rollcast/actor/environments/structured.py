@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import gymnasium
 
-from rollcast.actor.environments.returned import checked_flag, checked_reset, checked_reward, checked_step
-from rollcast.actor.statistics.environment import wrapped_layers
+from rollcast.actor.environments.returned_values import checked_flag, checked_reset, checked_reward, checked_step
+from rollcast.actor.statistics.wrapper import wrapped_layers
 from rollcast.services.rollouts.statistics import EventValue
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, NestedObservation, SubstepSpaces
 

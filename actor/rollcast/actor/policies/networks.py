@@ -62,7 +62,7 @@ class AutoNetwork(nn.Module):
     """Each image through its Nature CNN, the vector beside them, hidden layers if there is a vector, an output layer.
 
     The names of its parameters, `layers.<i>.weight` and `layers.<i>.bias` with the output layer last, are a contract
-    with `numpy_policy`.
+    with `numpy_acting`.
     """
 
     def __init__(

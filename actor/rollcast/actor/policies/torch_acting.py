@@ -7,9 +7,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rollcast.actor.policies.base import Policy
 from rollcast.actor.policies.distributions import Parameters
-from rollcast.actor.policies.policy import Policy
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.statistics.firing import FiresEvents
 from rollcast.services.policies.policies import PolicySpec, PolicyState
 from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation

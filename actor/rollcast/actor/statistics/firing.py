@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 from rollcast.actor.statistics.declarations import events_of
-from rollcast.actor.statistics.episode import EpisodeStatsAggregator, firing_function
+from rollcast.actor.statistics.episode_aggregator import EpisodeStatsAggregator, firing_function
 from rollcast.services.errors import StatisticsError
 
 _Events = TypeVar("_Events")

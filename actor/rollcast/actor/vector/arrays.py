@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-from rollcast.actor.environments.returned import InvalidValueError, check_observed
+from rollcast.actor.environments.returned_values import InvalidValueError, check_observed
 from rollcast.services.spaces.leaf_schema import LeafSchema, leaf_schema
 from rollcast.services.spaces.spaces import describe_space, space_leaves
 

@@ -10,8 +10,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from rollcast.actor.statistics.aggregator import EpochStatsAggregator
-from rollcast.actor.statistics.environment import EVENTS_KEY
+from rollcast.actor.statistics.epoch_aggregator import EpochStatsAggregator
+from rollcast.actor.statistics.wrapper import EVENTS_KEY
 from rollcast.actor.vector.arrays import EnvironmentArrays, Value
 from rollcast.actor.vector.environment_group import EnvFactory, EnvironmentInfos, GroupDescription, deal_seeds
 from rollcast.services.errors import ConfigurationError, InvalidSpaceError, RefusedError

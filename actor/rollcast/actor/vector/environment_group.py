@@ -11,8 +11,8 @@ from gymnasium import Space
 from gymnasium.vector import AutoresetMode
 
 from rollcast.actor.environments.failures import EnvironmentFailedError, FailureReport
-from rollcast.actor.environments.returned import checked_flag, checked_reset, checked_reward, checked_step
-from rollcast.actor.statistics.environment import with_event_statistics
+from rollcast.actor.environments.returned_values import checked_flag, checked_reset, checked_reward, checked_step
+from rollcast.actor.statistics.wrapper import with_event_statistics
 from rollcast.actor.vector.arrays import EnvironmentArrays, Value
 
 logger = logging.getLogger(__name__)

@@ -110,7 +110,7 @@ def _make_with_processes(
     # Imported here: an actor that needs no processes starts without their modules.
     factories, mode = [env_factory] * n_envs, AutoresetMode.SAME_STEP
     if vectorization == "measure":
-        from rollcast.actor.vector.auto import make_fastest_vector_env
+        from rollcast.actor.vector.measure import make_fastest_vector_env
 
         return make_fastest_vector_env(factories, autoreset_mode=mode, copy=False, timeout_s=timeout_s)
     from rollcast.actor.vector.subproc import SubprocVectorEnv

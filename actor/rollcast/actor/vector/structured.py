@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rollcast.actor.environments.failures import EnvironmentFailedError, FailureReport
 from rollcast.actor.environments.recovering import MAX_FAILURES_IN_A_ROW, log_dropped_episode
-from rollcast.actor.environments.returned import InvalidValueError, check_observed, checked_reward
+from rollcast.actor.environments.returned_values import InvalidValueError, check_observed, checked_reward
 from rollcast.actor.environments.structured import ActorId, Ended, StructuredEnv, Turn
 from rollcast.actor.policies.action_masks import ACTION_MASK, action_mask_of
 from rollcast.actor.statistics.firing import FiresEvents, listen_to

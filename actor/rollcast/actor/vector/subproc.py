@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from rollcast.actor.vector.arrays import EnvironmentArrays, Value
 from rollcast.actor.vector.base import LockstepVectorEnv
+from rollcast.actor.vector.bell import Operation, hear_any
+from rollcast.actor.vector.child import ChildPlan, MemoryLayout
+from rollcast.actor.vector.child_process import ChildProcess
 from rollcast.actor.vector.environment_group import EnvFactory, EnvironmentInfos
 from rollcast.actor.vector.shared_memory import SharedMemory
-from rollcast.actor.vector.signals import Operation, hear_any
-from rollcast.actor.vector.worker import MemoryLayout, WorkerPlan
-from rollcast.actor.vector.worker_process import WorkerProcess
 from rollcast.services.errors import ConfigurationError, RefusedError
 
 # How long the environments of all processes together may take to close.
@@ -86,9 +86,9 @@ class SubprocVectorEnv(LockstepVectorEnv):
             InvalidSpaceError: Spaces differ, or are of a kind that is not supported.
         """
         super().__init__(env_factories, logging_prefix, autoreset_mode=autoreset_mode, copy=copy)
-        self._workers: list[WorkerProcess] = []
+        self._workers: list[ChildProcess] = []
         # those between `send` and `recv`
-        self._stepping: list[WorkerProcess] = []
+        self._stepping: list[ChildProcess] = []
         n_envs = self.num_envs
         if envs_per_process is None:
             envs_per_process = -(-n_envs // min(n_envs, usable_cores()))
@@ -101,14 +101,14 @@ class SubprocVectorEnv(LockstepVectorEnv):
         try:
             for first in range(0, n_envs, envs_per_process):
                 factories: Any = list(env_factories[first : first + envs_per_process])
-                plan = WorkerPlan(
+                plan = ChildPlan(
                     env_factories=CloudpickleWrapper(factories),
                     first_index=first,
                     autoreset_mode=self.autoreset_mode,
                     worker=len(self._workers),
                     parent_pid=os.getpid(),
                 )
-                self._workers.append(WorkerProcess(context, plan, len(factories), timeout_s))
+                self._workers.append(ChildProcess(context, plan, len(factories), timeout_s))
             self._take_description([worker.describe() for worker in self._workers])
             self._share_memory()
         except BaseException:
@@ -224,9 +224,9 @@ class SubprocVectorEnv(LockstepVectorEnv):
             raise RefusedError("environments are in a step; expected none between send() and recv(); call recv() first")
         return self._open_arrays()
 
-    def _finish_some(self, n_min: int) -> tuple[dict[int, EnvironmentInfos], list[WorkerProcess]]:
+    def _finish_some(self, n_min: int) -> tuple[dict[int, EnvironmentInfos], list[ChildProcess]]:
         infos: dict[int, EnvironmentInfos] = {}
-        finished: list[WorkerProcess] = []
+        finished: list[ChildProcess] = []
         n_missing = n_min
         while n_missing > 0:
             places = hear_any([worker.awaited for worker in self._stepping], self._timeout_s)

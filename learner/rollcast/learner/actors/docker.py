@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.docker_containers import ContainerPlan, DockerContainers
 from rollcast.learner.actors.docker_engine import RUN_LABEL, DockerRun, connect_to_engine
 from rollcast.learner.actors.sequential import check_seeds

@@ -7,8 +7,8 @@ from rollcast.services.process.interrupts import interrupts_held_back
 # What it imports once, so that every actor starts in milliseconds. None of these loads torch.
 PRELOAD = (
     "rollcast.actor.acting.local_process",
-    "rollcast.actor.policies.numpy_policy",
-    "rollcast.actor.vector.worker",
+    "rollcast.actor.policies.numpy_acting",
+    "rollcast.actor.vector.child",
     "gymnasium.envs.classic_control",
 )
 

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.actor.environments.executed_actions import ExecutedActions
-from rollcast.actor.policies.policy import Policy, make_policy
+from rollcast.actor.policies.base import Policy
+from rollcast.actor.policies.make import make_policy
 from rollcast.services.errors import InvalidInputError, NotReadyError
 from rollcast.services.policies.codec import EncodedPolicy, encode_policy
 from rollcast.services.policies.policies import PolicySpec, PolicyState

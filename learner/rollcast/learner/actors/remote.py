@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.served import ServedDistributedActors
 from rollcast.services.security.security import PLAIN_SERVER, ServerSecurity
 from rollcast.services.status.service import LearnerControl

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rollcast.actor.environments.make import EnvFactory
-from rollcast.actor.policies.policy import Policy, make_policy
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.base import Policy
+from rollcast.actor.policies.make import make_policy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.seeds import derive_seed
 from rollcast.actor.vector.make import make_vector_env
-from rollcast.actor.workers.workers import Worker, make_worker
+from rollcast.actor.workers.make import Worker, make_worker
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.services.errors import ActorFailedError, CollectInterruptedError, ConfigurationError

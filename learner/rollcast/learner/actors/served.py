@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rollcast.actor.environments.make import EnvFactory
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.actors.publisher import PolicyPublisher
 from rollcast.learner.actors.stale_trajectories import StaleTrajectories

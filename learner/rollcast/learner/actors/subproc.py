@@ -8,7 +8,7 @@ from typing import Literal
 
 from rollcast.actor.acting.local_process import LocalActorPlan
 from rollcast.actor.environments.make import DEFAULT_STEP_TIMEOUT_S, EnvFactory
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.local_processes import LocalProcesses
 from rollcast.learner.actors.sequential import check_seeds
 from rollcast.learner.actors.served import ServedDistributedActors

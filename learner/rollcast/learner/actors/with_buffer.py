@@ -9,8 +9,8 @@ from typing import Any, Protocol, Self, TypeAlias
 import torch
 
 from rollcast.actor.environments.make import EnvFactory
-from rollcast.actor.policies.torch_policy import TorchPolicy
-from rollcast.actor.statistics.aggregator import EpochStatsAggregator
+from rollcast.actor.policies.trainable import TorchPolicy
+from rollcast.actor.statistics.epoch_aggregator import EpochStatsAggregator
 from rollcast.actor.statistics.events import LogStatsLevel
 from rollcast.actor.statistics.reductions import Statistic
 from rollcast.learner.actors.base import DistributedActors

@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import Tensor
 
 from rollcast.actor.policies.exploration import without_exploration
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.attribute_state import load_attributes, save_attributes
 from rollcast.learner.batch import Batch
 from rollcast.services.policies.policies import PolicyState

@@ -13,8 +13,8 @@ from torch import Tensor
 from rollcast.actor.policies.exploration import epsilon_ladder
 from rollcast.actor.policies.q_values import as_discrete
 from rollcast.actor.policies.torch_action_masks import forbid
-from rollcast.actor.policies.torch_policy import TorchPolicy
 from rollcast.actor.policies.torch_q_values import action_values, outputs_gradient
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.algorithm import Algorithm, Metrics
 from rollcast.learner.algorithms.divergence import DivergenceWatch
 from rollcast.learner.algorithms.dqn_settings import DqnSettings

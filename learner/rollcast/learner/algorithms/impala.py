@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rollcast.actor.policies.torch_distributions import log_prob_and_entropy
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.algorithm import Algorithm, Metrics
 from rollcast.learner.algorithms.critics import ValueCritic
 from rollcast.learner.algorithms.divergence import DivergenceWatch

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rollcast.actor.policies.exploration import without_exploration
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.algorithm import Algorithm, Metrics
 from rollcast.learner.algorithms.training_state import read_training_state, write_training_state
 from rollcast.learner.batch import Batch

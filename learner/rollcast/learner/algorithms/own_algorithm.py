@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rollcast.actor.entry_points import load_entry_point
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.algorithm import Algorithm, Metrics
 from rollcast.learner.batch import Batch
 from rollcast.services.errors import ConfigurationError, RollcastError

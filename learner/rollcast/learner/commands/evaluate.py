@@ -6,7 +6,7 @@ import json
 from rich.console import Console
 from rich.table import Table
 
-from rollcast.actor.policies.policy import make_policy
+from rollcast.actor.policies.make import make_policy
 from rollcast.actor.threads import limit_threads
 from rollcast.learner.commands.printing import cell
 from rollcast.learner.playing.evaluate import Evaluation, evaluate_policy

@@ -14,13 +14,14 @@ import numpy as np
 from rich.console import Console
 
 from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.policies.base import Policy
 from rollcast.actor.policies.exploration import EPSILONS
-from rollcast.actor.policies.policy import Policy, make_policy
-from rollcast.actor.policies.random_policy import RandomPolicy
+from rollcast.actor.policies.make import make_policy
+from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.seeds import derive_seed
 from rollcast.actor.threads import limit_threads
 from rollcast.actor.vector.make import environment_spaces, make_vector_env
-from rollcast.actor.workers.workers import make_worker
+from rollcast.actor.workers.make import make_worker
 from rollcast.learner.commands.printing import print_line
 from rollcast.learner.commands.signals import stop_on_signals
 from rollcast.learner.playing.saved_play import played_environment

@@ -5,7 +5,7 @@ import signal
 import time
 
 from rollcast.actor.environments.make import EnvironmentFactory
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.remote import RemoteDistributedActors
 from rollcast.learner.commands.signals import stop_on_signals
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES

@@ -5,7 +5,7 @@ from functools import partial
 from rich.console import Console
 
 from rollcast.actor.environments.make import EnvironmentFactory
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.actors.subproc import SubprocDistributedActors

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.algorithms.schedules import Schedule
 from rollcast.learner.batch import Batch

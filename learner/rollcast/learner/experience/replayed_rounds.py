@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.algorithms.schedules import Schedule
 from rollcast.learner.experience.replayed import ReplayedExperience

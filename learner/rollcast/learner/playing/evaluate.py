@@ -16,7 +16,7 @@ from rollcast.actor.environments.executed_actions import ExecutedActions
 from rollcast.actor.environments.make import EnvFactory, EnvironmentFactory, make_single_env
 from rollcast.actor.environments.one_of_vector import OneOfVector
 from rollcast.actor.environments.structured import ActorId, SingleAgentEnv, StructuredEnv
-from rollcast.actor.policies.policy import Policy
+from rollcast.actor.policies.base import Policy
 from rollcast.actor.seeds import derive_seeds
 from rollcast.actor.vector.structured import StructuredVectorEnv
 from rollcast.services.errors import ConfigurationError

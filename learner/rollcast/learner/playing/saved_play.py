@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from rollcast.actor.environments.make import EnvironmentFactory, Vectorization
-from rollcast.actor.environments.pettingzoo_env import AgentPolicies
+from rollcast.actor.environments.pettingzoo import AgentPolicies
 from rollcast.actor.settings import EnvironmentSettings
 from rollcast.learner.settings.playing import PlayingSettings
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import gymnasium
 
 from rollcast.actor.environments.make import EnvironmentFactory
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.threads import limit_threads
 from rollcast.actor.vector.make import environment_spaces, make_vector_env
 from rollcast.learner.actors.base import DistributedActors

@@ -6,9 +6,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollcast.actor.environments.action_mask import ActionMaskFromInfo, make
 from rollcast.actor.environments.make import EnvironmentFactory
-from rollcast.actor.policies.random_policy import RandomPolicy
+from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.vector.make import environment_spaces, make_vector_env
-from rollcast.actor.workers.rollout_worker import RolloutWorker
+from rollcast.actor.workers.flat import RolloutWorker
 from rollcast.services.errors import ActorFailedError, ConfigurationError, InvalidSpaceError
 from tests.masked_environments import MaskedCorridor, NothingAllowed
 from tests.unit.actor.sample_environments import SampledEnv

@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from rollcast.actor.policies.random_policy import RandomPolicy
+from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.vector.structured import StructuredVectorEnv
-from rollcast.actor.workers.structured_rollout_worker import StructuredRolloutWorker
+from rollcast.actor.workers.structured import StructuredRolloutWorker
 
 PAGE = Path(__file__).parents[4] / "docs" / "environments.md"
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from rollcast.actor.environments.failures import EnvironmentFailedError
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.environments.recovering import MAX_FAILURES_IN_A_ROW, RecoveringEnv
-from rollcast.actor.policies.random_policy import RandomPolicy
+from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.vector.make import environment_spaces, make_vector_env
-from rollcast.actor.workers.rollout_worker import RolloutWorker
-from rollcast.actor.workers.workers import make_worker
+from rollcast.actor.workers.flat import RolloutWorker
+from rollcast.actor.workers.make import make_worker
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.rollouts.rollouts import Rollout
 

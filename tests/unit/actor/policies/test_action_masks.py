@@ -10,14 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollcast.actor.policies.action_masks import FORBIDDEN, action_mask_of
+from rollcast.actor.policies.base import Policy
 from rollcast.actor.policies.exploration import EPSILONS
-from rollcast.actor.policies.numpy_policy import NumpyMlpPolicy
-from rollcast.actor.policies.policy import Policy, make_policy
-from rollcast.actor.policies.random_policy import RandomPolicy
+from rollcast.actor.policies.make import make_policy
+from rollcast.actor.policies.numpy_acting import NumpyMlpPolicy
+from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.policies.torch_acting import TorchActingPolicy
 from rollcast.actor.policies.torch_action_masks import allowed_actions, forbid
 from rollcast.actor.policies.torch_distributions import entropy, log_prob
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.services.errors import ActorFailedError, InvalidSpaceError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import SubstepSpaces

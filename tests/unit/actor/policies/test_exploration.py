@@ -4,10 +4,10 @@ import torch
 from gymnasium import spaces
 
 from rollcast.actor.policies.exploration import EPSILONS, UNIFORM, Exploration, epsilon_ladder, read_exploration
-from rollcast.actor.policies.numpy_policy import NumpyMlpPolicy
-from rollcast.actor.policies.policy import make_policy
+from rollcast.actor.policies.make import make_policy
+from rollcast.actor.policies.numpy_acting import NumpyMlpPolicy
 from rollcast.actor.policies.torch_acting import TorchActingPolicy
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.services.errors import ConfigurationError, ProtocolMismatchError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import SubstepSpaces

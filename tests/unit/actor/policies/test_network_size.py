@@ -4,9 +4,9 @@ from gymnasium import spaces
 
 from rollcast.actor.policies import network_size
 from rollcast.actor.policies.features import feature_layout
+from rollcast.actor.policies.make import make_policy
 from rollcast.actor.policies.network_size import check_network_size
-from rollcast.actor.policies.policy import make_policy
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.services.errors import LimitExceededError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import SubstepSpaces

@@ -7,20 +7,21 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollcast.actor.environments.failures import EnvironmentFailedError
 from rollcast.actor.environments.make import EnvironmentFactory
-from rollcast.actor.policies.policy import Policy, make_policy
-from rollcast.actor.policies.torch_policy import TorchPolicy
-from rollcast.actor.statistics.environment import EVENTS_KEY, EventStatistics, with_event_statistics
-from rollcast.actor.statistics.episode import EpisodeStatsAggregator
+from rollcast.actor.policies.base import Policy
+from rollcast.actor.policies.make import make_policy
+from rollcast.actor.policies.trainable import TorchPolicy
+from rollcast.actor.statistics.episode_aggregator import EpisodeStatsAggregator
 from rollcast.actor.statistics.events import LogStatsLevel
 from rollcast.actor.statistics.firing import FiresEvents
+from rollcast.actor.statistics.wrapper import EVENTS_KEY, EventStatistics, with_event_statistics
 from rollcast.actor.vector.make import environment_spaces, make_vector_env
 from rollcast.actor.vector.sequential import SequentialVectorEnv
-from rollcast.actor.workers.rollout_worker import RolloutWorker
+from rollcast.actor.workers.flat import RolloutWorker
 from rollcast.services.errors import StatisticsError
 from rollcast.services.policies.policies import PolicySpec
 from tests.environments import CountingEnv
 from tests.event_environments import VALUES, FiringEnv, FiringWrapper, NanEventEnv, StepEvents, WrapperEvents, wrapped
-from tests.unit.actor.workers.test_rollout_worker import worker_of
+from tests.unit.actor.workers.test_flat import worker_of
 
 SAME, NEXT = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP
 

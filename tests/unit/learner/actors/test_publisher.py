@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.publisher import PolicyPublisher
 from rollcast.services.errors import InvalidInputError, NotReadyError
 from rollcast.services.policies.policies import PolicySpec

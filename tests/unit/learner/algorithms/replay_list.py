@@ -4,9 +4,10 @@ import numpy as np
 import torch
 
 from rollcast.actor.environments.make import EnvironmentFactory
-from rollcast.actor.policies.policy import Policy, make_policy
+from rollcast.actor.policies.base import Policy
+from rollcast.actor.policies.make import make_policy
 from rollcast.actor.vector.make import environment_spaces, make_vector_env
-from rollcast.actor.workers.rollout_worker import RolloutWorker
+from rollcast.actor.workers.flat import RolloutWorker
 from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.batch import Batch, BatchColumns
 from rollcast.services.rollouts.rollouts import Rollout

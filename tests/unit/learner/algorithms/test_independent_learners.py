@@ -9,8 +9,8 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from pydantic import BaseModel
 
-from rollcast.actor.policies.policy import make_policy
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.make import make_policy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.algorithms.dqn import Dqn
 from rollcast.learner.algorithms.dqn_settings import DqnSettings

@@ -9,9 +9,9 @@ from collections import deque
 import pytest
 
 from rollcast.actor.environments.make import EnvironmentFactory
-from rollcast.actor.policies.policy import make_policy
+from rollcast.actor.policies.make import make_policy
 from rollcast.actor.vector.make import environment_spaces, make_vector_env
-from rollcast.actor.workers.rollout_worker import RolloutWorker
+from rollcast.actor.workers.flat import RolloutWorker
 from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.algorithms.dqn import Dqn
 from rollcast.learner.algorithms.dqn_settings import DqnSettings

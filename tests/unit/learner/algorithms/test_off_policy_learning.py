@@ -4,7 +4,7 @@ import gymnasium
 import pytest
 
 from rollcast.actor.environments.make import EnvironmentFactory
-from rollcast.actor.policies.policy import make_policy
+from rollcast.actor.policies.make import make_policy
 from rollcast.actor.vector.make import environment_spaces, make_vector_env
 from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.algorithms.dqn import Dqn

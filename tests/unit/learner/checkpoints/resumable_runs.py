@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rollcast.actor.environments.make import EnvironmentFactory
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.settings.settings import TrainSettings
 from rollcast.learner.training.control import TrainingControl

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.remote import RemoteDistributedActors
 from rollcast.learner.durable.records import N_MARKER
 from rollcast.learner.durable.rollouts import DurableRollouts, refuse_leftovers

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rollcast.actor.environments.make import EnvironmentFactory
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.algorithms.schedules import Schedule, linear
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, ReplayedExperience

@@ -3,7 +3,7 @@
 import numpy as np
 
 from rollcast.actor.environments.make import EnvironmentFactory
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES
 from rollcast.learner.experience.replayed_rounds import ReplayedRounds

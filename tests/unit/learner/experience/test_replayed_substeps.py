@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.schedules import linear
 from rollcast.learner.experience.experience import Experience
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, ReplayedExperience

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.ingest.batcher import N_SLOTS
 from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.services.policies.policies import PolicySpec

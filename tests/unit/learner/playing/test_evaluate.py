@@ -9,9 +9,10 @@ from gymnasium.spaces import Box, Discrete
 
 from rollcast.actor.environments.failures import EnvironmentFailedError
 from rollcast.actor.environments.make import EnvironmentFactory
-from rollcast.actor.policies.policy import Policy, make_policy
-from rollcast.actor.policies.random_policy import RandomPolicy
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.base import Policy
+from rollcast.actor.policies.make import make_policy
+from rollcast.actor.policies.random_acting import RandomPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.playing.evaluate import evaluate_policy, summarize, t_quantile_975
 from rollcast.learner.training.training_run import probe_spaces
 from rollcast.services.errors import ConfigurationError

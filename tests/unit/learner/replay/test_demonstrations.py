@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from rollcast.actor.environments.make import EnvironmentFactory
-from rollcast.actor.policies.random_policy import RandomPolicy
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.random_acting import RandomPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.statistics.events import EpisodeEvents, LogStatsLevel
 from rollcast.actor.vector.make import make_vector_env
-from rollcast.actor.workers.rollout_worker import RolloutWorker
+from rollcast.actor.workers.flat import RolloutWorker
 from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.actors.with_buffer import BaseDistributedWorkersWithBuffer
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, ReplayedExperience

@@ -5,21 +5,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from rollcast.actor.environments.executed_actions import ExecutedActions
 from rollcast.actor.environments.failures import environment_failure
 from rollcast.actor.environments.recovering import failures_in, log_dropped_episode
 from rollcast.actor.policies.action_masks import action_mask_of
-from rollcast.actor.policies.policy import Policy
-from rollcast.actor.seeds import derive_seeds
-from rollcast.actor.statistics.environment import events_in
+from rollcast.actor.policies.base import Policy
 from rollcast.actor.statistics.firing import listen_to
-from rollcast.actor.vector.base import LockstepVectorEnv
+from rollcast.actor.statistics.wrapper import events_in
 from rollcast.actor.vector.make import environment_spaces
+from rollcast.actor.workers.env_seeds import seed_vector
 from rollcast.actor.workers.recording import EpisodeTracker, RolloutColumns
-from rollcast.actor.workers.worker_arguments import checked_seeds
 from rollcast.services.errors import ActorFailedError, ConfigurationError
 from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
 from rollcast.services.rollouts.statistics import EventValue
@@ -84,7 +82,7 @@ class RolloutWorker:
         self._single_path = next(iter(self._leaves)) if list(self._leaves) == [""] else None
         self._mask = action_mask_of(self._spaces)
         self._has_reset_rows = _autoreset_mode(vector_env) is AutoresetMode.NEXT_STEP
-        self._env_seeds, self._reset_seed = _seeds(env_seed, vector_env)
+        self._env_seeds, self._reset_seed = seed_vector(env_seed, vector_env)
         self._executed = ExecutedActions(self._spaces.action)
         self._check = ValueCheck({FLAT_SUBSTEP: self._spaces})
         # Rows of observations of the rollout that is being played.
@@ -247,18 +245,3 @@ def _autoreset_mode(vector_env: VectorEnv) -> AutoresetMode:
             "episode; make it with one of these modes, or use vectorization 'sync'"
         )
     return mode
-
-
-def _seeds(env_seed: int | Sequence[int], vector_env: VectorEnv) -> tuple[tuple[int, ...], int | list[int]]:
-    """The seed of each environment, and what `reset` is called with.
-
-    The vector environments of gymnasium seed each of theirs; others draw for all of them from one generator, which
-    one number seeds.
-    """
-    n_envs = vector_env.num_envs
-    one_for_each = isinstance(vector_env.unwrapped, SyncVectorEnv | AsyncVectorEnv | LockstepVectorEnv)
-    given = checked_seeds(env_seed, n_envs)
-    if one_for_each and not isinstance(env_seed, int | np.integer):
-        return tuple(given), given
-    seeds = derive_seeds(given, n_envs if one_for_each else 1)
-    return (tuple(seeds), seeds) if one_for_each else (tuple(seeds * n_envs), seeds[0])

@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from rollcast.actor.statistics.aggregator import EpochStatsAggregator
+from rollcast.actor.statistics.epoch_aggregator import EpochStatsAggregator
 from rollcast.actor.statistics.events import EpisodeEvents, LogStatsLevel, define_episode_stats, define_epoch_stats
 from rollcast.services.errors import StatisticsError
 from rollcast.services.rollouts.rollouts import EpisodeStatistics

@@ -1,9 +1,7 @@
 """The acting interface: observations in, actions out; no autograd, and for small networks no torch."""
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,16 +9,12 @@ from numpy.typing import NDArray
 from rollcast.actor.policies.action_masks import action_mask_of
 from rollcast.actor.policies.distributions import Action, Parameters
 from rollcast.actor.policies.exploration import Exploration, read_exploration, without_exploration
-from rollcast.actor.policies.features import feature_layout
 from rollcast.actor.policies.heads import head_distribution
 from rollcast.actor.policies.uniform_actions import uniform_actions
 from rollcast.actor.statistics.firing import FiresEvents
-from rollcast.services.errors import InvalidTensorError, NotReadyError, ProtocolMismatchError
-from rollcast.services.policies.policies import AUTO_NETWORK, PolicyHead, PolicySpec, PolicyState
+from rollcast.services.errors import NotReadyError
+from rollcast.services.policies.policies import PolicyHead, PolicyState
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, Observation
-
-# Shape and dtype of the arrays that a policy is made of, by name.
-StateLayout = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
 
 
 class Policy(ABC):
@@ -158,90 +152,3 @@ class Policy(ABC):
     @abstractmethod
     def _load(self, state: PolicyState) -> None:
         """Checks and copies the arrays, those of exploration excluded."""
-
-
-def make_policy(
-    spaces: EnvironmentSpaces,
-    spec: PolicySpec,
-    *,
-    seed: int,
-    allowed_network: str = AUTO_NETWORK,
-    device: str = "cpu",
-    slot: int = 0,
-) -> Policy:
-    """Makes the fastest policy that fits: numpy for an MLP on vectors, torch for everything else.
-
-    Args:
-        spaces: The environment's spaces by substep key.
-        spec: The architecture, and what its outputs mean.
-        seed: Seeds the sampling of actions.
-        allowed_network: The network this process was started with. No other is imported, whoever asks.
-        device: Where torch computes.
-        slot: The actor's, at least 0: which of the rates of exploration is its own.
-
-    Returns:
-        A policy without weights: `load` comes next.
-
-    Raises:
-        ProtocolMismatchError: If `spec` names a network that is not the allowed one.
-        ConfigurationError: If no network fits the spaces.
-        InvalidSpaceError: If a space is of a kind that is not supported, or not with this head.
-    """
-    if spec.network not in (AUTO_NETWORK, allowed_network):
-        raise ProtocolMismatchError(
-            f"the learner's policy network is {spec.network!r}; expected {allowed_network!r}, which this actor was "
-            "started with; start both with the same network"
-        )
-    on_vectors = all(not feature_layout(substep.observation).images for substep in spaces.values())
-    if spec.network == AUTO_NETWORK and on_vectors:
-        from rollcast.actor.policies.numpy_policy import NumpyMlpPolicy
-
-        return NumpyMlpPolicy(spaces, spec, seed=seed, slot=slot)
-    from rollcast.actor.policies.torch_acting import TorchActingPolicy
-
-    return TorchActingPolicy(spaces, spec, seed=seed, device=device, slot=slot)
-
-
-def check_policy_state(expected: StateLayout, state: PolicyState, *, buffers: Collection[str] = ()) -> None:
-    """Checks that arrays are those of a policy, and that it can act with them.
-
-    Args:
-        expected: Shape and dtype by name.
-        state: The arrays.
-        buffers: Names of those that nobody trains: they may be infinite, as a mask of one's own network is.
-
-    Raises:
-        ProtocolMismatchError: If names, shapes or dtypes differ.
-        InvalidTensorError: If a number is NaN, or a weight infinite.
-    """
-    missing, unknown = sorted(expected.keys() - state.keys()), sorted(state.keys() - expected.keys())
-    if missing or unknown:
-        raise ProtocolMismatchError(
-            f"the policy's weights lack {missing} and have {unknown} besides; expected {sorted(expected)}; start "
-            "learner and actor with the same network, hidden sizes and spaces"
-        )
-    for name, (shape, dtype) in expected.items():
-        array = state[name]
-        if array.shape != shape or array.dtype != dtype:
-            raise ProtocolMismatchError(
-                f"the policy's weight {name!r} is {array.dtype}{list(array.shape)}; expected {dtype}{list(shape)}; "
-                "start learner and actor with the same hidden sizes and spaces"
-            )
-    for name in expected:
-        _check_numbers(name, state[name], is_buffer=name in buffers)
-
-
-def _check_numbers(name: str, array: NDArray[np.generic], *, is_buffer: bool) -> None:
-    if array.dtype.kind != "f":
-        return
-    with np.errstate(all="ignore"):
-        # Finite if no number is NaN or infinite: one pass. Only what is not, or overflows, is looked at again.
-        if math.isfinite(np.add.reduce(array, None)):
-            return
-        wrong = np.isnan(array) if is_buffer else ~np.isfinite(array)
-    if wrong.any():
-        index = tuple(int(i) for i in np.unravel_index(int(wrong.argmax()), wrong.shape))
-        raise InvalidTensorError(
-            f"the policy's weight {name!r} holds {array[index]} at {list(index)}; expected finite numbers; this policy "
-            "cannot act: training has diverged, or the policy was damaged; take an earlier one"
-        )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar, cast
 
 from rollcast.actor.statistics.declarations import EpochKey, events_of
-from rollcast.actor.statistics.episode import EpisodeStatsAggregator
+from rollcast.actor.statistics.episode_aggregator import EpisodeStatsAggregator
 from rollcast.actor.statistics.events import EpisodeEvents, LogStatsLevel, event_name
 from rollcast.actor.statistics.firing import EventFirer
 from rollcast.actor.statistics.reductions import Accumulator, ReduceFunction, Statistic, ValueSeries, make_accumulator

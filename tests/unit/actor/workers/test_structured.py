@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpe2 import simple_spread_v3
 
-from rollcast.actor.environments.pettingzoo_env import adapt_pettingzoo
+from rollcast.actor.environments.pettingzoo import adapt_pettingzoo
 from rollcast.actor.environments.structured import ActorId, SingleAgentEnv
-from rollcast.actor.policies.policy import make_policy
-from rollcast.actor.policies.random_policy import RandomPolicy
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.make import make_policy
+from rollcast.actor.policies.random_acting import RandomPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.statistics.firing import FiresEvents
 from rollcast.actor.vector.structured import StructuredVectorEnv
-from rollcast.actor.workers.rollout_worker import RolloutWorker
-from rollcast.actor.workers.structured_rollout_worker import StructuredRolloutWorker
+from rollcast.actor.workers.flat import RolloutWorker
+from rollcast.actor.workers.structured import StructuredRolloutWorker
 from rollcast.services.errors import ConfigurationError, NotReadyError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.assembler import RolloutAssembler

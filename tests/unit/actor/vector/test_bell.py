@@ -4,13 +4,13 @@ import threading
 
 import pytest
 
-from rollcast.actor.vector import signals
-from rollcast.actor.vector.signals import N_WORDS, PeerGoneError, Word, hear_any, parent_bell, worker_bell
+from rollcast.actor.vector import bell
+from rollcast.actor.vector.bell import N_WORDS, PeerGoneError, Word, child_bell, hear_any, parent_bell
 
 
 @pytest.fixture(params=[True, False], ids=["stores in order", "the bell orders"])
 def order(request, monkeypatch):
-    monkeypatch.setattr(signals, "_STORES_IN_ORDER", request.param)
+    monkeypatch.setattr(bell, "_STORES_IN_ORDER", request.param)
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def pair(order):
     words = memoryview(bytearray(2 * N_WORDS * 8)).cast("q")
     ours, theirs = multiprocessing.Pipe()
     never, sentinel = os.pipe()
-    yield parent_bell(words, 1, ours, never), worker_bell(words, 1, theirs), words, ours, theirs, sentinel
+    yield parent_bell(words, 1, ours, never), child_bell(words, 1, theirs), words, ours, theirs, sentinel
     for connection in (ours, theirs):
         connection.close()
     os.close(never), os.close(sentinel)
@@ -91,21 +91,21 @@ def test_the_first_of_several(pair):
     assert hear_any([(other, 0), (parent, 0)], 5.0) == [1]
     assert parent.has_changed(0)
     assert not other.has_changed(0)
-    timer = threading.Timer(0.02, lambda: worker_bell(words, 0, theirs).tell(1))
+    timer = threading.Timer(0.02, lambda: child_bell(words, 0, theirs).tell(1))
     timer.start()
     parent.hear(0)
     assert hear_any([(other, 0)], 5.0) == [0]
     timer.join()
     assert not words[Word.PARENT_SLEEPS]
     # a bell from an earlier wait
-    worker_bell(words, 0, theirs).ring()
+    child_bell(words, 0, theirs).ring()
     assert hear_any([(other, 1)], 0.05) == []
     ours.close(), theirs.close(), os.close(never), os.close(sentinel)
 
 
 def test_long_waits_are_not_looked_for(pair, monkeypatch):
     parent, *_ = pair
-    monkeypatch.setattr(signals, "_STORES_IN_ORDER", True)
+    monkeypatch.setattr(bell, "_STORES_IN_ORDER", True)
     spins = []
     monkeypatch.setattr(parent, "_spin", lambda seen, deadline: spins.append(seen))
     for _ in range(64):

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import gymnasium
 
-from rollcast.actor.statistics.episode import EpisodeStatsAggregator
+from rollcast.actor.statistics.episode_aggregator import EpisodeStatsAggregator
 from rollcast.actor.statistics.firing import FiresEvents, listen_to
 from rollcast.services.rollouts.statistics import EventValue
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from rollcast.actor.environments.failures import EnvironmentFailedError, EnvironmentLostError, FailureReport
 from rollcast.actor.vector.arrays import EnvironmentArrays
+from rollcast.actor.vector.bell import N_WORDS, Bell, Operation, PeerGoneError, Result, Word, parent_bell
+from rollcast.actor.vector.child import ChildPlan, MemoryLayout, run_child
 from rollcast.actor.vector.environment_group import GroupDescription
 from rollcast.actor.vector.shared_memory import SharedMemory
-from rollcast.actor.vector.signals import N_WORDS, Bell, Operation, PeerGoneError, Result, Word, parent_bell
-from rollcast.actor.vector.worker import MemoryLayout, WorkerPlan, run_worker
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.process.interrupts import interrupts_held_back
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 _KILLED_S = 5.0
 
 
-class WorkerProcess:
+class ChildProcess:
     """One process with the environments `first_index` to `first_index + n_envs - 1`. The parent's thread uses it.
 
     Args:
@@ -37,7 +37,7 @@ class WorkerProcess:
         ConfigurationError: The factories cannot be sent to a process.
     """
 
-    def __init__(self, context: BaseContext, plan: WorkerPlan, n_envs: int, timeout_s: float | None) -> None:
+    def __init__(self, context: BaseContext, plan: ChildPlan, n_envs: int, timeout_s: float | None) -> None:
         self.indices = range(plan.first_index, plan.first_index + n_envs)
         self._timeout_s = timeout_s
         # adding to an enum costs more than looking at a word
@@ -51,7 +51,7 @@ class WorkerProcess:
         self._bell_connection, bell = context.Pipe()
         self._messages, messages = context.Pipe()
         self._process: BaseProcess | None = context.Process(  # type: ignore[attr-defined]
-            target=run_worker, args=(plan, bell, messages), name=f"rollcast-environments-{plan.worker}", daemon=True
+            target=run_child, args=(plan, bell, messages), name=f"rollcast-environments-{plan.worker}", daemon=True
         )
         try:
             _start(self._process)

@@ -33,7 +33,7 @@ class Word(enum.IntEnum):
     PARENT_SLEEPS = 2
     DONE = 8  # number of the newest command that is done
     RESULT = 9
-    WORKER_SLEEPS = 10
+    CHILD_SLEEPS = 10
     PROGRESS = 11  # index of the environment that is busy
 
 
@@ -261,12 +261,12 @@ def parent_bell(words: memoryview, worker: int, connection: Connection, sentinel
         heard=base + Word.DONE,
         told=base + Word.COMMAND,
         self_sleeps=base + Word.PARENT_SLEEPS,
-        peer_sleeps=base + Word.WORKER_SLEEPS,
+        peer_sleeps=base + Word.CHILD_SLEEPS,
         sentinel=sentinel,
     )
 
 
-def worker_bell(words: memoryview, worker: int, connection: Connection) -> Bell:
+def child_bell(words: memoryview, worker: int, connection: Connection) -> Bell:
     """A worker's view of the parent."""
     base = worker * N_WORDS
     return Bell(
@@ -274,6 +274,6 @@ def worker_bell(words: memoryview, worker: int, connection: Connection) -> Bell:
         connection,
         heard=base + Word.COMMAND,
         told=base + Word.DONE,
-        self_sleeps=base + Word.WORKER_SLEEPS,
+        self_sleeps=base + Word.CHILD_SLEEPS,
         peer_sleeps=base + Word.PARENT_SLEEPS,
     )

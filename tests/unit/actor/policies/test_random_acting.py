@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollcast.actor.policies.random_policy import RandomPolicy
+from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.services.errors import ProtocolMismatchError
 from rollcast.services.spaces.spaces import SubstepSpaces
 from tests.unit.actor.sample_environments import ACTION_SPACES

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollcast.actor.environments.returned import (
+from rollcast.actor.environments.returned_values import (
     InvalidValueError,
     check_observed,
     checked_flag,

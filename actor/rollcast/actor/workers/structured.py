@@ -9,12 +9,11 @@ from numpy.typing import NDArray
 
 from rollcast.actor.environments.executed_actions import ExecutedActions
 from rollcast.actor.environments.structured import ActorId, Turn
-from rollcast.actor.policies.policy import Policy
-from rollcast.actor.seeds import derive_seeds
+from rollcast.actor.policies.base import Policy
 from rollcast.actor.statistics.firing import listen_to
 from rollcast.actor.vector.structured import StructuredVectorEnv
+from rollcast.actor.workers.env_seeds import seed_each
 from rollcast.actor.workers.substep_recorder import Rows, SubstepRecorder, index_array
-from rollcast.actor.workers.worker_arguments import checked_seeds
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.rollouts.value_check import ValueCheck
@@ -83,7 +82,7 @@ class StructuredRolloutWorker:
             for key, substep in spaces.items()
         }
         self._check = ValueCheck(spaces)
-        self._env_seeds = _seeds(env_seed, vector_env.num_envs)
+        self._env_seeds = seed_each(env_seed, vector_env.num_envs)
         self._policy_events = listen_to(policy.event_sources())
         # The turn that each environment is in; none before the first `collect`.
         self._turns: list[Turn] = []
@@ -226,10 +225,3 @@ class StructuredRolloutWorker:
             self._finished.append(rollout)
             events = ()
             self._sequence += 1
-
-
-def _seeds(env_seed: int | Sequence[int], n_envs: int) -> tuple[int, ...]:
-    given = checked_seeds(env_seed, n_envs)
-    if not isinstance(env_seed, int | np.integer):
-        return tuple(given)
-    return tuple(derive_seeds(given, n_envs))

@@ -3,10 +3,11 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.actor.policies.base import Policy
 from rollcast.actor.policies.distributions import Parameters
 from rollcast.actor.policies.features import FeatureLayout, VectorFeatures, feature_layout
 from rollcast.actor.policies.network_size import check_network_size, layer_sizes
-from rollcast.actor.policies.policy import Policy, check_policy_state
+from rollcast.actor.policies.state_check import check_policy_state
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec, PolicyState
 from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation

@@ -3,7 +3,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from rollcast.actor.policies.torch_policy import TorchPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.services.errors import ProtocolMismatchError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import SubstepSpaces

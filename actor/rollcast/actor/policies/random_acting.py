@@ -3,8 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.actor.policies.base import Policy
 from rollcast.actor.policies.distributions import Action, Parameters
-from rollcast.actor.policies.policy import Policy, check_policy_state
+from rollcast.actor.policies.state_check import check_policy_state
 from rollcast.services.policies.policies import PolicyState
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, Observation
 

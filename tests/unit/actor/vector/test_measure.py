@@ -4,8 +4,8 @@ import pytest
 
 from rollcast.actor.environments.failures import EnvironmentFailedError
 from rollcast.actor.statistics.events import EpisodeEvents, LogStatsLevel
-from rollcast.actor.vector import auto
-from rollcast.actor.vector.auto import make_fastest_vector_env, processes_are_clearly_faster
+from rollcast.actor.vector import measure
+from rollcast.actor.vector.measure import make_fastest_vector_env, processes_are_clearly_faster
 from rollcast.actor.vector.sequential import SequentialVectorEnv
 from rollcast.actor.vector.subproc import SubprocVectorEnv
 from rollcast.services.errors import StatisticsError
@@ -19,8 +19,8 @@ FACTORIES = [NumberedEnv] * 2
 def costs(monkeypatch):
     """Costs that are said to have been measured, of one environment and of both vectors."""
     told: dict[int, list[list[float]]] = {}
-    monkeypatch.setattr(auto, "_costs", lambda vector_envs, measure_s: told[len(vector_envs)])
-    monkeypatch.setattr(auto, "usable_cores", lambda: 2)
+    monkeypatch.setattr(measure, "_costs", lambda vector_envs, measure_s: told[len(vector_envs)])
+    monkeypatch.setattr(measure, "usable_cores", lambda: 2)
     return told
 
 
@@ -71,7 +71,7 @@ def test_what_slows_both_down_does_not_decide():
 
 
 def test_nothing_to_choose(monkeypatch):
-    monkeypatch.setattr(auto, "usable_cores", lambda: 1)
+    monkeypatch.setattr(measure, "usable_cores", lambda: 1)
     env = make_fastest_vector_env(FACTORIES)
     assert type(env) is SequentialVectorEnv
     env.close()
@@ -79,7 +79,7 @@ def test_nothing_to_choose(monkeypatch):
 
 @pytest.mark.parametrize("mode", ["SameStep", "NextStep", "Disabled"])
 def test_measures(mode, monkeypatch):
-    monkeypatch.setattr(auto, "_HOPELESS_S", 0.0)
+    monkeypatch.setattr(measure, "_HOPELESS_S", 0.0)
     env = make_fastest_vector_env(FACTORIES, autoreset_mode=mode, measure_s=0.01)
     with pytest.raises(StatisticsError, match="no episode has ended"):
         env.statistics.get_stats_value(EpisodeEvents.episode_return, LogStatsLevel.EPOCH, "mean")

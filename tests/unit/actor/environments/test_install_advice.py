@@ -16,7 +16,7 @@ def refused(env_id: str, **env_kwargs: object) -> str:
 @pytest.fixture(autouse=True)
 def no_path(monkeypatch: pytest.MonkeyPatch):
     """pip is named by what finds it, which depends on the shell."""
-    monkeypatch.setattr("rollcast.actor.environments.advice.typed", lambda program: program)
+    monkeypatch.setattr("rollcast.actor.environments.install_advice.typed", lambda program: program)
 
 
 @pytest.fixture(autouse=True)
@@ -84,6 +84,6 @@ def test_an_environment_that_cannot_be_made_is_refused_with_what_to_do(
 
 
 def test_pettingzoo_is_an_extra(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("rollcast.actor.environments.advice.install_extra", lambda extra: f"INSTALL {extra}")
+    monkeypatch.setattr("rollcast.actor.environments.install_advice.install_extra", lambda extra: f"INSTALL {extra}")
     monkeypatch.setitem(__import__("sys").modules, "pettingzoo", None)
     assert "install it: INSTALL pettingzoo" in refused("pettingzoo:make")

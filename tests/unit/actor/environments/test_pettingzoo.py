@@ -5,7 +5,7 @@ from gymnasium import spaces
 from mpe2 import simple_speaker_listener_v4, simple_spread_v3
 from pettingzoo import AECEnv, ParallelEnv
 
-from rollcast.actor.environments.pettingzoo_env import SimultaneousAgentsEnv, TurnTakingAgentsEnv, adapt_pettingzoo
+from rollcast.actor.environments.pettingzoo import SimultaneousAgentsEnv, TurnTakingAgentsEnv, adapt_pettingzoo
 from rollcast.actor.environments.structured import ActorId
 from rollcast.services.errors import ConfigurationError
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from rollcast.actor.environments.structured import ActorId, Ended, StructuredEnv, Turn
-from rollcast.actor.statistics.environment import wrapped_layers
+from rollcast.actor.statistics.wrapper import wrapped_layers
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces
 

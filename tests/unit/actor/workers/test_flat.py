@@ -9,15 +9,15 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from rollcast.actor.environments.failures import EnvironmentFailedError
 from rollcast.actor.environments.make import EnvironmentFactory
-from rollcast.actor.policies.policy import Policy
-from rollcast.actor.policies.random_policy import RandomPolicy
+from rollcast.actor.policies.base import Policy
+from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.vector.make import environment_spaces, make_vector_env
-from rollcast.actor.workers.rollout_worker import RolloutWorker
+from rollcast.actor.workers.flat import RolloutWorker
 from rollcast.services.errors import ConfigurationError, InvalidTensorError, NotReadyError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.rollouts import EpisodeStatistics
 from rollcast.services.spaces.spaces import space_leaves
-from tests.unit.actor.policies.test_policy import loaded
+from tests.unit.actor.policies.test_make import loaded
 from tests.unit.actor.sample_environments import (
     ACTION_SPACES,
     IMAGE_SPACES,

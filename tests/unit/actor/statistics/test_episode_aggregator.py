@@ -4,7 +4,7 @@ import statistics
 import numpy as np
 import pytest
 
-from rollcast.actor.statistics.episode import EpisodeStatsAggregator
+from rollcast.actor.statistics.episode_aggregator import EpisodeStatsAggregator
 from rollcast.actor.statistics.events import (
     define_episode_stats,
     define_epoch_stats,

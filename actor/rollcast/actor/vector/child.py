@@ -18,9 +18,9 @@ from gymnasium.vector.utils import CloudpickleWrapper
 
 from rollcast.actor.environments.failures import EnvironmentFailedError, FailureReport
 from rollcast.actor.vector.arrays import Buffer, EnvironmentArrays
+from rollcast.actor.vector.bell import N_WORDS, Operation, PeerGoneError, Result, Word, child_bell
 from rollcast.actor.vector.environment_group import EnvironmentGroup
 from rollcast.actor.vector.shared_memory import SharedMemory
-from rollcast.actor.vector.signals import N_WORDS, Operation, PeerGoneError, Result, Word, worker_bell
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ Handler = Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerPlan:
+class ChildPlan:
     """What a worker is started with.
 
     Attributes:
@@ -80,7 +80,7 @@ class MemoryLayout:
         return self.n_workers * N_WORDS * 8
 
 
-def run_worker(plan: WorkerPlan, bell: Connection, messages: Connection) -> None:
+def run_child(plan: ChildPlan, bell: Connection, messages: Connection) -> None:
     """Runs in the child process, until it is told to close or its parent has ended.
 
     Args:
@@ -101,7 +101,7 @@ def run_worker(plan: WorkerPlan, bell: Connection, messages: Connection) -> None
         logger.debug("worker %d: the parent has gone", plan.worker)
 
 
-def _serve(plan: WorkerPlan, bell: Connection, messages: Connection) -> None:
+def _serve(plan: ChildPlan, bell: Connection, messages: Connection) -> None:
     try:
         env_factories: Any = plan.env_factories.fn
         group = EnvironmentGroup(env_factories, plan.first_index, plan.autoreset_mode)
@@ -131,7 +131,7 @@ def _obey(
     worker: int, group: EnvironmentGroup, words: memoryview, connection: Connection, messages: Connection
 ) -> None:
     """Does what it is told, over and over."""
-    bell = worker_bell(words, worker, connection)
+    bell = child_bell(words, worker, connection)
     base = worker * N_WORDS
     command_at, operation_at, result_at = base + Word.COMMAND, base + Word.OPERATION, base + Word.RESULT
     handlers: dict[int, Handler] = {

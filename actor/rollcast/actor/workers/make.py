@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from rollcast.actor.policies.policy import Policy
+from rollcast.actor.policies.base import Policy
 from rollcast.actor.vector.make import Environments
 from rollcast.actor.vector.structured import StructuredVectorEnv
-from rollcast.actor.workers.rollout_worker import RolloutWorker
-from rollcast.actor.workers.structured_rollout_worker import StructuredRolloutWorker
+from rollcast.actor.workers.flat import RolloutWorker
+from rollcast.actor.workers.structured import StructuredRolloutWorker
 from rollcast.services.rollouts.rollouts import Rollout
 
 

@@ -17,7 +17,7 @@ from rollcast.actor.policies.exploration import (
 )
 from rollcast.actor.policies.heads import OFF_POLICY_HEADS, Q_HEADS, head_distribution
 from rollcast.actor.policies.networks import build_network
-from rollcast.actor.policies.policy import check_policy_state
+from rollcast.actor.policies.state_check import check_policy_state
 from rollcast.actor.policies.torch_action_masks import allowed_actions, forbid
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec, PolicyState

@@ -1,0 +1,49 @@
+"""Makes the policy that an actor acts with: numpy where the network is an MLP on vectors, torch for all others."""
+
+from rollcast.actor.policies.base import Policy
+from rollcast.actor.policies.features import feature_layout
+from rollcast.services.errors import ProtocolMismatchError
+from rollcast.services.policies.policies import AUTO_NETWORK, PolicySpec
+from rollcast.services.spaces.spaces import EnvironmentSpaces
+
+
+def make_policy(
+    spaces: EnvironmentSpaces,
+    spec: PolicySpec,
+    *,
+    seed: int,
+    allowed_network: str = AUTO_NETWORK,
+    device: str = "cpu",
+    slot: int = 0,
+) -> Policy:
+    """Makes the fastest policy that fits: numpy for an MLP on vectors, torch for everything else.
+
+    Args:
+        spaces: The environment's spaces by substep key.
+        spec: The architecture, and what its outputs mean.
+        seed: Seeds the sampling of actions.
+        allowed_network: The network this process was started with. No other is imported, whoever asks.
+        device: Where torch computes.
+        slot: The actor's, at least 0: which of the rates of exploration is its own.
+
+    Returns:
+        A policy without weights: `load` comes next.
+
+    Raises:
+        ProtocolMismatchError: If `spec` names a network that is not the allowed one.
+        ConfigurationError: If no network fits the spaces.
+        InvalidSpaceError: If a space is of a kind that is not supported, or not with this head.
+    """
+    if spec.network not in (AUTO_NETWORK, allowed_network):
+        raise ProtocolMismatchError(
+            f"the learner's policy network is {spec.network!r}; expected {allowed_network!r}, which this actor was "
+            "started with; start both with the same network"
+        )
+    on_vectors = all(not feature_layout(substep.observation).images for substep in spaces.values())
+    if spec.network == AUTO_NETWORK and on_vectors:
+        from rollcast.actor.policies.numpy_acting import NumpyMlpPolicy
+
+        return NumpyMlpPolicy(spaces, spec, seed=seed, slot=slot)
+    from rollcast.actor.policies.torch_acting import TorchActingPolicy
+
+    return TorchActingPolicy(spaces, spec, seed=seed, device=device, slot=slot)
