@@ -29,7 +29,7 @@ ENV_ID = "CartPole-v1"
 
 def measure_acting(vectorization: str, n_steps: int, seconds: float, out: Connection) -> None:
     """Environment steps a second of one actor on one core, sent to nobody."""
-    from rollcast.learner.training.training_run import probe_spaces
+    from rollcast.actor.vector.make import probe_spaces
 
     os.sched_setaffinity(0, {0})
     factory = EnvironmentFactory(ENV_ID, vectorization=vectorization)
@@ -50,10 +50,10 @@ def measure_learning(vectorization: str, n_steps: int, batch_size: int, seconds:
     """Environment steps a second of one learner on one core, on batches that are ready."""
     import torch
 
+    from rollcast.actor.vector.make import probe_spaces
     from rollcast.learner.actors.sequential import SequentialDistributedActors
     from rollcast.learner.algorithms.impala import Impala
     from rollcast.learner.algorithms.impala_settings import ImpalaSettings
-    from rollcast.learner.training.training_run import probe_spaces
 
     os.sched_setaffinity(0, {0})
     torch.set_num_threads(1)
@@ -78,12 +78,12 @@ def measure_end_to_end(vectorization: str, n_steps: int, batch_size: int, second
     """Environment steps a second that a learner with two local actors trains on; and the mean policy lag."""
     import torch
 
+    from rollcast.actor.vector.make import probe_spaces
     from rollcast.learner.actors.subproc import SubprocDistributedActors
     from rollcast.learner.algorithms.impala import Impala
     from rollcast.learner.algorithms.impala_settings import ImpalaSettings
     from rollcast.learner.experience.experience import FreshExperience
     from rollcast.learner.experience.progress import TrainingProgress
-    from rollcast.learner.training.training_run import probe_spaces
 
     torch.set_num_threads(1)
     factory = EnvironmentFactory(ENV_ID, vectorization=vectorization)
@@ -109,7 +109,7 @@ def measure_end_to_end(vectorization: str, n_steps: int, batch_size: int, second
 
 def _initial_state(factory: EnvironmentFactory) -> dict:
     from rollcast.actor.policies.trainable import TorchPolicy
-    from rollcast.learner.training.training_run import probe_spaces
+    from rollcast.actor.vector.make import probe_spaces
 
     return dict(TorchPolicy(probe_spaces(factory), PolicySpec()).state_arrays())
 

@@ -52,10 +52,11 @@ def write_run(run_dir: Path, gigabytes: float) -> None:
 
     from benchmarks.ingest import Load, synthetic_rollout
     from rollcast.actor.environments.make import EnvironmentFactory
+    from rollcast.actor.vector.make import probe_spaces
     from rollcast.learner.actors.remote import RemoteDistributedActors
     from rollcast.learner.settings.settings import ServingSettings
     from rollcast.learner.training.run_parts import actors_batch_size
-    from rollcast.learner.training.training_run import probe_spaces, training_run
+    from rollcast.learner.training.training_run import training_run
 
     settings = ServingSettings.from_command_line("rollcast learner", options(run_dir, gigabytes))
 

@@ -4,7 +4,7 @@ import sys
 
 import numpy as np
 
-from rollcast.services.client.client import LearnerClient
+from rollcast.services import LearnerClient
 
 with LearnerClient(sys.argv[1] if len(sys.argv) > 1 else "localhost:50051") as learner:
     status = learner.status()

@@ -2,11 +2,9 @@
 
 import sys
 
-from rollcast.actor.environments.make import EnvironmentFactory
-from rollcast.actor.policies.trainable import TorchPolicy
-from rollcast.learner.actors.docker import DockerDistributedActors
-from rollcast.learner.training.training_run import probe_spaces
-from rollcast.services.policies.policies import PolicySpec
+from rollcast.actor import EnvironmentFactory, TorchPolicy, probe_spaces
+from rollcast.learner import DockerDistributedActors
+from rollcast.services import PolicySpec
 
 policy = TorchPolicy(probe_spaces(EnvironmentFactory("CartPole-v1")), PolicySpec())
 image = sys.argv[1] if len(sys.argv) > 1 else "rollcast-actor"

@@ -7,7 +7,7 @@ somebody. They see where everybody is, act at once, and share one policy. Any op
 
 import sys
 
-from rollcast.learner.commands.cli import main
+from rollcast.learner import main
 
 # A short horizon: an episode has 25 steps, and each is worth what the distances are just then.
 ARGUMENTS = (

@@ -4,12 +4,9 @@ import sys
 import time
 from collections import deque
 
-from rollcast.actor.environments.make import EnvironmentFactory
-from rollcast.learner.actors.subproc import SubprocDistributedActors
-from rollcast.learner.algorithms.impala import Impala
-from rollcast.learner.algorithms.impala_settings import ImpalaSettings
-from rollcast.learner.training.training_run import probe_spaces
-from rollcast.services.policies.policies import PolicySpec
+from rollcast.actor import EnvironmentFactory, probe_spaces
+from rollcast.learner import Impala, ImpalaSettings, SubprocDistributedActors
+from rollcast.services import PolicySpec
 
 
 def train(time_limit_s: float, target_return: float = 475.0) -> float:

@@ -11,13 +11,9 @@ import sys
 import torch
 from torch.distributions import Categorical
 
-from rollcast.actor.policies.trainable import TorchPolicy
-from rollcast.learner.algorithms.algorithm import Algorithm, Metrics
-from rollcast.learner.algorithms.critics import ValueCritic
-from rollcast.learner.batch import Batch
-from rollcast.learner.commands.cli import main
-from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.spaces.spaces import EnvironmentSpaces
+from rollcast.actor import TorchPolicy
+from rollcast.learner import Algorithm, Batch, Metrics, ValueCritic, main
+from rollcast.services import EnvironmentSpaces, PolicySpec
 
 
 class ActorCritic(Algorithm):

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium.spaces import Discrete, MultiDiscrete
 from numpy.typing import NDArray
 
-from rollcast.learner.commands.cli import main
+from rollcast.learner import main
 
 
 class Catch(gymnasium.Env[NDArray[np.int64], np.int64]):

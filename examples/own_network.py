@@ -14,7 +14,7 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
-from rollcast.learner.commands.cli import main
+from rollcast.learner import main
 
 
 class ResidualMlp(nn.Module):

@@ -10,8 +10,7 @@ import sys
 import torch
 from torch import nn
 
-from rollcast.services.client.replay import ReplayClient
-from rollcast.services.spaces.spaces import FLAT_SUBSTEP
+from rollcast.services import FLAT_SUBSTEP, ReplayClient
 
 address = sys.argv[1] if len(sys.argv) > 1 else "localhost:50051"
 n_updates = int(sys.argv[2]) if len(sys.argv) > 2 else 1000

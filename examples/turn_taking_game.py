@@ -8,16 +8,9 @@ import sys
 
 import numpy as np
 
-from rollcast.actor.environments.make import EnvironmentFactory
-from rollcast.actor.policies.base import Policy
-from rollcast.actor.policies.make import make_policy
-from rollcast.actor.policies.random_acting import RandomPolicy
-from rollcast.learner.actors.subproc import SubprocDistributedActors
-from rollcast.learner.algorithms.impala import Impala
-from rollcast.learner.algorithms.impala_settings import ImpalaSettings
-from rollcast.learner.training.training_run import probe_spaces
-from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.spaces.spaces import flatten_observation
+from rollcast.actor import EnvironmentFactory, Policy, RandomPolicy, make_policy, probe_spaces
+from rollcast.learner import Impala, ImpalaSettings, SubprocDistributedActors
+from rollcast.services import PolicySpec, flatten_observation
 
 GAME = EnvironmentFactory("pettingzoo:make", {"env_type": "aec", "id": "classic/tictactoe-v3"})
 

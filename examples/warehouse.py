@@ -14,9 +14,8 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
-from rollcast.actor.statistics.events import define_episode_stats, define_epoch_stats, define_stats_grouping
-from rollcast.actor.statistics.firing import FiresEvents
-from rollcast.learner.commands.cli import main
+from rollcast.actor import FiresEvents, define_episode_stats, define_epoch_stats, define_stats_grouping
+from rollcast.learner import main
 
 ZONES = ("near", "middle", "far")
 MINUTES = (2.0, 5.0, 11.0)

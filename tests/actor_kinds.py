@@ -6,12 +6,12 @@ import sys
 
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.policies.trainable import TorchPolicy
+from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.actors.docker import DockerDistributedActors
 from rollcast.learner.actors.remote import RemoteDistributedActors
 from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.actors.subproc import SubprocDistributedActors
-from rollcast.learner.training.training_run import probe_spaces
 from rollcast.services.policies.policies import PolicySpec
 from tests.processes import ROOT, environment
 

@@ -7,7 +7,7 @@ import pytest
 
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.policies.trainable import TorchPolicy
-from rollcast.learner.training.training_run import probe_spaces
+from rollcast.actor.vector.make import probe_spaces
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.join import JoinAgreement
 from tests.integration.learner_fakes import serve

@@ -82,7 +82,7 @@ NOT_TYPED = {
 # Snippets in Python that no test runs as they stand, by how they begin, and why.
 NOT_RUN = {
     '"""A running learner': "is examples/client.py: tests/integration/test_examples.py",
-    "from rollcast.learner.actors.docker import": "needs an engine: tests/e2e runs examples/containers.py",
+    "from rollcast.learner import DockerDistributedActors": "needs an engine: tests/e2e runs examples/containers.py",
     "actors.get_stats_value": "needs actors that play: tests/integration/test_structured_training.py and the warehouse",
 }
 SMALL = {
@@ -268,7 +268,7 @@ def test_a_learner_with_mutual_tls_lets_in_whom_it_should(shell: Shell):
 
 class TestSnippets:
     def test_all_run_here_or_have_a_reason(self):
-        run = ("parse_length_prefixed", "ClientSecurity(", "ToolBench", "probe_spaces", "import SubprocVectorEnv")
+        run = ("parse_length_prefixed", "ClientSecurity(", "ToolBench", "probe_spaces", "make_fastest_vector_env")
         run += ('"action_mask": MultiBinary', "class DeliveryEvents")
         for block in SNIPPETS:
             matches = [mark for mark in run if mark in block] + [mark for mark in NOT_RUN if block.startswith(mark)]
@@ -293,7 +293,7 @@ class TestSnippets:
 
     def test_spaces_and_vectors_are_there(self):
         names = {"np": np, **vars(gymnasium.spaces)}
-        for mark in ('"action_mask": MultiBinary', "import SubprocVectorEnv"):
+        for mark in ('"action_mask": MultiBinary', "make_fastest_vector_env"):
             (program,) = [block for block in SNIPPETS if mark in block]
             exec(program, names)
         assert names["observation_space"]["action_mask"].n == names["action_space"].n

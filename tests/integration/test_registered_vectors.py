@@ -13,13 +13,12 @@ from rich.console import Console
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.policies.trainable import TorchPolicy
-from rollcast.actor.vector.make import environment_spaces, make_vector_env
+from rollcast.actor.vector.make import environment_spaces, make_vector_env, probe_spaces
 from rollcast.actor.workers.flat import RolloutWorker
 from rollcast.learner.commands.evaluate import evaluate
 from rollcast.learner.playing.evaluate import evaluate_policy
 from rollcast.learner.runs.directory import RunDirectory, SavedPolicy
 from rollcast.learner.settings.settings import EvaluateSettings
-from rollcast.learner.training.training_run import probe_spaces
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
 from tests.stacked_environments import LENGTH, STACKED_ID

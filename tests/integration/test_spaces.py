@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.actors.subproc import SubprocDistributedActors
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
-from rollcast.learner.training.training_run import probe_spaces
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, flatten_observation, space_leaves

@@ -9,11 +9,11 @@ import torch
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.statistics.events import EpisodeEvents, LogStatsLevel
+from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.actors.subproc import SubprocDistributedActors
 from rollcast.learner.actors.with_buffer import BaseDistributedWorkersWithBuffer
 from rollcast.learner.replay.replay_settings import ReplaySettings
-from rollcast.learner.training.training_run import probe_spaces
 from rollcast.services.errors import CollectTimeoutError, ConfigurationError, InvalidInputError, NotReadyError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP

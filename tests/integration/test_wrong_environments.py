@@ -6,10 +6,10 @@ import pytest
 
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.policies.trainable import TorchPolicy
+from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.actors.subproc import SubprocDistributedActors
-from rollcast.learner.training.training_run import probe_spaces
 from rollcast.services.errors import ActorFailedError, InvalidSpaceError, InvalidTensorError
 from rollcast.services.policies.policies import PolicySpec
 

@@ -1,1 +1,106 @@
 """Acting: environments, policies, the rollout worker and the actor process."""
+
+from typing import TYPE_CHECKING
+
+from rollcast.services.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from rollcast.actor.environments.action_mask import ActionMaskFromInfo
+    from rollcast.actor.environments.executed_actions import ExecutedActions
+    from rollcast.actor.environments.failures import EnvironmentFailedError, EnvironmentLostError
+    from rollcast.actor.environments.make import EnvironmentFactory
+    from rollcast.actor.environments.structured import ActorId, Ended, SingleAgentEnv, StructuredEnv, Turn
+    from rollcast.actor.policies.base import Policy
+    from rollcast.actor.policies.make import make_policy
+    from rollcast.actor.policies.random_acting import RandomPolicy
+    from rollcast.actor.policies.trainable import TorchPolicy
+    from rollcast.actor.seeds import derive_seeds
+    from rollcast.actor.statistics.epoch_aggregator import EpochStatsAggregator
+    from rollcast.actor.statistics.events import (
+        EpisodeEvents,
+        LogStatsLevel,
+        define_episode_stats,
+        define_epoch_stats,
+        define_stats_grouping,
+        define_step_stats,
+    )
+    from rollcast.actor.statistics.firing import FiresEvents
+    from rollcast.actor.vector.make import environment_spaces, make_vector_env, probe_spaces
+    from rollcast.actor.vector.measure import make_fastest_vector_env
+    from rollcast.actor.vector.sequential import SequentialVectorEnv
+    from rollcast.actor.vector.structured import StructuredVectorEnv
+    from rollcast.actor.vector.subproc import SubprocVectorEnv
+    from rollcast.actor.workers.flat import RolloutWorker
+    from rollcast.actor.workers.make import make_worker
+    from rollcast.actor.workers.structured import StructuredRolloutWorker
+
+__all__ = [
+    "ActionMaskFromInfo",
+    "ActorId",
+    "Ended",
+    "EnvironmentFactory",
+    "EnvironmentFailedError",
+    "EnvironmentLostError",
+    "EpisodeEvents",
+    "EpochStatsAggregator",
+    "ExecutedActions",
+    "FiresEvents",
+    "LogStatsLevel",
+    "Policy",
+    "RandomPolicy",
+    "RolloutWorker",
+    "SequentialVectorEnv",
+    "SingleAgentEnv",
+    "StructuredEnv",
+    "StructuredRolloutWorker",
+    "StructuredVectorEnv",
+    "SubprocVectorEnv",
+    "TorchPolicy",
+    "Turn",
+    "define_episode_stats",
+    "define_epoch_stats",
+    "define_stats_grouping",
+    "define_step_stats",
+    "derive_seeds",
+    "environment_spaces",
+    "make_fastest_vector_env",
+    "make_policy",
+    "make_vector_env",
+    "make_worker",
+    "probe_spaces",
+]
+
+if not TYPE_CHECKING:  # else every misspelt name would have the type of `__getattr__`
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            "rollcast.actor.environments.action_mask": ("ActionMaskFromInfo",),
+            "rollcast.actor.environments.executed_actions": ("ExecutedActions",),
+            "rollcast.actor.environments.failures": ("EnvironmentFailedError", "EnvironmentLostError"),
+            "rollcast.actor.environments.make": ("EnvironmentFactory",),
+            "rollcast.actor.environments.structured": ("ActorId", "Ended", "SingleAgentEnv", "StructuredEnv", "Turn"),
+            "rollcast.actor.policies.base": ("Policy",),
+            "rollcast.actor.policies.make": ("make_policy",),
+            "rollcast.actor.policies.random_acting": ("RandomPolicy",),
+            "rollcast.actor.policies.trainable": ("TorchPolicy",),
+            "rollcast.actor.seeds": ("derive_seeds",),
+            "rollcast.actor.statistics.epoch_aggregator": ("EpochStatsAggregator",),
+            "rollcast.actor.statistics.events": (
+                "EpisodeEvents",
+                "LogStatsLevel",
+                "define_episode_stats",
+                "define_epoch_stats",
+                "define_stats_grouping",
+                "define_step_stats",
+            ),
+            "rollcast.actor.statistics.firing": ("FiresEvents",),
+            "rollcast.actor.vector.make": ("environment_spaces", "make_vector_env", "probe_spaces"),
+            "rollcast.actor.vector.measure": ("make_fastest_vector_env",),
+            "rollcast.actor.vector.sequential": ("SequentialVectorEnv",),
+            "rollcast.actor.vector.structured": ("StructuredVectorEnv",),
+            "rollcast.actor.vector.subproc": ("SubprocVectorEnv",),
+            "rollcast.actor.workers.flat": ("RolloutWorker",),
+            "rollcast.actor.workers.make": ("make_worker",),
+            "rollcast.actor.workers.structured": ("StructuredRolloutWorker",),
+        },
+    )

@@ -1,1 +1,105 @@
 """Learning: distributed actors, rollout queue, batches, algorithms, the trainer and the command line."""
+
+from typing import TYPE_CHECKING
+
+from rollcast.services.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from rollcast.learner.actors.base import DistributedActors
+    from rollcast.learner.actors.docker import DockerDistributedActors
+    from rollcast.learner.actors.remote import RemoteDistributedActors
+    from rollcast.learner.actors.sequential import SequentialDistributedActors
+    from rollcast.learner.actors.subproc import SubprocDistributedActors
+    from rollcast.learner.actors.with_buffer import BaseDistributedWorkersWithBuffer
+    from rollcast.learner.algorithms.algorithm import Algorithm, Metrics
+    from rollcast.learner.algorithms.critics import TwinCritic, ValueCritic
+    from rollcast.learner.algorithms.dqn import Dqn
+    from rollcast.learner.algorithms.dqn_settings import DqnSettings
+    from rollcast.learner.algorithms.impala import Impala
+    from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+    from rollcast.learner.algorithms.independent_learners import IndependentLearners
+    from rollcast.learner.algorithms.sac import Sac
+    from rollcast.learner.algorithms.sac_settings import SacSettings
+    from rollcast.learner.algorithms.vtrace import VTraceReturns, vtrace
+    from rollcast.learner.batch import Batch, BatchColumns
+    from rollcast.learner.commands.cli import main
+    from rollcast.learner.experience.experience import Experience, ExperienceSource, FreshExperience
+    from rollcast.learner.experience.replayed import ReplayedExperience
+    from rollcast.learner.playing.evaluate import Evaluation, evaluate_policy
+    from rollcast.learner.replay.batches import to_batch
+    from rollcast.learner.replay.buffer import ReplayBuffer
+    from rollcast.learner.replay.replay_settings import ReplaySettings
+    from rollcast.learner.writers.json_lines import JsonLinesWriter
+    from rollcast.learner.writers.tensorboard import TensorBoardWriter
+    from rollcast.learner.writers.writer import MetricsWriter
+
+__all__ = [
+    "Algorithm",
+    "BaseDistributedWorkersWithBuffer",
+    "Batch",
+    "BatchColumns",
+    "DistributedActors",
+    "DockerDistributedActors",
+    "Dqn",
+    "DqnSettings",
+    "Evaluation",
+    "Experience",
+    "ExperienceSource",
+    "FreshExperience",
+    "Impala",
+    "ImpalaSettings",
+    "IndependentLearners",
+    "JsonLinesWriter",
+    "Metrics",
+    "MetricsWriter",
+    "RemoteDistributedActors",
+    "ReplayBuffer",
+    "ReplaySettings",
+    "ReplayedExperience",
+    "Sac",
+    "SacSettings",
+    "SequentialDistributedActors",
+    "SubprocDistributedActors",
+    "TensorBoardWriter",
+    "TwinCritic",
+    "VTraceReturns",
+    "ValueCritic",
+    "evaluate_policy",
+    "main",
+    "to_batch",
+    "vtrace",
+]
+
+if not TYPE_CHECKING:  # else every misspelt name would have the type of `__getattr__`
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            "rollcast.learner.actors.base": ("DistributedActors",),
+            "rollcast.learner.actors.docker": ("DockerDistributedActors",),
+            "rollcast.learner.actors.remote": ("RemoteDistributedActors",),
+            "rollcast.learner.actors.sequential": ("SequentialDistributedActors",),
+            "rollcast.learner.actors.subproc": ("SubprocDistributedActors",),
+            "rollcast.learner.actors.with_buffer": ("BaseDistributedWorkersWithBuffer",),
+            "rollcast.learner.algorithms.algorithm": ("Algorithm", "Metrics"),
+            "rollcast.learner.algorithms.critics": ("TwinCritic", "ValueCritic"),
+            "rollcast.learner.algorithms.dqn": ("Dqn",),
+            "rollcast.learner.algorithms.dqn_settings": ("DqnSettings",),
+            "rollcast.learner.algorithms.impala": ("Impala",),
+            "rollcast.learner.algorithms.impala_settings": ("ImpalaSettings",),
+            "rollcast.learner.algorithms.independent_learners": ("IndependentLearners",),
+            "rollcast.learner.algorithms.sac": ("Sac",),
+            "rollcast.learner.algorithms.sac_settings": ("SacSettings",),
+            "rollcast.learner.algorithms.vtrace": ("VTraceReturns", "vtrace"),
+            "rollcast.learner.batch": ("Batch", "BatchColumns"),
+            "rollcast.learner.commands.cli": ("main",),
+            "rollcast.learner.experience.experience": ("Experience", "ExperienceSource", "FreshExperience"),
+            "rollcast.learner.experience.replayed": ("ReplayedExperience",),
+            "rollcast.learner.playing.evaluate": ("Evaluation", "evaluate_policy"),
+            "rollcast.learner.replay.batches": ("to_batch",),
+            "rollcast.learner.replay.buffer": ("ReplayBuffer",),
+            "rollcast.learner.replay.replay_settings": ("ReplaySettings",),
+            "rollcast.learner.writers.json_lines": ("JsonLinesWriter",),
+            "rollcast.learner.writers.tensorboard": ("TensorBoardWriter",),
+            "rollcast.learner.writers.writer": ("MetricsWriter",),
+        },
+    )

@@ -87,6 +87,32 @@ def environment_spaces(vector_env: Environments) -> EnvironmentSpaces:
     return {FLAT_SUBSTEP: spaces}
 
 
+def probe_spaces(env_factory: EnvFactory, *, travel: bool = False) -> EnvironmentSpaces:
+    """Makes one environment, reads its spaces and closes it.
+
+    Args:
+        env_factory: Makes the environment.
+        travel: Checks also that the spaces can be sent to a learner, as an actor in another process has to.
+
+    Returns:
+        The spaces by substep key.
+
+    Raises:
+        ConfigurationError: The environment cannot be made.
+        InvalidSpaceError: A space is not supported, or above a limit of the protocol.
+    """
+    vector_env = make_vector_env(env_factory, 1)
+    try:
+        spaces = environment_spaces(vector_env)
+    finally:
+        vector_env.close()
+    if travel:
+        from rollcast.services.spaces.codec import check_spaces_travel  # loads protobuf, which acting does not need
+
+        check_spaces_travel(spaces)
+    return spaces
+
+
 def _make_sync(first: gymnasium.Env[Any, Any], env_factory: EnvFactory, n_envs: int) -> VectorEnv:
     envs = [first]
     try:

@@ -8,12 +8,12 @@ from rich.table import Table
 
 from rollcast.actor.policies.make import make_policy
 from rollcast.actor.threads import limit_threads
+from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.commands.printing import cell
 from rollcast.learner.playing.evaluate import Evaluation, evaluate_policy
 from rollcast.learner.playing.saved_play import played_environment
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.settings import EvaluateSettings
-from rollcast.learner.training.training_run import probe_spaces
 
 
 def evaluate(settings: EvaluateSettings, console: Console) -> int:

@@ -6,6 +6,7 @@ from rich.console import Console
 
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.policies.trainable import TorchPolicy
+from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.actors.remote import RemoteDistributedActors
 from rollcast.learner.commands.printing import print_line
@@ -14,7 +15,7 @@ from rollcast.learner.ingest.first_actor import spaces_of_first_actor
 from rollcast.learner.settings.settings import ServingSettings
 from rollcast.learner.training.control import TrainingControl
 from rollcast.learner.training.run_parts import actors_batch_size
-from rollcast.learner.training.training_run import probe_spaces, training_run
+from rollcast.learner.training.training_run import training_run
 
 
 def learner(settings: ServingSettings, console: Console) -> int:

@@ -6,6 +6,7 @@ import time
 
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.policies.trainable import TorchPolicy
+from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.actors.remote import RemoteDistributedActors
 from rollcast.learner.commands.signals import stop_on_signals
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES
@@ -15,7 +16,6 @@ from rollcast.learner.replay.inserter import ACTORS, ReplayInserter
 from rollcast.learner.replay.served import serve_buffers
 from rollcast.learner.replay.substep_buffers import SubstepBuffers, make_buffers
 from rollcast.learner.settings.replay_serve import ReplayServeSettings
-from rollcast.learner.training.training_run import probe_spaces
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.security.security import ServerSecurity
 from rollcast.services.spaces.spaces import EnvironmentSpaces

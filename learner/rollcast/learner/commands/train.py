@@ -6,6 +6,7 @@ from rich.console import Console
 
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.policies.trainable import TorchPolicy
+from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.actors.subproc import SubprocDistributedActors
@@ -14,7 +15,7 @@ from rollcast.learner.commands.running import run_and_report
 from rollcast.learner.settings.settings import TrainSettings
 from rollcast.learner.training.control import TrainingControl
 from rollcast.learner.training.run_parts import actors_batch_size
-from rollcast.learner.training.training_run import probe_spaces, training_run
+from rollcast.learner.training.training_run import training_run
 
 
 def train(settings: TrainSettings, console: Console) -> int:

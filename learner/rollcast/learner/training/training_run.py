@@ -11,10 +11,8 @@ from pathlib import Path
 
 import gymnasium
 
-from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.threads import limit_threads
-from rollcast.actor.vector.make import environment_spaces, make_vector_env
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.actors.served import ServedDistributedActors
 from rollcast.learner.algorithms.algorithm import Algorithm
@@ -40,7 +38,6 @@ from rollcast.learner.training.stall_watchdog import StallWatchdog
 from rollcast.learner.training.trainer import Trainer, TrainingSummary
 from rollcast.learner.writers import JsonLinesWriter, TensorBoardWriter
 from rollcast.services.errors import AddressInUseError, ConfigurationError
-from rollcast.services.spaces.codec import check_spaces_travel
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 from rollcast.services.status.status import Phase
 
@@ -283,27 +280,6 @@ def _keep_durable(
     actors.durable = DurableRollouts(
         run.log_path, max_bytes=settings.durable_max_bytes, ask_for_checkpoint=control.save_checkpoint
     )
-
-
-def probe_spaces(env_factory: EnvironmentFactory, *, travel: bool = False) -> EnvironmentSpaces:
-    """Makes one environment to see its spaces, and closes it.
-
-    Args:
-        env_factory: Makes it.
-        travel: Whether actors in other processes will join with them: limits that would be met then are met here.
-
-    Raises:
-        ConfigurationError: It cannot be made.
-        InvalidSpaceError: A space is not supported, or above a limit.
-    """
-    vector_env = make_vector_env(env_factory, 1)
-    try:
-        spaces = environment_spaces(vector_env)
-    finally:
-        vector_env.close()
-    if travel:
-        check_spaces_travel(spaces)
-    return spaces
 
 
 def reward_threshold(env_id: str) -> float | None:

@@ -7,13 +7,14 @@ import yaml
 from pydantic import BaseModel, Field
 
 from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.actors.remote import RemoteDistributedActors
 from rollcast.learner.checkpoints.resuming import _found
 from rollcast.learner.checkpoints.store import CheckpointStore
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.settings import ServingSettings, TrainSettings
 from rollcast.learner.training.run_keeper import WRITE_TIMEOUT_S, RunKeeper
-from rollcast.learner.training.training_run import probe_spaces, training_run
+from rollcast.learner.training.training_run import training_run
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.settings.resume_rules import FREE, resume_rule, why_not
 from rollcast.services.status.status import Phase

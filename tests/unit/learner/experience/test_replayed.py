@@ -8,13 +8,13 @@ import torch
 
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.policies.trainable import TorchPolicy
+from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.algorithms.schedules import Schedule, linear
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, ReplayedExperience
 from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.replay_settings import ReplaySettings
-from rollcast.learner.training.training_run import probe_spaces
 from rollcast.services.errors import CollectInterruptedError, CollectTimeoutError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.replay.replay import ReplayWaiting

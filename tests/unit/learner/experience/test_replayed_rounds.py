@@ -4,12 +4,12 @@ import numpy as np
 
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.policies.trainable import TorchPolicy
+from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES
 from rollcast.learner.experience.replayed_rounds import ReplayedRounds
 from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.replay_settings import ReplaySettings
-from rollcast.learner.training.training_run import probe_spaces
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 

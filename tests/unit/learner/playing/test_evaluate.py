@@ -13,8 +13,8 @@ from rollcast.actor.policies.base import Policy
 from rollcast.actor.policies.make import make_policy
 from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.policies.trainable import TorchPolicy
+from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.playing.evaluate import evaluate_policy, summarize, t_quantile_975
-from rollcast.learner.training.training_run import probe_spaces
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces

@@ -10,7 +10,7 @@ from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.statistics.events import EpisodeEvents, LogStatsLevel
-from rollcast.actor.vector.make import make_vector_env
+from rollcast.actor.vector.make import make_vector_env, probe_spaces
 from rollcast.actor.workers.flat import RolloutWorker
 from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.actors.with_buffer import BaseDistributedWorkersWithBuffer
@@ -21,7 +21,6 @@ from rollcast.learner.replay.replay_settings import ReplaySettings
 from rollcast.learner.replay.substep_buffers import make_buffers
 from rollcast.learner.settings.settings import TrainSettings
 from rollcast.learner.training.run_parts import load_initial_data
-from rollcast.learner.training.training_run import probe_spaces
 from rollcast.services.errors import (
     ConfigurationError,
     InvalidInputError,

@@ -7,10 +7,10 @@ import pytest
 import safetensors.numpy
 
 from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.training.initial_policy import begin_with_policy
 from rollcast.learner.training.run_parts import choose_device, make_algorithm
-from rollcast.learner.training.training_run import probe_spaces
 from rollcast.services.errors import ConfigurationError
 from tests.unit.learner.checkpoints.resumable_runs import settings_for, train
 

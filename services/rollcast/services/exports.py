@@ -1,0 +1,34 @@
+"""Makes a package export names whose modules are imported only when a name is first used."""
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+
+def lazy_exports(
+    package: str, exported: Mapping[str, Sequence[str]]
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Returns a package's `__getattr__` and `__dir__`.
+
+    `import rollcast.actor` must not load torch because one name of the package needs it. A package that uses this also
+    imports its names under `TYPE_CHECKING`: type checkers, editors and the API reference read those lines.
+
+    Args:
+        package: The package's `__name__`.
+        exported: The names by module: `{"rollcast.learner.batch": ("Batch", "BatchColumns")}`.
+
+    Returns:
+        `__getattr__`, which imports the module of a name and keeps the value in the package; `__dir__`, which lists
+        the exported names.
+    """
+    homes = {name: module for module, names in exported.items() for name in names}
+
+    def get(name: str) -> object:
+        home = homes.get(name)
+        if home is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value: object = getattr(importlib.import_module(home), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return get, lambda: sorted(homes)
