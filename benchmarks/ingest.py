@@ -164,6 +164,7 @@ class Learner:
         from rollcast.learner.ingest.intake import RolloutIntake
         from rollcast.learner.ingest.queue import RolloutQueue
         from rollcast.learner.ingest.registry import ActorRegistry
+        from rollcast.learner.ingest.seeds import ActorSeeds
         from rollcast.services.server.server import make_server
         from rollcast.services.wire.allocator import reuse_large_buffers
 
@@ -179,10 +180,11 @@ class Learner:
         if durable is not None:
             header = RecordingHeader(spaces=load.spaces, n_rollout_steps=load.n_steps, n_envs=load.n_envs)
             durable.open(header, None)
-        self._registry = ActorRegistry(max_actors=N_ACTORS, seed=0)
+        self._registry = ActorRegistry(max_actors=N_ACTORS)
         intake = RolloutIntake(
             self._registry,
             self._queue,
+            seeds=ActorSeeds(0),
             spaces=load.spaces,
             policy=PolicySpec(),
             n_rollout_steps=load.n_steps,

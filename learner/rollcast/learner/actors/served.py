@@ -15,9 +15,12 @@ from rollcast.learner.actors.waits import explain_wait
 from rollcast.learner.durable.coverage import Coverage
 from rollcast.learner.durable.rollouts import DurableRollouts
 from rollcast.learner.ingest.arrivals import Arrivals
-from rollcast.learner.ingest.intake import RolloutDestination, RolloutIntake
+from rollcast.learner.ingest.credits import CreditRule
+from rollcast.learner.ingest.destination import RolloutDestination
+from rollcast.learner.ingest.intake import RolloutIntake
 from rollcast.learner.ingest.queue import RolloutQueue, RolloutSlice, SliceName, queue_capacity
 from rollcast.learner.ingest.registry import ActorRegistry
+from rollcast.learner.ingest.seeds import ActorSeeds
 from rollcast.learner.ingest.slot_order import SlotOrder, actors_in_step
 from rollcast.services.errors import CollectInterruptedError, CollectTimeoutError, ConfigurationError
 from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_ENVS_PER_ACTOR, Limits
@@ -173,9 +176,6 @@ class ServedDistributedActors(DistributedActors):
         self._registry = ActorRegistry(
             max_actors=limits.max_actors,
             join_lease_s=limits.join_lease_s,
-            seed=self._seed,
-            env_seeds=self._seeds[0],
-            agent_seeds=self._seeds[1],
             reserved_names=self._actor_names,
         )
         self._registry.load_state(self._actors_before)
@@ -186,13 +186,16 @@ class ServedDistributedActors(DistributedActors):
         self._intake = RolloutIntake(
             self._registry,
             self.destination or self._queue,
+            seeds=ActorSeeds(self._seed, *self._seeds),
             spaces=self.policy.spaces,
             policy=self.policy.spec,
             n_rollout_steps=self.n_rollout_steps,
             envs_per_actor=self._envs_per_actor,
-            policy_version=lambda: publisher.version,
-            bounded_staleness=self._bounded_staleness,
-            in_step=bool(self._n_in_step),
+            rule=CreditRule(
+                policy_version=lambda: publisher.version,
+                bounded_staleness=self._bounded_staleness,
+                in_step=bool(self._n_in_step),
+            ),
             durable=self.durable,
             max_rollout_bytes=limits.max_rollout_bytes,
         )

@@ -1,4 +1,4 @@
-"""In which order the trainer gets what has come from the actors."""
+"""Decides the order in which the trainer gets rollouts: recovered ones first, then those of the queue."""
 
 import sys
 from typing import Protocol
@@ -11,16 +11,16 @@ class Recovered(Protocol):
     """Rollouts that a killed learner had acknowledged and not learnt from."""
 
     def take(self, max_trajectories: int) -> RolloutSlice | None:
-        """Returns the next trajectories, all of one rollout; None if all of them were handed out."""
+        """Returns the next trajectories, all of one rollout; None once all of them were handed out."""
 
 
 class Arrivals:
-    """First what a killed learner had acknowledged; then what is queued. Used by the trainer's thread.
+    """The rollouts that wait for the trainer: first the recovered ones, then the queue. Used by the trainer's thread.
 
     Args:
-        queue: What has come, the oldest first.
-        order: In which rollouts are handed out, whatever order they come in; None: as they come.
-        durable: What was recovered; None: nothing.
+        queue: The rollouts that have come, the oldest first.
+        order: A fixed order in which to hand rollouts out; None for the order in which they come.
+        durable: The rollouts of a killed learner; None if none were recovered.
     """
 
     def __init__(
@@ -34,12 +34,12 @@ class Arrivals:
         """Takes the next trajectories, all of one rollout.
 
         Args:
-            max_trajectories: How many at most.
-            timeout_s: How long to wait for a rollout to come, in seconds.
+            max_trajectories: The most trajectories to take.
+            timeout_s: The seconds to wait for a rollout.
             enough: See `RolloutQueue.get`.
 
         Returns:
-            The trajectories; None: those whose turn it is have not come.
+            The trajectories; None if the next ones have not come in time.
         """
         if self._durable is not None and (recovered := self._durable.take(max_trajectories)) is not None:
             return recovered

@@ -1,4 +1,4 @@
-"""Turns trajectories from the queue into batches `[T, B, ...]`, in a ring of slots that are allocated once."""
+"""Copies trajectories from the queue into batches `[T, B, ...]`, in a ring of slots that are allocated once."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from rollcast.services.rollouts.rollouts import EpisodeStatistics
 from rollcast.services.rollouts.statistics import EventValue
 from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation, space_leaves
 
-# Two would do on the CPU: one being trained on, one being filled. The third lets a copy to a GPU run on.
+# Two would do on the CPU: training uses one while the other is filled. The third leaves time for a copy to a GPU.
 N_SLOTS = 3
 
 
@@ -37,7 +37,7 @@ class _SubstepSlot:
 
 
 class _Slot:
-    """Room for one batch."""
+    """Memory for one batch."""
 
     def __init__(self, spaces: EnvironmentSpaces, n_steps: int, batch_size: int, *, pinned: bool) -> None:
         def column(*shape: int, dtype: np.dtype[np.generic] | type[np.generic]) -> _Column:
@@ -70,7 +70,7 @@ class _Slot:
         self.clear()
 
     def clear(self) -> None:
-        """Forgets the batch that was in it."""
+        """Forgets the batch that was in the slot."""
         self.final_index: list[NDArray[np.int64]] = []
         self.episodes: list[EpisodeStatistics] = []
         self.events: list[EventValue] = []
@@ -80,19 +80,19 @@ class _Slot:
 
 
 class Batcher:
-    """Fills the slots of a ring, one after the other. Used by one thread.
+    """A ring of slots that are filled with trajectories one after the other. Used by one thread.
 
-    A batch's tensors are views of its slot on the CPU, and copies of it on a GPU (from pinned memory, not waited for).
-    Either way they stay valid until `N_SLOTS - 1` further batches have been finished.
+    On the CPU a batch's tensors are views of its slot; on a GPU they are copies of it, from pinned memory, and nothing
+    waits for the copy. Either way they stay valid until `N_SLOTS - 1` further batches have been finished.
 
-    Trajectories without any transition are left out. The rows before a trajectory's first transition, which may hold
-    anything, get the content of that transition: it weighs nothing, and no network meets what no environment showed.
+    Trajectories without any transition are left out. The rows before a trajectory's first transition may hold anything,
+    so they are overwritten with that transition: they have no weight, but networks see only what an environment showed.
 
     Args:
-        spaces: Those of the one substep that the rollouts hold.
+        spaces: The spaces of the one substep that the rollouts hold.
         n_rollout_steps: T.
         batch_size: B, in trajectories.
-        device: Where the batches are wanted.
+        device: The device on which the batches are wanted.
     """
 
     def __init__(
@@ -107,15 +107,15 @@ class Batcher:
 
     @property
     def n_missing(self) -> int:
-        """Trajectories that the current batch lacks."""
+        """The trajectories that the current batch lacks."""
         return self._batch_size - self._filled
 
     def add(self, piece: RolloutSlice) -> None:
-        """Copies trajectories into the current slot; at most `n_missing` of them."""
+        """Copies trajectories, at most `n_missing`, into the current slot."""
         slot = self._slots[self._current]
         rollout, n_trajectories = piece.rollout, piece.n_trajectories
         source: slice | NDArray[np.int64] = slice(piece.start, piece.stop)
-        # by their number in the rollout, where not all of them act
+        # which of the rollout's trajectories have transitions; None if all do
         acting: NDArray[np.bool_] | None = None
         if rollout.valid is not None:
             acts = rollout.valid[:, source].any(axis=0)
@@ -155,7 +155,7 @@ class Batcher:
         self._filled += n_trajectories
 
     def finish(self) -> Batch:
-        """Hands out the current slot, which must be full, and goes on to the next."""
+        """Returns the current slot, which must be full, as a batch, and goes on to the next slot."""
         assert self._filled == self._batch_size, f"{self._filled} of {self._batch_size} trajectories"
         slot = self._slots[self._current]
         batch = self._to_batch(slot)
@@ -172,7 +172,7 @@ class Batcher:
 
     def _add_final_observations(self, slot: _Slot, piece: RolloutSlice, acting: NDArray[np.bool_] | None) -> None:
         index, valid = piece.rollout.final_index, piece.rollout.valid
-        # nearly always whole: `...` copies nothing
+        # Nearly all rollouts come whole: `...` then copies nothing.
         wanted: EllipsisType | NDArray[np.bool_] = ...
         if valid is not None or piece.n_trajectories < piece.rollout.n_envs:
             wanted = (index[:, 1] >= piece.start) & (index[:, 1] < piece.stop)
@@ -229,7 +229,13 @@ class Batcher:
 
 
 def _fill_before_first(slot: _Slot, valid: NDArray[np.bool_], start: int) -> None:
-    """Copies the first transition of each trajectory into the rows before it; `valid` is that of those from `start`."""
+    """Copies the first transition of each trajectory into the rows before it.
+
+    Args:
+        slot: The slot.
+        valid: Which rows are transitions, bool `[T, n]`, of the trajectories `start:start + n` of the slot.
+        start: The first of these trajectories.
+    """
     late = (~valid[0]).nonzero()[0]
     if not len(late):
         return

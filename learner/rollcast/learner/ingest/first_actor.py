@@ -1,4 +1,4 @@
-"""Asks the first actor what its environments look like, for a learner on a machine that has no environment."""
+"""Gets the spaces from the first actor, for a learner on a machine without the environment."""
 
 import threading
 from collections.abc import Callable
@@ -15,26 +15,26 @@ from rollcast.services.status.description import LearnerDescription
 from rollcast.services.status.status import ActorInfo, LearnerStatus, Phase
 from rollcast.services.version import software_version
 
-# How long calls that are under way may take when the answer is there.
+# How long running calls may take to end once the answer is there.
 _GRACE_S = 0.2
 
 
 def spaces_of_first_actor(
     address: str, *, limits: Limits, timeout_s: float, security: ServerSecurity = PLAIN_SERVER
 ) -> EnvironmentSpaces:
-    """Serves at the address until an actor has joined, and returns the spaces it offered.
+    """Serves at an address until an actor joins, and returns the spaces that it offers.
 
-    Actors are told to come back in a moment: by then the learner proper serves there.
+    The actor is told to come back in a moment; by then the learner itself serves there.
 
     Args:
-        address: Where the learner will listen.
-        limits: As for the learner.
-        timeout_s: How long to wait, in seconds.
-        security: As for the learner.
+        address: The address at which the learner will listen.
+        limits: The learner's limits.
+        timeout_s: The seconds to wait for an actor.
+        security: The learner's security.
 
     Raises:
-        AddressInUseError: Somebody else serves the address.
-        CollectTimeoutError: No actor came.
+        AddressInUseError: Another process serves the address.
+        CollectTimeoutError: No actor came in time.
     """
     reception = _Reception()
     server = make_server(address, sink=reception, source=reception, control=reception, limits=limits, security=security)
@@ -52,7 +52,7 @@ def spaces_of_first_actor(
 
 
 class _Reception:
-    """Stands in for a learner that cannot be made yet: notes the first offer, and asks everybody to come back."""
+    """A stand-in for a learner that cannot be made yet: notes the first offer, and asks every client to come back."""
 
     def __init__(self) -> None:
         self.spaces: EnvironmentSpaces = {}
@@ -61,42 +61,42 @@ class _Reception:
         self._offer: JoinOffer | None = None
 
     def wait_for_offer(self, timeout_s: float) -> JoinOffer | None:
-        """The first actor's offer; None if none came in time."""
+        """Waits for the first actor's offer, and returns it; None if none came in time."""
         self._offered.wait(timeout_s)
         return self._offer
 
     def join(self, offer: JoinOffer) -> NoReturn:
-        """Notes the offer, and asks to come back."""
+        """Notes the offer, and asks the actor to come back."""
         if self._offer is None:
             self._offer = offer
             self._offered.set()
         self._not_ready()
 
     def open_stream(self, actor_id: str, incarnation: int, *, peer: str, cancel: Callable[[], None]) -> NoReturn:
-        """Asks to come back."""
+        """Asks the client to come back."""
         del actor_id, incarnation, peer, cancel
         self._not_ready()
 
     def newest(self) -> EncodedPolicy:
-        """Asks to come back."""
+        """Asks the client to come back."""
         self._not_ready()
 
     def wait_newer(self, version: int, timeout_s: float) -> EncodedPolicy | None:
-        """Asks to come back."""
+        """Asks the client to come back."""
         del version, timeout_s
         self._not_ready()
 
     def act(self, observation: Observation, *, substep_key: str, deterministic: bool) -> NoReturn:
-        """Asks to come back."""
+        """Asks the client to come back."""
         del observation, substep_key, deterministic
         self._not_ready()
 
     def describe(self) -> LearnerDescription:
-        """Asks to come back."""
+        """Asks the client to come back."""
         self._not_ready()
 
     def status(self) -> LearnerStatus:
-        """Starting, and what for."""
+        """Returns the status of a learner that is starting and waits for an actor."""
         return LearnerStatus(
             phase=Phase.STARTING,
             waiting_for="the first actor, to say what its environments look like: start one with `rollcast actor`",
@@ -104,23 +104,23 @@ class _Reception:
         )
 
     def actors(self) -> list[ActorInfo]:
-        """None yet."""
+        """Returns no actors: none has really joined yet."""
         return []
 
     def pause(self) -> None:
-        """Asks to come back."""
+        """Asks the client to come back."""
         self._not_ready()
 
     def resume(self) -> None:
-        """Asks to come back."""
+        """Asks the client to come back."""
         self._not_ready()
 
     def save_checkpoint(self) -> tuple[str, int]:
-        """Asks to come back."""
+        """Asks the client to come back."""
         self._not_ready()
 
     def request_stop(self) -> None:
-        """Refused: there is no run to stop; end the process."""
+        """Refuses: there is no run to stop yet."""
         raise RefusedError("training has not started, so there is nothing to stop: end the learner's process instead")
 
     @staticmethod

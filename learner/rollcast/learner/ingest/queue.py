@@ -1,4 +1,4 @@
-"""The bounded queue between the threads that receive rollouts and the one that batches them."""
+"""Queues rollouts between the threads that receive them and the thread that batches them."""
 
 import dataclasses
 import math
@@ -15,7 +15,7 @@ from rollcast.services.errors import ConfigurationError
 from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
 from rollcast.services.rollouts.statistics import EventValue
 
-# How often a blocked producer checks that its stream is still there.
+# How often a blocked producer checks that its stream is still open.
 _CHECK_S = 0.5
 
 
@@ -24,12 +24,12 @@ def queue_capacity(batch_size: int, queue_out_of_sync_factor: float) -> int:
 
     Args:
         batch_size: B, at least 1.
-        queue_out_of_sync_factor: Taken as the decimal number that it is written as: 1.1 of 100 are 110, not 111.
+        queue_out_of_sync_factor: Read as the decimal number that was written: 1.1 times 100 is 110, not 111.
 
     Raises:
         ConfigurationError: The factor is not a number above 0.
     """
-    if not 0.0 < queue_out_of_sync_factor < math.inf:  # of NaN, neither is true
+    if not 0.0 < queue_out_of_sync_factor < math.inf:  # NaN fails both comparisons
         raise ConfigurationError(
             f"queue_out_of_sync_factor is {queue_out_of_sync_factor}; expected a number above 0, so that the queue "
             f"holds at least one of the {batch_size} rollouts of a batch; set it to 1.0 for one batch"
@@ -38,7 +38,7 @@ def queue_capacity(batch_size: int, queue_out_of_sync_factor: float) -> int:
 
 
 class SliceName(NamedTuple):
-    """Which trajectories of which rollout: a `RolloutSlice` without its arrays."""
+    """The name of some trajectories of a rollout: a `RolloutSlice` without its arrays."""
 
     actor_id: str
     incarnation: int
@@ -49,7 +49,7 @@ class SliceName(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RolloutSlice:
-    """Trajectories `start:stop` of a rollout."""
+    """The trajectories `start:stop` of a rollout."""
 
     rollout: Rollout
     start: int
@@ -57,29 +57,29 @@ class RolloutSlice:
 
     @property
     def n_trajectories(self) -> int:
-        """How many."""
+        """The number of trajectories."""
         return self.stop - self.start
 
     @property
     def name(self) -> SliceName:
-        """Which these are."""
+        """The name of these trajectories."""
         rollout = self.rollout
         return SliceName(rollout.actor_id, rollout.incarnation, rollout.sequence, self.start, self.stop)
 
     @property
     def events(self) -> tuple[EventValue, ...]:
-        """What the policy fired while the whole rollout was played: it leaves with the first trajectory, once."""
+        """The policy's events of the whole rollout; the slice with the first trajectory has them, so they come once."""
         return self.rollout.events if self.start == 0 else ()
 
     def cut(self, max_trajectories: int) -> tuple[Self, Self | None]:
-        """Its first trajectories, and the others; None where there are none."""
+        """Returns the first `max_trajectories` trajectories, and the rest; None if there is no rest."""
         cut = self.start + max_trajectories
         if cut >= self.stop:
             return self, None
         return dataclasses.replace(self, stop=cut), dataclasses.replace(self, start=cut)
 
     def to_rollout(self) -> Rollout:
-        """These trajectories as a rollout of their own; views of the whole."""
+        """Returns these trajectories as a rollout of their own, whose arrays are views of the whole."""
         whole, cut = self.rollout, slice(self.start, self.stop)
         if self.n_trajectories == whole.n_envs:
             return whole
@@ -112,19 +112,19 @@ class RolloutSlice:
 
 
 class RolloutQueue:
-    """First in, first out, counted in trajectories.
+    """A bounded queue of rollouts, first in, first out, counted in trajectories.
 
-    Invariant: what is queued or promised never exceeds the capacity, plus what the consumer lacks of its batch while it
-    waits. It is exceeded only by a rollout for which nothing was set aside and for which the consumer waits, or which
-    is larger than the queue: by less than that rollout. Nothing is promised of what the consumer waits for: that may be
-    filled by others first, and a promise outlives the wait.
+    Invariant: the trajectories that are queued or promised room never exceed the capacity plus the trajectories that
+    the consumer lacks for its batch while it waits. There is one exception: a rollout without a reservation for which
+    the consumer waits, or that is larger than the queue, may exceed it by less than its own size. No room is promised
+    out of what the consumer waits for: other rollouts may fill it first, and a promise outlives the wait.
 
-    Any number of threads may `put`; one thread at a time may `get`. `put` blocks while the queue is full: that is the
-    back-pressure that reaches the actors. Those that wait are let in in the order in which they came, so that no actor
-    is overtaken twice by another of the same speed.
+    Any number of threads may `put`; one thread at a time may `get`. `put` blocks while the queue is full: this is the
+    back-pressure that reaches the actors. Waiting threads get in in the order in which they came, so that no actor
+    overtakes another of the same speed twice.
 
     Args:
-        capacity: In trajectories, at least 1.
+        capacity: The capacity in trajectories, at least 1.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -136,16 +136,16 @@ class RolloutQueue:
         self._size = 0
         self._reserved = 0
         self._closed = False
-        # Those that wait for room, in the order in which they came.
+        # The threads that wait for room, in the order in which they came.
         self._turns: deque[threading.Condition] = deque()
-        # How many trajectories the consumer waits for; 0: it does not wait.
+        # The trajectories that the consumer waits for; 0 while it does not wait.
         self._n_awaited = 0
-        # Whether it has looked in vain, and whatever comes is welcome.
+        # True once the consumer has found the queue empty: it takes whatever comes next.
         self._is_wanted = False
 
     @property
     def size(self) -> int:
-        """Trajectories that wait."""
+        """The trajectories in the queue."""
         with self._lock:
             return self._size
 
@@ -153,12 +153,12 @@ class RolloutQueue:
         """Appends a rollout, waiting while it does not fit.
 
         Args:
-            rollout: What to append.
-            is_active: Looked at now and then while waiting; False gives up.
-            n_reserved: How many trajectories were set aside for it by `reserve`, at least its own; 0: none.
+            rollout: The rollout.
+            is_active: Called now and then during the wait; the wait ends once it returns False.
+            n_reserved: The trajectories that `reserve` set aside for this rollout, at least its own; 0 if none.
 
         Returns:
-            False if the rollout is not in the queue: the queue was closed, or `is_active` became False meanwhile.
+            False if the rollout is not in the queue, because the queue was closed or `is_active` returned False.
         """
         n_trajectories = rollout.n_envs
         with self._lock:
@@ -176,7 +176,7 @@ class RolloutQueue:
             return True
 
     def _wait_for_turn(self, n_trajectories: int, is_active: Callable[[], bool]) -> bool:
-        """Waits, in the order of arrival, until so many trajectories fit. Called with the lock held."""
+        """Waits for its turn and for room; returns False if `is_active` did. Called with the lock held."""
         if not self._turns and self._fits(n_trajectories):
             return True
         turn = threading.Condition(self._lock)
@@ -197,16 +197,15 @@ class RolloutQueue:
             self._turns[0].notify()
 
     def _fits(self, n_trajectories: int) -> bool:
-        # What the consumer waits for is as good as taken.
+        # The consumer will take at once the trajectories that it waits for.
         if self._size + self._reserved + n_trajectories <= self.capacity + self._n_awaited:
             return True
         return not self._size and (self._is_wanted or not self._reserved)
 
     def reserve(self, n_trajectories: int) -> bool:
-        """Sets room for a coming rollout aside, if there is any; never waits.
+        """Sets room aside for a coming rollout; returns False if there is none. Never waits.
 
-        A rollout that was started on a reservation finds its place free. So at most `capacity` trajectories are
-        promised room, those that are queued included.
+        At most `capacity` trajectories are queued or promised room, so a rollout with a reservation always fits.
         """
         with self._lock:
             if self._size + self._reserved + n_trajectories > self.capacity:
@@ -224,13 +223,13 @@ class RolloutQueue:
         """Takes up to `max_trajectories` of the oldest rollout.
 
         Args:
-            max_trajectories: How many to take at most.
-            timeout_s: How long to wait, in seconds.
-            enough: So many must be there before it stops waiting, unless somebody waits for room: one wake-up for a
-                whole batch.
+            max_trajectories: The most trajectories to take.
+            timeout_s: The seconds to wait.
+            enough: The wait goes on until so many trajectories are queued, or a producer waits for room: one wake-up
+                for a whole batch.
 
         Returns:
-            A slice; None if nothing was there after `timeout_s`.
+            A slice; None if the queue was still empty after `timeout_s`.
         """
         with self._lock:
             if not self._is_enough(enough) and timeout_s:
@@ -255,14 +254,14 @@ class RolloutQueue:
             return RolloutSlice(head, start, stop)
 
     def _await_arrival(self, is_enough: Callable[[], bool], timeout_s: float) -> None:
-        """Waits, with the lock held, until there is enough; apart, so that a test can let others act meanwhile."""
+        """Waits, with the lock held, until there is enough. A method, so that a test can let others act meanwhile."""
         self._arrived.wait_for(is_enough, timeout_s)
 
     def _is_enough(self, n_trajectories: int) -> bool:
         return self._closed or self._size >= n_trajectories or bool(self._turns and self._rollouts)
 
     def close(self) -> None:
-        """Refuses every further rollout, waking those that wait. What is queued can still be taken."""
+        """Refuses every further rollout, and ends all waits. The rollouts in the queue can still be taken."""
         with self._lock:
             self._closed = True
             self._arrived.notify()

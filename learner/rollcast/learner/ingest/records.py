@@ -1,4 +1,4 @@
-"""What the learner knows of one actor: while it runs, and in its checkpoints."""
+"""Records of one actor: the learner's own while it runs, and the one in its checkpoints."""
 
 import threading
 import time
@@ -11,10 +11,10 @@ from rollcast.services.status.status import ActorInfo, ActorState
 
 @dataclass(slots=True, kw_only=True)
 class ActorRecord:
-    """What the learner knows of one actor. Guarded by the registry's lock.
+    """The learner's record of one actor. Guarded by the registry's lock, except `accepting` and `awaiting_s`.
 
-    `accepting` is held by the stream that passes a rollout on, from where it looks what has been accepted to where it
-    notes that this has: a stream that takes over begins after that.
+    A stream holds `accepting` while it passes a rollout on, until the record says that the rollout was accepted. The
+    stream that replaces it takes the same lock before it reads the record.
     """
 
     actor_id: str
@@ -24,7 +24,7 @@ class ActorRecord:
     offer: JoinOffer
     state: ActorState = ActorState.JOINED
     acknowledged_sequence: int = 0
-    # up to where a checkpoint taken now has its rollouts
+    # the last rollout that a checkpoint taken now would have
     taken_sequence: int = 0
     rollouts: int = 0
     env_steps: int = 0
@@ -32,21 +32,21 @@ class ActorRecord:
     last_error: str = ""
     last_seen: float = field(default_factory=time.monotonic)
     cancel_stream: Callable[[], None] | None = None
-    # processes that had this name before, the last of them last
+    # the processes that had this name before, the latest last
     replaced_nonces: tuple[int, ...] = ()
     accepting: threading.Lock = field(default_factory=threading.Lock)
-    # for how long its stream has been waiting for what comes next, in seconds; any thread may ask
+    # returns for how many seconds its stream has been waiting for the next message; any thread may call it
     awaiting_s: Callable[[], float] = lambda: 0.0
-    # nobody had the name before, and no stream was ever opened: it may be nobody's
+    # the name is new and has never opened a stream: the record is dropped when its lease ends
     is_provisional: bool = False
 
     @property
     def is_alive(self) -> bool:
-        """Whether it streams, or is about to."""
+        """True while the actor streams, or is about to."""
         return self.state in (ActorState.JOINED, ActorState.STREAMING)
 
     def info(self) -> ActorInfo:
-        """The record as a value."""
+        """Returns the record as an immutable value, for the status."""
         return ActorInfo(
             actor_id=self.actor_id,
             slot=self.slot,
@@ -65,14 +65,14 @@ class ActorRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierActor:
-    """What a checkpoint keeps of an actor.
+    """An actor, as a checkpoint keeps it.
 
     Attributes:
-        slot: Its slot.
-        incarnation: How often its name had joined.
-        process_nonce: Of the process that had joined last.
+        slot: The actor's slot.
+        incarnation: The number of processes that had joined under its name.
+        process_nonce: The nonce of the last of these processes.
         taken_sequence: The last of its rollouts that the checkpoint has, in its batches or its replay buffer.
-        replaced_nonces: Of the processes that had the name before, the last of them last; at most 64.
+        replaced_nonces: The nonces of the processes before, the latest last; at most 64.
     """
 
     slot: int

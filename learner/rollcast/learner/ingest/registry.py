@@ -1,4 +1,4 @@
-"""Who acts: slots, incarnations, seeds, and how every actor stands."""
+"""Keeps the list of actors: their names, slots and incarnations, and the state of each."""
 
 import itertools
 import secrets
@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from rollcast.actor.seeds import derive_seed
 from rollcast.learner.ingest.records import ActorRecord, EarlierActor
 from rollcast.services.errors import (
     ActorReplacedError,
@@ -25,57 +24,49 @@ from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.rollouts.rollouts import ActorFailure, Rollout
 from rollcast.services.status.status import ActorInfo, ActorState
 
-# Refusals after which an actor sends the same again: nothing is wrong with what it has played.
+# Refusals after which an actor sends the same rollout again: nothing is wrong with the rollout.
 _TRIED_AGAIN: Final = (MissingMessageError, NotReadyError, ThrottledError, UnreadableMessageError)
 
-# Processes that are remembered to have had a name before. A supervisor that restarts its actor under one name brings a
-# new one each time, and checkpoints and the log of a durable learner have all of them.
+# How many earlier processes of a name are remembered. A supervisor that restarts its actor under one name adds one each
+# time, and checkpoints and the log of a durable learner keep all of them.
 _MAX_REPLACED: Final = 64
 
 
 class ActorRegistry:
-    """Gives every actor its slot and its seeds. All methods may be called from any thread.
+    """The list of all actors, with a slot for each. Any thread may call.
 
-    A name keeps its slot, once it has opened a stream. Who joins and opens none within the lease is forgotten where the
-    name is new, else lost; either way it counts among `max_actors` no more. A process that joins under a name with
-    another nonce is a new incarnation of it, and replaces the one before.
+    A name keeps its slot once it has opened a stream. An actor that joins and opens no stream within the lease is
+    forgotten if its name is new, and lost otherwise; it no longer counts towards `max_actors`. A process that joins
+    under a known name with another nonce is a new incarnation of that name, and replaces the process before.
 
     Args:
-        max_actors: Actors that may be alive at once; slots may be more, since the names of the dead are remembered.
-        seed: From which the seeds of every (slot, incarnation) derive.
-        env_seeds: Seeds of the environments of the first incarnation, by slot; derived where not given.
-        agent_seeds: Seeds of the sampling of actions, likewise.
-        join_lease_s: How long an actor may take to open its stream after it has joined, in seconds.
-        reserved_names: Names whose slots are their places here, in whatever order they join. Everybody else gets the
-            slots after these, in the order of joining.
+        max_actors: The actors that may be alive at once. There may be more slots, since dead actors are remembered.
+        join_lease_s: The seconds that an actor may take to open its stream after it has joined.
+        reserved_names: Names with fixed slots: a name's slot is its index here, in whatever order they join. Other
+            actors get the slots after these, in the order in which they join.
     """
 
     def __init__(
         self,
         *,
         max_actors: int,
-        seed: int,
-        env_seeds: Sequence[int] = (),
-        agent_seeds: Sequence[int] = (),
         join_lease_s: float = DEFAULT_LIMITS.join_lease_s,
         reserved_names: Sequence[str] = (),
     ) -> None:
         self._max_actors = max_actors
         self._join_lease_s = join_lease_s
-        self._seed = seed
         self._reserved_slots = {name: slot for slot, name in enumerate(reserved_names)}
-        self._seeds = (tuple(env_seeds), tuple(agent_seeds))
         self._lock = threading.Lock()  # guards the records
         self._records: dict[str, ActorRecord] = {}
-        # Those of the checkpoint that is resumed from, and have not joined since.
+        # The actors of the checkpoint from which the run was resumed that have not joined since.
         self._earlier: dict[str, EarlierActor] = {}
 
     def join(self, offer: JoinOffer) -> ActorRecord:
         """Registers an actor, or recognises it.
 
         Raises:
-            LimitExceededError: `max_actors` are alive already.
-            ActorReplacedError: Another process has taken the name over from this one.
+            LimitExceededError: `max_actors` actors are alive already.
+            ActorReplacedError: Another process has joined under this process's name since.
         """
         with self._lock:
             self._end_leases()
@@ -98,7 +89,7 @@ class ActorRegistry:
                     limit="max_actors",
                 )
             came_back = earlier is not None and earlier.process_nonce == offer.process_nonce
-            # a learner that was started anew goes on counting where the actor left off
+            # A learner that was started again continues the actor's own counts.
             incarnation = max(offer.incarnation, 1) if known is None else known.incarnation + 1
             acknowledged = offer.acknowledged_sequence if known is None else 0
             replaced_nonces = () if before is None else before.replaced_nonces
@@ -106,7 +97,7 @@ class ActorRegistry:
                 replaced_nonces = (*replaced_nonces, before.process_nonce)[-_MAX_REPLACED:]
             if came_back and earlier is not None:
                 incarnation = earlier.incarnation
-                # those above the checkpoint's were acknowledged by a learner that died, and are no more
+                # The actor no longer has the rollouts that the dead learner acknowledged after its checkpoint.
                 acknowledged = max(acknowledged, earlier.taken_sequence)
             elif earlier is not None:
                 incarnation = max(incarnation, earlier.incarnation + 1)
@@ -132,10 +123,10 @@ class ActorRegistry:
         return record
 
     def open_stream(self, actor_id: str, incarnation: int, cancel: Callable[[], None]) -> ActorRecord:
-        """Marks an actor as streaming, ending the stream it had.
+        """Marks an actor as streaming, and ends its old stream.
 
         Raises:
-            UnknownActorError: It has not joined.
+            UnknownActorError: The actor has not joined.
             ActorReplacedError: Another process has joined under its name since.
         """
         with self._lock:
@@ -157,12 +148,12 @@ class ActorRegistry:
         return record
 
     def is_current(self, record: ActorRecord, cancel: Callable[[], None]) -> bool:
-        """Whether no newer stream has taken over."""
+        """Returns whether a stream is still the newest of its actor."""
         with self._lock:
             return record.cancel_stream is cancel
 
     def close_stream(self, record: ActorRecord, cancel: Callable[[], None], *, clean: bool) -> None:
-        """Marks an actor as gone, unless a newer stream has taken over."""
+        """Marks an actor as gone, unless a newer stream has replaced this one."""
         with self._lock:
             if record.cancel_stream is not cancel:
                 return
@@ -171,7 +162,7 @@ class ActorRegistry:
                 record.state = ActorState.LEFT if clean else ActorState.LOST
 
     def accepted(self, record: ActorRecord, rollout: Rollout) -> None:
-        """Counts a rollout."""
+        """Counts a rollout that was accepted."""
         with self._lock:
             record.rollouts += 1
             record.env_steps += rollout.n_env_steps
@@ -180,14 +171,14 @@ class ActorRegistry:
             record.last_seen = time.monotonic()
 
     def taken(self, rollout: Rollout) -> None:
-        """Notes that a rollout has been taken, to be learnt from; in the order in which they are taken."""
+        """Notes that the trainer has taken a rollout. Rollouts must be noted in the order in which they are taken."""
         with self._lock:
             record = self._records.get(rollout.actor_id)
             if record is not None and record.incarnation == rollout.incarnation:
                 record.taken_sequence = rollout.sequence
 
     def state(self) -> dict[str, dict[str, Any]]:
-        """What a checkpoint keeps of every actor by name, as JSON has it."""
+        """Returns what a checkpoint keeps of every actor, by name, in JSON's types."""
         with self._lock:
             return {name: asdict(actor) for name, actor in self._earlier.items()} | {
                 name: asdict(
@@ -203,22 +194,22 @@ class ActorRegistry:
             }
 
     def load_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Knows the actors of `state` again when they come back; called before any joins."""
+        """Remembers the actors of an earlier `state`, to recognise those that come back. Call it before any joins."""
         self._earlier = {
             name: EarlierActor(**{**actor, "replaced_nonces": tuple(actor["replaced_nonces"])})
             for name, actor in state.items()
         }
 
     def failed(self, record: ActorRecord, failure: ActorFailure) -> None:
-        """Notes why an actor ended."""
+        """Notes the reason why an actor ended."""
         with self._lock:
             record.state = ActorState.FAILED
             record.last_error = f"{failure.exception_type}: {failure.message} (environment seed {failure.env_seed})"
 
     def rejected(self, record: ActorRecord, cancel: Callable[[], None], error: RollcastError) -> None:
-        """Notes why a message of an actor was refused, which ends its stream.
+        """Notes why an actor's message was refused, which ends its stream.
 
-        An actor is expected back soon where its message was lost or damaged on the way; otherwise it has to be mended.
+        The actor counts as refused unless the message was only lost or damaged on its way: then it soon comes back.
         """
         with self._lock:
             record.last_error = str(error)
@@ -226,39 +217,29 @@ class ActorRegistry:
                 record.state = ActorState.REFUSED
 
     def lost(self, actor_id: str, reason: str) -> None:
-        """Notes that an actor's process has ended, whatever its stream says."""
+        """Notes that an actor's process has ended, even if its stream looks alive."""
         with self._lock:
             record = self._records.get(actor_id)
             if record is not None and record.is_alive:
                 record.state, record.last_error = ActorState.LOST, record.last_error or reason
 
-    def seeds(self, record: ActorRecord) -> tuple[int, int]:
-        """Returns the seeds of its environments and of its sampling, derived from (seed, slot, incarnation)."""
-        env_seed, agent_seed = (
-            given[record.slot]
-            if record.incarnation == 1 and record.slot < len(given)
-            else derive_seed(self._seed, which, record.slot, record.incarnation)
-            for which, given in enumerate(self._seeds)
-        )
-        return env_seed, agent_seed
-
     def slot_of(self, actor_id: str) -> int:
-        """The slot of an actor that has joined."""
+        """Returns the slot of an actor that has joined."""
         with self._lock:
             return self._records[actor_id].slot
 
     def infos(self) -> list[ActorInfo]:
-        """Every actor that has ever joined, by slot."""
+        """Returns every actor that has ever joined, by slot."""
         with self._lock:
             return sorted((record.info() for record in self._records.values()), key=lambda info: info.slot)
 
     def n_alive(self) -> int:
-        """Actors whose stream is open."""
+        """Returns how many actors have an open stream."""
         with self._lock:
             return sum(record.state is ActorState.STREAMING for record in self._records.values())
 
     def _end_leases(self) -> None:
-        """Frees what is held by those that never opened a stream. Called with the lock held."""
+        """Ends the leases of actors that joined and opened no stream in time. Called with the lock held."""
         before = time.monotonic() - self._join_lease_s
         for name, record in list(self._records.items()):
             if record.state is not ActorState.JOINED or record.last_seen > before:
@@ -274,7 +255,7 @@ class ActorRegistry:
         n_too_many = len(self._records) + len(self._earlier) + 1 - MAX_REMEMBERED_ACTORS
         if n_too_many <= 0:
             return
-        # those of the checkpoint that have not come back have been gone for longest
+        # The actors of the checkpoint that have not come back have been gone for longest.
         gone = [record for record in self._records.values() if not record.is_alive]
         gone.sort(key=lambda record: record.last_seen)
         for name in (*self._earlier, *(record.actor_id for record in gone))[:n_too_many]:
@@ -282,7 +263,7 @@ class ActorRegistry:
             self._records.pop(name, None)
 
     def _new_slot(self, actor_id: str) -> int:
-        """The first that is nobody's."""
+        """Returns the first free slot. Called with the lock held."""
         reserved = self._reserved_slots
         if actor_id in reserved:
             return reserved[actor_id]

@@ -1,4 +1,4 @@
-"""Rollouts in one order, whatever order they come in."""
+"""Puts rollouts into a fixed order, by sequence and slot, whatever order they come in."""
 
 from collections.abc import Callable
 
@@ -8,30 +8,30 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 
 class SlotOrder:
-    """Hands out whole rollouts by their sequence, and within it by their actor's slot. For one thread.
+    """A sorter of whole rollouts: by sequence, then by the actor's slot. For one thread.
 
-    With actors that start rollout s with policy version s, never before and never after, a batch of one rollout an
-    actor is then the same in every run: who was faster does not matter.
+    If actors play rollout s with policy version s, a batch of one rollout per actor is then the same in every run, no
+    matter which actor was faster.
 
     Args:
-        n_slots: How many actors there are, in the slots from 0.
-        slot_of: The slot of an actor.
+        n_slots: The number of actors, in the slots from 0.
+        slot_of: Returns the slot of an actor, by its name.
     """
 
     def __init__(self, n_slots: int, slot_of: Callable[[str], int]) -> None:
         self._n_slots = n_slots
         self._slot_of = slot_of
         self._arrived: dict[tuple[int, int], RolloutSlice] = {}
-        # What is left of the one whose turn it is.
+        # The rest of the rollout that is being handed out.
         self._rest: RolloutSlice | None = None
         self._sequence, self._slot = 1, 0
 
     def add(self, piece: RolloutSlice) -> None:
-        """Takes a whole rollout that has come."""
+        """Adds a whole rollout that has come."""
         self._arrived[piece.rollout.sequence, self._slot_of(piece.rollout.actor_id)] = piece
 
     def take(self, max_trajectories: int) -> RolloutSlice | None:
-        """Up to so many trajectories of the next rollout; None while it has not come."""
+        """Returns up to `max_trajectories` of the next rollout; None while that has not come."""
         turn = self._rest
         if turn is None:
             turn = self._arrived.pop((self._sequence, self._slot), None)
@@ -45,7 +45,7 @@ class SlotOrder:
 
 
 def trajectories_of_an_actor(spaces: EnvironmentSpaces, envs_per_actor: int) -> int:
-    """How many trajectories a rollout has.
+    """Returns how many trajectories a rollout has.
 
     Raises:
         ConfigurationError: The environment has several substeps.
@@ -60,10 +60,11 @@ def trajectories_of_an_actor(spaces: EnvironmentSpaces, envs_per_actor: int) -> 
 
 
 def actors_in_step(spaces: EnvironmentSpaces, batch_size: int, envs_per_actor: int) -> int:
-    """How many actors make a batch together, a rollout each.
+    """Returns how many actors fill a batch with one rollout each.
 
     Raises:
-        ConfigurationError: No number of them does, or the environment has several substeps.
+        ConfigurationError: `batch_size` is no multiple of an actor's trajectories, or the environment has several
+            substeps.
     """
     n_trajectories = trajectories_of_an_actor(spaces, envs_per_actor)
     if batch_size % n_trajectories:

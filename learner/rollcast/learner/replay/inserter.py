@@ -20,7 +20,7 @@ _CHECK_S = 0.5
 
 
 class ReplayInserter:
-    """A `rollcast.learner.ingest.intake.RolloutDestination` for buffers that nobody but others' learners draws from.
+    """A `RolloutDestination` for buffers from which only other processes draw.
 
     A queue and a thread that empties it would only hand each rollout over once more: the thread of a stream inserts,
     and while the limiter lets nothing in it waits, which is the back-pressure. Any thread may call.

@@ -13,8 +13,8 @@ from rollcast.learner.actors.remote import RemoteDistributedActors
 from rollcast.learner.durable.records import N_MARKER
 from rollcast.learner.durable.rollouts import DurableRollouts, refuse_leftovers
 from rollcast.learner.experience.experience import FreshExperience
-from rollcast.learner.ingest.intake import IntakeStream
 from rollcast.learner.ingest.queue import RolloutSlice
+from rollcast.learner.ingest.stream import IntakeStream
 from rollcast.services.errors import ConfigurationError, NotReadyError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.join import JoinOffer

@@ -23,7 +23,7 @@ def offer(name: str, nonce: int, **changes: int) -> JoinOffer:
 
 
 def make_registry(**changes: object) -> ActorRegistry:
-    return ActorRegistry(**{"max_actors": 4, "seed": 0, **changes})
+    return ActorRegistry(**{"max_actors": 4, **changes})
 
 
 def test_a_process_that_joins_again_is_the_same_actor():
@@ -33,24 +33,12 @@ def test_a_process_that_joins_again_is_the_same_actor():
     assert (first.slot, first.incarnation) == (0, 1)
 
 
-def test_a_restarted_actor_keeps_its_slot_and_gets_other_seeds():
+def test_a_restarted_actor_keeps_its_slot_and_is_a_new_incarnation():
     registry = make_registry()
-    first = registry.join(offer("a", 1))
+    registry.join(offer("a", 1))
     registry.join(offer("b", 2))
     again = registry.join(offer("a", 3))
     assert (again.slot, again.incarnation) == (0, 2)
-    assert set(registry.seeds(again)).isdisjoint(registry.seeds(first))
-    assert make_registry().seeds(first) == registry.seeds(first), "the same run seed gives the same seeds"
-    assert make_registry(seed=1).seeds(first) != registry.seeds(first)
-
-
-def test_given_seeds_are_used_for_the_first_incarnation():
-    registry = make_registry(env_seeds=[11, 12], agent_seeds=[21, 22])
-    registry.join(offer("a", 1))
-    record = registry.join(offer("b", 2))
-    assert registry.seeds(record) == (12, 22)
-    again = registry.join(offer("b", 3))
-    assert registry.seeds(again) != (12, 22)
 
 
 def test_an_actor_brings_its_incarnation_and_sequence_to_a_new_learner():
@@ -182,10 +170,9 @@ def test_infos_tell_what_happened():
 
 
 def test_reserved_names_have_their_slots_whoever_joins_first():
-    registry = make_registry(reserved_names=["local-0", "local-1"], env_seeds=[11, 12])
+    registry = make_registry(reserved_names=["local-0", "local-1"])
     guest, second, first = (registry.join(offer(name, nonce)) for nonce, name in enumerate(["x", "local-1", "local-0"]))
     assert (guest.slot, second.slot, first.slot) == (2, 1, 0)
-    assert [registry.seeds(record)[0] for record in (first, second)] == [11, 12]
     assert registry.join(offer("y", 9)).slot == 3
 
 

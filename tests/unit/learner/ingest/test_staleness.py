@@ -9,9 +9,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from rollcast.learner.ingest.intake import IntakeStream, RolloutIntake
+from rollcast.learner.ingest.intake import RolloutIntake
 from rollcast.learner.ingest.queue import RolloutQueue, queue_capacity
 from rollcast.learner.ingest.registry import ActorRegistry
+from rollcast.learner.ingest.seeds import ActorSeeds
+from rollcast.learner.ingest.stream import IntakeStream
 from rollcast.services.errors import NotReadyError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.join import JoinOffer
@@ -131,9 +133,15 @@ def test_rollout_is_at_most_so_many_updates_old(
     capacity = queue_capacity(batch_size, factor)
     assume(n_envs <= capacity)
     learner, rng = Learner(capacity, batch_size), random.Random(seed)
-    registry = ActorRegistry(max_actors=n_actors, seed=0)
+    registry = ActorRegistry(max_actors=n_actors)
     intake = RolloutIntake(
-        registry, learner.queue, spaces=CARTPOLE_LIKE, policy=PolicySpec(), n_rollout_steps=1, envs_per_actor=1
+        registry,
+        learner.queue,
+        seeds=ActorSeeds(0),
+        spaces=CARTPOLE_LIKE,
+        policy=PolicySpec(),
+        n_rollout_steps=1,
+        envs_per_actor=1,
     )
     actors = [Actor(index, intake, learner, n_envs) for index in range(n_actors)]
     on_their_way: list[tuple[IntakeStream, Rollout]] = []

@@ -1,0 +1,209 @@
+"""Takes the rollouts of one stream: checks their order, passes them on, acknowledges them."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rollcast.learner.ingest.credits import CreditRule, StreamCredits
+from rollcast.learner.ingest.destination import RolloutDestination, RolloutLog
+from rollcast.learner.ingest.records import ActorRecord
+from rollcast.learner.ingest.registry import ActorRegistry
+from rollcast.services.errors import (
+    DuplicateSequenceError,
+    LimitExceededError,
+    MissingMessageError,
+    NotReadyError,
+    RollcastError,
+)
+from rollcast.services.rollouts.codec import RolloutEncoder
+from rollcast.services.rollouts.rollouts import ActorFailure, Rollout, StreamProgress
+from rollcast.services.spaces.spaces import EnvironmentSpaces
+
+logger = logging.getLogger(__name__)
+
+
+class IntakeCounts:
+    """Counts over all streams of a learner. Any thread may call.
+
+    Attributes:
+        duplicates: Rollouts that came again after a reconnect, and were dropped.
+        rejected: Rollouts that were refused because they did not fit.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards both counts
+        self.duplicates = 0
+        self.rejected = 0
+
+    def add_duplicate(self) -> None:
+        """Counts a rollout that was dropped as a duplicate."""
+        with self._lock:
+            self.duplicates += 1
+
+    def add_rejected(self) -> None:
+        """Counts a rollout that was refused."""
+        with self._lock:
+            self.rejected += 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedParts:
+    """What all streams of a learner share.
+
+    Attributes:
+        registry: The actors that have joined.
+        destination: Takes accepted rollouts.
+        durable: Keeps rollouts on the disk before they are acknowledged; None for no log.
+        rule: Says how credits are given.
+        spaces: The environment's spaces.
+        n_rollout_steps: T.
+        counts: Duplicates and rejections.
+        ended: Set once training has ended.
+    """
+
+    registry: ActorRegistry
+    destination: RolloutDestination
+    durable: RolloutLog | None
+    rule: CreditRule
+    spaces: EnvironmentSpaces
+    n_rollout_steps: int
+    counts: IntakeCounts = field(default_factory=IntakeCounts)
+    ended: threading.Event = field(default_factory=threading.Event)
+
+
+class IntakeStream:
+    """One open stream: a `rollcast.services.rollouts.service.RolloutStream`. Used by the stream's own thread.
+
+    Invariant: of an actor's streams only the newest passes rollouts on. A rollout that the stream before was passing
+    on when it was replaced has either arrived, and the new stream acknowledges it from the start, or never arrives.
+
+    Args:
+        parts: What it shares with the other streams.
+        record: The actor.
+        cancel: Ends the stream; identifies it in the registry.
+    """
+
+    def __init__(self, parts: SharedParts, record: ActorRecord, cancel: Callable[[], None]) -> None:
+        self._parts = parts
+        self._record = record
+        self._cancel = cancel
+        self._encoder = RolloutEncoder()  # for the log
+        self.actor_id = record.actor_id
+        self.incarnation = record.incarnation
+        self.spaces = parts.spaces
+        self.n_rollout_steps = parts.n_rollout_steps
+        self.n_envs = record.offer.n_envs
+        self._last_on_stream = 0
+        self._credits = StreamCredits(
+            parts.destination,
+            # The actor chooses which substep it sends next, so room is reserved for the largest.
+            self.n_envs * max(substep.n_agents for substep in self.spaces.values()),
+            acknowledged=record.acknowledged_sequence,
+            in_step=parts.rule.in_step,
+        )
+        self._awaiting_since: float | None = None
+        record.awaiting_s = self._awaiting_s
+
+    def progress(self) -> StreamProgress:
+        """Returns what the actor has to know: acknowledgement, credit, and whether training has ended."""
+        credits_now = self._credits
+        return StreamProgress(
+            acknowledged_sequence=credits_now.acknowledged,
+            credit_sequence=credits_now.credit,
+            end_of_training=self._parts.ended.is_set(),
+            min_policy_version=self._parts.rule.min_policy_version(credits_now.credit),
+        )
+
+    def awaits_message(self, awaits: bool) -> None:
+        """Notes whether the stream has nothing to do but to wait for the actor's next message."""
+        self._awaiting_since = time.monotonic() if awaits else None
+
+    def accept(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> StreamProgress:
+        """Passes a rollout on, and waits while there is no room. Drops a rollout that was accepted before.
+
+        Args:
+            rollout: The rollout.
+            is_active: Called now and then during the wait; the wait ends once it returns False.
+
+        Raises:
+            DuplicateSequenceError: This stream has sent the rollout before.
+            MissingMessageError: Rollouts before this one have not come.
+            LimitExceededError: The actor had no credit for it.
+            NotReadyError: The learner is stopping, or the disk takes nothing more for its log.
+        """
+        if not self._is_next(rollout.sequence) or self._parts.ended.is_set():
+            return self.progress()
+        if not self._pass_on(rollout, is_active):
+            if self._parts.ended.is_set():
+                return self.progress()
+            raise NotReadyError(
+                f"rollout {rollout.sequence} of actor {self.actor_id!r} was not taken: the learner is stopping, or "
+                "the stream broke while it waited for room; join again with backoff and send it again"
+            )
+        self._last_on_stream = rollout.sequence
+        self._credits.acknowledge(rollout.sequence)
+        return self.progress()
+
+    def fail(self, failure: ActorFailure) -> None:
+        """Logs that the actor has failed, and notes why for the list of actors."""
+        logger.error("actor %s failed:\n%s", self.actor_id, failure.traceback)
+        self._parts.registry.failed(self._record, failure)
+
+    def rejected(self, error: RollcastError) -> None:
+        """Counts and logs a rollout that did not fit."""
+        logger.warning("refused a rollout: %s", error)
+        self._parts.registry.rejected(self._record, self._cancel, error)
+        self._parts.counts.add_rejected()
+
+    def close(self, *, clean: bool) -> None:
+        """Gives the reservation back, and notes that the actor is gone.
+
+        Args:
+            clean: True if the actor said goodbye, False if its connection broke.
+        """
+        self._credits.close()
+        self._parts.registry.close_stream(self._record, self._cancel, clean=clean)
+        logger.info("actor %s %s", self.actor_id, "left" if clean else "was lost")
+
+    def _awaiting_s(self) -> float:
+        since = self._awaiting_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def _is_next(self, sequence: int) -> bool:
+        """Returns True for the next rollout, False for a duplicate, which it counts; raises for any other."""
+        acknowledged, credit = self._credits.acknowledged, self._credits.credit
+        if sequence <= self._last_on_stream:
+            raise DuplicateSequenceError(
+                f"actor {self.actor_id!r} sent rollout {sequence} after {self._last_on_stream} on one stream; "
+                "expected each rollout once on a stream, in order; join again"
+            )
+        if sequence <= acknowledged:
+            self._last_on_stream = sequence
+            self._parts.counts.add_duplicate()
+            return False
+        if sequence > credit:
+            raise LimitExceededError(
+                f"actor {self.actor_id!r} sent rollout {sequence} but was credited up to {credit}: wait for credit"
+            )
+        if sequence != acknowledged + 1:
+            raise MissingMessageError(
+                f"actor {self.actor_id!r} sent rollout {sequence} after {acknowledged}: those between are missing; "
+                "join again and send every rollout that is not acknowledged, in order"
+            )
+        return True
+
+    def _pass_on(self, rollout: Rollout, is_active: Callable[[], bool]) -> bool:
+        registry, durable = self._parts.registry, self._parts.durable
+        with self._record.accepting:
+            if not registry.is_current(self._record, self._cancel):
+                return False
+            if durable is not None and not durable.write(rollout, self._record, self._encoder, is_active=is_active):
+                return False
+            if not self._parts.destination.put(rollout, is_active=is_active, n_reserved=self._credits.spend()):
+                if durable is not None:
+                    durable.discard(rollout)
+                return False
+            registry.accepted(self._record, rollout)
+            return True

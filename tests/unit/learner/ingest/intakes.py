@@ -1,0 +1,47 @@
+"""An intake with its queue and its registry, for the tests of both ends of a stream."""
+
+from rollcast.learner.ingest.intake import RolloutIntake
+from rollcast.learner.ingest.queue import RolloutQueue
+from rollcast.learner.ingest.registry import ActorRegistry
+from rollcast.learner.ingest.seeds import ActorSeeds
+from rollcast.learner.ingest.stream import IntakeStream
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.rollouts.join import JoinOffer
+from tests.rollout_samples import CARTPOLE_LIKE
+
+
+def offer(**changes: object) -> JoinOffer:
+    given = {
+        "actor_id": "a",
+        "process_nonce": 1,
+        "spaces": CARTPOLE_LIKE,
+        "n_envs": 2,
+        "network": "auto",
+        "software_version": "1",
+    }
+    return JoinOffer(**(given | changes))
+
+
+class Intake:
+    """An intake with its queue and registry."""
+
+    def __init__(self, capacity: int = 8) -> None:
+        self.queue = RolloutQueue(capacity)
+        self.registry = ActorRegistry(max_actors=4)
+        self.intake = RolloutIntake(
+            self.registry,
+            self.queue,
+            seeds=ActorSeeds(0, env_seeds=(11, 12)),
+            spaces=CARTPOLE_LIKE,
+            policy=PolicySpec(),
+            n_rollout_steps=3,
+            envs_per_actor=4,
+        )
+
+    def join_and_open(self, **changes: object) -> IntakeStream:
+        agreement = self.intake.join(offer(**changes))
+        return self.intake.open_stream(agreement.actor_id, agreement.incarnation, peer="", cancel=lambda: None)
+
+
+def always() -> bool:
+    return True

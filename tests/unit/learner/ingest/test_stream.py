@@ -1,0 +1,168 @@
+import threading
+
+import pytest
+
+from rollcast.learner.ingest.queue import RolloutQueue
+from rollcast.services.errors import (
+    DuplicateSequenceError,
+    InvalidRolloutError,
+    LimitExceededError,
+    MissingMessageError,
+    NotReadyError,
+    TrainingEndedError,
+    UnreadableMessageError,
+)
+from rollcast.services.rollouts.rollouts import ActorFailure, Rollout
+from rollcast.services.status.status import ActorState
+from tests.rollout_samples import make_rollout
+from tests.unit.learner.ingest.intakes import Intake, always, offer
+
+DEADLINE_S = 10.0
+
+
+def test_a_second_credit_is_backed_by_room_in_the_queue():
+    intake = Intake(capacity=4)
+    a, b, c = (intake.join_and_open(actor_id=name, process_nonce=index) for index, name in enumerate("abc"))
+    assert [stream.progress().credit_sequence for stream in (a, b, c)] == [2, 2, 1]
+    a.close(clean=True)
+    b.accept(make_rollout(sequence=1), is_active=always)
+    assert b.progress().credit_sequence == 3, "the room that a had is free again"
+    assert b.progress().acknowledged_sequence == 1
+    assert intake.queue.size == 2
+
+
+def test_what_was_accepted_is_dropped_on_a_new_stream_and_refused_on_the_same():
+    intake = Intake()
+    stream = intake.join_and_open()
+    stream.accept(make_rollout(sequence=1), is_active=always)
+    with pytest.raises(DuplicateSequenceError, match="sent rollout 1 after 1"):
+        stream.accept(make_rollout(sequence=1), is_active=always)
+    stream.close(clean=False)
+    again = intake.join_and_open()
+    assert again.progress().acknowledged_sequence == 1
+    again.accept(make_rollout(sequence=1), is_active=always)
+    again.accept(make_rollout(sequence=2), is_active=always)
+    assert intake.queue.size == 4
+    assert intake.intake.duplicate_rollouts == 1
+
+
+def test_what_a_stream_passes_on_while_another_takes_over_is_accepted_once():
+    intake = Intake()
+    entered, replaced = threading.Event(), threading.Event()
+
+    def put_late(rollout: Rollout, **options: object) -> bool:
+        entered.set()
+        assert replaced.wait(DEADLINE_S)
+        return RolloutQueue.put(intake.queue, rollout, **options)
+
+    intake.queue.put = put_late
+    agreement = intake.intake.join(offer())
+    old = intake.intake.open_stream(agreement.actor_id, agreement.incarnation, peer="", cancel=replaced.set)
+    sending = threading.Thread(target=old.accept, args=(make_rollout(sequence=1),), kwargs={"is_active": always})
+    sending.start()
+    assert entered.wait(DEADLINE_S)
+    new = intake.join_and_open()
+    assert new.progress().acknowledged_sequence == 1, "the one before has passed it on in the last moment"
+    new.accept(make_rollout(sequence=1), is_active=always)
+    sending.join(DEADLINE_S)
+    assert (intake.queue.size, intake.intake.duplicate_rollouts) == (2, 1)
+
+
+def test_a_stream_that_was_replaced_passes_nothing_on():
+    intake = Intake()
+    old = intake.join_and_open()
+    new = intake.join_and_open()
+    with pytest.raises(NotReadyError, match="was not taken"):
+        old.accept(make_rollout(sequence=1), is_active=always)
+    assert new.accept(make_rollout(sequence=1), is_active=always).acknowledged_sequence == 1
+    assert intake.queue.size == 2
+
+
+def test_gaps_and_uncredited_rollouts_are_refused():
+    stream = Intake().join_and_open()
+    with pytest.raises(InvalidRolloutError, match="missing"):
+        stream.accept(make_rollout(sequence=2), is_active=always)
+    with pytest.raises(LimitExceededError, match="credited up to 2"):
+        stream.accept(make_rollout(sequence=9), is_active=always)
+
+
+def test_a_new_learner_carries_on_with_the_actors_count():
+    stream = Intake().join_and_open(incarnation=2, acknowledged_sequence=40)
+    assert stream.incarnation == 2
+    assert stream.progress().credit_sequence == 42
+    assert stream.accept(make_rollout(sequence=41, incarnation=2), is_active=always).acknowledged_sequence == 41
+
+
+def test_the_end_of_training_is_told_and_nothing_is_taken_any_more():
+    intake = Intake()
+    stream = intake.join_and_open()
+    intake.intake.end_training()
+    assert stream.accept(make_rollout(sequence=1), is_active=always).end_of_training
+    assert intake.queue.size == 0
+    with pytest.raises(TrainingEndedError, match="ended"):
+        intake.intake.join(offer(actor_id="b"))
+
+
+def test_an_actor_that_is_refused_shows_as_refused_until_it_joins_again():
+    intake = Intake()
+    stream = intake.join_and_open()
+    stream.rejected(InvalidRolloutError("column reward holds NaN"))
+    stream.close(clean=False)
+    (info,) = intake.registry.infos()
+    assert (info.state, info.last_error) == (ActorState.REFUSED, "column reward holds NaN")
+    assert intake.intake.rejected_rollouts == 1
+    assert not intake.registry.n_alive()
+    intake.join_and_open()
+    assert intake.registry.infos()[0].state is ActorState.STREAMING
+
+
+@pytest.mark.parametrize("error", [MissingMessageError("a gap"), UnreadableMessageError("no message")])
+def test_an_actor_whose_message_was_lost_on_its_way_shows_as_lost(error):
+    intake = Intake()
+    stream = intake.join_and_open()
+    stream.rejected(error)
+    stream.close(clean=False)
+    assert intake.registry.infos()[0].state is ActorState.LOST
+
+
+def test_a_stream_that_was_replaced_marks_nobody_as_refused():
+    intake = Intake()
+    old, new = intake.join_and_open(), intake.join_and_open()
+    old.rejected(InvalidRolloutError("late"))
+    assert intake.registry.infos()[0].state is ActorState.STREAMING
+    assert new.accept(make_rollout(sequence=1), is_active=always).acknowledged_sequence == 1
+
+
+def test_failures_are_kept_for_the_list_of_actors():
+    intake = Intake()
+    stream = intake.join_and_open()
+    failure = ActorFailure(exception_type="ValueError", message="boom", traceback="at home", env_seed=3)
+    stream.fail(failure)
+    stream.close(clean=True)
+    (info,) = intake.registry.infos()
+    assert info.state is ActorState.FAILED
+    assert "boom" in info.last_error
+
+
+def test_after_a_resume_nothing_is_taken_twice_and_nothing_that_is_left_is_refused():
+    before = Intake()
+    stream = before.join_and_open()
+    for sequence in (1, 2, 3):
+        stream.accept(make_rollout(sequence=sequence), is_active=always)
+    for sequence in (1, 2):
+        piece = before.queue.get(2, 0.0)
+        assert piece is not None
+        assert piece.rollout.sequence == sequence
+        before.registry.taken(piece.rollout)
+    after = Intake()
+    after.registry.load_state(before.registry.state())
+    # the answer to the second never arrived; the third was answered by nobody
+    stream = after.join_and_open(incarnation=1, acknowledged_sequence=1)
+    for sequence in (2, 3):
+        progress = stream.accept(make_rollout(sequence=sequence), is_active=always)
+    assert progress.acknowledged_sequence == 3
+    assert after.intake.duplicate_rollouts == 1
+    piece = after.queue.get(9, 0.0)
+    assert piece is not None
+    assert piece.rollout.sequence == 3, "the second is in the checkpoint"
+    assert after.queue.size == 0
