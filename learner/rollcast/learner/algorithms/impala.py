@@ -1,4 +1,4 @@
-"""IMPALA: an actor-critic whose V-trace targets forgive that the actors' policy is some updates old.
+"""IMPALA: an actor-critic whose V-trace targets correct for rollouts of a policy that is some updates old.
 
 Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner Architectures",
 https://arxiv.org/abs/1802.01561.
@@ -16,6 +16,7 @@ from rollcast.learner.algorithms.algorithm import Algorithm, Metrics
 from rollcast.learner.algorithms.critics import ValueCritic
 from rollcast.learner.algorithms.divergence import DivergenceWatch
 from rollcast.learner.algorithms.flat_parameters import FlatParameters
+from rollcast.learner.algorithms.impala_loss import impala_loss
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.algorithms.schedules import make_schedule
 from rollcast.learner.algorithms.training_state import (
@@ -37,7 +38,13 @@ _WATCHED = ("policy loss", "value loss", "entropy", "policy's gradient norm", "c
 
 
 class _Forward(NamedTuple):
-    """What both networks say of a batch, with their graphs: flat `[T * B]`, and `[(T + 1) * B + N]` for the values."""
+    """The outputs of both networks for a batch, with their graphs.
+
+    Attributes:
+        log_prob: float32 `[T * B]`, of the actions that were taken.
+        entropy: float32 `[T * B]`, in nats.
+        values: float32 `[(T + 1) * B + N]`, of all rows, the last observations and the N final observations.
+    """
 
     log_prob: Tensor
     entropy: Tensor
@@ -45,13 +52,12 @@ class _Forward(NamedTuple):
 
 
 class Impala(Algorithm):
-    """Policy gradient with V-trace advantages, a critic with V-trace targets, and an entropy bonus.
+    """IMPALA: a policy gradient with V-trace advantages, a critic with V-trace targets, and an entropy bonus.
 
-    The loss, over the valid steps of a batch, with v and advantage from `vtrace` and without gradient through them:
+    `impala_loss` is what an update minimises; `vtrace` computes its targets and advantages.
 
-        mean[ -advantage_t log pi(a_t | x_t) + value_cost (v_t - V(x_t))^2 / 2 - entropy_cost H(pi(. | x_t)) ]
-
-    Policy and critic share no parameter, so that only what acts travels. See `Algorithm` for who may call what.
+    Policy and critic share no parameter, so that only the policy is sent to actors. `Algorithm` says which thread may
+    call which method.
     """
 
     def __init__(
@@ -68,9 +74,9 @@ class Impala(Algorithm):
         Args:
             spaces: The environment's spaces by substep key; exactly one.
             spec: The architecture of the policy, and of the critic.
-            settings: See there.
-            device: Where the networks are, and where batches have to be.
-            seed: Of the initial parameters; the global generator is left as it was.
+            settings: The algorithm's settings.
+            device: Device of the networks and of all batches.
+            seed: Seed of the initial parameters. The global generator keeps its state.
 
         Raises:
             ConfigurationError: If there is not exactly one substep, or no network fits the spaces.
@@ -78,7 +84,7 @@ class Impala(Algorithm):
         if len(spaces) != 1:
             raise ConfigurationError(
                 f"The environment has {len(spaces)} substeps {sorted(spaces)}; IMPALA supports exactly 1. "
-                "Give each substep a learner of its own, with IndependentLearners."
+                "Give each substep its own learner, with IndependentLearners."
             )
         self._settings = settings
         self._device = torch.device(device)
@@ -108,7 +114,7 @@ class Impala(Algorithm):
 
     @property
     def n_updates(self) -> int:
-        """How many updates were made, those before the last `load` included."""
+        """The number of updates so far, including those before the last `load`."""
         return self._n_updates
 
     def update(self, batch: Batch, *, progress: float) -> Metrics:
@@ -117,36 +123,34 @@ class Impala(Algorithm):
         learning_rate, entropy_cost = self._learning_rate(progress), self._entropy_cost(progress)
 
         forward = self._forward(batch, columns)
+        value = forward.values[: batch.reward.numel()]
         with torch.no_grad():
-            v_t = forward.values[: batch.reward.numel()].detach().view_as(batch.reward)
             log_rho_t = (forward.log_prob.detach().view_as(batch.reward) - columns.log_prob).mul_(batch.valid)
             returns = self._returns(batch, log_rho_t, forward.values.detach())
             weight_t = batch.valid / max(batch.n_env_steps, 1)
             advantage_t = returns.pg_advantage
             if self._settings.normalize_advantages:
                 advantage_t = _normalized(advantage_t, weight_t)
-            # The gradient of the loss with respect to what the networks said, written down instead of traced: fifteen
-            # nodes less of graph, and the losses themselves are needed for the log only.
-            error_t = v_t - returns.vs
-            weighted_advantage_t, weighted_error_t = weight_t * advantage_t, weight_t * error_t
-            values_gradient = torch.zeros_like(forward.values)
-            torch.mul(weighted_error_t.view(-1), self._settings.value_cost, out=values_gradient[: error_t.numel()])
-            output_gradients = (
-                -weighted_advantage_t.view(-1), weight_t.view(-1) * -entropy_cost, values_gradient
-            )  # fmt: skip
-        self._parameters.backward(forward, output_gradients)
+            weight, target = weight_t.view(-1), returns.vs.view(-1)
+        loss = impala_loss(
+            log_prob=forward.log_prob,
+            entropy=forward.entropy,
+            value=value,
+            target=target,
+            advantage=advantage_t.view(-1),
+            weight=weight,
+            value_cost=self._settings.value_cost,
+            entropy_cost=entropy_cost,
+        )
+        self._parameters.backward([loss.total])
 
         with torch.no_grad():
             policy_norm = self._parameters.clip_gradient("policy", self._settings.max_grad_norm)
             critic_norm = self._parameters.clip_gradient("critic", self._settings.max_grad_norm)
-            weight, error = weight_t.view(-1), error_t.view(-1)
-            policy_loss = -torch.dot(weighted_advantage_t.view(-1), forward.log_prob.detach())
-            value_loss = 0.5 * torch.dot(weighted_error_t.view(-1), error)
-            mean_entropy = torch.dot(weight, forward.entropy.detach())
+            policy_loss, value_loss, mean_entropy = loss.policy.detach(), loss.value.detach(), loss.entropy.detach()
             self._watch.observe(policy_loss, value_loss, mean_entropy, policy_norm, critic_norm)
-            vs = returns.vs.view(-1)
-            vs_variance = torch.dot(weight, (vs - torch.dot(weight, vs)).square_())
-            error_variance = torch.dot(weight, (error - torch.dot(weight, error)).square_())
+            error_variance = _variance(value.detach() - target, weight)
+            target_variance = _variance(target, weight)
             mean_rho = torch.dot(weight, log_rho_t.exp_().view(-1))
 
         for group in self._optimizer.param_groups:
@@ -160,8 +164,8 @@ class Impala(Algorithm):
             "policy_grad_norm": policy_norm,
             "critic_grad_norm": critic_norm,
             "mean_rho": mean_rho,
-            # 1 where the critic says the targets exactly, 0 where a constant would do as well.
-            "explained_variance": 1.0 - error_variance / (vs_variance + 1e-8),
+            # 1: the critic predicts the targets exactly; 0: it is no better than a constant.
+            "explained_variance": 1.0 - error_variance / (target_variance + 1e-8),
             "learning_rate": learning_rate,
             "entropy_cost": entropy_cost,
         }
@@ -172,12 +176,12 @@ class Impala(Algorithm):
         return self._policy.state_arrays()
 
     def begin_with(self, state: PolicyState, checkpoint: Path | None) -> bool:
-        """Takes over the policy, and the critic of a run of IMPALA; see `Algorithm.begin_with`."""
+        """Loads the policy, and the critic if the other run used IMPALA; see `Algorithm.begin_with`."""
         super().begin_with(state, checkpoint)
         return take_critics(checkpoint, "impala", {"critic": self._critic})
 
     def save(self, directory: Path) -> None:
-        """Writes networks, optimiser and counters; see `Algorithm.save`."""
+        """Writes the networks, the optimiser and the number of updates; see `Algorithm.save`."""
         self._watch.check()
         tensors = {
             **with_prefix("policy", self._policy.state_dict()),
@@ -190,7 +194,7 @@ class Impala(Algorithm):
         write_training_state(directory, tensors, values)
 
     def load(self, directory: Path) -> None:
-        """Reads what `save` wrote; see `Algorithm.load`. The settings stay this algorithm's own."""
+        """Reads what `save` wrote, except the settings; see `Algorithm.load`."""
         arrays, values = read_training_state(directory)
         saved = (values.get("algorithm"), values.get("settings", {}).get("optimizer"))
         if saved != ("impala", self._settings.optimizer):
@@ -208,12 +212,12 @@ class Impala(Algorithm):
         if batch.substeps.keys() != {self._substep_key}:
             raise ConfigurationError(
                 f"The batch holds the substeps {sorted(batch.substeps)}; expected [{self._substep_key!r}], for which "
-                "this algorithm was made. Give it batches of the environment whose spaces it was given."
+                "this algorithm was made. Use batches of the environment that the algorithm was made for."
             )
         return batch.substeps[self._substep_key]
 
     def _forward(self, batch: Batch, columns: BatchColumns) -> _Forward:
-        """Runs the policy on T * B rows, and the critic once on those, the last and the final observations."""
+        """Runs the policy on the T * B rows, and the critic on those, the last and the final observations at once."""
         n_rows = batch.reward.numel()
         sources = [columns.last_observation]
         if batch.final_index.shape[0]:
@@ -228,11 +232,12 @@ class Impala(Algorithm):
         return _Forward(log_prob, entropy, values)
 
     def _returns(self, batch: Batch, log_rho_t: Tensor, values: Tensor) -> VTraceReturns:
-        """Computes targets and advantages; every step is valued by what truly followed it."""
+        """Computes targets and advantages from clipped and scaled rewards and each step's true next observation."""
         settings, r_t = self._settings, batch.reward
         n_rows, n_envs = r_t.numel(), r_t.shape[1]
-        # The value of the next row, by shifting one row of B: rows are [T * B], then the last observations [B]. It is
-        # that of the true next observation unless the environment was reset in the same step, and then it is below.
+        # The values are of [T * B] rows, then of the last observations [B]: shifted by one row of B, they are those of
+        # the next observations. Where an environment was reset in the same step, the next row belongs to the next
+        # episode, and the value of the final observation replaces it.
         v_tp1 = values[n_envs : n_rows + n_envs].view_as(r_t)
         if batch.final_index.shape[0]:
             v_tp1 = v_tp1.index_put((batch.final_index[:, 0], batch.final_index[:, 1]), values[n_rows + n_envs :])
@@ -247,7 +252,7 @@ class Impala(Algorithm):
             log_rho_t=log_rho_t,
             r_t=r_t,
             discount_t=settings.discount * ~batch.terminated,
-            # A reset row is the next of an ended one and has no trace to pass on.
+            # No trace runs from the next episode back into the one that ended.
             continues_t=~(batch.terminated | batch.truncated),
             v_t=values[:n_rows].view_as(r_t),
             v_tp1=v_tp1,
@@ -259,16 +264,20 @@ class Impala(Algorithm):
 
 
 def _normalized(advantage_t: Tensor, weight_t: Tensor) -> Tensor:
-    """Brings `[T, B]` to mean 0 and deviation 1 under weights that sum to 1."""
-    weight = weight_t.view(-1)
-    centred_t = advantage_t - torch.dot(weight, advantage_t.view(-1))
-    variance = torch.dot(weight, centred_t.view(-1).square())
-    return centred_t.div_(variance.sqrt_().add_(1e-8))
+    """Scales `[T, B]` to mean 0 and standard deviation 1 under weights that sum to 1."""
+    advantage, weight = advantage_t.view(-1), weight_t.view(-1)
+    deviation = _variance(advantage, weight).sqrt_()
+    return (advantage_t - torch.dot(weight, advantage)).div_(deviation.add_(1e-8))
+
+
+def _variance(quantity: Tensor, weight: Tensor) -> Tensor:
+    """Returns the variance of `[N]` under weights that sum to 1, 0-dim."""
+    return torch.dot(weight, (quantity - torch.dot(weight, quantity)).square_())
 
 
 def _make_optimizer(settings: ImpalaSettings, vector: torch.nn.Parameter) -> torch.optim.Optimizer:
     if settings.optimizer == "adam":
-        # Fused: one kernel instead of ten, on the CPU as on CUDA.
+        # fused: one kernel instead of ten, on the CPU and on CUDA
         return torch.optim.Adam(
             [vector],
             lr=settings.learning_rate,

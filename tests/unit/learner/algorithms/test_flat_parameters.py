@@ -35,6 +35,15 @@ def test_the_gradient_is_autograds(modules):
     assert flat.vector.grad.shape == flat.vector.shape
 
 
+def test_the_gradient_of_a_loss_needs_no_output_gradients(modules):
+    x = torch.randn(5, 3)
+    flat = FlatParameters(modules)
+    outputs = [module(x) for module in modules.values()]
+    expected = flat.backward(outputs, [torch.ones_like(output) for output in outputs]).clone()
+    loss = sum(module(x).sum() for module in modules.values())
+    torch.testing.assert_close(flat.backward([loss]), expected)
+
+
 def test_a_parameter_that_had_no_part_gets_zeros(modules):
     flat = FlatParameters(modules)
     gradient = flat.backward([modules["critic"](torch.ones(1, 3))], [torch.ones(1, 1)])

@@ -44,7 +44,7 @@ def bools(n_steps: int, n_envs: int, *true: tuple[int, int]) -> Tensor:
     return column
 
 
-def test_the_gradient_is_that_of_the_loss_in_the_docstring():
+def test_update_follows_the_gradient_of_the_loss():
     valid = ~bools(5, 4, (2, 1))
     batch = make_batch(valid=valid, terminated=bools(5, 4, (1, 1)), truncated=bools(5, 4, (3, 2)))
     impala = make_impala(entropy_cost=0.3, value_cost=0.7, discount=0.9, trace_lambda=0.8)
