@@ -1,1 +1,1 @@
-"""What turns a batch into a better policy: the seam, and the algorithms behind it."""
+"""Algorithms: `Algorithm`, the interface that a trainer calls, and IMPALA, SAC, DQN and one's own behind it."""

@@ -1,4 +1,4 @@
-"""The seam between the trainer and whatever it trains."""
+"""The interface between the trainer and the algorithm that it trains."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ from rollcast.learner.algorithms.attribute_state import load_attributes, save_at
 from rollcast.learner.batch import Batch
 from rollcast.services.policies.policies import PolicyState
 
-# 0-dim tensors on the algorithm's device, or floats. `float(value)` waits for the device: call it when logging only.
+# 0-dim tensors on the algorithm's device, or floats. `float(value)` waits for the device: call it only when logging.
 Metrics = Mapping[str, Tensor | float]
 
 
 class Algorithm(ABC):
-    """Turns batches into a better policy; the whole of what a trainer knows of learning.
+    """A learning algorithm: turns batches into a better policy.
 
-    The loop that all of them live in, on-policy or off:
+    The training loop, on-policy or off-policy:
 
         algorithm = Impala(spaces, spec, settings, device=device, seed=seed)
         publisher.publish(version := 0, algorithm.policy_state())
@@ -32,17 +32,17 @@ class Algorithm(ABC):
             if time_to_save:
                 algorithm.save(checkpoint_directory)
 
-    An algorithm owns its networks, its optimisers and its counters, all on one device. Target networks, critics and
-    temperatures are its own affair: `policy_state` is all that travels. What an update needs and a rollout does not
-    hold (importance weights, indices of a replay buffer) is the affair of the batch it is given.
+    An algorithm owns its networks, its optimisers and its counters, all on one device. Only `policy_state` is sent to
+    actors; target networks, critics and temperatures stay here. The batch brings everything else that an update needs,
+    such as importance weights.
 
-    Not thread-safe: one thread at a time calls it, the trainer's. What `policy_state` returned may be used by any.
+    Not thread-safe: only the trainer's thread calls it. Any thread may use what `policy_state` returned.
     """
 
-    # What the `n_updates`, `save` and `load` that are inherited count with: add 1 to it in `update`.
+    # Counted by the inherited `n_updates`, `save` and `load`: add 1 to it in `update`.
     _n_updates: int = 0
 
-    # Whether batches are drawn from a replay buffer, or made of fresh rollouts, each used once.
+    # True: batches are samples of a replay buffer. False: batches are fresh rollouts, each used once.
     learns_from_replay: bool = False
 
     @property
@@ -52,28 +52,28 @@ class Algorithm(ABC):
 
     @property
     def n_updates(self) -> int:
-        """How many updates were made, those before the last `load` included."""
+        """The number of updates so far, including those before the last `load`."""
         return self._n_updates
 
     @property
     def priorities(self) -> Tensor | None:
-        """What the entries of the last batch are worth sampling again: float32 `[B]` on the algorithm's device.
+        """The priorities of the last batch's entries in the replay buffer: float32 `[B]` on the algorithm's device.
 
-        The absolute TD errors of the last update, before it and without importance weights, which were not waited for.
-        None before the first update, and for algorithms that do not learn from a replay buffer.
+        These are the absolute TD errors before the last update, without importance weights; reading them waits for
+        the device. None before the first update, and for algorithms that do not learn from a replay buffer.
         """
         return None
 
     @abstractmethod
     def update(self, batch: Batch, *, progress: float) -> Metrics:
-        """Learns from a batch, which it neither changes nor keeps.
+        """Learns from a batch, without changing or keeping it.
 
         Args:
             batch: Trajectories `[T, B, ...]` on the algorithm's device; transitions have T = 1.
-            progress: How far training has come, in [0, 1]; schedules follow it.
+            progress: Progress of training, in [0, 1]; schedules follow it.
 
         Returns:
-            What to log, by name: 0-dim tensors that were not waited for, or floats.
+            Metrics by name: 0-dim tensors on the device, or floats.
 
         Raises:
             ConfigurationError: If the batch holds other substeps than the algorithm was made for.
@@ -81,31 +81,31 @@ class Algorithm(ABC):
         """
 
     def policy_state(self) -> PolicyState:
-        """Returns the policy's arrays, and nothing else, to be cast to actors.
+        """Returns the policy's arrays, which are sent to actors.
 
         Returns:
             A snapshot on the CPU that later updates do not change, by the names of the policy's `state_dict`.
 
         Raises:
-            RollcastError: If training diverged, so that no actor ever gets a policy that is not finite.
+            RollcastError: If training diverged: actors never get a policy that is not finite.
         """
         return self.policy.state_arrays()
 
     def begin_with(self, state: PolicyState, checkpoint: Path | None) -> bool:
-        """Begins with the weights of another run in place of its own; optimisers and counters stay new.
+        """Loads the policy weights of another run; optimisers and counters stay new.
 
-        Called before the first update. Extend it where networks follow the policy, or to take critics over.
+        Called before the first update. Override it if other networks follow the policy, or to load critics, too.
 
         Args:
             state: Arrays of the other policy, by the names of this one's `state_dict`.
-            checkpoint: What `save` of the other run was given, whatever its algorithm; None: there is none.
+            checkpoint: The directory that the other run's `save` wrote, whatever its algorithm; None: there is none.
 
         Returns:
-            Whether critics were taken over.
+            True if critics were loaded, too.
 
         Raises:
-            ProtocolMismatchError: If the arrays are not this policy's.
-            ConfigurationError: If the critics are not this algorithm's.
+            ProtocolMismatchError: If the arrays do not fit this policy.
+            ConfigurationError: If the critics do not fit this algorithm.
         """
         del checkpoint
         self.policy.load_weights(without_exploration(state))
@@ -114,11 +114,11 @@ class Algorithm(ABC):
     def save(self, directory: Path) -> None:
         """Writes everything that the next update depends on: networks, optimisers, counters. No pickle.
 
-        By default: the modules, optimisers and tensors among the attributes, and `n_updates`. Extend it, and `load`,
-        for anything else; a number that learning changes may as well be a tensor.
+        By default these are the modules, optimisers and tensors among the attributes, and `n_updates`. Override this
+        and `load` to keep anything else, or keep a number that learning changes as a tensor.
 
         Args:
-            directory: Made if it does not exist. Not atomic: `CheckpointStore.commit` is.
+            directory: Made if it does not exist. The write is not atomic; `CheckpointStore.commit` is.
 
         Raises:
             RollcastError: If training diverged.
@@ -126,12 +126,12 @@ class Algorithm(ABC):
         save_attributes(self, directory, {"n_updates": self.n_updates})
 
     def load(self, directory: Path) -> None:
-        """Reads what `save` wrote; the next update is then the one that would have followed.
+        """Reads what `save` wrote; the next update is then the same as without the interruption.
 
         Args:
-            directory: What `save` was given.
+            directory: The directory that `save` wrote.
 
         Raises:
-            ConfigurationError: If something is missing there, or is of another algorithm, network or optimiser.
+            ConfigurationError: If something is missing, or belongs to another algorithm, network or optimiser.
         """
         self._n_updates = int(load_attributes(self, directory)["n_updates"])

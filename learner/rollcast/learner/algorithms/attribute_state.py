@@ -1,4 +1,7 @@
-"""What `Algorithm.save` keeps by default: modules, optimisers and tensors among the attributes. No pickle."""
+"""Saves and loads the modules, optimisers and tensors among an object's attributes, without pickle.
+
+`Algorithm.save` and `Algorithm.load` use it by default.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,12 +27,13 @@ def save_attributes(owner: object, directory: Path, values: Mapping[str, Any]) -
     """Writes the modules, optimisers and tensors that an object has as attributes.
 
     Args:
-        owner: The object. What lies in lists, or in attributes of attributes that are no modules, is not found.
+        owner: The object. Only its own attributes are written: not the elements of lists, nor the attributes of
+            attributes that are not modules.
         directory: Made if it does not exist.
-        values: Kept beside them; anything JSON can hold.
+        values: Further values to write, by name; anything JSON can hold.
 
     Raises:
-        OSError: They cannot be written.
+        OSError: If they cannot be written.
     """
     tensors: dict[str, Tensor] = {}
     for name, value in vars(owner).items():
@@ -47,13 +51,13 @@ def load_attributes(owner: object, directory: Path) -> dict[str, Any]:
 
     Args:
         owner: An object of the same class, whose attributes have the same shapes.
-        directory: Where it was written.
+        directory: The directory that `save_attributes` wrote.
 
     Returns:
-        The values that were kept beside.
+        The further values, by name.
 
     Raises:
-        ConfigurationError: Something is missing, or was written by another class.
+        ConfigurationError: If something is missing, or another class wrote it.
     """
     arrays, values = read_training_state(directory)
     if values.get("algorithm") != _name_of(owner):
@@ -76,7 +80,7 @@ def _name_of(owner: object) -> str:
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Names what an optimiser remembers of each of its parameters."""
+    """Returns the state of an optimiser as `state.PARAMETER.NAME`."""
     state = optimizer.state_dict()[_STATE]
     return {
         f"{_STATE}.{parameter}.{name}": torch.as_tensor(value)
@@ -89,7 +93,7 @@ def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 def _load_optimizer(
     optimizer: torch.optim.Optimizer, prefix: str, arrays: Mapping[str, NDArray[np.generic]], source: Path
 ) -> None:
-    """Gives an optimiser back what it remembered; its settings stay its own."""
+    """Restores the state of an optimiser, but not its settings."""
     start = f"{prefix}.{_STATE}."
     state: dict[int, dict[str, Tensor]] = {}
     for name, array in arrays.items():
@@ -99,7 +103,7 @@ def _load_optimizer(
     n_parameters = sum(len(group["params"]) for group in optimizer.param_groups)
     if any(parameter >= n_parameters for parameter in state):
         raise ConfigurationError(
-            f"the optimiser {prefix!r} in {source} is of {max(state) + 1} parameters at least; expected "
+            f"the optimiser {prefix!r} in {source} has at least {max(state) + 1} parameters; expected "
             f"{n_parameters}. Resume with the networks of that run."
         )
     optimizer.load_state_dict({_STATE: state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -1,4 +1,4 @@
-"""Critics: what an observation is worth. They live with the learner and never travel."""
+"""Critics: networks that estimate the value of observations and actions. They are never sent to actors."""
 
 import dataclasses
 import math
@@ -13,7 +13,7 @@ from rollcast.actor.policies.networks import build_network
 from rollcast.services.policies.policies import AUTO_NETWORK, PolicySpec
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces
 
-# What a network of one's own makes of an observation before the action comes to it.
+# Outputs of a custom network for an observation, before the action is appended.
 _N_OWN_FEATURES = 256
 
 
@@ -25,18 +25,18 @@ class ValueCritic(nn.Module):
 
         Args:
             spaces: The environment's spaces by substep key.
-            spec: The architecture; the policy's.
-            substep_key: Whose observations are valued.
+            spec: The architecture of the policy, which the critic shares.
+            substep_key: The substep whose observations are valued.
 
         Raises:
             ConfigurationError: If no network fits the observation space.
         """
         super().__init__()
-        # 1.0: the first values are then of the order of one reward, not of one return, and errors start small.
+        # gain 1.0: the first values are of the order of one reward, so errors start small
         self.network = build_network(spaces[substep_key].observation, 1, spec, output_gain=1.0)
 
     def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
-        """Values observations.
+        """Estimates the values of observations.
 
         Args:
             observation: `[N, ...]` for every leaf of the observation space.
@@ -49,11 +49,11 @@ class ValueCritic(nn.Module):
 
 
 class TwinCritic(nn.Module):
-    """Q_1 and Q_2: two networks of the policy's architecture, of whose values the smaller is believed.
+    """Q_1 and Q_2: two networks of the policy's architecture. Callers use the smaller of both values.
 
     Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic Methods",
-    https://arxiv.org/abs/1802.09477. For Discrete actions each gives the values of all of them; for Box the action is
-    an input, beside the vector that is part of the observation.
+    https://arxiv.org/abs/1802.09477, algorithm 1. For Discrete actions each network returns the values of all actions;
+    for Box the action is an input, concatenated with the vector part of the observation.
     """
 
     def __init__(self, spaces: EnvironmentSpaces, spec: PolicySpec, *, substep_key: str) -> None:
@@ -61,8 +61,8 @@ class TwinCritic(nn.Module):
 
         Args:
             spaces: The environment's spaces by substep key.
-            spec: The architecture; the policy's.
-            substep_key: Whose observations and actions are valued.
+            spec: The architecture of the policy, which the critics share.
+            substep_key: The substep whose observations and actions are valued.
 
         Raises:
             ConfigurationError: If no network fits the observation space.
@@ -72,14 +72,14 @@ class TwinCritic(nn.Module):
         self._trainable = [parameter for parameter in self.parameters() if parameter.requires_grad]
 
     def forward(self, observation: Mapping[str, Tensor], action: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Values actions.
+        """Estimates the values of actions.
 
         Args:
             observation: `[N, ...]` for every leaf of the observation space.
             action: float32 `[N, D]` in [-1, 1] for Box, None for Discrete.
 
         Returns:
-            Both opinions: each float32 `[N]` for Box, `[N, n]` for Discrete.
+            The values of both networks: each float32 `[N]` for Box, `[N, n]` for Discrete.
         """
         if action is None:
             first, second = (network(observation) for network in self.networks)
@@ -89,7 +89,7 @@ class TwinCritic(nn.Module):
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Takes its parameters out of graphs, so that only actions are differentiated: half of a backward pass."""
+        """Freezes the parameters, so that a backward pass differentiates the actions only and costs half."""
         for parameter in self._trainable:
             parameter.requires_grad_(False)
         try:
@@ -106,7 +106,7 @@ def _action_value_network(spaces: SubstepSpaces, spec: PolicySpec) -> nn.Module:
 
 
 class _ActionInput(nn.Module):
-    """Values an observation together with an action."""
+    """A network that takes an observation and an action."""
 
     def __init__(self, spaces: SubstepSpaces, spec: PolicySpec) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class _ActionInput(nn.Module):
         self.features: nn.Module | None = None
         seen = spaces.observation
         if spec.network != AUTO_NETWORK:
-            # It takes the environment's observations and nothing else: the action comes to what it makes of them.
+            # a custom network takes the environment's observations only, so the action is appended to its outputs
             self.features = build_network(spaces.observation, _N_OWN_FEATURES, spec)
             seen = Box(-np.inf, np.inf, (_N_OWN_FEATURES,), np.float32)
         joint = Dict({"observation": seen, "action": action})

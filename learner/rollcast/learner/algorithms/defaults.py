@@ -1,4 +1,4 @@
-"""What differs from algorithm to algorithm among the settings they share. Imports neither torch nor grpc."""
+"""The defaults that each algorithm gives to shared settings. Imports neither torch nor grpc."""
 
 from typing import Any, TypeVar
 
@@ -7,9 +7,9 @@ from pydantic import BaseModel
 from rollcast.actor.entry_points import split_entry_point
 from rollcast.services.errors import ConfigurationError
 
-# Off-policy algorithms learn from short rollouts as soon as they come, from large batches of transitions. SAC makes an
-# update for every environment step, as in the paper: 256 samples an insert at a batch of 256. DQN makes one for every
-# four (Mnih et al. 2015), with three steps folded into a transition and prioritised replay (Hessel et al. 2018).
+# Off-policy algorithms learn from large batches of transitions and want short rollouts, which arrive sooner. SAC makes
+# an update for every environment step, as in the paper: 256 samples per insert at a batch of 256. DQN makes one for
+# every four (Mnih et al. 2015), with 3-step transitions and prioritised replay (Hessel et al. 2018).
 ALGORITHM_DEFAULTS: dict[str, dict[str, Any]] = {
     "impala": {},
     "sac": {
@@ -40,32 +40,32 @@ ALGORITHM_DEFAULTS: dict[str, dict[str, Any]] = {
     },
 }
 
-# The nested settings that an algorithm reads; one of one's own may read any of them.
+# The groups of settings that each algorithm reads.
 ALGORITHM_GROUPS: dict[str, frozenset[str]] = {
     "impala": frozenset({"impala"}),
     "sac": frozenset({"sac", "replay"}),
     "dqn": frozenset({"dqn", "replay"}),
 }
 
-# An algorithm of one's own has its settings in `algorithm_kwargs`, and may learn from a replay buffer.
+# A custom algorithm has its settings in `algorithm_kwargs`, and may learn from a replay buffer.
 _GROUPS_OF_ONES_OWN = frozenset({"replay"})
 
 Settings = TypeVar("Settings", bound=BaseModel)
 
 
 def foreign_groups(algorithm: str) -> frozenset[str]:
-    """Returns the nested settings that only other algorithms read."""
+    """Returns the groups of settings that only other algorithms read."""
     every = frozenset().union(*ALGORITHM_GROUPS.values())
     return every - ALGORITHM_GROUPS.get(algorithm, _GROUPS_OF_ONES_OWN if is_own(algorithm) else every)
 
 
 def is_own(algorithm: str) -> bool:
-    """Tells a factory's name, `package.module:factory`, from the names of the algorithms that come with rollcast."""
+    """Returns True for a custom algorithm, `package.module:factory`; False for the name of a built-in one."""
     return ":" in algorithm
 
 
 def short_name(algorithm: str) -> str:
-    """Returns what metrics and folders are named after: a factory's own name, without its module."""
+    """Returns the name for metrics and folders: that of the algorithm, or of the factory without its module."""
     return algorithm.rpartition(":")[2]
 
 
@@ -73,24 +73,24 @@ def check_algorithm(algorithm: str) -> str:
     """Checks the name of an algorithm, without importing anything.
 
     Raises:
-        ConfigurationError: It is none that comes with rollcast, and no `package.module:factory`.
+        ConfigurationError: If it is neither a built-in algorithm nor `package.module:factory`.
     """
     if algorithm not in ALGORITHM_DEFAULTS:
         if not is_own(algorithm):
             raise ConfigurationError(
                 f"there is no such algorithm; expected {', '.join(ALGORITHM_DEFAULTS)}, or package.module:factory for "
-                "one's own"
+                "your own"
             )
         split_entry_point(algorithm)
     return algorithm
 
 
 def with_algorithm_defaults(settings: Settings, algorithm: str) -> Settings:
-    """Replaces the defaults of fields that nobody has set by those of the algorithm.
+    """Returns the settings with the algorithm's defaults in the fields that were not set.
 
     Args:
-        settings: As they were read; fields that the process has not are left out.
-        algorithm: Its name.
+        settings: The settings as they were read. Defaults for fields that they do not have are ignored.
+        algorithm: The algorithm's name.
     """
     return _with_defaults(settings, ALGORITHM_DEFAULTS.get(algorithm, {}))
 

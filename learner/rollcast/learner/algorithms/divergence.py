@@ -1,4 +1,4 @@
-"""Notices that training has diverged, without waiting for the device at every update."""
+"""Detects that training has diverged, without waiting for the device at every update."""
 
 import math
 
@@ -7,24 +7,24 @@ from torch import Tensor
 
 from rollcast.services.errors import RollcastError
 
-# On CUDA a check waits for the device; on the CPU it costs 2 us.
+# A check waits for the device on CUDA; on the CPU it costs 2 us.
 _UPDATES_BETWEEN_CHECKS_ON_CUDA = 64
 
 
 class DivergenceWatch:
-    """Watches quantities of every update; once one was not finite, `check` raises until `clear`.
+    """A watch over quantities of every update: once one was not finite, `check` raises until `clear`.
 
-    Invariant: what it keeps on the device is 0 for a quantity that was always finite, and NaN for one that ever was
-    not. So nothing is missed between two checks. Not thread-safe: it belongs to the algorithm's thread.
+    Invariant: the value it keeps on the device is 0 for a quantity that was always finite, and NaN for one that once
+    was not, so nothing is missed between two checks. Not thread-safe: it belongs to the algorithm's thread.
     """
 
     def __init__(self, names: tuple[str, ...], *, device: torch.device, advice: str) -> None:
-        """Names what is watched.
+        """Makes the watch.
 
         Args:
-            names: Of the quantities, in the order of `observe`.
-            device: Where they are.
-            advice: What to do about it, a sentence for the message.
+            names: Names of the quantities, in the order of `observe`.
+            device: Device of the quantities.
+            advice: A sentence for the message: what to do.
         """
         self._names = names
         self._advice = advice
@@ -33,22 +33,22 @@ class DivergenceWatch:
         self._n_observed = 0
 
     def observe(self, *quantities: Tensor) -> None:
-        """Takes the quantities of an update, and checks them when it is time to.
+        """Records the quantities of an update, and checks them: on the CPU every time, elsewhere every 64 updates.
 
         Args:
-            quantities: 0-dim each, as many as there are names.
+            quantities: 0-dim tensors, one for each name.
 
         Raises:
-            RollcastError: If one was not finite: on the CPU at once, elsewhere within 64 updates.
+            RollcastError: If one was not finite.
         """
-        # x * 0 is 0, or NaN for NaN and infinity.
+        # x * 0 is 0 for a finite x, and NaN for NaN and infinity
         self._poison.add_(torch.stack(quantities).mul_(0.0))
         self._n_observed += 1
         if self._n_observed % self._interval == 0:
             self.check()
 
     def check(self) -> None:
-        """Waits for the device and checks everything that was observed.
+        """Waits for the device and checks everything that was recorded.
 
         Raises:
             RollcastError: If a quantity was not finite; the message names it.
@@ -61,6 +61,6 @@ class DivergenceWatch:
             )
 
     def clear(self) -> None:
-        """Forgets: the networks are others now."""
+        """Forgets everything recorded; for networks that were just loaded."""
         self._poison.zero_()
         self._n_observed = 0

@@ -1,4 +1,4 @@
-"""DQN: learns what every action is worth, and takes the best.
+"""DQN: learns the value of every action; the policy takes the best one.
 
 Mnih et al. 2015, "Human-level control through deep reinforcement learning", Nature 518; van Hasselt et al. 2016,
 "Deep Reinforcement Learning with Double Q-learning", https://arxiv.org/abs/1509.06461; Wang et al. 2016, "Dueling
@@ -39,19 +39,19 @@ _WATCHED = ("loss", "gradient norm")
 
 
 class Dqn(Algorithm):
-    """Double, dueling Q-learning with a target network, from transitions of any number of steps.
+    """Double, dueling Q-learning with a target network, from n-step transitions.
 
-    The loss, over transitions (s, a, r, s') of discount gamma, which is 0 where the episode terminated and that of one
-    step to the power of n where n are folded; H is Huber's, w are importance weights:
+    The loss of a batch of transitions (s, a, r, s'):
 
         y = r + gamma Q'(s', argmax_a' Q(s', a'))        (double: equation 4 of van Hasselt et al.)
         mean[ w H(Q(s, a) - y) ]
 
-    where a' are the actions that s' allows, if the environment has action masks.
+    gamma is 0 where the episode terminated, and the discount of one step to the power of n for n-step transitions.
+    H is Huber's loss, w are importance weights. With action masks, a' are the actions that s' allows.
 
-    The Q-network is the policy; its target never travels. Actor slot i explores with rate i of a ladder (Ape-X), which
-    travels with the policy. The spec's head is chosen here: `policy.spec` is what actors have to be told. See
-    `Algorithm` for who may call what.
+    The Q-network is the policy; the target network is never sent to actors. Actor slot i explores with rate i of a
+    ladder of epsilons (Horgan et al. 2018, "Ape-X"), which is sent with the policy. The algorithm chooses
+    the spec's head: give `policy.spec` to actors. `Algorithm` says which thread may call which method.
     """
 
     learns_from_replay = True
@@ -70,9 +70,9 @@ class Dqn(Algorithm):
         Args:
             spaces: The environment's spaces by substep key; exactly one, its actions Discrete.
             spec: The architecture of the Q-network.
-            settings: See there.
-            device: Where the networks are, and where batches have to be.
-            seed: Of the initial parameters; the global generator is left as it was.
+            settings: The algorithm's settings.
+            device: Device of the networks and of all batches.
+            seed: Seed of the initial parameters. The global generator keeps its state.
 
         Raises:
             ConfigurationError: If there is not exactly one substep, the spec has another head, or no network fits the
@@ -115,12 +115,12 @@ class Dqn(Algorithm):
 
     @property
     def n_updates(self) -> int:
-        """How many updates were made, those before the last `load` included."""
+        """The number of updates so far, including those before the last `load`."""
         return self._n_updates
 
     @property
     def priorities(self) -> Tensor | None:
-        """Absolute TD errors; see `Algorithm.priorities`."""
+        """The absolute TD errors of the last batch; see `Algorithm.priorities`."""
         return self._priorities
 
     def update(self, batch: Batch, *, progress: float) -> Metrics:
@@ -137,7 +137,7 @@ class Dqn(Algorithm):
             index = transitions.action.to(torch.int64) - self._first_action
             value = action_values(outputs, head, allowed).gather(1, index[:, None]).squeeze(1)
             error = value - target
-            # Huber's derivative; what it clips is the error, and the loss is error * clipped - clipped^2 / 2.
+            # The derivative of Huber's loss is the clipped error; the loss is error * clipped - clipped^2 / 2.
             clipped = error.clamp(-settings.huber_delta, settings.huber_delta)
             gradient = outputs_gradient(index, clipped * transitions.weight, self._n_actions, head, allowed)
         self._parameters.backward([outputs], [gradient])
@@ -166,18 +166,18 @@ class Dqn(Algorithm):
         }
 
     def policy_state(self) -> PolicyState:
-        """Returns a snapshot of the Q-network's arrays and the rates; see `Algorithm.policy_state`."""
+        """Returns a snapshot of the Q-network's arrays and the epsilons; see `Algorithm.policy_state`."""
         self._watch.check()
         return self._policy.state_arrays()
 
     def begin_with(self, state: PolicyState, checkpoint: Path | None) -> bool:
-        """Takes over the policy, which is the Q-network, and has the target follow; see `Algorithm.begin_with`."""
+        """Loads the policy, which is the Q-network, and copies it to the target; see `Algorithm.begin_with`."""
         super().begin_with(state, checkpoint)
         self._target.follow(1.0)
         return False
 
     def save(self, directory: Path) -> None:
-        """Writes networks, optimiser, exploration and counters; see `Algorithm.save`."""
+        """Writes the networks, the optimiser, epsilon and the number of updates; see `Algorithm.save`."""
         self._watch.check()
         tensors = {
             **with_prefix("policy", self._policy.networks.state_dict()),
@@ -193,7 +193,7 @@ class Dqn(Algorithm):
         write_training_state(directory, tensors, values)
 
     def load(self, directory: Path) -> None:
-        """Reads what `save` wrote; see `Algorithm.load`. The settings stay this algorithm's own."""
+        """Reads what `save` wrote, except the settings; see `Algorithm.load`."""
         arrays, values = read_training_state(directory)
         if values.get("algorithm") != "dqn":
             raise ConfigurationError(
@@ -210,7 +210,7 @@ class Dqn(Algorithm):
 
     @torch.no_grad()
     def _targets(self, transitions: Transitions) -> Tensor:
-        """What the taken actions turned out to be worth: float32 `[B]`."""
+        """Computes the targets y of the class's docstring: float32 `[B]`."""
         observation, head = transitions.next_observation, self._policy.spec.head
         allowed = self._policy.allowed_actions(observation, self._substep_key)
         values = action_values(self._target.module(observation), head, allowed)
@@ -222,7 +222,7 @@ class Dqn(Algorithm):
         return torch.addcmul(transitions.reward, transitions.discount, value)
 
     def _explore(self, progress: float) -> None:
-        """Sets the rates of the actors, if they have changed."""
+        """Sets the actors' epsilons for the progress of training."""
         self._explore_by(self._epsilon(progress))
 
     def _explore_by(self, base: float) -> None:

@@ -117,5 +117,5 @@ class DqnSettings(BaseModel):
 
     @property
     def head(self) -> PolicyHead:
-        """What the network's outputs mean."""
+        """The meaning of the network's outputs."""
         return "dueling_q_values" if self.dueling else "q_values"

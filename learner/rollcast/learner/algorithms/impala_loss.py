@@ -42,7 +42,9 @@ def impala_loss(
 
     With the targets v and the advantages of `vtrace`, which are constants here:
 
-        sum_t weight_t ( -advantage_t log pi(a_t | x_t) + value_cost (V(x_t) - v_t)^2 / 2 - entropy_cost H(pi(. | x_t)) )
+        sum_t weight_t [ -advantage_t log pi(a_t | x_t)
+                         + value_cost (V(x_t) - v_t)^2 / 2
+                         - entropy_cost H(pi(. | x_t)) ]
 
     Section 4.2 of the paper gives the gradient of each of the three terms.
 

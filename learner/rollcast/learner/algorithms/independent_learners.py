@@ -1,7 +1,7 @@
-"""Independent learners: each substep of an environment learns for itself, whatever the others do.
+"""Independent learners: one algorithm for each substep of an environment; none of them knows of the others.
 
 Tan 1993, "Multi-Agent Reinforcement Learning: Independent vs. Cooperative Agents", ICML. The agents of one substep
-share a policy; policies that are separate belong to substeps of their own.
+share a policy; agents with separate policies have separate substeps.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,20 +28,20 @@ class MakeLearner(Protocol):
     """Makes the learner of one substep."""
 
     def __call__(self, spaces: EnvironmentSpaces, *, seed: int) -> Algorithm:
-        """Makes it.
+        """Makes the learner.
 
         Args:
-            spaces: Those of its substep, by its key.
-            seed: Its own.
+            spaces: The spaces of its substep, by the substep's key.
+            seed: The learner's seed.
         """
 
 
 class IndependentLearners(Algorithm):
-    """One algorithm of the same kind a substep, behind one policy, which travels as one.
+    """One algorithm of the same kind for each substep, behind one policy that holds the networks of all.
 
-    Invariant: the policy's networks are those of the learners, and all policies share one exploration, so whatever is
-    said to the one is said to all of them. A batch is of one substep, whose learner alone learns from it. See
-    `Algorithm` for who may call what.
+    Invariant: the policy's networks are the learners' networks, and all policies share one exploration, so a change of
+    one policy's exploration changes all. A batch holds one substep, and only that substep's learner learns from it.
+    `Algorithm` says which thread may call which method.
     """
 
     def __init__(self, spaces: EnvironmentSpaces, make_learner: MakeLearner, *, seed: int = 0) -> None:
@@ -49,11 +49,11 @@ class IndependentLearners(Algorithm):
 
         Args:
             spaces: The environment's spaces by substep key.
-            make_learner: Makes each of them.
-            seed: From which theirs derive.
+            make_learner: Makes the learner of one substep. Its errors are passed on.
+            seed: The learners' seeds derive from it.
 
         Raises:
-            ConfigurationError: If their policies would need different heads; and what `make_learner` raises.
+            ConfigurationError: If the policies need different heads.
         """
         seeds = np.random.SeedSequence(seed).spawn(len(spaces))
         self._learners = {
@@ -67,30 +67,30 @@ class IndependentLearners(Algorithm):
 
     @property
     def policy(self) -> TorchPolicy:
-        """The policy of all substeps; what it holds changes with every update of any of them."""
+        """The policy of all substeps; its parameters change with every update."""
         return self._policy
 
     @property
     def n_updates(self) -> int:
-        """How many updates were made, of all learners together."""
+        """The number of updates of all learners together."""
         return sum(learner.n_updates for learner in self._learners.values())
 
     @property
     def priorities(self) -> Tensor | None:
-        """Those of the last batch; see `Algorithm.priorities`."""
+        """The priorities of the last batch; see `Algorithm.priorities`."""
         return None if self._last is None else self._last.priorities
 
     def update(self, batch: Batch, *, progress: float) -> Metrics:
-        """Lets the learner of the batch's substep learn from it; see `Algorithm.update`.
+        """Updates the learner of the batch's substep; see `Algorithm.update`.
 
         Returns:
-            What every learner said of its last update, as `KEY/name`: whenever it is written, it tells of all.
+            The metrics of every learner's last update, as `KEY/name`, so that a record of metrics covers all learners.
         """
         learner = self._learners.get(next(iter(batch.substeps))) if len(batch.substeps) == 1 else None
         if learner is None:
             raise ConfigurationError(
                 f"The batch holds the substeps {sorted(batch.substeps)}; expected exactly one of "
-                f"{list(self._learners)}. Give it batches of the environment whose spaces it was given."
+                f"{list(self._learners)}. Use batches of the environment that the algorithm was made for."
             )
         (key,) = batch.substeps
         self._metrics[key] = learner.update(batch, progress=progress)
@@ -99,13 +99,13 @@ class IndependentLearners(Algorithm):
 
     def policy_state(self) -> PolicyState:
         """Returns a snapshot of the policy's arrays; see `Algorithm.policy_state`."""
-        # each learner's own, because each looks first whether it has diverged
+        # from each learner, because each one first checks that it has not diverged
         states = [learner.policy_state() for learner in self._learners.values()]
         found = {name: array for state in states for name, array in state.items()}
         return {name: found[name] for name in self._policy.state_dict()}
 
     def begin_with(self, state: PolicyState, checkpoint: Path | None) -> bool:
-        """Has each learner take over its own part; see `Algorithm.begin_with`."""
+        """Gives each learner its part of the policy; see `Algorithm.begin_with`."""
         self._policy.load_weights(without_exploration(state))
         is_ours = checkpoint is not None and _written_by(checkpoint) == (_NAME, list(self._learners))
         paths = dict(enumerate(self._paths(checkpoint))) if checkpoint is not None and is_ours else {}
@@ -125,11 +125,11 @@ class IndependentLearners(Algorithm):
             learner.save(path)
 
     def load(self, directory: Path) -> None:
-        """Reads what `save` wrote; see `Algorithm.load`. The settings stay those of these learners."""
+        """Reads what `save` wrote, except the settings; see `Algorithm.load`."""
         saved = _written_by(directory)
         if saved != (_NAME, list(self._learners)):
             raise ConfigurationError(
-                f"{directory} was written by {saved[0]!r} of the substeps {saved[1]}; expected {_NAME!r} of "
+                f"{directory} was written by {saved[0]!r} for the substeps {saved[1]}; expected {_NAME!r} for "
                 f"{list(self._learners)}. Resume with the environment of that run."
             )
         for learner, path in self._paths(directory):
@@ -138,18 +138,18 @@ class IndependentLearners(Algorithm):
         self._metrics.clear()
 
     def _paths(self, directory: Path) -> Iterable[tuple[Algorithm, Path]]:
-        # Numbered: keys come from environments, and need not be names of directories.
+        # numbered, because a substep's key need not be a valid name of a directory
         return ((learner, directory / f"substep{i}") for i, learner in enumerate(self._learners.values()))
 
 
 def _written_by(directory: Path) -> tuple[Any, Any]:
-    """Reads which algorithm wrote a checkpoint, and for which substeps."""
+    """Returns the algorithm that wrote a checkpoint, and its substeps."""
     _, values = read_training_state(directory)
     return values.get("algorithm"), values.get("substeps")
 
 
 def _joined(spaces: EnvironmentSpaces, policies: Mapping[str, TorchPolicy]) -> TorchPolicy:
-    """One policy whose modules and parameters are those of the policies of the substeps."""
+    """Returns one policy with the modules and parameters of the policies of all substeps."""
     spec = _common_spec(policies)
     first = next(iter(policies.values()))
     with torch.random.fork_rng(devices=[]):
@@ -168,8 +168,8 @@ def _common_spec(policies: Mapping[str, TorchPolicy]) -> PolicySpec:
     first = next(iter(specs.values()))
     if any(spec != first for spec in specs.values()):
         raise ConfigurationError(
-            f"the substeps need policies of different heads: { ({key: spec.head for key, spec in specs.items()}) }; "
-            "expected one head for all of them, because one policy travels; use an algorithm with one head for all of "
-            "these action spaces (IMPALA), or wrap the environment so that they are of one kind"
+            f"the substeps need policies with different heads: { ({key: spec.head for key, spec in specs.items()}) }; "
+            "expected one head, because all substeps share one policy; use IMPALA, which has one head for all action "
+            "spaces, or wrap the environment so that its action spaces are of one kind"
         )
     return first

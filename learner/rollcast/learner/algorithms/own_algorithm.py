@@ -1,4 +1,4 @@
-"""One's own algorithm, `--algorithm package.module:factory`: made by its factory, and held to the contract."""
+"""Loads a custom algorithm, `--algorithm package.module:factory`, and checks what it returns."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -19,30 +19,33 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 
 class AlgorithmFactory(Protocol):
-    """Makes an algorithm: usually its class. `learns_from_replay`, where it is true, says that it wants a buffer."""
+    """A callable that makes an algorithm, usually its class.
+
+    An attribute `learns_from_replay` that is True asks for a replay buffer.
+    """
 
     def __call__(
         self, spaces: EnvironmentSpaces, spec: PolicySpec, *, device: torch.device, seed: int, **kwargs: object
     ) -> Algorithm:
-        """Makes it.
+        """Makes the algorithm.
 
         Args:
-            spaces: The spaces of one substep, by its key.
-            spec: The architecture that was asked for; the policy may have another head.
-            device: Where batches will be.
-            seed: From which everything is drawn.
+            spaces: The spaces of one substep, by the substep's key.
+            spec: The architecture from the settings; the policy may have another head.
+            device: Device of all batches.
+            seed: Seed of everything random.
             kwargs: `--algorithm-kwargs`.
         """
 
 
 def load_algorithm(name: str) -> AlgorithmFactory:
-    """Imports a factory.
+    """Imports the factory of an algorithm.
 
     Args:
         name: `package.module:factory`.
 
     Raises:
-        ConfigurationError: There is no such factory.
+        ConfigurationError: If there is no such factory.
     """
     return load_entry_point(name)
 
@@ -56,18 +59,18 @@ def make_own_algorithm(
     device: torch.device,
     seed: int,
 ) -> Algorithm:
-    """Makes one's own algorithm, and looks whether it is one.
+    """Makes a custom algorithm and checks that it is an `Algorithm` for these spaces.
 
     Args:
         name: `package.module:factory`.
-        spaces: The spaces of one substep, by its key.
-        spec: The architecture that was asked for.
-        kwargs: What the factory is called with besides.
-        device: Where batches will be.
-        seed: From which everything is drawn.
+        spaces: The spaces of one substep, by the substep's key.
+        spec: The architecture from the settings.
+        kwargs: Further keyword arguments for the factory.
+        device: Device of all batches.
+        seed: Seed of everything random.
 
     Raises:
-        ConfigurationError: There is no such factory, it raises, or what it makes is no algorithm for these spaces.
+        ConfigurationError: If there is no such factory, it raises, or it does not make an algorithm for these spaces.
     """
     factory = load_algorithm(name)
     try:
@@ -100,11 +103,11 @@ def make_own_algorithm(
 
 
 class OwnAlgorithm(Algorithm):
-    """An algorithm of somebody's own, with a look at everything that it returns.
+    """A wrapper around a custom algorithm that checks everything the algorithm returns.
 
     Args:
         name: The factory's name, for messages.
-        algorithm: What it made.
+        algorithm: The algorithm.
     """
 
     def __init__(self, name: str, algorithm: Algorithm) -> None:
@@ -115,24 +118,24 @@ class OwnAlgorithm(Algorithm):
 
     @property
     def policy(self) -> TorchPolicy:
-        """The policy that learns."""
+        """The policy that learns; see `Algorithm.policy`."""
         return self._algorithm.policy
 
     @property
     def n_updates(self) -> int:
-        """How many updates were made."""
+        """The number of updates so far; see `Algorithm.n_updates`."""
         return self._algorithm.n_updates
 
     @property
     def priorities(self) -> Tensor | None:
-        """See `Algorithm.priorities`."""
+        """The priorities of the last batch; see `Algorithm.priorities`."""
         return self._algorithm.priorities
 
     def update(self, batch: Batch, *, progress: float) -> Metrics:
         """Learns from a batch; see `Algorithm.update`.
 
         Raises:
-            RollcastError: It returned no metrics, one that is not finite, or did not count the update.
+            RollcastError: If it returned no metrics, or one that is not finite, or did not count the update.
         """
         before = self._algorithm.n_updates
         metrics: object = self._algorithm.update(batch, progress=progress)
@@ -146,7 +149,7 @@ class OwnAlgorithm(Algorithm):
                 f"{before + 1}",
                 "add `self._n_updates += 1` to update()",
             )
-        # a number on another device would have to be waited for: it is looked at when the policy is
+        # reading a number of another device waits for it, so `policy_state` checks those
         self._unchecked = {name: value for name, value in metrics.items() if not self._is_checked(name, value)}
         return metrics
 
@@ -154,7 +157,7 @@ class OwnAlgorithm(Algorithm):
         """Returns the policy's arrays; see `Algorithm.policy_state`.
 
         Raises:
-            RollcastError: One of them, or a metric of the last update, is not finite.
+            RollcastError: If an array, or a metric of the last update, is not finite.
         """
         for name, value in self._unchecked.items():
             self._check(name, float(value))
@@ -169,15 +172,15 @@ class OwnAlgorithm(Algorithm):
         return state
 
     def begin_with(self, state: PolicyState, checkpoint: Path | None) -> bool:
-        """See `Algorithm.begin_with`."""
+        """Loads the weights of another run; see `Algorithm.begin_with`."""
         return self._algorithm.begin_with(state, checkpoint)
 
     def save(self, directory: Path) -> None:
-        """See `Algorithm.save`."""
+        """Writes the algorithm's state; see `Algorithm.save`."""
         self._algorithm.save(directory)
 
     def load(self, directory: Path) -> None:
-        """See `Algorithm.load`."""
+        """Reads what `save` wrote; see `Algorithm.load`."""
         self._algorithm.load(directory)
         self._unchecked = {}
 
@@ -188,7 +191,7 @@ class OwnAlgorithm(Algorithm):
             value = value.item()
         if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
             raise self._broken(
-                f"the metric {name!r} is a {type(value).__name__}", "a number or a 0-dim tensor", "mend it"
+                f"the metric {name!r} is a {type(value).__name__}", "a number or a 0-dim tensor", "correct it"
             )
         self._check(name, float(value))
         return True
@@ -206,5 +209,5 @@ class OwnAlgorithm(Algorithm):
 
 
 def wants_replay(factory: Callable[..., Any]) -> bool:
-    """Tells whether what a factory makes learns from a replay buffer, as its `learns_from_replay` says."""
+    """Returns True if the algorithms of a factory learn from a replay buffer."""
     return bool(getattr(factory, "learns_from_replay", False))

@@ -1,4 +1,4 @@
-"""SAC: an actor-critic that is rewarded for its entropy, and learns from whatever anybody has played.
+"""SAC: an off-policy actor-critic that maximises the return plus the entropy of the policy.
 
 Haarnoja et al. 2018b, "Soft Actor-Critic Algorithms and Applications", https://arxiv.org/abs/1812.05905; for discrete
 actions Christodoulou 2019, "Soft Actor-Critic for Discrete Action Settings", https://arxiv.org/abs/1910.07207.
@@ -39,7 +39,8 @@ _WATCHED = ("critic loss", "policy loss", "temperature", "critics' gradient norm
 class Sac(Algorithm):
     """Soft actor-critic with twin critics, Polyak-averaged targets and a learnt temperature alpha.
 
-    An update, on transitions (s, a, r, s') of discount gamma, 0 where the episode terminated (algorithm 1):
+    An update, on transitions (s, a, r, s'), with gamma 0 where the episode terminated (Haarnoja et al. 2018b,
+    algorithm 1; numbers are those of its equations):
 
         y        = r + gamma E_a'[ min_i Q'_i(s', a') - alpha log pi(a' | s') ]
         J_Q      = mean[ w sum_i (Q_i(s, a) - y)^2 / 2 ]                              (5, 6)
@@ -47,8 +48,9 @@ class Sac(Algorithm):
         J_alpha  = log(alpha) mean[ w (entropy - target entropy) ]                    (18), as the authors' code has it
         Q'_i    <- tau Q_i + (1 - tau) Q'_i
 
-    w are importance weights, 1 where the batch brings none. Critics, targets and temperature never travel. The spec's
-    head is chosen here: `policy.spec` is what actors have to be told. See `Algorithm` for who may call what.
+    w are importance weights, 1 if the batch has none. Critics, targets and temperature are never sent to actors. The
+    algorithm chooses the spec's head: give `policy.spec` to actors. `Algorithm` says which thread may call which
+    method.
     """
 
     learns_from_replay = True
@@ -67,9 +69,9 @@ class Sac(Algorithm):
         Args:
             spaces: The environment's spaces by substep key; exactly one, its actions Discrete or a bounded Box.
             spec: The architecture of the policy, and of the critics.
-            settings: See there.
-            device: Where the networks are, and where batches have to be.
-            seed: Of the initial parameters and of the noise; the global generator is left as it was.
+            settings: The algorithm's settings.
+            device: Device of the networks and of all batches.
+            seed: Seed of the initial parameters and of the noise. The global generator keeps its state.
 
         Raises:
             ConfigurationError: If there is not exactly one substep, its actions are of another kind, the spec has
@@ -85,7 +87,7 @@ class Sac(Algorithm):
             torch.manual_seed(seed)
             self._policy = TorchPolicy(spaces, with_head(spec, self._actions.head)).to(self._device)
             self._critics = TwinCritic(spaces, spec, substep_key=key).to(self._device)
-        # From the start, whatever the head: every version then has the same arrays.
+        # set from the start, for both heads, so that every version of the policy has the same arrays
         self._policy.set_uniform_exploration(False)
         self._policy_parameters = FlatParameters({"policy": self._policy})
         self._critic_parameters = FlatParameters({"critics": self._critics})
@@ -113,7 +115,7 @@ class Sac(Algorithm):
 
     @property
     def n_updates(self) -> int:
-        """How many updates were made, those before the last `load` included."""
+        """The number of updates so far, including those before the last `load`."""
         return self._n_updates
 
     @property
@@ -122,7 +124,7 @@ class Sac(Algorithm):
         return self._priorities
 
     def update(self, batch: Batch, *, progress: float) -> Metrics:
-        """Learns from a batch of transitions; see `Algorithm.update`. Nothing follows `progress`."""
+        """Learns from a batch of transitions; see `Algorithm.update`. SAC does not use `progress`."""
         settings = self._settings
         transitions = transitions_of(
             batch, self._substep_key, discount=settings.discount, reward_scale=settings.reward_scale
@@ -134,7 +136,7 @@ class Sac(Algorithm):
             policy_loss = torch.dot(transitions.weight, improvement.loss)
             entropy = torch.dot(transitions.weight, improvement.entropy)
             if settings.learn_temperature:
-                # Too little entropy makes it dearer. The weights' sum is 1 but for importance weights.
+                # an entropy below the target raises the temperature; with importance weights their sum is not 1
                 error = entropy - (transitions.weight * self._target_entropy(transitions)).sum()
                 self._log_temperature.grad = error
                 self._temperature_optimizer.step()
@@ -157,14 +159,14 @@ class Sac(Algorithm):
         return self._policy.state_arrays()
 
     def begin_with(self, state: PolicyState, checkpoint: Path | None) -> bool:
-        """Takes over the policy, and the critics and their targets of a run of SAC; see `Algorithm.begin_with`."""
+        """Loads the policy, and critics and targets if the other run used SAC; see `Algorithm.begin_with`."""
         super().begin_with(state, checkpoint)
         return take_critics(checkpoint, "sac", {"critics": self._critics, "targets": self._targets.module})
 
     def save(self, directory: Path) -> None:
-        """Writes networks, optimisers, temperature, generator and counters; see `Algorithm.save`.
+        """Writes networks, optimisers, temperature, generator and the number of updates; see `Algorithm.save`.
 
-        How actors explore is not in it: that is said anew by whoever resumes.
+        The exploration of actors is not written: a resumed run sets it again.
         """
         self._watch.check()
         tensors = {
@@ -180,7 +182,7 @@ class Sac(Algorithm):
         write_training_state(directory, tensors, values)
 
     def load(self, directory: Path) -> None:
-        """Reads what `save` wrote; see `Algorithm.load`. The settings stay this algorithm's own."""
+        """Reads what `save` wrote, except the settings; see `Algorithm.load`."""
         arrays, values = read_training_state(directory)
         if values.get("algorithm") != "sac":
             raise ConfigurationError(
@@ -199,7 +201,7 @@ class Sac(Algorithm):
         self._watch.clear()
 
     def _update_critics(self, transitions: Transitions, temperature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Makes a step of the critics; returns loss, gradient norm and mean value, each 0-dim."""
+        """Updates the critics; returns loss, gradient norm and mean value, each 0-dim."""
         with torch.no_grad():
             outputs = self._policy.parameters_of(transitions.next_observation, self._substep_key)
             soft_value = self._actions.soft_value(
@@ -220,7 +222,7 @@ class Sac(Algorithm):
         return loss, norm, mean_value
 
     def _update_policy(self, transitions: Transitions, temperature: Tensor) -> tuple[PolicyImprovement, Tensor]:
-        """Makes a step of the policy; returns what it followed, and the gradient norm, 0-dim."""
+        """Updates the policy; returns its loss with the gradient, and the gradient norm, 0-dim."""
         outputs = self._policy.parameters_of(transitions.observation, self._substep_key)
         improvement = self._actions.improve(outputs, self._critics, transitions.observation, temperature)
         self._policy_parameters.backward([outputs], [improvement.outputs_gradient * transitions.weight[:, None]])

@@ -1,4 +1,4 @@
-"""Schedules: a quantity as a function of how far training has come."""
+"""Schedules: a quantity as a function of the progress of training."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -7,24 +7,24 @@ from rollcast.services.errors import ConfigurationError
 
 ScheduleKind = Literal["constant", "linear"]
 
-# From progress in [0, 1] to the quantity's value.
+# Maps progress in [0, 1] to the quantity's value.
 Schedule = Callable[[float], float]
 
 
 def constant(value: float) -> Schedule:
-    """Returns a schedule that is `value` from the first update to the last."""
+    """Returns a schedule that is always `value`."""
     return lambda progress: value
 
 
 def linear(start: float, end: float) -> Schedule:
     """Returns a schedule that goes from `start` at progress 0 to `end` at progress 1 in a straight line.
 
-    Progress outside [0, 1] counts as the nearer end: a run may take a few steps more than it planned.
+    Progress outside [0, 1] counts as the nearer end: a run may end a few steps after its planned total.
     """
 
     def value_at(progress: float) -> float:
         fraction = min(max(progress, 0.0), 1.0)
-        # Not start + (end - start) * fraction, which need not be `end` at 1.
+        # not start + (end - start) * fraction, which may miss `end` by a rounding error at 1
         return start * (1.0 - fraction) + end * fraction
 
     return value_at

@@ -1,4 +1,4 @@
-"""What soft actor-critic does differently for continuous and for discrete actions: two classes with one interface."""
+"""The parts of soft actor-critic that depend on the action space: continuous or discrete, behind one interface."""
 
 import math
 from abc import ABC, abstractmethod
@@ -23,12 +23,12 @@ Observation = Mapping[str, Tensor]
 
 
 class PolicyImprovement(NamedTuple):
-    """How a policy gets better in each observation.
+    """The policy's loss for each of N observations, with its gradient.
 
     Attributes:
-        outputs_gradient: float32 `[N, P]`, of the policy's loss with respect to what its network said.
+        outputs_gradient: float32 `[N, P]`, the gradient of the loss with respect to the policy network's outputs.
         loss: float32 `[N]`.
-        entropy: float32 `[N]`, of the policy: an estimate for continuous actions, exact for discrete ones.
+        entropy: float32 `[N]`, the policy's entropy: an estimate for continuous actions, exact for discrete ones.
     """
 
     outputs_gradient: Tensor
@@ -37,29 +37,31 @@ class PolicyImprovement(NamedTuple):
 
 
 class SoftActions(ABC):
-    """What depends on the kind of actions; stateless but for the generator, which belongs to the algorithm's thread.
+    """The parts of an update that depend on the action space.
+
+    The only state is the generator, which belongs to the algorithm's thread.
 
     Attributes:
-        head: What the policy's outputs mean.
+        head: The meaning of the policy's outputs.
     """
 
     head: PolicyHead
 
     @abstractmethod
     def target_entropy(self, observation: Observation) -> Tensor | float:
-        """The entropy that the papers aim at, in nats: float32 `[N]`, or one for all observations."""
+        """Returns the default target entropy in nats: float32 `[N]`, or one number for all observations."""
 
     @abstractmethod
     def values(self, critics: TwinCritic, observation: Observation, action: Tensor) -> tuple[Tensor, Tensor]:
-        """What both critics say of actions that were taken: each float32 `[N]`, with its graph."""
+        """Returns both critics' values of actions that were taken: each float32 `[N]`, with its graph."""
 
     @abstractmethod
     def soft_value(self, outputs: Tensor, critics: TwinCritic, observation: Observation, temperature: Tensor) -> Tensor:
-        """E_a[min_i Q_i(s, a) - temperature log pi(a | s)], float32 `[N]`; no gradient.
+        """Returns E_a[min_i Q_i(s, a) - temperature log pi(a | s)], float32 `[N]`, without gradient.
 
         Args:
-            outputs: float32 `[N, P]`, what the policy says.
-            critics: Who values.
+            outputs: float32 `[N, P]`, the policy network's outputs.
+            critics: The critics whose values are used.
             observation: `[N, ...]` for every leaf.
             temperature: 0-dim.
         """
@@ -68,27 +70,28 @@ class SoftActions(ABC):
     def improve(
         self, outputs: Tensor, critics: TwinCritic, observation: Observation, temperature: Tensor
     ) -> PolicyImprovement:
-        """The loss E_a[temperature log pi(a | s) - min_i Q_i(s, a)] of each observation, and its gradient.
+        """Returns the loss E_a[temperature log pi(a | s) - min_i Q_i(s, a)] of each observation, and its gradient.
 
         Args:
-            outputs: float32 `[N, P]`, what the policy says; their graph is not looked at.
-            critics: Who values; nothing is added to their gradients.
+            outputs: float32 `[N, P]`, the policy network's outputs; their graph is not used.
+            critics: The critics whose values are used; their gradients stay as they are.
             observation: `[N, ...]` for every leaf.
             temperature: 0-dim.
         """
 
 
 def soft_actions(spaces: SubstepSpaces, generator: torch.Generator, *, entropy_ratio: float) -> SoftActions:
-    """What fits an action space.
+    """Makes the `SoftActions` for an action space.
 
     Args:
-        spaces: Of the substep.
-        generator: Where noise comes from, on the algorithm's device.
-        entropy_ratio: For discrete actions, the target entropy over that of the uniform policy.
+        spaces: The spaces of the substep.
+        generator: The source of noise, on the algorithm's device.
+        entropy_ratio: For discrete actions, the target entropy divided by the entropy of the uniform policy.
 
     Raises:
         ConfigurationError: If the action space is neither Box nor Discrete.
-        InvalidSpaceError: If it is a Box whose bounds are not finite, or the observation's action mask is none.
+        InvalidSpaceError: If it is a Box whose bounds are not finite, or the leaf `action_mask` of the observation is
+            not a mask for it.
     """
     mask = action_mask_of(spaces)
     if isinstance(spaces.action, Box):
@@ -101,10 +104,10 @@ def soft_actions(spaces: SubstepSpaces, generator: torch.Generator, *, entropy_r
 
 
 class _ContinuousActions(SoftActions):
-    """Tanh-squashed Gaussian; expectations are estimated with one reparameterised sample.
+    """A tanh-squashed Gaussian; expectations are estimated with one reparameterised sample.
 
-    Actions that were taken are valued as the environment executed them: those of another policy's rollouts may have
-    been chosen outside the Box, and were clipped to it.
+    Critics see the actions that the environment executed: rollouts of another policy may hold actions outside the Box,
+    and the environment got them clipped.
 
     Haarnoja et al. 2018b, "Soft Actor-Critic Algorithms and Applications", https://arxiv.org/abs/1812.05905. Actions
     and densities are those of the Box scaled to [-1, 1]^D, as in the authors' environments.
@@ -116,7 +119,7 @@ class _ContinuousActions(SoftActions):
         self._generator = generator
         self._distribution = TorchSquashedGaussian(space, device=generator.device)
         bounds = ExecutedActions(space).bounds
-        assert bounds is not None, "TorchSquashedGaussian has refused a Box without bounds"
+        assert bounds is not None, "TorchSquashedGaussian refuses a Box without bounds"
         self._low, self._high = (torch.from_numpy(bound).to(generator.device) for bound in bounds)
         self._target_entropy = -float(math.prod(space.shape))
 
@@ -155,11 +158,10 @@ class _ContinuousActions(SoftActions):
 
 
 class _DiscreteActions(SoftActions):
-    """Categorical; expectations are sums over all actions, of which those that are not allowed have probability 0.
+    """A categorical distribution; expectations are sums over all actions. Forbidden actions have probability 0.
 
-    Christodoulou 2019, "Soft Actor-Critic for Discrete Action Settings", https://arxiv.org/abs/1910.07207. Where
-    observations have an action mask, the uniform policy, whose entropy the target is a part of, is that over the
-    actions that are allowed.
+    Christodoulou 2019, "Soft Actor-Critic for Discrete Action Settings", https://arxiv.org/abs/1910.07207. The target
+    entropy is a fraction of the entropy of the uniform policy; with an action mask, uniform over the allowed actions.
     """
 
     head: PolicyHead = "default"
@@ -193,5 +195,5 @@ class _DiscreteActions(SoftActions):
         p = log_p.exp()
         regret = temperature * log_p - torch.minimum(*critics(observation))
         loss = (p * regret).sum(dim=1)
-        # d/d logit_b sum_a p_a (temperature log p_a - q_a) = p_b (regret_b - loss): the rest sums to 0.
+        # d/d logit_b sum_a p_a (temperature log p_a - q_a) = p_b (regret_b - loss); the other terms cancel
         return PolicyImprovement(p * (regret - loss[:, None]), loss, -(p * log_p).sum(dim=1))

@@ -1,4 +1,4 @@
-"""Target networks: slow copies of networks that learn, for them to learn from."""
+"""Target networks: copies that follow a network slowly, for stable learning targets."""
 
 import copy
 from typing import Generic, TypeVar
@@ -12,18 +12,19 @@ _Module = TypeVar("_Module", bound=nn.Module)
 
 
 class TargetNetwork(Generic[_Module]):
-    """A copy of a module that follows it, Polyak-averaged or copied now and then.
+    """A copy of a module that follows it by Polyak averaging, or by copying from time to time.
 
-    Lillicrap et al. 2016, "Continuous control with deep reinforcement learning", https://arxiv.org/abs/1509.02971:
+    Lillicrap et al. 2016, "Continuous control with deep reinforcement learning", https://arxiv.org/abs/1509.02971,
+    algorithm 1:
 
         theta' <- tau theta + (1 - tau) theta'
 
-    Invariant: the copy's trainable parameters are a slice of one vector in the order of the source's, so that
-    following is one operation, and no gradient flows into it. It never travels. Not thread-safe: it belongs to the
-    algorithm's thread.
+    Invariant: the copy's trainable parameters are views of one vector in the order of the source's, so that following
+    is one operation. No gradient flows into the copy, and it is never sent to actors. Not thread-safe: it belongs to
+    the algorithm's thread.
 
     Attributes:
-        module: The copy; whoever loads a checkpoint copies into its parameters in place.
+        module: The copy. To load a checkpoint, copy into its parameters in place.
     """
 
     def __init__(self, source: _Module, parameters: FlatParameters) -> None:
@@ -31,7 +32,7 @@ class TargetNetwork(Generic[_Module]):
 
         Args:
             source: The module that learns, on its device.
-            parameters: Of the source, and of nothing else.
+            parameters: The parameters of the source, and no others.
         """
         self.module: _Module = copy.deepcopy(source)
         self._source_vector = parameters.vector
@@ -46,7 +47,7 @@ class TargetNetwork(Generic[_Module]):
         """Moves the copy towards the source.
 
         Args:
-            tau: In (0, 1], how far; 1 copies. Buffers, such as running statistics, are always copied.
+            tau: Fraction of the way, in (0, 1]; 1 copies. Buffers, such as running statistics, are always copied.
         """
         if tau == 1.0:
             self._vector.copy_(self._source_vector)

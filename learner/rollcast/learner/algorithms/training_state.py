@@ -1,4 +1,4 @@
-"""What an algorithm keeps in a checkpoint: named tensors (safetensors) and named values (JSON). No pickle."""
+"""Writes an algorithm's state as named tensors (safetensors) and named values (JSON), without pickle; reads it back."""
 
 import json
 from collections.abc import Mapping
@@ -23,19 +23,19 @@ def write_training_state(directory: Path, tensors: Mapping[str, Tensor], values:
 
     Args:
         directory: Made if it does not exist.
-        tensors: By name; from any device. Views of one storage are written each on its own.
-        values: By name; anything JSON can hold.
+        tensors: Tensors by name, on any device. Views that share a storage are written separately.
+        values: Values by name; anything JSON can hold.
 
     Raises:
         OSError: If they cannot be written.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    # numpy's writer: torch's refuses tensors that share a storage, and all parameters here are views of one vector.
-    # Not np.ascontiguousarray, which makes vectors of scalars.
+    # safetensors' writer for numpy, because the one for torch refuses tensors that share a storage, and all parameters
+    # here are views of one vector. Not np.ascontiguousarray, which turns scalars into vectors.
     arrays = {name: np.asarray(tensor.detach().cpu().numpy(), order="C") for name, tensor in tensors.items()}
     try:
         safetensors.numpy.save_file(arrays, directory / TENSORS_FILE)
-    except safetensors.SafetensorError as error:  # what the library makes of a full disk
+    except safetensors.SafetensorError as error:  # raised for a full disk, too
         raise OSError(f"{directory / TENSORS_FILE}: {error}") from error
     (directory / VALUES_FILE).write_text(json.dumps(dict(values), indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
@@ -44,7 +44,7 @@ def read_training_state(directory: Path) -> tuple[dict[str, NDArray[np.generic]]
     """Reads what `write_training_state` wrote.
 
     Args:
-        directory: Where it was written.
+        directory: The directory that was written.
 
     Returns:
         Arrays by name, and values by name.
@@ -76,12 +76,12 @@ def load_module(module: nn.Module, prefix: str, arrays: Mapping[str, NDArray[np.
 
     Args:
         module: The module, on any device.
-        prefix: What `with_prefix` put before the names.
+        prefix: The prefix of the names, as of `with_prefix`.
         arrays: Arrays by name.
-        source: Where they come from, for messages.
+        source: The checkpoint's directory, for messages.
 
     Raises:
-        ConfigurationError: If names or shapes are not the module's.
+        ConfigurationError: If names or shapes differ from the module's.
     """
     start = f"{prefix}."
     found = {name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)}
@@ -103,18 +103,18 @@ def load_module(module: nn.Module, prefix: str, arrays: Mapping[str, NDArray[np.
 
 
 def take_critics(checkpoint: Path | None, algorithm: str, critics: Mapping[str, nn.Module]) -> bool:
-    """Takes critics over from another run's checkpoint, if that run had the same algorithm.
+    """Loads critics from another run's checkpoint, if that run had the same algorithm.
 
     Args:
-        checkpoint: What the other algorithm's `save` was given; None: there is none.
-        algorithm: The name that `save` writes.
-        critics: The modules, by what `with_prefix` put before their names.
+        checkpoint: The directory that the other algorithm's `save` wrote; None: there is none.
+        algorithm: The algorithm's name, as `save` writes it.
+        critics: The modules by their prefix, as of `with_prefix`.
 
     Returns:
-        Whether they were taken over.
+        True if they were loaded.
 
     Raises:
-        ConfigurationError: If they are of other networks.
+        ConfigurationError: If the checkpoint has other networks.
     """
     if checkpoint is None:
         return False
@@ -127,17 +127,17 @@ def take_critics(checkpoint: Path | None, algorithm: str, critics: Mapping[str, 
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """What an optimiser of one parameter remembers, by name."""
+    """Returns the state of an optimiser that has one parameter, by name."""
     state = optimizer.state_dict()["state"].get(0, {})
     return {name: torch.as_tensor(value) for name, value in state.items()}
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, prefix: str, arrays: Mapping[str, NDArray[np.generic]]) -> None:
-    """Gives an optimiser of one parameter back what it remembered; its settings stay its own.
+    """Restores the state of an optimiser that has one parameter, but not its settings.
 
     Args:
-        optimizer: Of the kind that was saved.
-        prefix: What `with_prefix` put before the names. No such array: it had not made a step.
+        optimizer: An optimiser of the kind that was saved.
+        prefix: The prefix of the names, as of `with_prefix`. Without such an array, the optimiser had made no step.
         arrays: Arrays by name.
     """
     start = f"{prefix}."

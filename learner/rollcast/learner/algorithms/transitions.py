@@ -1,4 +1,4 @@
-"""A replay buffer's batch, as algorithms that learn from transitions read it."""
+"""Reads a replay buffer's batch as transitions, for off-policy algorithms."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -20,9 +20,9 @@ class Transitions(NamedTuple):
         observation: `[B, ...]` for every leaf of the observation space.
         action: `[B, ...]`, in the space's dtype.
         reward: float32 `[B]`, scaled.
-        next_observation: `[B, ...]` for every leaf, the true observation that it led to.
-        discount: float32 `[B]`, of the value of the next observation; 0 where the episode terminated.
-        weight: float32 `[B]`, of each transition in the loss: its importance weight over B, 0 where it is none.
+        next_observation: `[B, ...]` for every leaf, the true next observation.
+        discount: float32 `[B]`, the factor of the next observation's value; 0 where the episode terminated.
+        weight: float32 `[B]`, the weight in the loss: the importance weight divided by B; 0 where the row is not valid.
     """
 
     observation: Mapping[str, Tensor]
@@ -35,16 +35,16 @@ class Transitions(NamedTuple):
 
 @torch.no_grad()
 def transitions_of(batch: Batch, substep_key: str, *, discount: float, reward_scale: float) -> Transitions:
-    """Reads a batch.
+    """Reads the transitions of a batch.
 
     Args:
-        batch: With T = 1.
-        substep_key: Whose columns.
-        discount: Of one step, for batches that bring none.
+        batch: A batch with T = 1.
+        substep_key: The substep whose columns to read.
+        discount: The discount of one step, for batches without discounts.
         reward_scale: Factor of every reward.
 
     Returns:
-        Its transitions; views of the batch where nothing is computed.
+        The transitions; views of the batch where nothing is computed.
 
     Raises:
         ConfigurationError: If the batch holds other substeps, or trajectories of more than one step.
@@ -52,7 +52,7 @@ def transitions_of(batch: Batch, substep_key: str, *, discount: float, reward_sc
     if batch.substeps.keys() != {substep_key}:
         raise ConfigurationError(
             f"The batch holds the substeps {sorted(batch.substeps)}; expected [{substep_key!r}], for which this "
-            "algorithm was made. Give it batches of the environment whose spaces it was given."
+            "algorithm was made. Use batches of the environment that the algorithm was made for."
         )
     n_steps, n = batch.reward.shape
     if n_steps != 1:
@@ -76,42 +76,36 @@ def transitions_of(batch: Batch, substep_key: str, *, discount: float, reward_sc
 
 
 def only_substep(spaces: EnvironmentSpaces, *, algorithm: str) -> str:
-    """The key of an environment's one substep.
+    """Returns the key of an environment's only substep.
 
     Args:
         spaces: The environment's spaces by substep key.
-        algorithm: For the message.
-
-    Returns:
-        The key.
+        algorithm: The algorithm's name, for the message.
 
     Raises:
-        ConfigurationError: If there is not exactly one.
+        ConfigurationError: If there is not exactly one substep.
     """
     if len(spaces) != 1:
         raise ConfigurationError(
             f"The environment has {len(spaces)} substeps {sorted(spaces)}; {algorithm} supports exactly 1. Give each "
-            "substep a learner of its own, with IndependentLearners."
+            "substep its own learner, with IndependentLearners."
         )
     return next(iter(spaces))
 
 
 def with_head(spec: PolicySpec, head: PolicyHead) -> PolicySpec:
-    """The architecture with the head that an algorithm needs.
+    """Returns the architecture with the head that an algorithm needs; actors need this one.
 
     Args:
-        spec: With the default head, or this one.
-        head: What the outputs have to mean.
-
-    Returns:
-        The architecture, as actors have to be told it.
+        spec: An architecture with the default head, or with this one.
+        head: The meaning of the outputs.
 
     Raises:
-        ConfigurationError: If the spec has yet another head.
+        ConfigurationError: If the spec has another head.
     """
     if spec.head not in ("default", head):
         raise ConfigurationError(
             f"The policy's head is {spec.head!r}; the algorithm needs {head!r} for this action space. Leave it at "
-            "'default', and the algorithm chooses."
+            "'default': the algorithm chooses it."
         )
     return dataclasses.replace(spec, head=head)

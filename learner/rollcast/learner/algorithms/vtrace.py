@@ -1,7 +1,7 @@
 """V-trace targets (Espeholt et al. 2018, "IMPALA", https://arxiv.org/abs/1802.01561), as pure tensor functions.
 
-Names carry their time index as in rlax: `v_t` is the value of the state in which step t acts, `v_tp1` that of the
-state it led to.
+Names carry their time index, as in rlax: `v_t` is the value of the state in which step t acts, `v_tp1` the value of the
+next state.
 """
 
 from typing import NamedTuple
@@ -11,11 +11,11 @@ from torch import Tensor
 
 
 class VTraceReturns(NamedTuple):
-    """What the policy and the critic learn from.
+    """The targets of the critic and the advantages of the policy.
 
     Attributes:
         vs: `[T, B]`, the targets v_s of the critic.
-        pg_advantage: `[T, B]`, what weighs the policy gradient, its truncated importance weight included.
+        pg_advantage: `[T, B]`, the factor of the policy gradient, including the truncated importance weight.
     """
 
     vs: Tensor
@@ -48,23 +48,23 @@ def vtrace(
 
         advantage_t = rho_t (r_t + discount_t (V(x_{t+1}) + lambda continues_t (v_{t+1} - V(x_{t+1}))) - V(x_t))
 
-    An episode that was truncated has `discount_t > 0` and `continues_t` False: its value goes on from the true final
-    observation, its trace does not. The last step of the trajectory has nothing behind it, whatever `continues_t` says.
+    A truncated episode has `discount_t > 0` and `continues_t` False: its value is bootstrapped from the true final
+    observation, and its trace ends. The trace also ends at the last step of the trajectory, for any `continues_t`.
 
-    No gradient flows through the result. Everything stays on the device of the arguments; there is no synchronisation.
+    No gradient flows through the result. Everything stays on the device of the arguments; nothing waits for it.
 
     Args:
-        log_rho_t: float `[T, B]`, log-probability of the action under the policy that learns, less that under the
+        log_rho_t: float `[T, B]`, log-probability of the action under the policy that learns, minus the one under the
             policy that acted.
         r_t: float `[T, B]`, rewards.
         discount_t: float `[T, B]` in [0, 1], 0 where the episode terminated.
         continues_t: bool `[T, B]`, False where the episode ended with this step, by termination or truncation.
         v_t: float `[T, B]`, value of the observation in which step t acts.
-        v_tp1: float `[T, B]`, value of the true next observation: the final one where the episode ended.
-        clip_rho: Upper bound of the importance weight in delta; decides which policy's value is learnt.
-        clip_c: Upper bound of the importance weight in the trace; decides how fast.
+        v_tp1: float `[T, B]`, value of the true next observation, which is the final one where the episode ended.
+        clip_rho: Upper bound of the importance weight in delta; it decides which policy's value is learnt.
+        clip_c: Upper bound of the importance weight in the trace; it decides how fast the value is learnt.
         clip_pg_rho: Upper bound of the importance weight in the policy gradient.
-        lambda_: In [0, 1], how far a correction travels back; 1 is the paper's, 0 one-step TD.
+        lambda_: Decay of corrections on their way back in time, in [0, 1]; 1 is the paper's, 0 is one-step TD.
 
     Returns:
         Targets and advantages, each `[T, B]`.
@@ -75,11 +75,11 @@ def vtrace(
     _check_shapes(log_rho_t=log_rho_t, r_t=r_t, discount_t=discount_t, continues_t=continues_t, v_t=v_t, v_tp1=v_tp1)
     rho_t = log_rho_t.exp()
     delta_t = rho_t.clamp(max=clip_rho) * torch.addcmul(r_t - v_t, discount_t, v_tp1)
-    # Where the trace goes on, discount_t; where it ends, 0.
+    # discount_t, or 0 where the trace ends
     trace_t = discount_t * continues_t
     decay_t = (rho_t.clamp(max=clip_c) * trace_t).mul_(lambda_)
 
-    # One small operation a step, written in place: this loop is all of V-trace that does not run over [T, B] at once.
+    # one small in-place operation a step: only this loop cannot run over [T, B] at once
     vs_minus_v_t = delta_t.clone()
     rows = vs_minus_v_t.unbind(0)
     decay_rows = decay_t.unbind(0)

@@ -153,7 +153,7 @@ def test_after_a_checkpoint_the_next_updates_are_those_that_would_have_followed(
 def test_a_checkpoint_of_other_substeps_or_of_one_learner_is_refused(tmp_path: Path):
     make("impala").save(tmp_path / "several")
     with pytest.raises(
-        ConfigurationError, match=r"of the substeps \['scout', 'base'\]; expected .* of \['base', 'x'\]"
+        ConfigurationError, match=r"for the substeps \['scout', 'base'\]; expected .* for \['base', 'x'\]"
     ):
         make("impala", {"base": SPACES["base"], "x": SPACES["scout"]}).load(tmp_path / "several")
     Impala({"base": SPACES["base"]}, SPEC, ImpalaSettings()).save(tmp_path / "one")
