@@ -26,8 +26,8 @@ from rollcast.learner.checkpoints.manifest import CheckpointInfo
 from rollcast.learner.checkpoints.pace import Pace
 from rollcast.learner.checkpoints.store import CheckpointStore
 from rollcast.learner.replay.buffer import ReplayBuffer
-from rollcast.learner.replay.replay_settings import ReplaySettings
-from rollcast.learner.replay.saved_buffer import BufferSnapshot
+from rollcast.learner.replay.checkpoint import BufferSnapshot
+from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.learner.training.checkpointing import SHARE
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from rollcast.services.wire.allocator import reuse_large_buffers
@@ -125,7 +125,7 @@ class Writer:
         if self._thread is not None and self._thread.is_alive():
             return 0.0
         began = time.perf_counter()
-        snapshot = self._buffer.saved.begin()
+        snapshot = self._buffer.checkpoint.begin()
         pause = time.perf_counter() - began
         self._pace = Pace(SHARE)
         self._thread = threading.Thread(target=self._write, args=(snapshot, began), daemon=True)

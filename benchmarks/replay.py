@@ -23,8 +23,8 @@ from benchmarks.replay_peers import BATCH_SIZE, Call
 from benchmarks.replay_plot import draw_plot
 from benchmarks.table import print_table
 from rollcast.learner.replay.buffer import ReplayBuffer
-from rollcast.learner.replay.replay_settings import ReplaySettings
-from rollcast.learner.replay.sampling.sum_tree import SumTree
+from rollcast.learner.replay.sampling.trees import SumTree
+from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
 

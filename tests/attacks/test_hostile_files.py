@@ -13,7 +13,7 @@ from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.settings import TrainSettings
 from rollcast.services.errors import ConfigurationError
 from tests.unit.learner.replay.played_rollouts import GOES_ON, TRUNCATES, World
-from tests.unit.learner.replay.test_saved_buffer import make_buffer, play_into
+from tests.unit.learner.replay.test_checkpoint import make_buffer, play_into
 
 INFO = {"n_updates": 1, "env_steps": 2, "policy_version": 3, "mean_return": 4.0, "has_ended": False}
 
@@ -119,11 +119,11 @@ def as_nan(directory, name):
 def test_replay_buffers_that_no_buffer_has_written(tmp_path, kind, spoil, match):
     buffer = make_buffer(None, **kind)
     play_into(buffer, World(n_steps=4, has_reset_rows=False), np.random.default_rng(3), 2)
-    buffer.saved.begin().write(tmp_path / "state", None)
-    make_buffer(None, **kind).saved.load(tmp_path / "state")
+    buffer.checkpoint.begin().write(tmp_path / "state", None)
+    make_buffer(None, **kind).checkpoint.load(tmp_path / "state")
     spoil(tmp_path / "state")
     with pytest.raises(ConfigurationError, match=match):
-        make_buffer(None, **kind).saved.load(tmp_path / "state")
+        make_buffer(None, **kind).checkpoint.load(tmp_path / "state")
 
 
 @pytest.mark.parametrize(
@@ -212,11 +212,11 @@ def test_final_observations_that_no_buffer_has_kept(tmp_path, changes, match):
     ends = np.full((4, world.n_envs), GOES_ON)
     ends[1:3] = TRUNCATES
     buffer.insert(world.play(ends)[0])
-    buffer.saved.begin().write(tmp_path / "state", None)
-    make_buffer(None, **kind).saved.load(tmp_path / "state")
+    buffer.checkpoint.begin().write(tmp_path / "state", None)
+    make_buffer(None, **kind).checkpoint.load(tmp_path / "state")
     spoil_rows(tmp_path / "state", **changes)
     with pytest.raises(ConfigurationError, match=match):
-        make_buffer(None, **kind).saved.load(tmp_path / "state")
+        make_buffer(None, **kind).checkpoint.load(tmp_path / "state")
 
 
 def test_records_that_are_none_go_with_those_that_come_after(tmp_path):

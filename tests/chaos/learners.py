@@ -11,8 +11,8 @@ import numpy as np
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.remote import RemoteDistributedActors
 from rollcast.learner.replay.inserter import ReplayInserter
-from rollcast.learner.replay.replay_settings import ReplaySettings
-from rollcast.learner.replay.substep_buffers import make_buffers
+from rollcast.learner.replay.settings import ReplaySettings
+from rollcast.learner.replay.substeps import make_buffers
 from rollcast.services.errors import NotReadyError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.rollouts import Rollout

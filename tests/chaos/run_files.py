@@ -14,7 +14,7 @@ from rollcast.learner.durable.coverage import Coverage, OpenRollouts
 from rollcast.learner.durable.recovery import RecoveredRollouts, take_inventory
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES
 from rollcast.learner.ingest.queue import RolloutSlice
-from rollcast.learner.replay.substep_buffers import make_buffers
+from rollcast.learner.replay.substeps import make_buffers
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.settings import ServingSettings
 from rollcast.services.rollouts.recording_codec import RecordingHeader
@@ -85,7 +85,7 @@ def steps_in_buffer(run_dir: Path, spaces: EnvironmentSpaces) -> tuple[Mapping[i
         n_envs=MAX_TRAJECTORIES,
     )
     buffer = buffers[FLAT_SUBSTEP]
-    buffer.saved.load(checkpoints(run_dir)[-1] / "replay" / "substep0")
+    buffer.checkpoint.load(checkpoints(run_dir)[-1] / "replay" / "substep0")
     store = buffer._store
     entries, rng = store.entries(), np.random.default_rng()
     seeds, totals, n_wrong = [], [], 0

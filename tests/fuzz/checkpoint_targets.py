@@ -26,7 +26,7 @@ from tests.fuzz.file_mutators import Mutate, mutate_arrays, mutate_json, mutate_
 from tests.fuzz.messages import join_pieces, split_pieces
 from tests.fuzz.oracle import SMALL_CHANGE_BYTES, Target
 from tests.unit.learner.replay.played_rollouts import World, random_ends
-from tests.unit.learner.replay.test_saved_buffer import T, make_buffer
+from tests.unit.learner.replay.test_checkpoint import T, make_buffer
 
 _SPACES: EnvironmentSpaces = {
     "0": SubstepSpaces(observation=spaces.Box(-1, 1, (4,), np.float32), action=spaces.Discrete(2))
@@ -121,7 +121,7 @@ def _buffer_target(name: str, folder: Path, kind: dict[str, object]) -> Target:
         for rollout in rollouts:
             buffer.insert(rollout)
         buffer.update_priorities(buffer.sample(2).keys, [0.5, 2.0])
-        buffer.saved.begin().write(folder / str(number), None)
+        buffer.checkpoint.begin().write(folder / str(number), None)
     directory = folder / "1"
     files = _files_of(directory)
     seeds.append(_joined(directory, files))
@@ -130,7 +130,7 @@ def _buffer_target(name: str, folder: Path, kind: dict[str, object]) -> Target:
         shutil.rmtree(directory)
         _write(directory, files, content)
         loaded = make_buffer(None, **kind)
-        loaded.saved.load(directory)
+        loaded.checkpoint.load(directory)
         loaded.sample(2)
         loaded.insert(played[0])
         loaded.update_priorities(loaded.sample(2).keys, [0.5, 2.0])

@@ -12,8 +12,8 @@ from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.replay.buffer import ReplayBuffer
-from rollcast.learner.replay.replay_settings import ReplaySettings
 from rollcast.learner.replay.served import serve_buffers
+from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.client.channel import make_channel
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.client.replay import ReplayClient

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rollcast.learner.playing.evaluate import Evaluation, evaluate_policy
     from rollcast.learner.replay.batches import to_batch
     from rollcast.learner.replay.buffer import ReplayBuffer
-    from rollcast.learner.replay.replay_settings import ReplaySettings
+    from rollcast.learner.replay.settings import ReplaySettings
     from rollcast.learner.writers.json_lines import JsonLinesWriter
     from rollcast.learner.writers.tensorboard import TensorBoardWriter
     from rollcast.learner.writers.writer import MetricsWriter
@@ -97,7 +97,7 @@ if not TYPE_CHECKING:  # else every misspelt name would have the type of `__geta
             "rollcast.learner.playing.evaluate": ("Evaluation", "evaluate_policy"),
             "rollcast.learner.replay.batches": ("to_batch",),
             "rollcast.learner.replay.buffer": ("ReplayBuffer",),
-            "rollcast.learner.replay.replay_settings": ("ReplaySettings",),
+            "rollcast.learner.replay.settings": ("ReplaySettings",),
             "rollcast.learner.writers.json_lines": ("JsonLinesWriter",),
             "rollcast.learner.writers.tensorboard": ("TensorBoardWriter",),
             "rollcast.learner.writers.writer": ("MetricsWriter",),

@@ -21,7 +21,7 @@ from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.learner.replay.batches import to_batch
 from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.demonstrations import load_demonstrations
-from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.errors import CollectTimeoutError, ConfigurationError, NotReadyError
 from rollcast.services.policies.policies import PolicyState
 from rollcast.services.rollouts.recording import read_rollouts

@@ -14,7 +14,7 @@ from rollcast.learner.ingest.first_actor import spaces_of_first_actor
 from rollcast.learner.replay.demonstrations import load_recording
 from rollcast.learner.replay.inserter import ACTORS, ReplayInserter
 from rollcast.learner.replay.served import serve_buffers
-from rollcast.learner.replay.substep_buffers import SubstepBuffers, make_buffers
+from rollcast.learner.replay.substeps import SubstepBuffers, make_buffers
 from rollcast.learner.settings.replay_serve import ReplayServeSettings
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.security.security import ServerSecurity

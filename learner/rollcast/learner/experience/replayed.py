@@ -18,10 +18,10 @@ from rollcast.learner.batch import Batch
 from rollcast.learner.experience.experience import Experience, ExperienceSource, SaveExperience
 from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.learner.replay.batches import to_batch
-from rollcast.learner.replay.buffer_info import ReplayInfo
+from rollcast.learner.replay.info import ReplayInfo
 from rollcast.learner.replay.inserter import ACTORS
 from rollcast.learner.replay.served import replay_status
-from rollcast.learner.replay.substep_buffers import SubstepBuffers
+from rollcast.learner.replay.substeps import SubstepBuffers
 from rollcast.learner.wait_log import WaitLog
 from rollcast.services.errors import CollectInterruptedError, CollectTimeoutError, InvalidInputError, NotReadyError
 from rollcast.services.replay.replay import ReplayStatus, joint_replay_status
@@ -102,7 +102,7 @@ class ReplayedExperience(ExperienceSource):
 
     def begin_save(self) -> SaveExperience:
         """Takes note of the buffers, each with its limiter, its priorities and its generators."""
-        snapshots = [buffer.saved.begin() for buffer in self.buffers.values()]
+        snapshots = [buffer.checkpoint.begin() for buffer in self.buffers.values()]
 
         def save(directory: Path, previous: Path | None, rest: Callable[[], None]) -> Mapping[Path, str]:
             digests: dict[Path, str] = {}
@@ -120,7 +120,7 @@ class ReplayedExperience(ExperienceSource):
     def load(self, directory: Path) -> None:
         """Reads what was saved; neither a burst of updates nor one of insertions follows."""
         for i, buffer in enumerate(self.buffers.values()):
-            buffer.saved.load(_path(directory, i))
+            buffer.checkpoint.load(_path(directory, i))
 
     def renew(self) -> None:
         """See `ExperienceSource.renew`; a rollout that the limiter had refused is dropped with those who played it."""

@@ -7,7 +7,7 @@ from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.algorithms.schedules import Schedule
 from rollcast.learner.experience.replayed import ReplayedExperience
 from rollcast.learner.ingest.queue import RolloutSlice
-from rollcast.learner.replay.substep_buffers import SubstepBuffers
+from rollcast.learner.replay.substeps import SubstepBuffers
 from rollcast.services.policies.policies import PolicyState
 
 

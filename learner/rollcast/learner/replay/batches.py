@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rollcast.learner.batch import Batch, BatchColumns
-from rollcast.learner.replay.columns.column_memory import ColumnArray
+from rollcast.learner.replay.columns.memory import ColumnArray
 from rollcast.learner.replay.columns.samples import ReplaySample, SampleColumns
 
 

@@ -10,8 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from rollcast.learner.replay.buffer_info import ReplayInfo
-from rollcast.learner.replay.buffer_parts import (
+from rollcast.learner.replay.checkpoint import BufferCheckpoint
+from rollcast.learner.replay.columns.layout import Slots, make_layout
+from rollcast.learner.replay.columns.samples import ReplaySample, SampleRing
+from rollcast.learner.replay.free_memory import describe_available
+from rollcast.learner.replay.info import ReplayInfo, Waiting
+from rollcast.learner.replay.parts import (
     check_positive,
     device_of_columns,
     make_limiter,
@@ -19,16 +23,10 @@ from rollcast.learner.replay.buffer_parts import (
     make_store,
     plan_size,
 )
-from rollcast.learner.replay.columns.layout import make_layout
-from rollcast.learner.replay.columns.memory import describe_available
-from rollcast.learner.replay.columns.samples import ReplaySample, SampleRing
-from rollcast.learner.replay.columns.slots import Slots
-from rollcast.learner.replay.limiter.limiter_state import Waiting
-from rollcast.learner.replay.replay_settings import ReplaySettings
 from rollcast.learner.replay.sampling.prioritized import as_priorities, check_priorities
 from rollcast.learner.replay.sampling.times_sampled import TimesSampled
-from rollcast.learner.replay.saved_buffer import SavedBuffer
 from rollcast.learner.replay.saving.part_state import GeneratorPart, Part
+from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.learner.replay.stores.row_plan import acting_trajectories, pieces, plan_rows
 from rollcast.services.errors import ConfigurationError, InvalidInputError, LimitExceededError, NotReadyError
 from rollcast.services.rollouts.rollouts import Rollout
@@ -53,7 +51,7 @@ class ReplayBuffer:
     valid until two more were drawn. A thread that samples beside another has its own, from `make_ring`.
 
     Attributes:
-        saved: Writes it into checkpoints, and reads it.
+        checkpoint: Writes it into checkpoints, and reads it.
     """
 
     def __init__(
@@ -113,10 +111,10 @@ class ReplayBuffer:
         self._rings: dict[int, SampleRing] = {}
         self._ignored_updates, self._has_displaced = 0, False
         parts: dict[str, Part] = {"store": self._store, "sampler": self._sampler}
-        parts |= {"limiter": self._limiter.counters, "starts": GeneratorPart(self._rng)}
+        parts |= {"limiter": self._limiter, "starts": GeneratorPart(self._rng)}
         if self._times_sampled is not None:
             parts["times_sampled"] = self._times_sampled
-        self.saved = SavedBuffer(self._changed, self._store, parts)
+        self.checkpoint = BufferCheckpoint(self._changed, self._store, parts)
 
     @property
     def n_rollout_steps(self) -> int:
@@ -356,7 +354,7 @@ class ReplayBuffer:
     def info(self) -> ReplayInfo:
         """How it stands now."""
         with self._changed:
-            limiter = self._limiter.state()
+            limiter = self._limiter.info()
             return ReplayInfo(
                 size=self._store.size,
                 capacity=self._store.capacity,
@@ -372,7 +370,7 @@ class ReplayBuffer:
 
         None: it does not wait, or may go on.
         """
-        return next((wait for wait in self._limiter.state().waiting if wait.who == who), None)
+        return next((wait for wait in self._limiter.info().waiting if wait.who == who), None)
 
     def stop_waiting(self, who: str) -> None:
         """Says that one who asked again after each refusal does so no more; `who` as for `insert`."""

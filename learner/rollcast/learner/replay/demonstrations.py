@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.recutter import Recutter
-from rollcast.learner.replay.substep_buffers import SubstepBuffers
+from rollcast.learner.replay.substeps import SubstepBuffers
 from rollcast.services.errors import ConfigurationError, InvalidRolloutError
 from rollcast.services.rollouts.recording import read_rollouts
 from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from rollcast.learner.ingest.queue import RolloutSlice
-from rollcast.learner.replay.substep_buffers import SubstepBuffers
+from rollcast.learner.replay.substeps import SubstepBuffers
 from rollcast.services.errors import InvalidRolloutError, NotReadyError
 from rollcast.services.rollouts.rollouts import Rollout
 

@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.learner.replay.buffer import ReplayBuffer
-from rollcast.learner.replay.columns.column_memory import ColumnArray, host_array
+from rollcast.learner.replay.columns.memory import ColumnArray, host_array
 from rollcast.learner.replay.columns.samples import ReplaySample, SampleRing
-from rollcast.learner.replay.limiter.limiter_state import LimiterState
-from rollcast.learner.replay.substep_buffers import SubstepBuffers
+from rollcast.learner.replay.info import LimiterInfo
+from rollcast.learner.replay.substeps import SubstepBuffers
 from rollcast.services.errors import InvalidInputError, LimitExceededError
 from rollcast.services.limits.limits import MAX_BATCH_BYTES
 from rollcast.services.replay.replay import ReplayBatch, ReplayColumns, ReplayInfo, ReplayStatus, ReplayWaiting
@@ -149,7 +149,7 @@ def serve_buffers(
     }
 
 
-def _waiting(limiter: LimiterState) -> tuple[ReplayWaiting, ...]:
+def _waiting(limiter: LimiterInfo) -> tuple[ReplayWaiting, ...]:
     return tuple(ReplayWaiting(reason=one.reason, seconds=one.seconds, who=one.who) for one in limiter.waiting)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from rollcast.actor.settings import EnvironmentSettings, EnvsPerActor
-from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.learner.settings.settings import LogLevel
 from rollcast.services.limits.settings import ServerLimitSettings
 from rollcast.services.security.settings import ServerSecuritySettings

@@ -17,7 +17,7 @@ from rollcast.learner.algorithms.defaults import (
 from rollcast.learner.algorithms.dqn_settings import DqnSettings
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.algorithms.sac_settings import SacSettings
-from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.learner.settings.playing import PlayingSettings
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.limits.limits import MAX_HIDDEN_LAYERS

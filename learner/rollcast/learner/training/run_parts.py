@@ -22,7 +22,7 @@ from rollcast.learner.experience.replayed_rounds import ReplayedRounds
 from rollcast.learner.ingest.slot_order import trajectories_of_an_actor
 from rollcast.learner.replay.demonstrations import load_recording
 from rollcast.learner.replay.served import serve_buffers
-from rollcast.learner.replay.substep_buffers import SubstepBuffers, make_buffers
+from rollcast.learner.replay.substeps import SubstepBuffers, make_buffers
 from rollcast.learner.settings.settings import LearnerSettings
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec

@@ -11,8 +11,8 @@ from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.algorithms.independent_learners import IndependentLearners
 from rollcast.learner.experience.experience import ExperienceSource, FreshExperience
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, ReplayedExperience
-from rollcast.learner.replay.replay_settings import ReplaySettings
-from rollcast.learner.replay.substep_buffers import make_buffers
+from rollcast.learner.replay.settings import ReplaySettings
+from rollcast.learner.replay.substeps import make_buffers
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 from tests.two_substeps import SPACES, TwoSubstepActors, TwoSubsteps

@@ -14,7 +14,7 @@ from rollcast.learner.algorithms.schedules import Schedule, linear
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, ReplayedExperience
 from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.learner.replay.buffer import ReplayBuffer
-from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.errors import CollectInterruptedError, CollectTimeoutError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.replay.replay import ReplayWaiting

@@ -9,7 +9,7 @@ from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES
 from rollcast.learner.experience.replayed_rounds import ReplayedRounds
 from rollcast.learner.replay.buffer import ReplayBuffer
-from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 

@@ -12,8 +12,8 @@ from rollcast.learner.algorithms.schedules import linear
 from rollcast.learner.experience.experience import Experience
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, ReplayedExperience
 from rollcast.learner.ingest.queue import RolloutSlice
-from rollcast.learner.replay.replay_settings import ReplaySettings
-from rollcast.learner.replay.substep_buffers import make_buffers
+from rollcast.learner.replay.settings import ReplaySettings
+from rollcast.learner.replay.substeps import make_buffers
 from rollcast.services.errors import CollectInterruptedError
 from rollcast.services.policies.policies import PolicySpec
 from tests.two_substeps import SPACES, TwoSubstepActors

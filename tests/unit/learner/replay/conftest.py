@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from rollcast.learner.replay.columns.column_memory import ColumnMemory, MainMemory
 from rollcast.learner.replay.columns.device_memory import DeviceMemory
+from rollcast.learner.replay.columns.memory import ColumnMemory, MainMemory
 
 _NEEDS_CUDA = (
     pytest.mark.gpu,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import gymnasium
 import numpy as np
 
-from rollcast.learner.replay.columns.column_memory import host_array
+from rollcast.learner.replay.columns.memory import host_array
 from rollcast.learner.replay.columns.samples import ReplaySample, SampleColumns
 from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces

@@ -4,7 +4,7 @@ import torch
 
 from rollcast.learner.replay.batches import to_batch
 from rollcast.learner.replay.buffer import ReplayBuffer
-from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.unit.learner.replay.played_rollouts import SPACES, TERMINATES, World
 

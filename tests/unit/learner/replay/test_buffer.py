@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from rollcast.learner.replay import free_memory as memory
 from rollcast.learner.replay.buffer import ReplayBuffer
-from rollcast.learner.replay.columns import memory
-from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.errors import (
     ConfigurationError,
     InvalidInputError,

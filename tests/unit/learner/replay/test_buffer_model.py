@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from rollcast.learner.replay.buffer import ReplayBuffer
-from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.learner.replay.settings import ReplaySettings
 from tests.unit.learner.replay.played_rollouts import SPACES, World, check_same, check_transitions, random_ends
 
 DISCOUNT = 0.9

@@ -17,8 +17,8 @@ from rollcast.learner.actors.with_buffer import BaseDistributedWorkersWithBuffer
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, ReplayedExperience
 from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.demonstrations import load_demonstrations
-from rollcast.learner.replay.replay_settings import ReplaySettings
-from rollcast.learner.replay.substep_buffers import make_buffers
+from rollcast.learner.replay.settings import ReplaySettings
+from rollcast.learner.replay.substeps import make_buffers
 from rollcast.learner.settings.settings import TrainSettings
 from rollcast.learner.training.run_parts import load_initial_data
 from rollcast.services.errors import (

@@ -8,7 +8,7 @@ import pytest
 
 from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.inserter import ACTORS, ReplayInserter
-from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.processes import wait_until

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from rollcast.learner.replay.buffer import ReplayBuffer
-from rollcast.learner.replay.replay_settings import ReplaySettings
 from rollcast.learner.replay.served import ServedReplay
+from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.replay.batch_assembler import BatchAssembler
 from rollcast.services.replay.batch_codec import BatchEncoder
 from rollcast.services.replay.replay import ReplayBatch

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rollcast.learner.replay.columns.column_memory import Blocks, ColumnArray, Gather, Rows, Span, Write
+from rollcast.learner.replay.columns.memory import Blocks, ColumnArray, Gather, Rows, Span, Write
 
 # torch indexes no unsigned integers but the smallest: their bytes pass as those of the signed ones.
 _SIGNED: Final = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,9 @@ from rollcast.services.errors import InvalidRolloutError
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.leaf_schema import LeafSchema, leaf_schema
 from rollcast.services.spaces.spaces import EnvironmentSpaces, space_leaves
+
+# int64 `[N]`, slots of a store: each in [0, n_slots).
+Slots: TypeAlias = NDArray[np.int64]
 
 # What a step has in main memory, wherever its columns are: its float32 reward, and its flags.
 STEP_BOOKKEEPING_BYTES: Final = 5

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rollcast.learner.replay.columns.column_memory import ColumnArray, ColumnMemory, Gather
 from rollcast.learner.replay.columns.layout import EntryLayout
+from rollcast.learner.replay.columns.memory import ColumnArray, ColumnMemory, Gather
 from rollcast.services.spaces.leaf_schema import LeafSchema
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.learner.replay.columns.slots import Slots
-from rollcast.learner.replay.sampling.samplers import DrawsLeft, Sampler
+from rollcast.learner.replay.columns.layout import Slots
+from rollcast.learner.replay.sampling.base import DrawsLeft, Sampler
 from rollcast.learner.replay.saving.part_state import PartState
 from rollcast.services.errors import NotReadyError
 

@@ -8,10 +8,9 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rollcast.learner.replay.columns.slots import Slots
-from rollcast.learner.replay.sampling.min_tree import MinTree
-from rollcast.learner.replay.sampling.samplers import DrawsLeft, Sampler
-from rollcast.learner.replay.sampling.sum_tree import SumTree
+from rollcast.learner.replay.columns.layout import Slots
+from rollcast.learner.replay.sampling.base import DrawsLeft, Sampler
+from rollcast.learner.replay.sampling.trees import MinTree, SumTree
 from rollcast.learner.replay.saving.part_state import PartState, generator_state
 from rollcast.services.errors import InvalidInputError
 

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.learner.replay.columns.slots import Slots
+from rollcast.learner.replay.columns.layout import Slots
 from rollcast.learner.replay.saving.part_state import PartState
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.learner.replay.columns.step_columns import STEP
+from rollcast.learner.replay.columns.steps import STEP
 
 
 class FoldedSteps(NamedTuple):

@@ -6,11 +6,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.learner.replay.columns.column_memory import ColumnMemory, MainMemory, Span, Write, write_rows
-from rollcast.learner.replay.columns.layout import EntryLayout
+from rollcast.learner.replay.columns.layout import EntryLayout, Slots
+from rollcast.learner.replay.columns.memory import ColumnMemory, MainMemory, Span, Write, write_rows
 from rollcast.learner.replay.columns.samples import ReplaySample, Room
-from rollcast.learner.replay.columns.slots import Slots
-from rollcast.learner.replay.columns.step_columns import (
+from rollcast.learner.replay.columns.steps import (
     ENTRY,
     StepColumns,
     final_sources,
@@ -18,9 +17,9 @@ from rollcast.learner.replay.columns.step_columns import (
     pack_flags,
     step_sources,
 )
-from rollcast.learner.replay.saving.lasting_rows import RowGuard, select
 from rollcast.learner.replay.saving.part_state import PartState
-from rollcast.learner.replay.stores.entry_store import NO_SLOTS, StoreChange
+from rollcast.learner.replay.saving.row_guard import RowGuard, select
+from rollcast.learner.replay.stores.base import NO_SLOTS, StoreChange
 from rollcast.learner.replay.stores.n_step import fold_n_step
 from rollcast.learner.replay.stores.row_plan import plan_rows
 from rollcast.services.rollouts.rollouts import Rollout
@@ -98,7 +97,6 @@ class TrajectoryRing:
         self._layout = layout
         self.capacity = capacity
         self.n_slots = ring_rows(capacity, layout.n_rollout_steps, batch_size)
-        self.n_bytes = layout.step_bytes.times(self.n_slots).total
         self.row_bytes = layout.step_bytes.total
         self.guard = RowGuard()
         self._n_step = n_step
@@ -146,7 +144,7 @@ class TrajectoryRing:
             # and those that are next, or each insertion would pay for a copy of a few rows
             n_ahead = min(max(n_rows, _AHEAD_BYTES // self.row_bytes), self.n_slots)
             if self.guard.is_pending(first, n_rows):
-                self.guard.before_overwriting(np.arange(first, first + n_ahead) % self.n_slots, self)
+                self.guard.before_overwriting(np.arange(first, first + n_ahead) % self.n_slots, self.read_rows)
         spans = self._spans(first, plan.source)
         sources = step_sources(rollout, self._layout)
         ends = (plan.ends + first) % self.n_slots
@@ -209,14 +207,14 @@ class TrajectoryRing:
         return sample
 
     def has_rows(self) -> NDArray[np.bool_]:
-        """See `LastingRows.has_rows`."""
+        """See `EntryStore.has_rows`."""
         has_rows = np.zeros(self.n_slots, np.bool_)
         for span in self._slices(*self.span):
             has_rows[span] = True
         return has_rows
 
     def row_keys(self, state: PartState) -> NDArray[np.int64]:
-        """See `LastingRows.row_keys`: all rows there are."""
+        """See `EntryStore.row_keys`: all rows there are."""
         keys = np.full(self.n_slots, -1)
         first = state.values["tail"]
         for span in self._slices(first, state.values["head"] - first):
@@ -226,11 +224,11 @@ class TrajectoryRing:
         return keys
 
     def read_rows(self, slots: Slots) -> Mapping[str, NDArray[Any]]:
-        """See `LastingRows.read_rows`; their flags change, and are in the state."""
+        """See `EntryStore.read_rows`; their flags change, and are in the state."""
         return self._columns.read(slots)
 
     def write_rows(self, slots: Slots, arrays: Mapping[str, NDArray[Any]], wanted: NDArray[np.bool_]) -> None:
-        """See `LastingRows.write_rows`."""
+        """See `EntryStore.write_rows`."""
         self._columns.write(slots[wanted], select(arrays, wanted))
 
     def state(self) -> PartState:

@@ -8,13 +8,13 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from rollcast.learner.replay import free_memory as memory
 from rollcast.learner.replay.batches import to_batch
 from rollcast.learner.replay.buffer import ReplayBuffer
-from rollcast.learner.replay.columns import memory
-from rollcast.learner.replay.columns.column_memory import Blocks, MainMemory, Span, Write, host_array
 from rollcast.learner.replay.columns.device_memory import DeviceMemory, Staging
-from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.learner.replay.columns.memory import Blocks, MainMemory, Span, Write, host_array
 from rollcast.learner.replay.served import ServedReplay
+from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.learner.settings.replay_serve import ReplayServeSettings
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces

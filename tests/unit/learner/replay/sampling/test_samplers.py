@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollcast.learner.replay.columns.slots import Slots
+from rollcast.learner.replay.columns.layout import Slots
+from rollcast.learner.replay.sampling.base import Sampler
 from rollcast.learner.replay.sampling.insertion_order import Fifo, Lifo
 from rollcast.learner.replay.sampling.prioritized import LowestPriority, Prioritized, as_priorities, check_priorities
-from rollcast.learner.replay.sampling.samplers import Sampler, Uniform
-from rollcast.learner.replay.sampling.uniform_rows import UniformRows
+from rollcast.learner.replay.sampling.uniform import Uniform, UniformRows
 from rollcast.services.errors import InvalidInputError, NotReadyError
 
 N_SLOTS = 50

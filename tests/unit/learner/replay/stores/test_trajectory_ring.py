@@ -3,8 +3,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from rollcast.learner.replay.columns.column_memory import ColumnMemory, host_array
 from rollcast.learner.replay.columns.layout import make_layout
+from rollcast.learner.replay.columns.memory import ColumnMemory, host_array
 from rollcast.learner.replay.stores.row_plan import acting_trajectories
 from rollcast.learner.replay.stores.trajectory_ring import TrajectoryRing, ring_rows
 from rollcast.services.errors import InvalidRolloutError
@@ -36,7 +36,9 @@ def test_a_transition_costs_at_most_a_tenth_more_than_its_arrays(n_steps: int, c
 def test_a_ring_takes_the_bytes_it_says(memory: ColumnMemory):
     ring_ = ring(20, 1000, memory=memory)
     columns = ring_._columns
-    assert ring_.n_bytes == sum(array.nbytes for array in (*columns.steps, columns.reward, columns.flags))
+    assert ring_._layout.step_bytes.times(ring_.n_slots).total == sum(
+        array.nbytes for array in (*columns.steps, columns.reward, columns.flags)
+    )
     assert host_array(columns.steps[1]).dtype == np.uint8
 
 

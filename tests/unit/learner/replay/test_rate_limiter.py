@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from rollcast.learner.replay.limiter.rate_limiter import RateLimiter
+from rollcast.learner.replay.rate_limiter import RateLimiter
 from rollcast.services.errors import ConfigurationError
 
 
@@ -47,7 +47,7 @@ class LimiterMachine(RuleBasedStateMachine):
     def insert(self, n):
         n = min(n, self.max_insert)
         if self.limiter.can_insert(n):
-            size = self.limiter.state().size
+            size = self.limiter.info().size
             self.limiter.inserted(n, displaced=max(size + n - self.capacity, 0))
 
     @rule(n=st.integers(1, 60))
@@ -58,7 +58,7 @@ class LimiterMachine(RuleBasedStateMachine):
 
     @invariant()
     def stays_in_its_band(self):
-        state = self.limiter.state()
+        state = self.limiter.info()
         assert state.difference <= state.max_diff + 1e-6
         if state.size >= state.min_size:
             assert state.difference >= state.min_diff - 1e-6
@@ -128,7 +128,7 @@ def test_who_waits_says_for_what_and_goes_on_when_it_comes():
     assert waits.wait(10)
     with changed:
         limiter.inserted(2)
-    state = limiter.state()
+    state = limiter.info()
     (waiting,) = state.waiting
     assert "a sample of 4 waits for" in waiting.reason
     assert waiting.seconds >= 0
@@ -137,7 +137,7 @@ def test_who_waits_says_for_what_and_goes_on_when_it_comes():
         limiter.inserted(2)
     thread.join(10)
     assert sampled == [True]
-    assert limiter.state().waiting == ()
+    assert limiter.info().waiting == ()
 
 
 def test_who_asks_again_waits_from_its_first_refusal_until_it_is_let_in(monkeypatch: pytest.MonkeyPatch):
@@ -151,19 +151,19 @@ def test_who_asks_again_waits_from_its_first_refusal_until_it_is_let_in(monkeypa
     assert not limiter.await_insert(1, 0, always, who="a")
     assert not limiter.await_insert(2, 0, always, who="b")
     assert not limiter.await_insert(2, 0, always)
-    b, a = limiter.state().waiting
+    b, a = limiter.info().waiting
     assert (b.who, b.seconds, a.who, a.seconds) == ("b", 3.0, "a", 0.0)
     assert b.reason == limiter.why_no_insert(2)
     limiter.sampled(1)
-    assert [wait.who for wait in limiter.state().waiting] == ["b"], "the other may go on"
-    assert "(4 inserted + 2) * 1 - 1 sampled" in limiter.state().waiting[0].reason, "the numbers as they are now"
+    assert [wait.who for wait in limiter.info().waiting] == ["b"], "the other may go on"
+    assert "(4 inserted + 2) * 1 - 1 sampled" in limiter.info().waiting[0].reason, "the numbers as they are now"
     assert limiter.await_insert(1, 0, always, who="a")
     limiter.sampled(1)
     assert limiter.await_insert(2, 0, always, who="b")
     limiter.inserted(2)
-    assert limiter.state().waiting == (), "who was let in does not wait"
+    assert limiter.info().waiting == (), "who was let in does not wait"
     assert not limiter.await_insert(2, 0, always, who="b")
-    assert limiter.state().waiting[0].seconds == 0.0
+    assert limiter.info().waiting[0].seconds == 0.0
 
 
 def test_a_wait_ends_by_its_deadline_or_when_nobody_is_there_any_more():
@@ -177,7 +177,7 @@ def test_a_wait_ends_by_its_deadline_or_when_nobody_is_there_any_more():
     assert limiter.why_no_insert(2) == (
         "an insertion of 2 waits for 2 samples: (4 inserted + 2) * 1 - 0 sampled may not exceed 4"
     )
-    assert "difference 4 in [0, 4]" in str(limiter.state())
+    assert "difference 4 in [0, 4]" in str(limiter.info())
     limiter.reset()
-    assert limiter.state().inserts == 0
+    assert limiter.info().inserts == 0
     assert limiter.await_insert(2, 0, always)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from rollcast.learner.replay.limiter.limiter_state import LimiterState, Waiting
+from rollcast.learner.replay.info import LimiterInfo, Waiting
 from rollcast.learner.replay.saving.part_state import PartState
 from rollcast.services.errors import ConfigurationError
 
@@ -100,11 +100,6 @@ class RateLimiter:
     def max_sample(self) -> float:
         """Entries of the largest sample that is let in; inf without a limit."""
         return self._max_sample
-
-    @property
-    def counters(self) -> "LimiterCounters":
-        """What a checkpoint keeps of it."""
-        return LimiterCounters(self)
 
     def reset(self) -> None:
         """Forgets what was inserted and sampled."""
@@ -213,11 +208,11 @@ class RateLimiter:
                 f"{self._samples} sampled - {n} may not be below {self._min_diff:g}"
             )
 
-    def state(self) -> LimiterState:
+    def info(self) -> LimiterInfo:
         """How it stands now; who may go on, and has not yet come to it, does not wait."""
         with self._changed:
             now = time.monotonic()
-            return LimiterState(
+            return LimiterInfo(
                 inserts=self._inserts,
                 samples=self._samples,
                 size=self._size,
@@ -232,6 +227,16 @@ class RateLimiter:
                     if not wait.may()
                 ),
             )
+
+    def state(self) -> PartState:
+        """See `Part.state`."""
+        return PartState(values={name: getattr(self, f"_{name}") for name in _COUNTERS})
+
+    def load_state(self, state: PartState) -> None:
+        """See `Part.load_state`."""
+        for name in _COUNTERS:
+            setattr(self, f"_{name}", state.whole(name, 0, _MAX_COUNT))
+        self._tell()
 
     def _tell(self) -> None:
         if self._waiting:
@@ -265,27 +270,6 @@ class RateLimiter:
             finally:
                 if not wait.who or wait.may():
                     self._waiting.pop(key, None)
-
-
-class LimiterCounters:
-    """The counters of a limiter, kept so that neither side may do at once what it had done before.
-
-    Args:
-        limiter: The limiter; its lock is held.
-    """
-
-    def __init__(self, limiter: RateLimiter) -> None:
-        self._limiter = limiter
-
-    def state(self) -> PartState:
-        """See `Part.state`."""
-        return PartState(values={name: getattr(self._limiter, f"_{name}") for name in _COUNTERS})
-
-    def load_state(self, state: PartState) -> None:
-        """See `Part.load_state`."""
-        for name in _COUNTERS:
-            setattr(self._limiter, f"_{name}", state.whole(name, 0, _MAX_COUNT))
-        self._limiter._tell()
 
 
 def _checked_error_buffer(

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 
 from rollcast.learner.replay.buffer import ReplayBuffer
-from rollcast.learner.replay.buffer_parts import device_of_columns, plan_size
 from rollcast.learner.replay.columns.layout import make_layout
-from rollcast.learner.replay.columns.memory import check_device_memory, check_memory, describe_available, format_bytes
-from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.learner.replay.free_memory import check_device_memory, check_memory, describe_available, format_bytes
+from rollcast.learner.replay.parts import device_of_columns, plan_size
+from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 logger = logging.getLogger(__name__)

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
+from rollcast.learner.replay import free_memory as memory
 from rollcast.learner.replay.buffer import ReplayBuffer
-from rollcast.learner.replay.columns import memory
-from rollcast.learner.replay.replay_settings import ReplaySettings
-from rollcast.learner.replay.substep_buffers import SubstepBuffers, make_buffers
+from rollcast.learner.replay.settings import ReplaySettings
+from rollcast.learner.replay.substeps import SubstepBuffers, make_buffers
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 from tests.two_substeps import SPACES

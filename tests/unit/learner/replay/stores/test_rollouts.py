@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from rollcast.learner.replay.buffer import ReplayBuffer
-from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.unit.learner.replay.played_rollouts import SPACES, World, observations, on_host, random_ends

@@ -1,14 +1,15 @@
 """Where entries lie: the seam between the buffer and its column stores."""
 
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.learner.replay.columns.layout import Slots
 from rollcast.learner.replay.columns.samples import ReplaySample, Room
-from rollcast.learner.replay.columns.slots import Slots
-from rollcast.learner.replay.saving.lasting_rows import LastingRows
 from rollcast.learner.replay.saving.part_state import PartState
+from rollcast.learner.replay.saving.row_guard import RowGuard
 from rollcast.services.rollouts.rollouts import Rollout
 
 NO_SLOTS: Slots = np.zeros(0, np.int64)
@@ -26,7 +27,7 @@ class StoreChange(NamedTuple):
     removed: Slots
 
 
-class EntryStore(LastingRows, Protocol):
+class EntryStore(Protocol):
     """Arrays that are allocated once, and entries in them by slot. Not thread-safe; the buffer's lock guards it.
 
     Invariant: `size <= capacity`. A key names one entry for ever; its slot is used again.
@@ -35,10 +36,6 @@ class EntryStore(LastingRows, Protocol):
     @property
     def capacity(self) -> int:
         """Entries it holds at most."""
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes its arrays take."""
 
     @property
     def size(self) -> int:
@@ -79,3 +76,40 @@ class EntryStore(LastingRows, Protocol):
 
     def load_state(self, state: PartState) -> None:
         """Takes up what `state` of an equal store has said, in place of whatever is in; its rows are then written."""
+
+    @property
+    def n_slots(self) -> int:
+        """Slots are in [0, n_slots)."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row, about."""
+
+    @property
+    def guard(self) -> RowGuard:
+        """Told by the store before it writes into slots."""
+
+    def has_rows(self) -> NDArray[np.bool_]:
+        """Bool `[n_slots]`, a copy: in which slots there is what `row_keys` of this moment's state has keys of."""
+
+    def row_keys(self, state: PartState) -> NDArray[np.int64]:
+        """Keys of what is to be kept, by the store's `state`.
+
+        Args:
+            state: As it was, perhaps by now no longer. Any thread may ask.
+
+        Returns:
+            int64 `[n_slots]`, by slot; -1 where there is none.
+        """
+
+    def read_rows(self, slots: Slots) -> Mapping[str, NDArray[Any]]:
+        """Copies of rows, int64 `[N]`; whatever is in them."""
+
+    def write_rows(self, slots: Slots, arrays: Mapping[str, NDArray[Any]], wanted: NDArray[np.bool_]) -> None:
+        """Writes back what `read_rows` has copied.
+
+        Args:
+            slots: int64 `[N]`, whose rows they are.
+            arrays: The copies.
+            wanted: Bool `[N]`, which of them.
+        """

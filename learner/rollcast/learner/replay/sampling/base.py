@@ -7,8 +7,8 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.learner.replay.columns.slots import Slots
-from rollcast.learner.replay.saving.part_state import PartState, generator_state
+from rollcast.learner.replay.columns.layout import Slots
+from rollcast.learner.replay.saving.part_state import PartState
 
 # How often entries may still be drawn, int `[N]`, by their slots.
 DrawsLeft: TypeAlias = Callable[[Slots], NDArray[np.int32]]
@@ -100,63 +100,3 @@ class Sampler(ABC):
     @abstractmethod
     def load_state(self, state: PartState) -> None:
         """Takes up what `state` has said, in place of whatever is in."""
-
-
-class Uniform(Sampler):
-    """Every entry with the same probability, none twice in a batch; the cost does not depend on how many are in.
-
-    The entries lie densely in a list, at 16 bytes a slot; whoever is removed is replaced by the last.
-    """
-
-    bytes_per_slot = 16
-
-    def __init__(self, n_slots: int, rng: np.random.Generator) -> None:
-        """Starts empty.
-
-        Args:
-            n_slots: Slots are below it.
-            rng: Its own generator.
-        """
-        self._rng = rng
-        self._list = np.zeros(n_slots, np.int64)
-        self._position = np.full(n_slots, -1, np.int64)
-        self._n = 0
-
-    def insert(self, slots: Slots) -> None:
-        """See `Sampler.insert`."""
-        end = self._n + len(slots)
-        self._list[self._n : end] = slots
-        self._position[slots] = np.arange(self._n, end)
-        self._n = end
-
-    def remove(self, slots: Slots) -> None:
-        """See `Sampler.remove`."""
-        left = self._n - len(slots)
-        positions = self._position.take(slots)
-        self._position[slots] = -1
-        last = self._list[left : self._n]
-        movers = last[self._position.take(last) >= 0]
-        holes = positions[positions < left]
-        self._list[holes] = movers
-        self._position[movers] = holes
-        self._n = left
-
-    def sample(self, n: int, left: DrawsLeft | None = None) -> Slots:
-        """See `Sampler.sample`; in random order."""
-        return self._list.take(self._rng.choice(self._n, n, replace=False))
-
-    def clear(self) -> None:
-        """See `Sampler.clear`."""
-        self._position.fill(-1)
-        self._n = 0
-
-    def state(self) -> PartState:
-        """See `Sampler.state`."""
-        return PartState({"list": self._list[: self._n].copy()}, {"generator": generator_state(self._rng)})
-
-    def load_state(self, state: PartState) -> None:
-        """See `Sampler.load_state`."""
-        entries = state.slots("list", len(self._list))
-        self.clear()
-        self.insert(entries)
-        self._rng.bit_generator.state = state.values["generator"]

@@ -1,10 +1,9 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollcast.learner.replay.sampling.min_tree import MinTree
-from rollcast.learner.replay.sampling.sum_tree import SumTree
+from rollcast.learner.replay.sampling.trees import MinTree, SumTree
 from rollcast.services.errors import NotReadyError
 
 CAPACITIES = [1, 2, 15, 16, 17, 255, 257, 5000]
@@ -23,6 +22,7 @@ def test_find_is_the_inverse_of_the_cumulative_sum(capacity: int):
     assert tree.total == leaves.sum()
 
 
+@settings(deadline=None)
 @given(
     st.integers(1, 400),
     st.lists(st.lists(st.tuples(st.integers(0, 399), st.floats(0, 1e6)), min_size=1), min_size=1, max_size=8),
@@ -108,6 +108,7 @@ def test_drawing_from_zeros_says_so():
         SumTree(10).sample(np.random.default_rng(0), 3)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 700), st.data())
 def test_smallest_are_the_k_smallest(capacity: int, data: st.DataObject):
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))

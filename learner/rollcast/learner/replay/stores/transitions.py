@@ -6,14 +6,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.learner.replay.columns.column_memory import ColumnMemory, MainMemory, Write, host_array
-from rollcast.learner.replay.columns.layout import EntryLayout, StoredBytes
+from rollcast.learner.replay.columns.layout import EntryLayout, Slots, StoredBytes
+from rollcast.learner.replay.columns.memory import ColumnMemory, MainMemory, Write, host_array
 from rollcast.learner.replay.columns.samples import ReplaySample, Room
-from rollcast.learner.replay.columns.slots import Slots
-from rollcast.learner.replay.columns.step_columns import ENTRY, STEP, TERMINATED, TRUNCATED, StepColumns
-from rollcast.learner.replay.sampling.samplers import Sampler
-from rollcast.learner.replay.saving.lasting_rows import select
-from rollcast.learner.replay.stores.slot_store import SlotStore
+from rollcast.learner.replay.columns.steps import ENTRY, STEP, TERMINATED, TRUNCATED, StepColumns
+from rollcast.learner.replay.sampling.base import Sampler
+from rollcast.learner.replay.saving.row_guard import select
+from rollcast.learner.replay.stores.slots import SlotStore
 from rollcast.learner.replay.stores.trajectory_ring import TrajectoryRing
 from rollcast.services.rollouts.rollouts import Rollout
 
@@ -47,7 +46,6 @@ class TransitionStore(SlotStore):
         """
         super().__init__(capacity, remover)
         self._layout = layout
-        self.n_bytes = transition_bytes(layout).times(capacity).total
         self.row_bytes = transition_bytes(layout).total
         self._n_step = n_step
         self._discount = discount
@@ -82,13 +80,13 @@ class TransitionStore(SlotStore):
         return sample
 
     def read_rows(self, slots: Slots) -> Mapping[str, NDArray[Any]]:
-        """See `LastingRows.read_rows`."""
+        """See `EntryStore.read_rows`."""
         arrays = self._columns.read(slots)
         arrays |= {f"next{i}": array for i, array in enumerate(self._columns.memory.read(self._next, slots))}
         return arrays | {"n_steps": self._n_steps.take(slots), "flags": self._columns.flags.take(slots)}
 
     def write_rows(self, slots: Slots, arrays: Mapping[str, NDArray[Any]], wanted: NDArray[np.bool_]) -> None:
-        """See `LastingRows.write_rows`."""
+        """See `EntryStore.write_rows`."""
         slots, arrays = slots[wanted], select(arrays, wanted)
         self._columns.write(slots, arrays)
         following = [arrays[f"next{i}"] for i in range(len(self._next))]
@@ -108,7 +106,7 @@ class TransitionStore(SlotStore):
     def _overwrite(self, slots: Slots, rollout: Rollout) -> None:
         if not len(slots):
             return
-        self.guard.before_overwriting(slots, self)
+        self.guard.before_overwriting(slots, self.read_rows)
         room = self._scratch.make_room(len(slots))
         sample = self._scratch.gather(self._scratch.entries(), room, self._rng)
         self._columns.memory.write(

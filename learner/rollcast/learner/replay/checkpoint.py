@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.learner.checkpoints.manifest import read_as_vouched_for
-from rollcast.learner.replay.columns.slots import Slots
+from rollcast.learner.replay.columns.layout import Slots
 from rollcast.learner.replay.saving.array_file import ArrayFileWriter, read_pieces
 from rollcast.learner.replay.saving.part_state import Part, PartState, join
-from rollcast.learner.replay.stores.entry_store import EntryStore
+from rollcast.learner.replay.stores.base import EntryStore
 from rollcast.services.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ _ROWS: Final = "rows-*.arrays"
 _KEYS: Final = "keys"
 
 
-class SavedBuffer:
+class BufferCheckpoint:
     """Writes the state of a replay buffer, and reads it.
 
         state.arrays, values.json    flags, priorities, draws, counters, generators, which entries there are
@@ -170,7 +170,7 @@ class BufferSnapshot:
         n_rows = max(1, PIECE_BYTES // self._store.row_bytes)
         for start in range(0, len(slots), n_rows):
             with self._lock:
-                pieces = self._store.guard.take(slots[start : start + n_rows], self._store)
+                pieces = self._store.guard.take(slots[start : start + n_rows], self._store.read_rows)
             yield from pieces
 
 

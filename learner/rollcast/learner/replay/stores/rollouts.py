@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.learner.replay.columns.column_memory import (
+from rollcast.learner.replay.columns.layout import EntryLayout, Slots, StoredBytes
+from rollcast.learner.replay.columns.memory import (
     Blocks,
     ColumnArray,
     ColumnMemory,
@@ -16,10 +17,8 @@ from rollcast.learner.replay.columns.column_memory import (
     host_array,
     write_rows,
 )
-from rollcast.learner.replay.columns.layout import EntryLayout, StoredBytes
 from rollcast.learner.replay.columns.samples import ReplaySample, Room
-from rollcast.learner.replay.columns.slots import Slots
-from rollcast.learner.replay.columns.step_columns import (
+from rollcast.learner.replay.columns.steps import (
     STEP,
     StepColumns,
     final_sources,
@@ -27,10 +26,10 @@ from rollcast.learner.replay.columns.step_columns import (
     pack_flags,
     step_sources,
 )
-from rollcast.learner.replay.sampling.samplers import Sampler
+from rollcast.learner.replay.sampling.base import Sampler
 from rollcast.learner.replay.saving.part_state import PartState
 from rollcast.learner.replay.stores.row_plan import plan_rows
-from rollcast.learner.replay.stores.slot_store import SlotStore
+from rollcast.learner.replay.stores.slots import SlotStore
 from rollcast.services.rollouts.rollouts import Rollout
 
 
@@ -67,7 +66,6 @@ class RolloutStore(SlotStore):
         """
         super().__init__(capacity, remover)
         self._layout = layout
-        self.n_bytes = rollout_bytes(layout).times(capacity).total
         self.row_bytes = rollout_bytes(layout).total
         self._burn_in = burn_in
         self._n_sampled_steps = layout.n_rollout_steps if sequence_length is None else burn_in + sequence_length
@@ -114,7 +112,7 @@ class RolloutStore(SlotStore):
         self._finals.clear()
 
     def read_rows(self, slots: Slots) -> Mapping[str, NDArray[Any]]:
-        """See `LastingRows.read_rows`: steps `[N, T, ...]`, last observations `[N, ...]`, final ones one by one."""
+        """See `EntryStore.read_rows`: steps `[N, T, ...]`, last observations `[N, ...]`, final ones one by one."""
         rows, columns = self._step_rows(slots), self._columns
         steps = columns.read(rows) | {"flags": columns.flags.take(rows)}
         arrays = {name: array.reshape(len(slots), -1, *array.shape[1:]) for name, array in steps.items()}
@@ -131,7 +129,7 @@ class RolloutStore(SlotStore):
         return arrays
 
     def write_rows(self, slots: Slots, arrays: Mapping[str, NDArray[Any]], wanted: NDArray[np.bool_]) -> None:
-        """See `LastingRows.write_rows`."""
+        """See `EntryStore.write_rows`."""
         slots, columns = slots[wanted], self._columns
         rows = self._step_rows(slots)
         names = ("reward", "flags", *(f"step{i}" for i in range(len(columns.steps))))
@@ -183,7 +181,7 @@ class RolloutStore(SlotStore):
         plan_rows(rollout)  # for its check that no final observation is missing
 
     def _overwrite(self, slots: Slots, rollout: Rollout) -> None:
-        self.guard.before_overwriting(slots, self)
+        self.guard.before_overwriting(slots, self.read_rows)
         for slot in slots.tolist():
             self._finals.pop(slot, None)
         columns, layout = self._columns, self._layout

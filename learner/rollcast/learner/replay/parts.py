@@ -8,22 +8,22 @@ from typing import Literal
 import numpy as np
 import torch
 
-from rollcast.learner.replay.columns.column_memory import ColumnMemory, MainMemory
 from rollcast.learner.replay.columns.device_memory import DeviceMemory
 from rollcast.learner.replay.columns.layout import EntryLayout, StoredBytes
-from rollcast.learner.replay.columns.memory import check_device_memory, check_memory, format_bytes
-from rollcast.learner.replay.limiter.rate_limiter import RateLimiter
-from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.learner.replay.columns.memory import ColumnMemory, MainMemory
+from rollcast.learner.replay.free_memory import check_device_memory, check_memory, format_bytes
+from rollcast.learner.replay.rate_limiter import RateLimiter
+from rollcast.learner.replay.sampling.base import Sampler
 from rollcast.learner.replay.sampling.insertion_order import Fifo, Lifo
 from rollcast.learner.replay.sampling.prioritized import LowestPriority, Prioritized
-from rollcast.learner.replay.sampling.samplers import Sampler, Uniform
 from rollcast.learner.replay.sampling.times_sampled import TimesSampled
-from rollcast.learner.replay.sampling.uniform_rows import UniformRows
-from rollcast.learner.replay.stores.entry_store import EntryStore
-from rollcast.learner.replay.stores.rollout_store import RolloutStore, rollout_bytes
-from rollcast.learner.replay.stores.slot_store import SlotStore
+from rollcast.learner.replay.sampling.uniform import Uniform, UniformRows
+from rollcast.learner.replay.settings import ReplaySettings
+from rollcast.learner.replay.stores.base import EntryStore
+from rollcast.learner.replay.stores.rollouts import RolloutStore, rollout_bytes
+from rollcast.learner.replay.stores.slots import SlotStore
 from rollcast.learner.replay.stores.trajectory_ring import TrajectoryRing, ring_rows
-from rollcast.learner.replay.stores.transition_store import TransitionStore, transition_bytes
+from rollcast.learner.replay.stores.transitions import TransitionStore, transition_bytes
 from rollcast.services.errors import ConfigurationError
 
 

@@ -5,11 +5,11 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.learner.replay.columns.slots import Slots
-from rollcast.learner.replay.sampling.samplers import Sampler
-from rollcast.learner.replay.saving.lasting_rows import RowGuard
+from rollcast.learner.replay.columns.layout import Slots
+from rollcast.learner.replay.sampling.base import Sampler
 from rollcast.learner.replay.saving.part_state import PartState, join
-from rollcast.learner.replay.stores.entry_store import NO_SLOTS, StoreChange
+from rollcast.learner.replay.saving.row_guard import RowGuard
+from rollcast.learner.replay.stores.base import NO_SLOTS, StoreChange
 from rollcast.services.rollouts.rollouts import Rollout
 
 
@@ -93,11 +93,11 @@ class SlotStore(ABC):
         self._n_free = self.capacity
 
     def has_rows(self) -> NDArray[np.bool_]:
-        """See `LastingRows.has_rows`."""
+        """See `EntryStore.has_rows`."""
         return self._is_taken.copy()
 
     def row_keys(self, state: PartState) -> NDArray[np.int64]:
-        """See `LastingRows.row_keys`."""
+        """See `EntryStore.row_keys`."""
         slots = state.part("slots").arrays
         keys: NDArray[np.int64] = slots["generation"] * self.capacity
         keys += np.arange(self.capacity)

@@ -5,12 +5,72 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.learner.replay.columns.slots import Slots
-from rollcast.learner.replay.sampling.samplers import DrawsLeft, Sampler
+from rollcast.learner.replay.columns.layout import Slots
+from rollcast.learner.replay.sampling.base import DrawsLeft, Sampler
 from rollcast.learner.replay.saving.part_state import PartState, generator_state
 
 # Rounds of drawing before the entries are looked up; where a third of the rows are entries, two nearly always do.
 _MAX_ROUNDS: Final = 16
+
+
+class Uniform(Sampler):
+    """Every entry with the same probability, none twice in a batch; the cost does not depend on how many are in.
+
+    The entries lie densely in a list, at 16 bytes a slot; whoever is removed is replaced by the last.
+    """
+
+    bytes_per_slot = 16
+
+    def __init__(self, n_slots: int, rng: np.random.Generator) -> None:
+        """Starts empty.
+
+        Args:
+            n_slots: Slots are below it.
+            rng: Its own generator.
+        """
+        self._rng = rng
+        self._list = np.zeros(n_slots, np.int64)
+        self._position = np.full(n_slots, -1, np.int64)
+        self._n = 0
+
+    def insert(self, slots: Slots) -> None:
+        """See `Sampler.insert`."""
+        end = self._n + len(slots)
+        self._list[self._n : end] = slots
+        self._position[slots] = np.arange(self._n, end)
+        self._n = end
+
+    def remove(self, slots: Slots) -> None:
+        """See `Sampler.remove`."""
+        left = self._n - len(slots)
+        positions = self._position.take(slots)
+        self._position[slots] = -1
+        last = self._list[left : self._n]
+        movers = last[self._position.take(last) >= 0]
+        holes = positions[positions < left]
+        self._list[holes] = movers
+        self._position[movers] = holes
+        self._n = left
+
+    def sample(self, n: int, left: DrawsLeft | None = None) -> Slots:
+        """See `Sampler.sample`; in random order."""
+        return self._list.take(self._rng.choice(self._n, n, replace=False))
+
+    def clear(self) -> None:
+        """See `Sampler.clear`."""
+        self._position.fill(-1)
+        self._n = 0
+
+    def state(self) -> PartState:
+        """See `Sampler.state`."""
+        return PartState({"list": self._list[: self._n].copy()}, {"generator": generator_state(self._rng)})
+
+    def load_state(self, state: PartState) -> None:
+        """See `Sampler.load_state`."""
+        entries = state.slots("list", len(self._list))
+        self.clear()
+        self.insert(entries)
+        self._rng.bit_generator.state = state.values["generator"]
 
 
 class StepRows(Protocol):

@@ -6,8 +6,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.learner.replay.columns.column_memory import ColumnArray, ColumnMemory, Write
 from rollcast.learner.replay.columns.layout import EntryLayout
+from rollcast.learner.replay.columns.memory import ColumnArray, ColumnMemory, Write
 from rollcast.learner.replay.columns.samples import Room
 from rollcast.services.rollouts.rollouts import Rollout
 

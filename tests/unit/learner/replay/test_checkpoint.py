@@ -11,11 +11,11 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollcast.learner.replay import saved_buffer
+from rollcast.learner.replay import checkpoint
 from rollcast.learner.replay.buffer import ReplayBuffer
-from rollcast.learner.replay.columns.column_memory import host_array
+from rollcast.learner.replay.columns.memory import host_array
 from rollcast.learner.replay.columns.samples import ReplaySample
-from rollcast.learner.replay.replay_settings import ReplaySettings
+from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.errors import ConfigurationError, NotReadyError
 from tests.unit.learner.replay.played_rollouts import SPACES, World, random_ends
 
@@ -76,11 +76,11 @@ def test_it_draws_what_the_other_would_have_drawn(tmp_path, settings, n_before, 
     buffer = make_buffer(place, **settings)
     world, rng = World(n_steps=T, has_reset_rows=has_reset_rows), np.random.default_rng(3)
     use(buffer, world, rng, n_before)
-    buffer.saved.begin().write(tmp_path / "state", None)
+    buffer.checkpoint.begin().write(tmp_path / "state", None)
     other = make_buffer(place, **settings)
     # something else is in it, that has to go
     use(other, World(n_steps=T, has_reset_rows=has_reset_rows), np.random.default_rng(4), 2)
-    other.saved.load(tmp_path / "state")
+    other.checkpoint.load(tmp_path / "state")
     copied = World(**{name: getattr(world, name) for name in ("n_steps", "has_reset_rows", "n_envs", "_count")})
     copied._sequence, copied._current, copied._must_reset = (
         world._sequence,
@@ -100,9 +100,9 @@ def test_no_burst_follows_on_either_side(tmp_path):
     with pytest.raises(NotReadyError):
         while True:
             buffer.sample(2)
-    buffer.saved.begin().write(tmp_path / "state", None)
+    buffer.checkpoint.begin().write(tmp_path / "state", None)
     other = make_buffer(None, **settings)
-    other.saved.load(tmp_path / "state")
+    other.checkpoint.load(tmp_path / "state")
     assert other.info().limiter == buffer.info().limiter
     with pytest.raises(NotReadyError, match="waits for insertions"):
         other.sample(2)
@@ -136,13 +136,13 @@ STORES = [
 @pytest.fixture
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few rows in a piece, a few pieces in a file."""
-    monkeypatch.setattr(saved_buffer, "PIECE_BYTES", 128)
-    monkeypatch.setattr(saved_buffer, "FILE_BYTES", 512)
+    monkeypatch.setattr(checkpoint, "PIECE_BYTES", 128)
+    monkeypatch.setattr(checkpoint, "FILE_BYTES", 512)
 
 
 def loaded(directory: Path, settings: dict[str, object], place: str | None = None) -> ReplayBuffer:
     buffer = make_buffer(place, **settings)
-    buffer.saved.load(directory)
+    buffer.checkpoint.load(directory)
     return buffer
 
 
@@ -155,7 +155,7 @@ def test_only_what_is_new_is_written(tmp_path, settings):
     for i in range(24):
         play_into(buffer, world, rng, 1)
         directory = tmp_path / str(i)
-        digests = buffer.saved.begin().write(directory, previous)
+        digests = buffer.checkpoint.begin().write(directory, previous)
         files = set(directory.glob("rows-*"))
         linked = {path for path in files if path.stat().st_nlink > 1}
         assert digests.keys() == files - linked | {directory / "state.arrays"}
@@ -194,12 +194,12 @@ def test_a_snapshot_is_of_its_moment_whatever_happens_meanwhile(tmp_path, settin
     buffer, rng = make_buffer(place, **settings), np.random.default_rng(3)
     world = World(n_steps=T, has_reset_rows=False)
     play_into(buffer, world, rng, 1)
-    buffer.saved.begin().write(tmp_path / "first", None)
+    buffer.checkpoint.begin().write(tmp_path / "first", None)
     play_into(buffer, world, rng, n_before)
     expected = make_buffer(place, **settings)
-    buffer.saved.begin().write(tmp_path / "expected", None)
-    expected.saved.load(tmp_path / "expected")
-    snapshot = buffer.saved.begin()
+    buffer.checkpoint.begin().write(tmp_path / "expected", None)
+    expected.checkpoint.load(tmp_path / "expected")
+    snapshot = buffer.checkpoint.begin()
 
     def meanwhile() -> None:
         play_into(buffer, world, rng, 1)
@@ -221,22 +221,22 @@ def test_after_a_reset_nothing_of_before_is_there(tmp_path, settings):
     buffer, rng = make_buffer(None, **settings), np.random.default_rng(3)
     world = World(n_steps=T, has_reset_rows=False)
     play_into(buffer, world, rng, 9)
-    snapshot = buffer.saved.begin()
+    snapshot = buffer.checkpoint.begin()
     before = contents(loaded_copy(buffer, tmp_path / "copy", settings))
-    snapshot = buffer.saved.begin()
+    snapshot = buffer.checkpoint.begin()
     buffer.reset()
     snapshot.write(tmp_path / "before", None)
     assert contents(loaded(tmp_path / "before", settings)) == before
-    buffer.saved.begin().write(tmp_path / "empty", tmp_path / "before")
+    buffer.checkpoint.begin().write(tmp_path / "empty", tmp_path / "before")
     assert loaded(tmp_path / "empty", settings).size == 0
     assert not list((tmp_path / "empty").glob("rows-*"))
     play_into(buffer, world, rng, 2)
-    buffer.saved.begin().write(tmp_path / "after", tmp_path / "empty")
+    buffer.checkpoint.begin().write(tmp_path / "after", tmp_path / "empty")
     assert contents(loaded(tmp_path / "after", settings)) == contents(buffer)
 
 
 def loaded_copy(buffer: ReplayBuffer, directory: Path, settings: dict[str, object]) -> ReplayBuffer:
-    buffer.saved.begin().write(directory, None)
+    buffer.checkpoint.begin().write(directory, None)
     return loaded(directory, settings)
 
 
@@ -245,13 +245,13 @@ def loaded_copy(buffer: ReplayBuffer, directory: Path, settings: dict[str, objec
 def test_no_copies_are_kept_for_one_that_cannot_be_written(tmp_path, settings):
     buffer, rng = make_buffer(None, **settings), np.random.default_rng(3)
     play_into(buffer, World(n_steps=T, has_reset_rows=False), rng, 5)
-    snapshot = buffer.saved.begin()
+    snapshot = buffer.checkpoint.begin()
     assert buffer._store.guard.is_active
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="Not a directory"):
         snapshot.write(tmp_path / "file" / "state", None)
     assert not buffer._store.guard.is_active
-    buffer.saved.begin().end()
+    buffer.checkpoint.begin().end()
     assert not buffer._store.guard.is_active
 
 
@@ -259,10 +259,10 @@ def test_no_copies_are_kept_for_one_that_cannot_be_written(tmp_path, settings):
 def test_rows_of_a_file_that_cannot_be_read_are_written_again(tmp_path, caplog):
     buffer, rng = make_buffer(None), np.random.default_rng(3)
     play_into(buffer, World(n_steps=T, has_reset_rows=False), rng, 5)
-    buffer.saved.begin().write(tmp_path / "first", None)
+    buffer.checkpoint.begin().write(tmp_path / "first", None)
     (damaged, *_) = sorted((tmp_path / "first").glob("rows-*"))
     damaged.write_bytes(damaged.read_bytes()[:-1])
-    buffer.saved.begin().write(tmp_path / "second", tmp_path / "first")
+    buffer.checkpoint.begin().write(tmp_path / "second", tmp_path / "first")
     assert "are written again" in caplog.text
     assert contents(loaded(tmp_path / "second", {})) == contents(buffer)
 
@@ -271,7 +271,7 @@ def test_rows_of_a_file_that_cannot_be_read_are_written_again(tmp_path, caplog):
 def test_rows_that_are_missing_are_an_error(tmp_path):
     buffer, rng = make_buffer(None), np.random.default_rng(3)
     play_into(buffer, World(n_steps=T, has_reset_rows=False), rng, 5)
-    buffer.saved.begin().write(tmp_path / "state", None)
+    buffer.checkpoint.begin().write(tmp_path / "state", None)
     min((tmp_path / "state").glob("rows-*")).unlink()
     with pytest.raises(ConfigurationError, match=r"has \d+ rows of the replay buffer too few; .* another checkpoint"):
         loaded(tmp_path / "state", {})
@@ -289,22 +289,22 @@ def test_whatever_was_written_before_what_is_loaded_is_equal(tmp_path_factory, k
     world = World(n_steps=T, has_reset_rows=False)
     previous = None
     with pytest.MonkeyPatch.context() as patches:
-        patches.setattr(saved_buffer, "PIECE_BYTES", 128)
-        patches.setattr(saved_buffer, "FILE_BYTES", 512)
+        patches.setattr(checkpoint, "PIECE_BYTES", 128)
+        patches.setattr(checkpoint, "FILE_BYTES", 512)
         for i, (n_before, n_meanwhile, resets) in enumerate(rounds):
             if resets:
                 buffer.reset()
             play_into(buffer, world, rng, n_before)
-            snapshot = buffer.saved.begin()
+            snapshot = buffer.checkpoint.begin()
             before = contents(buffer) if buffer.size else []
             play_into(buffer, world, rng, n_meanwhile)
             directory = folder / str(i)
             snapshot.write(directory, previous)
             other = make_buffer(None, **kind)
-            other.saved.load(directory)
+            other.checkpoint.load(directory)
             assert (contents(other) if other.size else []) == before
             if kind.get("max_times_sampled"):
                 # whoever looks has counted
-                buffer.saved.load(directory)
+                buffer.checkpoint.load(directory)
             previous = directory
     shutil.rmtree(folder)

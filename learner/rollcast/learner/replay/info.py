@@ -1,4 +1,4 @@
-"""How a rate limiter stands, for whoever asks."""
+"""How a replay buffer and its rate limiter stand."""
 
 import math
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LimiterState:
+class LimiterInfo:
     """How a limiter stands.
 
     Attributes:
@@ -57,3 +57,26 @@ class LimiterState:
         if math.isfinite(self.max_diff):
             text += f", difference {self.difference:g} in [{self.min_diff:g}, {self.max_diff:g}]"
         return "; ".join([text, *(str(one) for one in self.waiting)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayInfo:
+    """How a buffer stands.
+
+    Attributes:
+        size: Entries there are.
+        capacity: Entries it holds at most.
+        n_bytes: Bytes its arrays take, whether filled or not.
+        inserted: Entries inserted since the start or the last reset.
+        sampled: Entries drawn since then.
+        ignored_updates: Priorities that came for entries no longer there, since then.
+        limiter: How the limiter stands, and who waits.
+    """
+
+    size: int
+    capacity: int
+    n_bytes: int
+    inserted: int
+    sampled: int
+    ignored_updates: int
+    limiter: LimiterInfo

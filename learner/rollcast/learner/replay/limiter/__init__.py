@@ -1,1 +1,0 @@
-"""TODO room rollcast.learner.replay.limiter."""
