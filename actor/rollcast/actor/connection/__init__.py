@@ -1,1 +1,1 @@
-"""TODO room rollcast.actor.connection."""
+"""The connection of an actor to its learner: rollouts up, policies down, over every reconnect."""

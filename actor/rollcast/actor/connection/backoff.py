@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 
 def backoff_delays(*, first_s: float = 0.1, factor: float = 2.0, longest_s: float = 5.0) -> Iterator[float]:
-    """Yields the seconds to wait before each further attempt, without end.
+    """Yields the seconds to wait before each further attempt; never ends.
 
     "Exponential Backoff And Jitter" (Brooker, 2015), full jitter with a floor of half the delay.
 

@@ -1,4 +1,4 @@
-"""The newest policy of a learner, over every reconnect."""
+"""Keeps the newest policy of a learner, over every reconnect."""
 
 import logging
 import threading
@@ -15,15 +15,15 @@ logger = logging.getLogger(__name__)
 
 
 class PolicyFeed:
-    """Keeps the newest policy that a learner has cast. One thread calls `keep`; the rest needs the connection's lock.
+    """The newest policy that a learner has published. One thread calls `keep`; all else needs the connection's lock.
 
     Invariant: `newest` is a policy of the learner that was joined last, or None. Versions of different learners cannot
-    be compared, and none has a use for what a policy of another would play.
+    be compared, and a learner has no use for rollouts of another learner's policy.
 
     Args:
-        changed: The connection's lock; told of every policy, and of the end.
-        is_over: Whether nothing is to be had from the learner any more; called with the lock held.
-        on_end: Called with the lock held when the learner has cast its last policy.
+        changed: The connection's lock; notified of every policy, and of the end.
+        is_over: Returns True if nothing more comes from the learner; called with the lock held.
+        on_end: Called with the lock held when the learner has published its last policy.
     """
 
     def __init__(
@@ -47,26 +47,26 @@ class PolicyFeed:
         return self._newest
 
     def follow(self, client: LearnerClient, learner_nonce: int) -> None:
-        """Goes on with a learner that has just been joined; forgets the policy, unless it is that learner's.
+        """Follows a learner that was just joined; drops the policy unless it came from the same learner.
 
         Args:
-            client: Reaches it.
-            learner_nonce: Which learner it is; 0: it does not say.
+            client: The client that joined.
+            learner_nonce: Number of the learner's process; 0: unknown, and so another learner.
         """
         if not learner_nonce or learner_nonce != self._learner_nonce:
             self._newest = None
         self._client, self._learner_nonce = client, learner_nonce
 
     def cancel(self) -> None:
-        """Ends the stream that is open, if one is."""
+        """Ends the open stream, if there is one."""
         if self._subscription is not None:
             self._subscription.cancel()
 
     def keep(self) -> None:
-        """Reads policies, subscribing again after every loss, until it is over. Call `follow` before.
+        """Reads policies until the connection is over, and subscribes again after every loss. Call `follow` before.
 
         Raises:
-            RollcastError: What came is no policy, or trying again will not help.
+            RollcastError: If the learner sent something other than a policy, or another attempt will not help.
         """
         reconnects = Reconnects()
         while True:
@@ -76,7 +76,7 @@ class PolicyFeed:
                     return
                 client = self._client
                 assert client is not None
-                # from a learner that is back, only what is newer than what is here
+                # A learner that is back sends only policies newer than this.
                 after_version = 0 if self._newest is None else self._newest[0]
                 subscription = self._subscription = client.subscribe_policy(after_version)
             try:
@@ -102,5 +102,5 @@ class PolicyFeed:
                 self._await_other_client(client, delay_s)
 
     def _await_other_client(self, client: LearnerClient, timeout_s: float) -> None:
-        """Waits out a backoff, or until a learner was joined again. Called with the lock held."""
+        """Waits for a backoff, or until a learner was joined again. Called with the lock held."""
         self._changed.wait_for(lambda: self._client is not client or self._is_over(), timeout_s)

@@ -1,4 +1,4 @@
-"""When a lost connection is tried again: after which errors, how soon, and how often."""
+"""Decides when an actor connects again: after which errors, how soon, and how often."""
 
 from rollcast.actor.connection.backoff import backoff_delays
 from rollcast.services.errors import (
@@ -11,37 +11,37 @@ from rollcast.services.errors import (
     UnreadableMessageError,
 )
 
-# Errors after which asking again helps.
+# Errors that another attempt can mend.
 _RETRYABLE = (LearnerUnreachableError, NotReadyError, ThrottledError, UnknownActorError)
-# A connection that held this long was a good one: the next attempt starts from the shortest backoff again.
+# After a connection that lasted this long, the backoff starts again from its shortest delay.
 _GOOD_CONNECTION_S = 10.0
-# How often in a row it is believed that a message was damaged on its way, and not meant so.
+# A message that cannot be read is taken for damage on its way this often in a row; after that, for the peer's mistake.
 _MAX_DAMAGED = 5
 
 
 class Reconnects:
-    """The attempts at one connection, in one thread."""
+    """Counts the attempts at one connection, and returns the delay before the next. One thread uses it."""
 
     def __init__(self) -> None:
         self._delays = backoff_delays()
         self._n_damaged = 0
 
     def progressed(self) -> None:
-        """What the connection is for has come through."""
+        """Notes that a message has come through: the next damaged one is the first again."""
         self._n_damaged = 0
 
     def delay_after(self, error: RollcastError | None = None, *, lasted_s: float = 0.0) -> float:
-        """How long to wait before the next attempt.
+        """Returns how long to wait before the next attempt.
 
         Args:
-            error: What ended the last one; None: nothing.
-            lasted_s: How long it had lasted, in seconds.
+            error: The error that ended the last connection; None: it ended without one.
+            lasted_s: How long that connection had lasted, in seconds.
 
         Returns:
-            Seconds, longer from one attempt to the next, until one has lasted 10 s.
+            Seconds. They grow with each attempt, until a connection has lasted 10 s.
 
         Raises:
-            RollcastError: `error`, where trying again will not help.
+            RollcastError: `error` itself, if another attempt will not help.
         """
         if lasted_s >= _GOOD_CONNECTION_S:
             self._delays, self._n_damaged = backoff_delays(), 0
@@ -53,5 +53,5 @@ class Reconnects:
 
 
 def _may_be_damage(error: RollcastError) -> bool:
-    """Whether a bit that was flipped on the way explains it: none of our messages is too large, or left out."""
+    """Returns True if a flipped bit explains the error: our own messages are never too large, and none is left out."""
     return isinstance(error, UnreadableMessageError | MissingMessageError) or error.limit == "max_message_bytes"

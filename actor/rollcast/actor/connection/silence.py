@@ -1,44 +1,44 @@
-"""A learner that says nothing: whether it is busy, or something was lost on its way to it or back.
+"""Decides whether a silent learner is busy, or a message was lost on its way.
 
-A flipped bit in what tells HTTP/2 or gRPC whose a message is, or where it ends, makes that message vanish, while all
-else of the connection goes on: neither a digest nor keepalive finds it. So an actor that hears nothing for long asks.
+A flipped bit in the framing of HTTP/2 or gRPC makes one message vanish while the rest of the connection works. Neither
+a digest nor keepalive finds that, so an actor that hears nothing for long asks the learner for its progress.
 """
 
 import time
 
 from rollcast.services.rollouts.join import JoinAgreement
 
-# How long a learner may say nothing before it is asked.
+# Seconds of silence after which the learner is asked.
 SILENCE_S = 15.0
 
 
 class Silence:
-    """The silence on the rollout stream, which begins when the actor has sent something. Needs the connection's lock.
+    """A clock of the silence on the rollout stream. Every call needs the connection's lock.
 
-    After every time that something seemed to be lost, what is silent for twice as long is believed to be slow.
+    After each loss that was found, the learner may be silent for twice as long: it may only be slow.
     """
 
     def __init__(self) -> None:
         self._since = time.monotonic()
         self._may_last_s = self._ask_after_s = SILENCE_S
-        # the version of the policy that the learner told of when it was asked last; 0: it was not
+        # The policy version in the learner's last answer; 0: it has not been asked on this stream.
         self._told_version = 0
 
     def opened(self) -> None:
-        """A stream was opened, perhaps to another learner."""
+        """Starts over for a new stream, perhaps to another learner."""
         self._told_version = 0
         self.broken()
 
     def broken(self) -> None:
-        """Something was said: by the learner, or by the actor, which may have played for long."""
+        """Starts the clock again: the learner has answered, or the actor has sent a rollout."""
         self._since, self._ask_after_s = time.monotonic(), self._may_last_s
 
     def progressed(self) -> None:
-        """It has acknowledged a rollout: what is on its way arrives."""
+        """Notes that a rollout was acknowledged: messages arrive, so the usual silence is allowed again."""
         self._may_last_s = SILENCE_S
 
     def is_to_be_asked(self) -> bool:
-        """Whether it has been silent for so long that the learner should be asked; then not again for as long."""
+        """Returns True if the learner has been silent for so long that it should be asked; then not again for 15 s."""
         silent_s = time.monotonic() - self._since
         if silent_s < self._ask_after_s:
             return False
@@ -48,17 +48,17 @@ class Silence:
     def find_loss(
         self, answer: JoinAgreement, *, is_open: bool, acknowledged: int, has_sent: bool, policy_version: int
     ) -> str:
-        """Compares what a learner answers with what has come of it.
+        """Compares the learner's answer with what has arrived here.
 
         Args:
-            answer: What it answers to a Join that changes nothing.
-            is_open: Whether it has said anything since the stream was opened, which it does at once.
-            acknowledged: The last acknowledgement that has come.
+            answer: Its answer to a Join that changes nothing.
+            is_open: Whether it has answered on the stream, which it does at once when the stream is opened.
+            acknowledged: The last rollout whose acknowledgement has arrived.
             has_sent: Whether a rollout after that was sent.
-            policy_version: The newest policy that has come; 0: none.
+            policy_version: The newest policy that has arrived; 0: none.
 
         Returns:
-            What was lost, for people; empty: the learner is busy, or what it has told of may still come.
+            The lost message in words, for the log; empty if the learner is busy, or its last messages may still come.
         """
         told_version, self._told_version = self._told_version, answer.policy_version
         if not is_open:

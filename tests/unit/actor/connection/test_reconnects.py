@@ -28,7 +28,7 @@ def test_delays_grow_until_a_connection_has_lasted(error):
 @pytest.mark.parametrize(
     "error", [InvalidRolloutError("x"), LimitExceededError("x"), LimitExceededError("x", limit="y")]
 )
-def test_what_would_only_come_again_is_raised(error):
+def test_raises_errors_that_another_attempt_would_meet_again(error):
     with pytest.raises(type(error)) as raised:
         Reconnects().delay_after(error)
     assert raised.value is error
@@ -38,7 +38,7 @@ def test_what_would_only_come_again_is_raised(error):
     "error",
     [UnreadableMessageError("x"), MissingMessageError("x"), LimitExceededError("x", limit="max_message_bytes")],
 )
-def test_damage_is_believed_in_five_times_in_a_row(error):
+def test_retries_after_damage_five_times_in_a_row(error):
     reconnects = Reconnects()
     for _ in range(2):
         for _ in range(5):

@@ -36,7 +36,7 @@ def find_loss(asked: Silence, told: JoinAgreement, **changes: object) -> str:
     return asked.find_loss(told, **(known | changes))
 
 
-def test_it_is_asked_when_it_has_been_silent_for_long_and_then_not_again_for_as_long(clock: Clock):
+def test_asks_the_learner_once_in_15_s_of_silence(clock: Clock):
     silent = Silence()
     asked = []
     for second in range(50):
@@ -58,17 +58,17 @@ def test_it_is_asked_when_it_has_been_silent_for_long_and_then_not_again_for_as_
         (answer(policy_version=8), {}),  # that may still be on its way
     ],
 )
-def test_a_learner_that_is_busy_has_lost_nothing(told: JoinAgreement, known: dict[str, object], clock: Clock):
+def test_finds_no_loss_if_the_learner_is_busy(told: JoinAgreement, known: dict[str, object], clock: Clock):
     assert find_loss(Silence(), told, **known) == ""
 
 
-def test_what_was_lost_is_named(clock: Clock):
+def test_names_the_lost_message(clock: Clock):
     assert find_loss(Silence(), answer(awaiting_s=15.2)) == "rollout 5, which the learner has awaited for 15 s,"
     assert find_loss(Silence(), answer(acknowledged_sequence=6)) == "the acknowledgement of rollout 6"
     assert find_loss(Silence(), answer(), is_open=False) == "the first answer on the rollout stream"
 
 
-def test_a_version_of_which_it_was_told_at_the_last_time_should_have_come(clock: Clock):
+def test_finds_a_lost_policy_that_the_last_answer_announced(clock: Clock):
     silent = Silence()
     assert find_loss(silent, answer(policy_version=8)) == ""
     assert find_loss(silent, answer(policy_version=9), policy_version=8) == ""
@@ -77,7 +77,7 @@ def test_a_version_of_which_it_was_told_at_the_last_time_should_have_come(clock:
     assert find_loss(silent, answer(policy_version=2), policy_version=1) == "", "another learner counts anew"
 
 
-def test_what_is_lost_again_and_again_may_only_be_slow(clock: Clock):
+def test_allows_twice_the_silence_after_each_loss(clock: Clock):
     silent = Silence()
     assert find_loss(silent, answer(awaiting_s=15.0))
     assert not find_loss(silent, answer(awaiting_s=29.0))

@@ -34,7 +34,7 @@ def reconnect(learner: FakeLearner, connection: LearnerConnection) -> None:
     assert connection.wait_for_credit(1, DEADLINE_S)
 
 
-def test_it_keeps_the_policy_of_the_learner_it_comes_back_to(learner: FakeLearner):
+def test_keeps_the_policy_after_reconnecting_to_the_same_learner(learner: FakeLearner):
     with LearnerConnection(learner.address, offer()) as connection:
         connection.join()
         assert connection.wait_for_credit(1, DEADLINE_S)
@@ -46,7 +46,7 @@ def test_it_keeps_the_policy_of_the_learner_it_comes_back_to(learner: FakeLearne
 
 
 @pytest.mark.parametrize("nonces", [(1, 2), (0, 0)], ids=["another", "one that does not say who it is"])
-def test_it_forgets_the_policy_when_it_comes_back_to_another_learner(learner: FakeLearner, nonces: tuple[int, int]):
+def test_drops_the_policy_after_reconnecting_to_another_learner(learner: FakeLearner, nonces: tuple[int, int]):
     learner.sink.learner_nonce = nonces[0]
     with LearnerConnection(learner.address, offer()) as connection:
         connection.join()
@@ -59,7 +59,7 @@ def test_it_forgets_the_policy_when_it_comes_back_to_another_learner(learner: Fa
         assert connection.take_policy()[1]["w"].all(), "versions of different learners cannot be compared"
 
 
-def test_files_that_are_being_replaced_are_waited_for(learner: FakeLearner, tmp_path: Path, caplog):
+def test_waits_for_credential_files_that_are_being_replaced(learner: FakeLearner, tmp_path: Path, caplog):
     token = tmp_path / "token"
     token.write_text("0123456789abcdef")
     token.chmod(0o600)
@@ -76,14 +76,14 @@ def test_files_that_are_being_replaced_are_waited_for(learner: FakeLearner, tmp_
         assert connection.wait_for_credit(1, DEADLINE_S)
 
 
-def test_files_that_are_wrong_from_the_beginning_end_it(learner: FakeLearner, tmp_path: Path):
+def test_raises_if_credential_files_are_wrong_at_the_first_join(learner: FakeLearner, tmp_path: Path):
     security = ClientSecurity(token_file=tmp_path / "missing")
     with LearnerConnection(learner.address, offer(), security=security) as connection:
         with pytest.raises(ConfigurationError, match="cannot be read"):
             connection.join()
 
 
-def test_it_stays_with_the_number_of_environments_that_was_agreed(learner: FakeLearner):
+def test_rejoins_with_the_agreed_number_of_environments(learner: FakeLearner):
     offers = []
     join = learner.sink.join
     learner.sink.join = lambda offer: offers.append(offer.n_envs) or join(offer)
@@ -120,7 +120,7 @@ def quick() -> Iterator[float]:
 
 
 @pytest.mark.parametrize("direction", ["to the learner", "to the actor"])
-def test_damaged_messages_come_again_either_way(monkeypatch, direction: str):
+def test_damaged_messages_are_sent_again_in_both_directions(monkeypatch, direction: str):
     monkeypatch.setattr(reconnects, "backoff_delays", quick)
 
     def some(number: int) -> bool:
@@ -139,7 +139,7 @@ def test_damaged_messages_come_again_either_way(monkeypatch, direction: str):
         assert [rollout.sequence for rollout in learner.sink.rollouts] == list(range(1, 13))
 
 
-def test_rollouts_of_which_one_has_vanished_come_again(monkeypatch):
+def test_a_lost_rollout_is_sent_again(monkeypatch):
     monkeypatch.setattr(reconnects, "backoff_delays", quick)
     encode, count = rollout_uplink.RolloutEncoder.encode, itertools.count()
     monkeypatch.setattr(
@@ -154,7 +154,7 @@ def test_rollouts_of_which_one_has_vanished_come_again(monkeypatch):
         assert [rollout.sequence for rollout in learner.sink.rollouts] == list(range(1, 9))
 
 
-def test_an_actor_whose_messages_never_parse_gives_up(monkeypatch):
+def test_gives_up_if_no_message_can_be_parsed(monkeypatch):
     monkeypatch.setattr(reconnects, "backoff_delays", quick)
     monkeypatch.setattr(rollout_uplink.RolloutEncoder, "encode", lambda *_: iter([b"\xff\xff\xff"]))
     with serve() as learner, LearnerConnection(learner.address, offer()) as connection:

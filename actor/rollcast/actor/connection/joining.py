@@ -1,0 +1,145 @@
+"""Joins a learner, and joins it again after the connection was lost."""
+
+import dataclasses
+import itertools
+import logging
+import time
+from collections.abc import Callable
+
+from rollcast.actor.connection.ending import Ending
+from rollcast.actor.connection.reconnects import Reconnects
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import (
+    ConfigurationError,
+    LearnerUnreachableError,
+    NotReadyError,
+    ProtocolMismatchError,
+    RollcastError,
+)
+from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
+from rollcast.services.security.security import ClientSecurity
+from rollcast.services.spaces.spaces import leaf_order
+
+logger = logging.getLogger(__name__)
+
+# Failed attempts after which the log says that the learner is still awaited.
+_LOGGED_ATTEMPTS = frozenset({3, 10, 30, 100})
+
+
+class Joining:
+    """Joins one learner as often as the connection needs it.
+
+    Invariant: all agreements have the same rollout length, policy, incarnation and order of observations. A learner
+    that comes back with another plan is refused.
+
+    One thread at a time calls `join`; any thread may call `offer`.
+
+    Args:
+        address: The learner, `host:port` or `unix:/path`.
+        offer: The actor's first offer.
+        security: Certificates and token; their files are read again at every attempt.
+        ending: Ends every wait.
+    """
+
+    def __init__(self, address: str, offer: JoinOffer, *, security: ClientSecurity, ending: Ending) -> None:
+        self._address = address
+        self._first_offer = offer
+        self._security = security
+        self._ending = ending
+        self._agreement: JoinAgreement | None = None
+
+    @property
+    def agreement(self) -> JoinAgreement:
+        """The newest agreement. Call `join` first."""
+        assert self._agreement is not None
+        return self._agreement
+
+    def offer(self, acknowledged_sequence: int) -> JoinOffer:
+        """Returns the offer for the next join.
+
+        After the first join it has what a restarted learner needs to carry on: the actor's name, incarnation and
+        number of environments, and the last rollout that was acknowledged.
+        """
+        agreement = self._agreement
+        if agreement is None:
+            return self._first_offer
+        return dataclasses.replace(
+            self._first_offer,
+            actor_id=agreement.actor_id,
+            incarnation=agreement.incarnation,
+            acknowledged_sequence=acknowledged_sequence,
+            n_envs=agreement.n_envs,
+        )
+
+    def join(
+        self, acknowledged_sequence: int, timeout_s: float, *, on_attempt: Callable[[], None] = lambda: None
+    ) -> LearnerClient | None:
+        """Joins the learner; tries again, with backoff, while that can help.
+
+        Args:
+            acknowledged_sequence: The last rollout that was acknowledged; 0: none.
+            timeout_s: How long to try, in seconds.
+            on_attempt: Called before each attempt.
+
+        Returns:
+            A client of the learner, which the caller closes; None if the connection ended meanwhile.
+
+        Raises:
+            LearnerUnreachableError: If no learner could be joined within `timeout_s`.
+            ProtocolMismatchError: If the learner came back with another plan.
+            RollcastError: If the learner refused, and trying again will not help.
+        """
+        deadline = time.monotonic() + timeout_s
+        reconnects = Reconnects()
+        for attempt in itertools.count(1):
+            if self._ending.is_set():
+                return None
+            on_attempt()
+            client = None
+            try:
+                client = self._new_client()
+                agreement = client.join(self.offer(acknowledged_sequence))
+            except RollcastError as error:
+                if client is not None:
+                    client.close()
+                delay_s = reconnects.delay_after(error)
+                if time.monotonic() + delay_s > deadline:
+                    raise LearnerUnreachableError(
+                        f"no learner at {self._address} for {timeout_s:.0f} s ({attempt} attempts): {error}"
+                    ) from error
+                if attempt in _LOGGED_ATTEMPTS:
+                    logger.warning("waiting for the learner at %s: %s", self._address, error)
+                self._ending.wait(delay_s)
+            except BaseException:
+                if client is not None:
+                    client.close()
+                raise
+            else:
+                self._take(client, agreement)
+                return client
+        raise AssertionError("counting never ends")
+
+    def _new_client(self) -> LearnerClient:
+        try:
+            return LearnerClient(self._address, security=self._security)
+        except ConfigurationError as error:
+            if self._agreement is None:
+                raise
+            # The files were right at the first join: somebody is replacing them now.
+            raise NotReadyError(str(error)) from error
+
+    def _take(self, client: LearnerClient, agreement: JoinAgreement) -> None:
+        before = self._agreement
+        if before is not None and self._plan(before) != self._plan(agreement):
+            client.close()
+            raise ProtocolMismatchError(
+                f"the learner at {self._address} came back with another plan: rollouts of {agreement.n_rollout_steps} "
+                f"steps with {agreement.policy} for incarnation {agreement.incarnation}; expected rollouts of "
+                f"{before.n_rollout_steps} steps with {before.policy} for incarnation {before.incarnation}, and "
+                "observations in the same order, as before; start this actor again to follow the learner"
+            )
+        self._agreement = agreement
+
+    def _plan(self, agreement: JoinAgreement) -> tuple[object, ...]:
+        order = leaf_order(agreement.spaces or self._first_offer.spaces)
+        return agreement.n_rollout_steps, agreement.policy, agreement.incarnation, order

@@ -1,0 +1,106 @@
+import dataclasses
+import itertools
+import threading
+from collections.abc import Iterator
+
+import pytest
+from gymnasium import spaces
+
+from rollcast.actor.connection import reconnects
+from rollcast.actor.connection.ending import Ending
+from rollcast.actor.connection.joining import Joining
+from rollcast.services.errors import LearnerUnreachableError, NotReadyError, ProtocolMismatchError, SpacesMismatchError
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.security.security import PLAIN_CLIENT
+from rollcast.services.spaces.spaces import SubstepSpaces
+from tests.integration.learner_fakes import DEADLINE_S, FakeLearner, offer, serve
+
+
+@pytest.fixture
+def learner() -> Iterator[FakeLearner]:
+    with serve() as fake:
+        yield fake
+
+
+@pytest.fixture(autouse=True)
+def quick_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconnects, "backoff_delays", lambda: itertools.repeat(0.01))
+
+
+def joining_of(address: str, ending: Ending | None = None, **changes: object) -> Joining:
+    return Joining(address, offer(**changes), security=PLAIN_CLIENT, ending=ending or Ending())
+
+
+def join(joining: Joining, acknowledged: int = 0, **options: object) -> None:
+    client = joining.join(acknowledged, DEADLINE_S, **options)
+    assert client is not None
+    client.close()
+
+
+def test_joins_again_until_the_learner_is_ready(learner: FakeLearner):
+    learner.sink.join_error = NotReadyError("it is starting; expected a moment; wait")
+    attempts = []
+
+    def on_attempt() -> None:
+        attempts.append(learner.sink.join_error)
+        if len(attempts) == 3:
+            learner.sink.join_error = None
+
+    joining = joining_of(learner.address)
+    join(joining, on_attempt=on_attempt)
+    assert len(attempts) == 3
+    assert joining.agreement.actor_id == "a"
+
+
+def test_gives_up_at_the_timeout_and_says_how_often_it_tried(learner: FakeLearner):
+    learner.sink.join_error = NotReadyError("it is starting; expected a moment; wait")
+    with pytest.raises(LearnerUnreachableError, match=r"no learner at .* for 0 s \(\d+ attempts\): it is starting"):
+        joining_of(learner.address).join(0, 0.05)
+
+
+def test_raises_a_refusal_at_the_first_attempt(learner: FakeLearner):
+    other = {"0": SubstepSpaces(observation=spaces.Discrete(3), action=spaces.Discrete(2))}
+    attempts = []
+    with pytest.raises(SpacesMismatchError):
+        joining_of(learner.address, spaces=other).join(0, DEADLINE_S, on_attempt=lambda: attempts.append(1))
+    assert len(attempts) == 1
+
+
+def test_returns_none_when_the_connection_has_ended(learner: FakeLearner):
+    stop = threading.Event()
+    learner.sink.join_error = NotReadyError("it is starting; expected a moment; wait")
+    assert joining_of(learner.address, Ending(stop)).join(0, DEADLINE_S, on_attempt=stop.set) is None
+
+
+def test_later_offers_have_what_a_restarted_learner_needs(learner: FakeLearner):
+    joining = joining_of(learner.address, n_envs=0)
+    assert joining.offer(0) == offer(n_envs=0)
+    join(joining)
+    assert joining.offer(5) == offer(n_envs=2, incarnation=1, acknowledged_sequence=5)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"n_rollout_steps": 6},
+        {"incarnation": 2},
+        {"policy": PolicySpec(hidden_sizes=(3,))},
+    ],
+    ids=str,
+)
+def test_refuses_a_learner_that_comes_back_with_another_plan(learner: FakeLearner, change: dict[str, object]):
+    joining = joining_of(learner.address)
+    join(joining)
+    before = joining.agreement
+    learner.sink.joined["a"] = dataclasses.replace(learner.sink.joined["a"], **change)
+    with pytest.raises(ProtocolMismatchError, match="came back with another plan"):
+        joining.join(0, DEADLINE_S)
+    assert joining.agreement is before
+
+
+def test_accepts_a_learner_that_comes_back_with_new_seeds(learner: FakeLearner):
+    joining = joining_of(learner.address)
+    join(joining)
+    learner.sink.joined["a"] = dataclasses.replace(learner.sink.joined["a"], env_seed=8, agent_seed=9)
+    join(joining)
+    assert joining.agreement.env_seed == 8
