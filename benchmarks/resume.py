@@ -54,7 +54,7 @@ def write_run(run_dir: Path, gigabytes: float) -> None:
     from rollcast.actor.environments.make import EnvironmentFactory
     from rollcast.actor.vector.make import probe_spaces
     from rollcast.learner.actors.remote import RemoteDistributedActors
-    from rollcast.learner.settings.settings import ServingSettings
+    from rollcast.learner.settings.learner import ServingSettings
     from rollcast.learner.training.run_parts import actors_batch_size
     from rollcast.learner.training.training_run import training_run
 

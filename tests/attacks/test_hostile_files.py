@@ -10,7 +10,7 @@ import xxhash
 from rollcast.learner.checkpoints.manifest import FORMAT, MANIFEST_FILE, CheckpointInfo, verify, write_manifest
 from rollcast.learner.replay.saving.array_file import ArrayFileWriter, read_pieces
 from rollcast.learner.runs.directory import RunDirectory
-from rollcast.learner.settings.settings import TrainSettings
+from rollcast.learner.settings.train import TrainSettings
 from rollcast.services.errors import ConfigurationError
 from tests.unit.learner.replay.played_rollouts import GOES_ON, TRUNCATES, World
 from tests.unit.learner.replay.test_checkpoint import make_buffer, play_into

@@ -16,7 +16,7 @@ from rollcast.learner.experience.replayed import MAX_TRAJECTORIES
 from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.learner.replay.substeps import make_buffers
 from rollcast.learner.runs.directory import RunDirectory
-from rollcast.learner.settings.settings import ServingSettings
+from rollcast.learner.settings.learner import ServingSettings
 from rollcast.services.rollouts.recording_codec import RecordingHeader
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces
 from tests.chaos.bookkeeping import reward, seed_and_total

@@ -17,7 +17,7 @@ from rollcast.learner.checkpoints.manifest import FORMAT, MANIFEST_FILE, Checkpo
 from rollcast.learner.checkpoints.store import CheckpointStore
 from rollcast.learner.experience.experience import FreshExperience
 from rollcast.learner.experience.progress import TrainingProgress
-from rollcast.learner.settings.settings import TrainSettings
+from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.checkpointing import TrainingCheckpoints
 from rollcast.learner.training.run_parts import make_algorithm
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces

@@ -5,7 +5,7 @@ from random import Random
 
 from rollcast.learner.commands.certificates import make_certificates
 from rollcast.learner.runs.directory import RunDirectory
-from rollcast.learner.settings.settings import TrainSettings
+from rollcast.learner.settings.train import TrainSettings
 from rollcast.services.security.security import ClientSecurity, ServerTls
 from rollcast.services.security.tokens import Role, TokenFile
 from tests.fuzz.byte_mutator import mutate_bytes

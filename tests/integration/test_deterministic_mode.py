@@ -19,7 +19,8 @@ from rollcast.actor.acting.process import run_actor
 from rollcast.actor.settings import ActorSettings
 from rollcast.learner.commands.learner import learner
 from rollcast.learner.commands.train import train
-from rollcast.learner.settings.settings import ServingSettings, TrainSettings
+from rollcast.learner.settings.learner import ServingSettings
+from rollcast.learner.settings.train import TrainSettings
 from rollcast.services.errors import ConfigurationError
 from tests.chaos.proxy import Proxy
 from tests.processes import free_port, rollcast, running

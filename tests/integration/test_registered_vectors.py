@@ -18,7 +18,7 @@ from rollcast.actor.workers.flat import RolloutWorker
 from rollcast.learner.commands.evaluate import evaluate
 from rollcast.learner.playing.evaluate import evaluate_policy
 from rollcast.learner.runs.directory import RunDirectory, SavedPolicy
-from rollcast.learner.settings.settings import EvaluateSettings
+from rollcast.learner.settings.evaluate import EvaluateSettings
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
 from tests.stacked_environments import LENGTH, STACKED_ID

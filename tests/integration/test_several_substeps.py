@@ -16,7 +16,7 @@ from rollcast.learner.actors.with_buffer import BaseDistributedWorkersWithBuffer
 from rollcast.learner.checkpoints.store import CheckpointStore
 from rollcast.learner.ingest.first_actor import spaces_of_first_actor
 from rollcast.learner.runs.directory import RunDirectory
-from rollcast.learner.settings.settings import ServingSettings
+from rollcast.learner.settings.learner import ServingSettings
 from rollcast.learner.training.control import TrainingControl
 from rollcast.learner.training.run_parts import actors_batch_size
 from rollcast.learner.training.trainer import TrainingSummary

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from rollcast.actor.settings import ActorSettings
-from rollcast.learner.settings.settings import ServingSettings
+from rollcast.learner.settings.learner import ServingSettings
 from tests.processes import SOURCE_ROOTS
 
 ROOT = Path(__file__).parents[2]

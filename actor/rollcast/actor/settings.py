@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_ENVS_PER_ACTOR
 from rollcast.services.security.settings import ClientSecuritySettings
 from rollcast.services.settings.resume_rules import ACTING, FREE, stays
-from rollcast.services.settings.settings import EntryPointKwargs, ProcessSettings
+from rollcast.services.settings.settings import EntryPointKwargs, LogLevel, ProcessSettings
 
 EnvsPerActor = Annotated[int, Field(ge=1, le=MAX_ENVS_PER_ACTOR)]
 
@@ -110,4 +110,4 @@ class ActorSettings(ActingSettings, ClientSecuritySettings):
         "",
         description="Touched every second while the actor lives, also while it waits for a learner; for health checks.",
     )
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="What to log, to stderr.")
+    log_level: LogLevel = Field("INFO", description="What to log, to stderr.")

@@ -4,7 +4,7 @@ from rich.console import Console
 
 from rollcast.learner.commands.certificates import make_certificates
 from rollcast.learner.commands.printing import print_line
-from rollcast.learner.settings.settings import CertsSettings
+from rollcast.learner.settings.certs import CertsSettings
 
 
 def certs(settings: CertsSettings, console: Console) -> int:

@@ -79,7 +79,7 @@ def _run(command: str, arguments: list[str]) -> int:
 
 
 def _train(arguments: list[str]) -> int:
-    from rollcast.learner.settings.settings import TrainSettings
+    from rollcast.learner.settings.train import TrainSettings
 
     settings = TrainSettings.from_command_line("rollcast train", arguments)
     log_to_stderr(settings.log_level)
@@ -97,7 +97,7 @@ def _train(arguments: list[str]) -> int:
 
 
 def _learner(arguments: list[str]) -> int:
-    from rollcast.learner.settings.settings import ServingSettings
+    from rollcast.learner.settings.learner import ServingSettings
 
     settings = ServingSettings.from_command_line("rollcast learner", arguments)
     log_to_stderr(settings.log_level)
@@ -119,7 +119,7 @@ def _status(arguments: list[str]) -> int:
     from rich.console import Console
 
     from rollcast.learner.commands.status import status
-    from rollcast.learner.settings.settings import StatusSettings
+    from rollcast.learner.settings.status import StatusSettings
 
     return status(StatusSettings.from_command_line("rollcast status", arguments), Console())
 
@@ -128,13 +128,13 @@ def _doctor(arguments: list[str]) -> int:
     from rich.console import Console
 
     from rollcast.learner.commands.doctor import doctor
-    from rollcast.learner.settings.settings import DoctorSettings
+    from rollcast.learner.settings.status import DoctorSettings
 
     return doctor(DoctorSettings.from_command_line("rollcast doctor", arguments), Console())
 
 
 def _evaluate(arguments: list[str]) -> int:
-    from rollcast.learner.settings.settings import EvaluateSettings
+    from rollcast.learner.settings.evaluate import EvaluateSettings
 
     settings = EvaluateSettings.from_command_line("rollcast evaluate", arguments)
     log_to_stderr(settings.log_level)
@@ -161,7 +161,7 @@ def _certs(arguments: list[str]) -> int:
     from rich.console import Console
 
     from rollcast.learner.commands.certs import certs
-    from rollcast.learner.settings.settings import CertsSettings
+    from rollcast.learner.settings.certs import CertsSettings
 
     return certs(CertsSettings.from_command_line("rollcast certs", arguments), Console())
 
@@ -184,7 +184,7 @@ def _replay(arguments: list[str]) -> int:
 
 def _completion(arguments: list[str]) -> int:
     from rollcast.learner.commands.completion import completion_script
-    from rollcast.learner.settings.settings import CompletionSettings
+    from rollcast.learner.settings.completion import CompletionSettings
 
     sys.stdout.write(completion_script(CompletionSettings.from_command_line("rollcast completion", arguments)))
     return 0

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from rollcast.learner.settings.commands import COMMAND_SETTINGS
-from rollcast.learner.settings.settings import CompletionSettings
+from rollcast.learner.settings.completion import CompletionSettings
 from rollcast.services.settings.command_line import CONFIG, HELP, HELP_ALL
 from rollcast.services.settings.options import Option, Takes, options_of
 

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from rollcast.learner.commands.diagnosis import Finding, Severity, diagnose
 from rollcast.learner.commands.printing import print_json, print_line
-from rollcast.learner.settings.settings import DoctorSettings
+from rollcast.learner.settings.status import DoctorSettings
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import LearnerUnreachableError
 from rollcast.services.version import software_version

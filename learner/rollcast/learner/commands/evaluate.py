@@ -13,7 +13,7 @@ from rollcast.learner.commands.printing import cell
 from rollcast.learner.playing.evaluate import Evaluation, evaluate_policy
 from rollcast.learner.playing.saved_play import played_environment
 from rollcast.learner.runs.directory import RunDirectory
-from rollcast.learner.settings.settings import EvaluateSettings
+from rollcast.learner.settings.evaluate import EvaluateSettings
 
 
 def evaluate(settings: EvaluateSettings, console: Console) -> int:

@@ -12,7 +12,7 @@ from rollcast.learner.actors.remote import RemoteDistributedActors
 from rollcast.learner.commands.printing import print_line
 from rollcast.learner.commands.running import run_and_report
 from rollcast.learner.ingest.first_actor import spaces_of_first_actor
-from rollcast.learner.settings.settings import ServingSettings
+from rollcast.learner.settings.learner import ServingSettings
 from rollcast.learner.training.control import TrainingControl
 from rollcast.learner.training.run_parts import actors_batch_size
 from rollcast.learner.training.training_run import training_run

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from rollcast.learner.commands.printing import print_line
 from rollcast.learner.commands.signals import stop_on_signals
-from rollcast.learner.settings.settings import LearnerSettings
+from rollcast.learner.settings.learning import LearnerSettings
 from rollcast.learner.training.trainer import TrainingSummary
 from rollcast.learner.training.training_run import TrainingRun
 from rollcast.learner.writers.console import ConsoleView

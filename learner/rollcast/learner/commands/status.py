@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rollcast.learner.commands.printing import cell, print_json, print_line
-from rollcast.learner.settings.settings import StatusSettings
+from rollcast.learner.settings.status import StatusSettings
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import NotReadyError, ProtocolMismatchError
 from rollcast.services.spaces.spaces import describe_space

@@ -12,7 +12,7 @@ from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.actors.subproc import SubprocDistributedActors
 from rollcast.learner.commands.printing import print_line
 from rollcast.learner.commands.running import run_and_report
-from rollcast.learner.settings.settings import TrainSettings
+from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.control import TrainingControl
 from rollcast.learner.training.run_parts import actors_batch_size
 from rollcast.learner.training.training_run import training_run

@@ -3,17 +3,14 @@
 from typing import Final
 
 from rollcast.actor.settings import ActorSettings
+from rollcast.learner.settings.certs import CertsSettings
+from rollcast.learner.settings.completion import CompletionSettings
+from rollcast.learner.settings.evaluate import EvaluateSettings
+from rollcast.learner.settings.learner import ServingSettings
 from rollcast.learner.settings.record import RecordSettings
 from rollcast.learner.settings.replay_serve import ReplayServeSettings
-from rollcast.learner.settings.settings import (
-    CertsSettings,
-    CompletionSettings,
-    DoctorSettings,
-    EvaluateSettings,
-    ServingSettings,
-    StatusSettings,
-    TrainSettings,
-)
+from rollcast.learner.settings.status import DoctorSettings, StatusSettings
+from rollcast.learner.settings.train import TrainSettings
 from rollcast.services.settings.settings import ProcessSettings
 
 COMMAND_SETTINGS: Final[dict[str, type[ProcessSettings]]] = {

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from rollcast.actor.settings import EnvsPerActor
 from rollcast.learner.settings.playing import PlayingSettings
-from rollcast.learner.settings.settings import LogLevel
+from rollcast.services.settings.settings import LogLevel
 
 RANDOM = "random"
 

@@ -7,9 +7,9 @@ from pydantic import Field, field_validator
 
 from rollcast.actor.settings import EnvironmentSettings, EnvsPerActor
 from rollcast.learner.replay.settings import ReplaySettings
-from rollcast.learner.settings.settings import LogLevel
 from rollcast.services.limits.settings import ServerLimitSettings
 from rollcast.services.security.settings import ServerSecuritySettings
+from rollcast.services.settings.settings import LogLevel
 
 
 class ReplayServeSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSettings):

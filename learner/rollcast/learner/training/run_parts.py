@@ -23,7 +23,7 @@ from rollcast.learner.ingest.slot_order import trajectories_of_an_actor
 from rollcast.learner.replay.demonstrations import load_recording
 from rollcast.learner.replay.served import serve_buffers
 from rollcast.learner.replay.substeps import SubstepBuffers, make_buffers
-from rollcast.learner.settings.settings import LearnerSettings
+from rollcast.learner.settings.learning import LearnerSettings
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import EnvironmentSpaces

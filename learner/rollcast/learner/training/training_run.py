@@ -21,7 +21,8 @@ from rollcast.learner.checkpoints.manifest import CheckpointInfo
 from rollcast.learner.checkpoints.resuming import RUNS, changes_bits, newest_checkpoint, settings_changes
 from rollcast.learner.durable.rollouts import DurableRollouts, refuse_leftovers
 from rollcast.learner.runs.directory import RunDirectory
-from rollcast.learner.settings.settings import LearnerSettings, TrainSettings
+from rollcast.learner.settings.learning import LearnerSettings
+from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.control import TrainingControl
 from rollcast.learner.training.initial_policy import begin_with_policy
 from rollcast.learner.training.run_parts import (

@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Self, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ValidationError
 from pydantic.fields import FieldInfo
@@ -37,6 +37,8 @@ def _parse_json_object(value: object) -> object:
 
 
 EntryPointKwargs = Annotated[dict[str, Any], BeforeValidator(_parse_json_object)]
+
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 
 class _Environment(EnvSettingsSource):

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from rollcast.learner.algorithms.own_algorithm import make_own_algorithm
-from rollcast.learner.settings.settings import TrainSettings
+from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.run_parts import make_algorithm
 from rollcast.services.errors import ConfigurationError, RollcastError
 from rollcast.services.policies.policies import PolicySpec

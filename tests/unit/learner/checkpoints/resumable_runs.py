@@ -7,7 +7,7 @@ from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.actors.sequential import SequentialDistributedActors
-from rollcast.learner.settings.settings import TrainSettings
+from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.control import TrainingControl
 from rollcast.learner.training.run_parts import actors_batch_size
 from rollcast.learner.training.training_run import TrainingRun, training_run

@@ -12,7 +12,8 @@ from rollcast.learner.actors.remote import RemoteDistributedActors
 from rollcast.learner.checkpoints.resuming import _found
 from rollcast.learner.checkpoints.store import CheckpointStore
 from rollcast.learner.runs.directory import RunDirectory
-from rollcast.learner.settings.settings import ServingSettings, TrainSettings
+from rollcast.learner.settings.learner import ServingSettings
+from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.run_keeper import WRITE_TIMEOUT_S, RunKeeper
 from rollcast.learner.training.training_run import training_run
 from rollcast.services.errors import ConfigurationError

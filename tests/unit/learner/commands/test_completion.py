@@ -8,7 +8,7 @@ import pytest
 
 from rollcast.learner.commands.completion import completion_script
 from rollcast.learner.settings.commands import COMMAND_SETTINGS
-from rollcast.learner.settings.settings import CompletionSettings
+from rollcast.learner.settings.completion import CompletionSettings
 
 BASH = completion_script(CompletionSettings.from_command_line("rollcast completion", ["bash"]))
 

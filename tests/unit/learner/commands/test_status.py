@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from rollcast.learner.commands import status as command
-from rollcast.learner.settings.settings import StatusSettings
+from rollcast.learner.settings.status import StatusSettings
 from rollcast.services.replay.replay import ReplayStatus, ReplayWaiting
 from rollcast.services.status.status import LearnerStatus, Phase
 

@@ -19,7 +19,7 @@ from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.demonstrations import load_demonstrations
 from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.learner.replay.substeps import make_buffers
-from rollcast.learner.settings.settings import TrainSettings
+from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.run_parts import load_initial_data
 from rollcast.services.errors import (
     ConfigurationError,

@@ -9,7 +9,8 @@ from pydantic_settings import CliSettingsSource
 
 from rollcast.actor.settings import ActorSettings
 from rollcast.learner.settings.commands import COMMAND_SETTINGS
-from rollcast.learner.settings.settings import LearnerSettings, TrainSettings
+from rollcast.learner.settings.learning import LearnerSettings
+from rollcast.learner.settings.train import TrainSettings
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.limits.limits import MAX_ENVS_PER_ACTOR
 from rollcast.services.settings.command_line import CommandLineParser

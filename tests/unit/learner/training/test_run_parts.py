@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from rollcast.learner.settings.settings import TrainSettings
+from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.run_parts import make_replay_buffers
 from rollcast.services.errors import ConfigurationError
 from tests.rollout_samples import CARTPOLE_LIKE

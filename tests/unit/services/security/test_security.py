@@ -5,7 +5,8 @@ from pydantic import SecretStr
 
 from rollcast.actor.settings import ActorSettings
 from rollcast.learner.commands.certificates import make_certificates
-from rollcast.learner.settings.settings import ServingSettings, StatusSettings
+from rollcast.learner.settings.learner import ServingSettings
+from rollcast.learner.settings.status import StatusSettings
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.security.security import ClientSecurity, ServerSecurity
 

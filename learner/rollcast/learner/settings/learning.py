@@ -1,13 +1,12 @@
-"""The settings of the learner's processes: `train`, `learner`, `status`, `evaluate`. Imports neither torch nor grpc."""
+"""The settings that `train` and `learner` share. Imports neither torch nor grpc."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError
-from pydantic_settings import CliPositionalArg
 
-from rollcast.actor.settings import ActingSettings, EnvironmentSettings, EnvsPerActor
+from rollcast.actor.settings import EnvironmentSettings, EnvsPerActor
 from rollcast.learner.algorithms.defaults import (
     ALGORITHM_DEFAULTS,
     check_algorithm,
@@ -18,22 +17,19 @@ from rollcast.learner.algorithms.dqn_settings import DqnSettings
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.replay.settings import ReplaySettings
-from rollcast.learner.settings.playing import PlayingSettings
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.limits.limits import MAX_HIDDEN_LAYERS
 from rollcast.services.limits.settings import ServerLimitSettings
 from rollcast.services.policies.policies import Activation
-from rollcast.services.security.settings import ClientSecuritySettings, ServerSecuritySettings
+from rollcast.services.security.settings import ServerSecuritySettings
 from rollcast.services.settings.command_line import HELP
 from rollcast.services.settings.help_text import HelpScope
 from rollcast.services.settings.origins import Origins
 from rollcast.services.settings.resume_rules import ACTING, FREE, LEARNING, stays
-from rollcast.services.settings.settings import EntryPointKwargs, ProcessSettings, describe_validation_error
-
-LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
+from rollcast.services.settings.settings import EntryPointKwargs, LogLevel, describe_validation_error
 
 # What the help shows first of every learner; of the algorithms' own only those of the one that is chosen.
-_FIRST_OF_LEARNING = (
+FIRST_OF_LEARNING: Final = (
     *("total_steps", "stop_return", "seed", "run_dir", "resume", "algorithm"),
     *("impala.learning_rate", "impala.discount", "impala.entropy_cost", "impala.reward_scale"),
     *("sac.policy_learning_rate", "sac.critic_learning_rate", "sac.discount"),
@@ -280,117 +276,3 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
                 f"--resume: the settings of the run {settings.resume} cannot be right: "
                 f"{describe_validation_error(error, cls)}; expected its settings.yaml as it was written; restore it"
             ) from error
-
-
-class ServingSettings(LearnerSettings):
-    """Learns from whoever joins, and serves the gRPC API."""
-
-    first_options: ClassVar = ("env_id", "env_kwargs", "address", "insecure", "max_actors", *_FIRST_OF_LEARNING)
-
-    spaces_from: Literal["environment", "first_actor"] = Field(
-        "environment",
-        description="Where the learner learns what observations and actions look like: from --env-id, made once on its "
-        "own machine; or from the first actor that joins, so that only actors need the environment.",
-        json_schema_extra=FREE,
-    )
-    when_finished: Literal["exit", "serve"] = Field(
-        "exit",
-        description="What to do when training has ended: exit with 0; or serve the last policy until the learner is "
-        "stopped. With serve, --resume auto goes on with a run that has ended, too, and serves its policy again.",
-        json_schema_extra=FREE,
-    )
-
-
-class TrainSettings(ActingSettings, LearnerSettings):
-    """Trains with actors on this machine: starts the learner and its actors, and ends with them."""
-
-    first_options: ClassVar = ("env_id", "env_kwargs", "n_actors", *_FIRST_OF_LEARNING, "log_level")
-
-    address: str = Field(
-        "localhost:0",
-        description="Where to serve the API, and further actors from elsewhere, besides the local socket: host:port "
-        "(port 0: any free one).",
-        json_schema_extra=FREE,
-    )
-    bounded_staleness: bool = Field(
-        True,
-        description="As for a learner; on one machine policies arrive at once, so it costs little.",
-        json_schema_extra=LEARNING,
-    )
-    n_actors: Annotated[int, Field(ge=1, le=1024)] = Field(
-        2,
-        description="Actor processes on this machine.",
-        json_schema_extra=ACTING,
-    )
-    actor_kind: Literal["subprocess", "sequential"] = Field(
-        "subprocess",
-        description="subprocess; or sequential: in the learner's own thread, the same bits every time.",
-        json_schema_extra=stays("the checkpoint has what actors of that kind leave"),
-    )
-    start_method: Literal["forkserver", "spawn", "fork"] | None = Field(
-        None,
-        description="How actor processes are started; empty: forkserver where there is one, else spawn.",
-        json_schema_extra=FREE,
-    )
-    on_actor_failure: Literal["restart", "fail"] = Field(
-        "restart",
-        description="What to do when an actor fails: start it again (with backoff), or end the run.",
-        json_schema_extra=FREE,
-    )
-    max_restarts: Annotated[int, Field(ge=0)] = Field(
-        10,
-        description="How often an actor may fail in a row before the run fails.",
-        json_schema_extra=FREE,
-    )
-
-
-class StatusSettings(ClientSecuritySettings):
-    """Shows how a learner stands, over its gRPC API."""
-
-    address: str = Field("localhost:50051", description="Where the learner listens: host:port or unix:/path.")
-    watch: bool = Field(False, description="Show it again and again until training ends.")
-    actors: bool = Field(False, description="List the actors, too.")
-    json_output: bool = Field(False, description="Print JSON instead of a table.")
-    timeout_s: Annotated[float, Field(gt=0)] = Field(5.0, description="How long to wait for an answer, in seconds.")
-
-
-class DoctorSettings(ClientSecuritySettings):
-    """Says what is wrong with a run: who waits, for whom, since when, and what to do."""
-
-    address: str = Field("localhost:50051", description="Where the learner listens: host:port or unix:/path.")
-    json_output: bool = Field(False, description="Print JSON instead of lines.")
-    timeout_s: Annotated[float, Field(gt=0)] = Field(5.0, description="How long to wait for an answer, in seconds.")
-
-
-class CertsSettings(ProcessSettings):
-    """Makes a development authority, and certificates and tokens for a learner and its clients, in a folder."""
-
-    directory: CliPositionalArg[Path] = Field(description="The folder; nothing in it is overwritten.")
-    host: tuple[str, ...] = Field(
-        (),
-        description="A further name or number that clients reach the learner by, besides localhost and the loopback; "
-        "may be given several times.",
-    )
-    days: Annotated[float, Field(gt=0, le=3650)] = Field(365.0, description="How long they are in force.")
-
-
-class CompletionSettings(ProcessSettings):
-    """Prints a script that makes a shell complete rollcast's commands, options and their values."""
-
-    shell: CliPositionalArg[Literal["bash", "zsh"]] = Field(
-        description='The shell, whose startup file is to have: eval "$(rollcast completion bash)".'
-    )
-
-
-class EvaluateSettings(PlayingSettings):
-    """Plays episodes with a policy that a run has saved."""
-
-    run_dir: CliPositionalArg[Path] = Field(description="The run's folder.")
-    n_episodes: Annotated[int, Field(ge=1)] = Field(20, description="Episodes to play.")
-    deterministic: bool = Field(True, description="Take the most likely action, instead of sampling.")
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(
-        0, description="Episode i is played with a seed derived from this one and i."
-    )
-    video: Path | None = Field(None, description="Record the episodes into this folder; needs the extra 'video'.")
-    summary_json: Path | None = Field(None, description="Write the figures to this file.")
-    log_level: LogLevel = Field("WARNING", description="What to log, to stderr.")
