@@ -59,6 +59,11 @@ def foreign_groups(algorithm: str) -> frozenset[str]:
     return every - ALGORITHM_GROUPS.get(algorithm, _GROUPS_OF_ONES_OWN if is_own(algorithm) else every)
 
 
+def readers_of(group: str) -> str:
+    """Returns the built-in algorithms that read a group of settings, in words: `"sac or dqn"`."""
+    return " or ".join(name for name, groups in ALGORITHM_GROUPS.items() if group in groups)
+
+
 def is_own(algorithm: str) -> bool:
     """Returns True for a custom algorithm, `package.module:factory`; False for the name of a built-in one."""
     return ":" in algorithm

@@ -1,6 +1,5 @@
 """The settings that `train` and `learner` share. Imports neither torch nor grpc."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
@@ -11,6 +10,7 @@ from rollcast.learner.algorithms.defaults import (
     ALGORITHM_DEFAULTS,
     check_algorithm,
     foreign_groups,
+    readers_of,
     with_algorithm_defaults,
 )
 from rollcast.learner.algorithms.dqn_settings import DqnSettings
@@ -247,32 +247,63 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
             note=f"Settings and defaults are {algorithm}'s; for others: --algorithm {'|'.join(others)} {HELP}",
         )
 
-    @classmethod
-    def from_command_line(cls, program: str, arguments: Sequence[str]) -> Self:
-        """Reads the settings; what nobody has set gets the algorithm's default, or is that of the run to resume."""
-        given = super().from_command_line(program, arguments)
-        settings = with_algorithm_defaults(given, given.algorithm)
-        if given.resume is None:
-            return settings
-        return cls.resumed(settings, given)
+    def completed(self, origins: Origins) -> Self:
+        """Returns the settings of the run to resume, or these with the algorithm's defaults where none were given.
+
+        Args:
+            origins: Where each value comes from.
+
+        Raises:
+            ConfigurationError: If the command line or the file has options of another algorithm; and as of
+                `resumed_settings`.
+        """
+        settings = with_algorithm_defaults(self, self.algorithm)
+        if self.resume is not None:
+            settings = type(self).resumed(settings, self)
+        _refuse_other_algorithms(settings, origins)
+        return settings
 
     @classmethod
     def resumed(cls, settings: Self, given: Self) -> Self:
-        """The settings of the run to resume.
+        """Returns the settings of the run to resume.
 
         Args:
-            settings: Those given, and defaults.
-            given: Those given.
+            settings: The settings given, with defaults.
+            given: The settings given.
 
         Raises:
-            ConfigurationError: As of `resumed_settings`; or the run's are none that could ever be.
+            ConfigurationError: As of `resumed_settings`, or if the run's settings are not valid.
         """
+        # imported here: numpy and safetensors, which only a resumed run needs before the command starts
         from rollcast.learner.checkpoints.resuming import resumed_settings
 
         try:
             return cls.model_validate(resumed_settings(settings, given))
         except ValidationError as error:
             raise ConfigurationError(
-                f"--resume: the settings of the run {settings.resume} cannot be right: "
+                f"--resume: the settings of the run {settings.resume} are not valid: "
                 f"{describe_validation_error(error, cls)}; expected its settings.yaml as it was written; restore it"
             ) from error
+
+
+def _refuse_other_algorithms(settings: LearnerSettings, origins: Origins) -> None:
+    """Refuses options of algorithms that are not chosen, because they would change nothing.
+
+    Variables of the environment may be left over and pass. So do defaults in a file: a run's settings.yaml has all.
+
+    Raises:
+        ConfigurationError: If the command line has such an option, or the file such a value.
+    """
+    lines = []
+    for group in sorted(foreign_groups(settings.algorithm)):
+        expected = f"expected options of {settings.algorithm}; leave it out, or choose --algorithm {readers_of(group)}"
+        for option in origins.options_in(group):
+            lines.append(f"{option}: the algorithm is {settings.algorithm!r}, which does not use it; {expected}")
+        kind = type(getattr(settings, group))
+        if group in origins.from_file and kind.model_validate(origins.from_file[group]) != kind():
+            lines.append(
+                f"{group} (from {str(origins.file)!r}): the algorithm is {settings.algorithm!r}, which does not use "
+                f"it; {expected}"
+            )
+    if lines:
+        raise ConfigurationError("\n".join(lines))

@@ -33,6 +33,13 @@ class Origins:
                 return argument.partition("=")[2]
         return self._variables().get(variable_name((name,))) or self.from_file.get(name)
 
+    def options_in(self, group: str) -> list[str]:
+        """Returns the options of the command line that set something in a group: `--sac.tau` for `sac`."""
+        options = [argument.partition("=")[0] for argument in self.arguments]
+        name = option_name((group,))
+        within = (f"{name}.", f"--no-{name[2:]}.")
+        return [option for option in options if option == name or option.startswith(within)]
+
     def describe(self, path: Sequence[str]) -> str:
         """Returns the source of a setting in words, such as `" (from 'run.yaml')"`; empty for the command line."""
         above = [path[:length] for length in range(1, len(path) + 1)]

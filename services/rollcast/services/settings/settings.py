@@ -128,7 +128,19 @@ class ProcessSettings(BaseSettings):
             raise ConfigurationError(describe_validation_error(error, cls, origins)) from error
         except SettingsError as error:
             raise ConfigurationError(_describe_settings_error(error)) from error
-        return settings
+        return settings.completed(origins)
+
+    def completed(self, origins: Origins) -> Self:
+        """Returns the settings with the values that depend on several of them; a subclass may override it.
+
+        Args:
+            origins: Where each value comes from.
+
+        Raises:
+            ConfigurationError: If settings contradict each other.
+        """
+        del origins
+        return self
 
     @classmethod
     def help_scope(cls, origins: Origins) -> HelpScope:

@@ -1,6 +1,7 @@
 import math
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -8,7 +9,9 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import CliSettingsSource
 
 from rollcast.actor.settings import ActorSettings
+from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.commands import COMMAND_SETTINGS
+from rollcast.learner.settings.learner import ServingSettings
 from rollcast.learner.settings.learning import LearnerSettings
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.services.errors import ConfigurationError
@@ -109,6 +112,49 @@ def test_an_option_that_does_not_exist_is_refused_with_the_one_that_applies(opti
     with pytest.raises(ConfigurationError) as caught:
         TrainSettings.from_command_line("rollcast train", [option, "1"])
     assert str(caught.value).endswith(f"did you mean {guess}" if guess else "--help-all lists those there are")
+
+
+class TestOptionsOfAnotherAlgorithm:
+    @pytest.mark.parametrize("settings", [ServingSettings, TrainSettings])
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["--sac.tau", "0.1"], "--sac.tau: the algorithm is 'impala', which does not use it; .* --algorithm sac$"),
+            (["--no-dqn.double"], "--no-dqn.double: the algorithm is 'impala'"),
+            (["--replay.capacity=5"], "--replay.capacity: .* choose --algorithm sac or dqn$"),
+            (["--algorithm", "dqn", "--impala.discount", "0.5"], "--impala.discount: the algorithm is 'dqn'"),
+            (["--algorithm", "my.module:Mine", "--sac.tau", "0.1"], "--sac.tau: the algorithm is 'my.module:Mine'"),
+        ],
+    )
+    def test_are_refused_on_the_command_line(self, settings, arguments: list[str], message: str):
+        with pytest.raises(ConfigurationError, match=message):
+            settings.from_command_line("rollcast", arguments)
+
+    def test_are_refused_in_a_file_unless_they_are_defaults(self, tmp_path: Path):
+        file = tmp_path / "run.yaml"
+        file.write_text("sac:\n  tau: 0.005\n")
+        assert TrainSettings.from_command_line("rollcast", ["--config", str(file)]).algorithm == "impala"
+        file.write_text("sac:\n  tau: 0.1\n")
+        with pytest.raises(ConfigurationError, match=r"sac \(from '.*run.yaml'\): the algorithm is 'impala'"):
+            TrainSettings.from_command_line("rollcast", ["--config", str(file)])
+        chosen = TrainSettings.from_command_line("rollcast", ["--config", str(file), "--algorithm", "sac"])
+        assert chosen.sac.tau == 0.1
+
+    def test_are_taken_from_the_environment_where_they_may_be_left_over(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setenv("ROLLCAST_SAC__TAU", "0.1")
+        assert TrainSettings.from_command_line("rollcast", []).sac.tau == 0.1
+
+    def test_include_no_replay_settings_for_an_own_algorithm(self):
+        arguments = ["--algorithm", "my.module:Mine", "--replay.capacity", "50"]
+        assert TrainSettings.from_command_line("rollcast", arguments).replay.capacity == 50
+
+    def test_are_judged_by_the_algorithm_of_the_resumed_run(self, tmp_path: Path):
+        begun = TrainSettings.from_command_line("rollcast", ["--algorithm", "sac"])
+        RunDirectory(tmp_path).write_settings(begun.model_dump(mode="json"))
+        resume = ["--resume", str(tmp_path)]
+        assert TrainSettings.from_command_line("rollcast", [*resume, "--sac.tau", "0.1"]).sac.tau == 0.1
+        with pytest.raises(ConfigurationError, match=r"--dqn\.target-tau: the algorithm is 'sac'"):
+            TrainSettings.from_command_line("rollcast", [*resume, "--dqn.target-tau", "0.1"])
 
 
 def _numbers(settings: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo, type[BaseModel]]]:
