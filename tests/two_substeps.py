@@ -12,9 +12,10 @@ from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.services.errors import CollectInterruptedError
 from rollcast.services.policies.policies import PolicyState
-from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
+from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces
 from tests.front_padding import pad_front
+from tests.rollouts import build_rollout
 
 SPACES: EnvironmentSpaces = {
     "scout": SubstepSpaces(observation=Box(0, 1, (2,), np.float32), action=Discrete(2), n_agents=3),
@@ -58,27 +59,20 @@ class TwoSubsteps:
             self._shown[key] = self._show(key)
             self._age[key] = (self._age[key] + 1) % EPISODE_STEPS
             terminated[t] = not self._age[key]
-        final_index = np.argwhere(terminated).astype(np.int32)
-        rollout = Rollout(
+        final_index = np.argwhere(terminated)
+        rollout = build_rollout(
+            observation={"": np.stack(observation)},
+            action=np.stack(action),
+            log_prob=np.stack(log_prob).astype(np.float32),
+            last_observation={"": self._shown[key]},
+            final_observation={"": np.ones((len(final_index), self._shown[key].shape[1]), np.float32)},
+            final_index=final_index,
+            key=key,
             actor_id=self._actor_id,
-            incarnation=1,
             sequence=self._sequence,
             policy_version=policy.version,
-            substeps={
-                key: SubstepColumns(
-                    observation={"": np.stack(observation)},
-                    action=np.stack(action),
-                    log_prob=np.stack(log_prob).astype(np.float32),
-                    last_observation={"": self._shown[key]},
-                    final_observation={"": np.ones((len(final_index), self._shown[key].shape[1]), np.float32)},
-                )
-            },
             reward=np.stack(reward),
             terminated=terminated,
-            truncated=np.zeros_like(terminated),
-            valid=None,
-            final_index=final_index,
-            episodes=(),
             env_seeds=(),
         )
         return self._with_seldom_ones(rollout)

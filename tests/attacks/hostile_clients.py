@@ -17,10 +17,10 @@ from rollcast.services.errors import RollcastError
 from rollcast.services.limits.limits import MAX_ENVS_PER_ACTOR
 from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.services.rollouts.join import JoinOffer
-from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
 from rollcast.services.spaces.spaces import EnvironmentSpaces, space_leaves
 from rollcast.services.version import software_version
 from rollcast.v1 import rollout_pb2
+from tests.rollouts import build_rollout
 
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY = 1, 3, 4, 6, 7
@@ -174,34 +174,22 @@ class HollowActor:
 
 def hollow_header(spaces: EnvironmentSpaces, n_steps: int, n_envs: int) -> rollout_pb2.StreamRolloutsRequest:
     """The header of a rollout, without any of the bytes that it declares; with no more memory than one step takes."""
-    (substep,) = spaces.values()
+    ((key, substep),) = spaces.items()
     ((path, leaf),) = space_leaves(substep.observation).items()
 
     def zeros(*shape: int, dtype: object) -> np.ndarray:
         # a view: the encoder looks at shape and type only, until the first body is cut
         return np.broadcast_to(np.zeros((), dtype), shape)
 
-    rollout = Rollout(
-        actor_id="a",
-        incarnation=1,
-        sequence=1,
-        policy_version=1,
-        substeps={
-            key: SubstepColumns(
-                observation={path: zeros(n_steps, n_envs, *leaf.shape, dtype=leaf.dtype)},
-                action=zeros(n_steps, n_envs, *substep.action.shape, dtype=substep.action.dtype),
-                log_prob=zeros(n_steps, n_envs, dtype=np.float32),
-                last_observation={path: zeros(n_envs, *leaf.shape, dtype=leaf.dtype)},
-                final_observation={path: zeros(0, *leaf.shape, dtype=leaf.dtype)},
-            )
-            for key in spaces
-        },
+    rollout = build_rollout(
+        observation={path: zeros(n_steps, n_envs, *leaf.shape, dtype=leaf.dtype)},
+        action=zeros(n_steps, n_envs, *substep.action.shape, dtype=substep.action.dtype),
+        log_prob=zeros(n_steps, n_envs, dtype=np.float32),
+        last_observation={path: zeros(n_envs, *leaf.shape, dtype=leaf.dtype)},
+        key=key,
         reward=zeros(n_steps, n_envs, dtype=np.float32),
         terminated=zeros(n_steps, n_envs, dtype=np.bool_),
         truncated=zeros(n_steps, n_envs, dtype=np.bool_),
-        valid=None,
-        final_index=np.empty((0, 2), np.int32),
-        episodes=(),
         env_seeds=(),
     )
     header, _ = RolloutEncoder().pieces(rollout)

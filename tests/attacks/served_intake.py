@@ -24,7 +24,7 @@ def serve_intake(limits: Limits, queue: RolloutQueue | None = None) -> Iterator[
         seeds=ActorSeeds(0),
         spaces=SPACES,
         policy=PolicySpec(),
-        n_rollout_steps=5,
+        n_rollout_steps=3,
         envs_per_actor=2,
     )
     server = make_server("127.0.0.1:0", sink=intake, source=FakeSource(), control=FakeControl(), limits=limits)

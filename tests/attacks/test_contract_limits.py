@@ -17,9 +17,10 @@ from rollcast.services.rollouts.codec import RolloutEncoder, rollout_to_proto
 from rollcast.services.rollouts.join_codec import join_offer_to_proto
 from rollcast.v1 import learner_pb2, policy_pb2, replay_pb2, rollout_pb2, space_pb2, tensor_pb2
 from tests.attacks.limited_calls import ACT, EXHAUSTED, INVALID, JOIN, OPENING, SAMPLE, STREAM, WATCH, answer_to
-from tests.integration.learner_fakes import make_rollout, offer, serve
+from tests.integration.learner_fakes import offer, serve
 from tests.integration.test_replay_service import SPACES as REPLAY_SPACES
 from tests.integration.test_replay_service import T, make_buffer
+from tests.rollouts import make_rollout
 
 
 @pytest.fixture

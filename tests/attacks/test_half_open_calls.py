@@ -8,7 +8,8 @@ from rollcast.services.client.client import LearnerClient
 from rollcast.services.limits.limits import Limits
 from tests.attacks.hostile_clients import half_open_calls
 from tests.attacks.limited_calls import ACT, JOIN, STATUS, STREAM, WATCH
-from tests.integration.learner_fakes import make_rollout, offer, serve
+from tests.integration.learner_fakes import offer, serve
+from tests.rollouts import make_rollout
 
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 SUBSCRIBE = "/rollcast.v1.PolicyService/SubscribePolicy"

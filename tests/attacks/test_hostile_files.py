@@ -12,7 +12,7 @@ from rollcast.learner.replay.saving.array_file import ArrayFileWriter, read_piec
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.services.errors import ConfigurationError
-from tests.unit.learner.replay.played_rollouts import GOES_ON, TRUNCATES, World
+from tests.played_rollouts import GOES_ON, TRUNCATES, World
 from tests.unit.learner.replay.test_checkpoint import make_buffer, play_into
 
 INFO = {"n_updates": 1, "env_steps": 2, "policy_version": 3, "mean_return": 4.0, "has_ended": False}

@@ -12,7 +12,7 @@ from rollcast.learner.durable.reading import Flaw, SegmentReader
 from rollcast.learner.durable.records import LogEntry, encode_record, encode_tail, inverted
 from rollcast.learner.durable.segments import SegmentName, encode_segment_head
 from rollcast.services.errors import RecordingError
-from tests.rollout_samples import make_rollout
+from tests.rollouts import make_rollout
 from tests.unit.learner.durable.logs import HEADER, entry_of, payload_of, recovered
 
 NAME = SegmentName(1, bytes(range(16)))

@@ -20,7 +20,7 @@ from rollcast.services.rollouts.service import parse_request
 from rollcast.services.spaces.spaces import SubstepSpaces
 from rollcast.services.wire.tensors import tensor_to_proto
 from rollcast.v1 import rollout_pb2, tensor_pb2
-from tests.unit.services.rollout_examples import NESTED, example_rollout
+from tests.rollouts import NESTED, random_rollout
 
 T, B = 3, 2
 PIXELS = {"0": SubstepSpaces(observation=spaces.Box(0, 255, (256, 256), np.uint8), action=spaces.Discrete(4))}
@@ -33,7 +33,7 @@ def assembler(environment=NESTED, n_steps=T, n_envs=B):
 
 
 def message(**changes):
-    return request_of(example_rollout(NESTED, T, B, **changes))
+    return request_of(random_rollout(NESTED, T, B, **changes))
 
 
 def request_of(rollout):
@@ -187,7 +187,7 @@ def test_reductions_of_the_future_are_left_to_those_who_know_them():
 @pytest.mark.parametrize("column", ["observation", "last_observation", "final_observation"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_observations_that_are_not_finite(column, value):
-    rollout = example_rollout(NESTED, T, B)
+    rollout = random_rollout(NESTED, T, B)
     leaf = getattr(rollout.substeps["0"], column)["vector"]
     leaf[1, ..., 2] = value
     refused(request_of(rollout), InvalidTensorError, f"actor 'a', rollout 1: column 0/{column}/vector holds {value} at")
@@ -214,7 +214,7 @@ def test_values_outside_a_discrete_range():
         ("1", "action", None, np.nan, r"action holds nan at \(t, b\) = \(1, 0\)"),
         ("1", "log_prob", None, -np.inf, r"log_prob holds -inf at \(t, b\) = \(1, 0\)"),
     ):
-        rollout = example_rollout(NESTED, T, B, key=key)
+        rollout = random_rollout(NESTED, T, B, key=key)
         values = getattr(rollout.substeps[key], column)
         values = values if path is None else values[path]
         values[(1, 0) if column != "last_observation" else (1,)] = value
@@ -236,7 +236,7 @@ def test_messages_out_of_order():
 
 @pytest.fixture
 def framed():
-    rollout = example_rollout(PIXELS, N_STEPS, N_ENVS)
+    rollout = random_rollout(PIXELS, N_STEPS, N_ENVS)
     return [parse_request(message) for message in RolloutEncoder().encode(rollout)]
 
 
@@ -321,7 +321,7 @@ def test_deferred_values_are_checked_too(n_in_frame):
 def test_columns_that_are_checked_together_are_told_apart():
     """log_prob, last_observation, ... and reward lie next to each other as floats: one pass, but the right name."""
     for column in ("log_prob", "last_observation", "final_observation", "reward"):
-        rollout = example_rollout(PLAIN, T, B)
+        rollout = random_rollout(PLAIN, T, B)
         columns = rollout.substeps["0"]
         array = rollout.reward if column == "reward" else getattr(columns, column)
         (array if isinstance(array, np.ndarray) else array[""])[1, 0] = np.inf
@@ -332,7 +332,7 @@ def test_columns_that_are_checked_together_are_told_apart():
 
 def test_a_header_that_differs_from_the_last_one_is_checked_again():
     victim, encoder = assembler(PLAIN), RolloutEncoder()
-    (first,) = encoder.encode(example_rollout(PLAIN, T, B, sequence=1))
+    (first,) = encoder.encode(random_rollout(PLAIN, T, B, sequence=1))
     assert victim.add(*parse_request(first)) is not None
     for spoil in (
         lambda header: setattr(header.reward, "dtype", tensor_pb2.DATA_TYPE_INT32),
@@ -348,7 +348,7 @@ def test_a_header_that_differs_from_the_last_one_is_checked_again():
         lambda header: header.ClearField("final_index"),
         lambda header: setattr(header, "actor_id", "b"),
     ):
-        (second,) = encoder.encode(example_rollout(PLAIN, T, B, sequence=2))
+        (second,) = encoder.encode(random_rollout(PLAIN, T, B, sequence=2))
         request, body = parse_request(second)
         spoil(request.rollout)
         with pytest.raises(InvalidInputError):

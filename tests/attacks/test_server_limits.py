@@ -28,8 +28,9 @@ from tests.attacks.limited_calls import (
     throttled,
 )
 from tests.attacks.served_intake import serve_intake
-from tests.integration.learner_fakes import make_rollout, offer, serve
+from tests.integration.learner_fakes import offer, serve
 from tests.processes import wait_until
+from tests.rollouts import make_rollout
 
 DEADLINE_S = 20.0
 

@@ -11,8 +11,8 @@ from rollcast.services.limits.limits import Limits
 from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.v1 import policy_pb2, rollout_pb2
 from tests.attacks.silent_readers import ServedLearner, served_learner
-from tests.integration.learner_fakes import make_rollout
 from tests.processes import wait_until
+from tests.rollouts import make_rollout
 
 POLICY_BYTES = 8 << 20
 # What gRPC may hold for one stream: its window, a message in the making, and one that waits.

@@ -7,7 +7,8 @@ from rollcast.services.limits.limits import MAX_ENVS_PER_ACTOR, Limits
 from tests.attacks.hostile_clients import HollowActor
 from tests.attacks.limited_calls import throttled
 from tests.attacks.served_intake import serve_intake
-from tests.integration.learner_fakes import make_rollout, offer
+from tests.integration.learner_fakes import offer
+from tests.rollouts import make_rollout
 
 DEADLINE_S = 20.0
 N_HOLLOW, N_ROLLOUTS = 40, 50

@@ -14,7 +14,7 @@ from rollcast.services.rollouts.codec import RolloutEncoder, rollout_to_proto
 from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
 from rollcast.services.rollouts.join_codec import join_agreement_to_proto, join_offer_to_proto
 from rollcast.services.rollouts.recording_codec import RecordingHeader, recording_header_to_proto
-from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout, SubstepColumns
+from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout
 from rollcast.services.rollouts.statistics import EpochStatistic, EventStatistic, EventValue
 from rollcast.services.spaces.codec import space_to_proto
 from rollcast.services.spaces.spaces import SubstepSpaces
@@ -22,6 +22,7 @@ from rollcast.services.status.codec import actor_to_proto, status_to_proto
 from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
 from rollcast.services.wire.seal import find_seal
 from rollcast.services.wire.tensors import DTYPES, tensor_to_proto
+from tests.rollouts import build_rollout
 
 FOLDER = Path(__file__).parent / "golden"
 
@@ -38,25 +39,21 @@ SUBSTEP = SubstepSpaces(observation=spaces.Box(-9, 9, (2,), np.float32), action=
 
 def rollout(n_steps: int, n_envs: int) -> Rollout:
     ramp = np.arange(n_steps * n_envs, dtype=np.float32).reshape(n_steps, n_envs)
-    return Rollout(
+    return build_rollout(
+        observation={"": np.stack([ramp, -ramp], axis=-1)},
+        action=ramp.astype(np.int64) % 2,
+        log_prob=-ramp / 8,
+        last_observation={"": np.ones((n_envs, 2), np.float32)},
+        final_observation={"": np.full((1, 2), 0.5, np.float32)},
+        final_index=[(1, 0)],
         actor_id="golden",
         incarnation=2,
         sequence=3,
         policy_version=4,
-        substeps={
-            "0": SubstepColumns(
-                observation={"": np.stack([ramp, -ramp], axis=-1)},
-                action=ramp.astype(np.int64) % 2,
-                log_prob=-ramp / 8,
-                last_observation={"": np.ones((n_envs, 2), np.float32)},
-                final_observation={"": np.full((1, 2), 0.5, np.float32)},
-            )
-        },
         reward=ramp,
         terminated=ramp == 1,
         truncated=ramp == 2,
         valid=ramp != 3,
-        final_index=np.array([[1, 0]], np.int32),
         episodes=(EpisodeStatistics(env_index=0, episode_return=1.5, n_steps=9),),
         env_seeds=tuple(range(n_envs)),
     )

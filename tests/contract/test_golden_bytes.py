@@ -13,7 +13,7 @@ from rollcast.services.spaces.codec import space_from_proto
 from rollcast.services.wire.seal import seal
 from rollcast.v1 import policy_pb2, rollout_pb2, space_pb2
 from tests.contract.golden_messages import FOLDER, SPACE, SUBSTEP, golden_messages, rollout, rollout_with_events
-from tests.unit.services.rollout_examples import assert_same_rollout
+from tests.rollouts import assert_same_rollout
 
 DOCS = Path(__file__).parents[2] / "docs/protocol.md"
 

@@ -25,7 +25,7 @@ from tests.contract.golden_messages import rollout_with_events
 from tests.fuzz.file_mutators import Mutate, mutate_arrays, mutate_json, mutate_safetensors, pieces_mutator
 from tests.fuzz.messages import join_pieces, split_pieces
 from tests.fuzz.oracle import SMALL_CHANGE_BYTES, Target
-from tests.unit.learner.replay.played_rollouts import World, random_ends
+from tests.played_rollouts import World, random_ends
 from tests.unit.learner.replay.test_checkpoint import T, make_buffer
 
 _SPACES: EnvironmentSpaces = {

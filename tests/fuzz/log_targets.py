@@ -30,8 +30,8 @@ from tests.fuzz.messages import join_pieces, split_pieces
 from tests.fuzz.oracle import Target
 from tests.fuzz.protobuf_mutator import message_mutator
 from tests.fuzz.rollout_targets import SMALL
+from tests.rollouts import random_rollout
 from tests.unit.learner.durable.logs import entry_of
-from tests.unit.services.rollout_examples import example_rollout
 
 _T, _B = 2, 2
 _HEADER = RecordingHeader(spaces=SMALL, n_rollout_steps=_T, n_envs=_B)
@@ -120,7 +120,7 @@ def log_recovery(folder: Path) -> Target:
 
 def _records() -> Sequence[tuple[bytes, bytes, bytes]]:
     """Of each rollout: what the log says of it, its header, and the bytes of its tensors."""
-    rollouts = [example_rollout(SMALL, _T, _B, key=key, sequence=n) for n, key in enumerate("0101", 1)]
+    rollouts = [random_rollout(SMALL, _T, _B, key=key, sequence=n) for n, key in enumerate("0101", 1)]
     payloads = [Payload.of(*RolloutEncoder().pieces(rollout)) for rollout in rollouts]
     entries = [replace(entry_of(rollout)(number), n_envs=_B).encode() for number, rollout in enumerate(rollouts)]
     return [

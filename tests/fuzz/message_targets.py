@@ -30,7 +30,7 @@ from tests.contract.golden_messages import SPACE, golden_messages
 from tests.fuzz.messages import join_pieces, split_pieces
 from tests.fuzz.oracle import SMALL_CHANGE_BYTES, Target
 from tests.fuzz.protobuf_mutator import message_mutator, stream_mutator
-from tests.unit.services.rollout_examples import NESTED
+from tests.rollouts import NESTED
 from tests.unit.services.status.test_status_and_join_codecs import AGREEMENT, DESCRIPTION, OFFER
 
 # The declared limit is 2**23 elements: lowered to these, reaching it costs microseconds.

@@ -29,7 +29,7 @@ from tests.fuzz.messages import join_pieces, split_pieces
 from tests.fuzz.oracle import Target
 from tests.fuzz.protobuf_mutator import message_mutator, stream_mutator
 from tests.fuzz.rollout_targets import SMALL
-from tests.unit.services.rollout_examples import example_leaf
+from tests.rollouts import random_leaf
 
 _SPACES: EnvironmentSpaces = {
     "0": SubstepSpaces(observation=spaces.Box(-1, 1, (4,), np.float32), action=spaces.Discrete(3))
@@ -101,7 +101,7 @@ def act_request(folder: Path) -> Target:
         policy_pb2.ActRequest(
             substep_key=key,
             observation=[
-                tensor_pb2.NamedTensor(path=path, tensor=tensor_to_proto(example_leaf(leaf, (2,), rng)))
+                tensor_pb2.NamedTensor(path=path, tensor=tensor_to_proto(random_leaf(leaf, (2,), rng)))
                 for path, leaf in space_leaves(substep.observation).items()
             ],
         ).SerializeToString()

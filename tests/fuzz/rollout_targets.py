@@ -27,7 +27,7 @@ from tests.fuzz.message_targets import LOWERED_SPACES, SPACES_BYTES
 from tests.fuzz.messages import join_pieces, split_pieces
 from tests.fuzz.oracle import Target
 from tests.fuzz.protobuf_mutator import message_mutator, stream_mutator
-from tests.unit.services.rollout_examples import example_rollout
+from tests.rollouts import random_rollout
 
 _T, _B = 2, 2
 # Every kind of column in few bytes: short messages are mutated deeper, and more of them a second.
@@ -134,7 +134,7 @@ def recording(folder: Path) -> Target:
         path = folder / f"recording-{key}"
         with RolloutWriter(path, RecordingHeader(spaces=SMALL, n_rollout_steps=_T, n_envs=_B, env_id="e")) as writer:
             for sequence in (1, 2):
-                writer.append(example_rollout(SMALL, _T, _B, key=key, sequence=sequence))
+                writer.append(random_rollout(SMALL, _T, _B, key=key, sequence=sequence))
         seeds.append(path.read_bytes())
     path = folder / "recording"
 
@@ -157,7 +157,7 @@ def recording(folder: Path) -> Target:
 
 
 def _rollouts() -> Sequence[Rollout]:
-    return (example_rollout(SMALL, _T, _B), example_rollout(SMALL, _T, _B, key="1", sequence=2))
+    return (random_rollout(SMALL, _T, _B), random_rollout(SMALL, _T, _B, key="1", sequence=2))
 
 
 _UNUSED = RolloutAssembler(SMALL, _T, _B)

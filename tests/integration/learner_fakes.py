@@ -53,7 +53,7 @@ class FakeStream:
     incarnation: int
     cancel: Callable[[], None]
     spaces: EnvironmentSpaces = field(default_factory=lambda: SPACES)
-    n_rollout_steps: int = 5
+    n_rollout_steps: int = 3
     n_envs: int = 2
     seen: int = 0
     closes: list[bool] = field(default_factory=list)
@@ -142,7 +142,7 @@ class FakeSink:
             slot=len(self.joined),
             incarnation=1,
             acknowledged_sequence=0,
-            n_rollout_steps=5,
+            n_rollout_steps=3,
             env_seed=1,
             agent_seed=2,
             policy=PolicySpec(),
@@ -224,7 +224,7 @@ class FakeControl:
         return LearnerDescription(
             spaces=SPACES,
             policy=PolicySpec(),
-            n_rollout_steps=5,
+            n_rollout_steps=3,
             batch_size=4,
             n_envs=2,
             algorithm="fake",
@@ -272,9 +272,3 @@ def serve(address: str = "127.0.0.1:0", **options: Any) -> Iterator[FakeLearner]
         yield FakeLearner(sink, source, control, server, server.address)
     finally:
         server.stop(0.0)
-
-
-def make_rollout(sequence: int = 1, *, actor_id: str = "a", **changes: object) -> Rollout:
-    from tests.unit.services.rollout_examples import example_rollout
-
-    return example_rollout(SPACES, 5, 2, actor_id=actor_id, sequence=sequence, **changes)

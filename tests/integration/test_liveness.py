@@ -14,8 +14,9 @@ from rollcast.services.errors import LearnerUnreachableError
 from rollcast.services.server import server
 from rollcast.services.server.server import MIN_PING_INTERVAL_MS
 from tests.chaos.proxy import Proxy
-from tests.integration.learner_fakes import FakeLearner, make_rollout, offer, serve
+from tests.integration.learner_fakes import FakeLearner, offer, serve
 from tests.processes import wait_until
+from tests.rollouts import make_rollout
 
 # gRPC pings once a second at most; a machine with other work may be slow to answer.
 SHORT = {

@@ -2,7 +2,7 @@
 
 from rollcast.services.client.client import LearnerClient
 from tests.actor_kinds import make_actors
-from tests.rollout_samples import make_rollout
+from tests.rollouts import make_rollout
 
 
 def put(actors, *, sequence: int, policy_version: int) -> None:

@@ -32,8 +32,8 @@ from rollcast.services.spaces.spaces import SubstepSpaces
 from rollcast.services.wire.error_status import error_from_rpc
 from rollcast.services.wire.seal import seal
 from rollcast.v1 import rollout_pb2, rollout_pb2_grpc
-from tests.integration.learner_fakes import DEADLINE_S, SPACES, make_rollout, offer, serve
-from tests.unit.services.rollout_examples import assert_same_rollout, example_rollout
+from tests.integration.learner_fakes import DEADLINE_S, SPACES, offer, serve
+from tests.rollouts import assert_same_rollout, make_rollout, random_rollout
 
 PIXELS = {"0": SubstepSpaces(observation=spaces.Box(0, 255, (64, 64), np.uint8), action=spaces.Discrete(4))}
 
@@ -109,7 +109,7 @@ def test_an_unexpected_exception_is_internal_and_logged(learner, client, caplog)
 
 
 def test_rollouts_are_acknowledged_one_by_one_and_the_close_is_clean(learner, uplink):
-    rollouts = [make_rollout(sequence, seed=sequence) for sequence in range(1, 21)]
+    rollouts = [make_rollout(sequence) for sequence in range(1, 21)]
     for rollout in rollouts:
         uplink.send(rollout)
     acknowledged = []
@@ -176,10 +176,10 @@ def test_an_unknown_actor_is_told_to_join(client):
 @pytest.mark.parametrize(
     ("rollout", "error", "match"),
     [
-        (make_rollout(1, reward=np.full((5, 2), np.nan, np.float32)), InvalidTensorError, "column reward holds nan"),
-        (make_rollout(1, reward=np.zeros((5, 3), np.float32)), InvalidTensorError, r"column reward has shape \[5, 3\]"),
+        (make_rollout(1, reward=np.full((3, 2), np.nan, np.float32)), InvalidTensorError, "column reward holds nan"),
+        (make_rollout(1, reward=np.zeros((3, 3), np.float32)), InvalidTensorError, r"column reward has shape \[3, 3\]"),
         (make_rollout(1, actor_id="b"), InvalidRolloutError, "actor_id 'b'"),
-        (example_rollout(PIXELS, 5, 2), InvalidInputError, "column 0/observation"),
+        (random_rollout(PIXELS, 3, 2), InvalidInputError, "column 0/observation"),
     ],
 )
 def test_a_rollout_that_does_not_fit_is_refused_and_everybody_else_served(
@@ -247,7 +247,7 @@ def test_framed_rollouts_arrive(monkeypatch):
     monkeypatch.setattr("tests.integration.learner_fakes.SPACES", PIXELS)
     with serve() as learner, LearnerClient(learner.address) as client:
         client.join(offer(spaces=PIXELS, n_envs=64))
-        rollout = example_rollout(PIXELS, 20, 64)
+        rollout = random_rollout(PIXELS, 20, 64)
         opened = learner.sink.open_stream
 
         def open_large(*arguments, **options):

@@ -34,7 +34,8 @@ from rollcast.services.security.security import ServerSecurity
 from rollcast.services.server import server
 from rollcast.services.server.server import LEARNER_SERVICE, POLICY_SERVICE, ROLLOUT_SERVICE
 from rollcast.services.status.status import Phase
-from tests.integration.learner_fakes import DEADLINE_S, make_rollout, offer, serve
+from tests.integration.learner_fakes import DEADLINE_S, offer, serve
+from tests.rollouts import make_rollout
 
 
 @pytest.fixture

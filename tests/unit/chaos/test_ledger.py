@@ -6,10 +6,11 @@ import math
 import numpy as np
 import pytest
 
-from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
+from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.chaos.bookkeeping import EPISODE_STEPS, BookkeepingEnv, observation, reward
 from tests.chaos.ledger import Entries, Ledger, StepLedger
+from tests.rollouts import build_rollout
 
 SEEDS = (3_000_000_001, 70_000)
 
@@ -20,28 +21,18 @@ def played(sequence: int, n_steps: int = 5) -> Rollout:
     seen = np.stack([observation(seed, total) for seed in SEEDS], axis=1)
     action = (total[:, None] + np.arange(len(SEEDS))) % 4
     ends = np.repeat((total[:, None] + 1) % EPISODE_STEPS == 0, len(SEEDS), axis=1)
-    final_index = np.argwhere(ends).astype(np.int32)
-    columns = SubstepColumns(
+    final_index = np.argwhere(ends)
+    final = np.array([observation(SEEDS[b], total[t] + 1, final=True) for t, b in final_index])
+    return build_rollout(
         observation={"": seen},
         action=action,
         log_prob=np.full(action.shape, -math.log(4), np.float32),
         last_observation={"": np.stack([observation(seed, total[-1] + 1) for seed in SEEDS])},
-        final_observation={
-            "": np.array([observation(SEEDS[b], total[t] + 1, final=True) for t, b in final_index]).reshape(-1, 24)
-        },
-    )
-    return Rollout(
-        actor_id="a",
-        incarnation=1,
+        final_observation={"": final.reshape(-1, 24)},
+        final_index=final_index,
         sequence=sequence,
-        policy_version=1,
-        substeps={FLAT_SUBSTEP: columns},
         reward=reward(seen, action),
         terminated=ends,
-        truncated=np.zeros_like(ends),
-        valid=None,
-        final_index=final_index,
-        episodes=(),
         env_seeds=SEEDS,
     )
 

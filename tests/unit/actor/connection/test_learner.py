@@ -15,8 +15,9 @@ from rollcast.services.rollouts import codec as rollout_codec
 from rollcast.services.rollouts import service as rollout_service
 from rollcast.services.rollouts import uplink as rollout_uplink
 from rollcast.services.security.security import ClientSecurity
-from tests.integration.learner_fakes import DEADLINE_S, FakeLearner, make_rollout, offer, serve
+from tests.integration.learner_fakes import DEADLINE_S, FakeLearner, offer, serve
 from tests.processes import wait_until
+from tests.rollouts import make_rollout
 
 
 @pytest.fixture

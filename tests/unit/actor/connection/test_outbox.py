@@ -1,7 +1,7 @@
 from rollcast.actor.connection.outbox import Outbox
 from rollcast.services.errors import NotReadyError
 from rollcast.services.rollouts.rollouts import ActorFailure, StreamProgress
-from tests.integration.learner_fakes import make_rollout
+from tests.rollouts import make_rollout
 
 
 class Uplink:

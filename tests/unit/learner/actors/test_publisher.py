@@ -9,7 +9,7 @@ from rollcast.learner.actors.publisher import PolicyPublisher
 from rollcast.services.errors import InvalidInputError, NotReadyError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
-from tests.rollout_samples import CARTPOLE_LIKE
+from tests.rollouts import CARTPOLE_LIKE
 
 SPEC = PolicySpec(hidden_sizes=(4,))
 

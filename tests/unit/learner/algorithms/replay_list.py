@@ -12,6 +12,7 @@ from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.batch import Batch, BatchColumns
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
+from tests.batches import build_batch
 
 
 class ReplayList:
@@ -70,16 +71,10 @@ class ReplayList:
             last_observation=leaves["next/"],
             final_observation={path: leaf[:0] for path, leaf in leaves["next/"].items()},
         )
-        return Batch(
-            substeps={FLAT_SUBSTEP: columns},
+        return build_batch(
+            columns,
             reward=row["reward"][None],
             terminated=row["terminated"][None],
-            truncated=torch.zeros(1, n, dtype=torch.bool),
-            valid=torch.ones(1, n, dtype=torch.bool),
-            final_index=torch.zeros(0, 2, dtype=torch.int64),
-            policy_version=np.zeros(n, np.int64),
-            n_env_steps=n,
-            episodes=(),
             keys=keys,
             weights=torch.from_numpy((weights / weights.max()).astype(np.float32)) if self._alpha else None,
             discount=row["discount"],

@@ -14,8 +14,7 @@ from rollcast.learner.algorithms.dqn_settings import DqnSettings
 from rollcast.learner.batch import Batch
 from rollcast.services.errors import ConfigurationError, InvalidSpaceError, RollcastError
 from rollcast.services.policies.policies import PolicySpec
-from tests.unit.learner.algorithms.transition_batches import BOX_SPACES, START_AT_THREE, B, transition_batch
-from tests.unit.learner.sample_batches import SPACES
+from tests.batches import BOX_SPACES, SPACES, START_AT_THREE, B, transition_batch
 
 SPEC = PolicySpec(hidden_sizes=(16, 16), activation="relu")
 PLAIN = {"discount": 0.9, "learning_rate": 1e-3, "max_grad_norm": 1e9}

@@ -24,7 +24,7 @@ from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.front_padding import pad_front
-from tests.rollout_samples import CARTPOLE_LIKE, make_rollout
+from tests.rollouts import CARTPOLE_LIKE, make_rollout
 
 T = 6
 SPEC = PolicySpec(hidden_sizes=(8,), activation="relu")

@@ -14,7 +14,7 @@ from rollcast.learner.batch import Batch
 from rollcast.services.errors import ConfigurationError, RollcastError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
-from tests.unit.learner.sample_batches import SPACES, make_batch
+from tests.batches import SPACES, make_batch
 
 SPEC = PolicySpec(hidden_sizes=(16, 16))
 ACTION_SPACE = SPACES[FLAT_SUBSTEP].action

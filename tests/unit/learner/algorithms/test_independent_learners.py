@@ -23,7 +23,7 @@ from rollcast.learner.batch import Batch
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces
-from tests.unit.learner.sample_batches import make_batch
+from tests.batches import make_batch
 
 SEEN = Box(-np.inf, np.inf, (3,), np.float32)
 SPACES: EnvironmentSpaces = {

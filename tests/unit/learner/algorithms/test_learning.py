@@ -3,9 +3,7 @@
 from collections import deque
 from statistics import fmean
 
-import numpy as np
 import pytest
-import torch
 
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.policies.make import make_policy
@@ -13,37 +11,8 @@ from rollcast.actor.vector.make import environment_spaces, make_vector_env
 from rollcast.actor.workers.flat import RolloutWorker
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
-from rollcast.learner.batch import Batch, BatchColumns
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.rollouts.rollouts import Rollout
-from rollcast.services.spaces.spaces import FLAT_SUBSTEP, Observation
-
-
-def as_batch(rollout: Rollout) -> Batch:
-    def tensors(observation: Observation) -> dict[str, torch.Tensor]:
-        return {path: torch.from_numpy(leaf) for path, leaf in observation.items()}
-
-    columns = rollout.substeps[FLAT_SUBSTEP]
-    valid = np.ones_like(rollout.terminated) if rollout.valid is None else rollout.valid
-    return Batch(
-        substeps={
-            FLAT_SUBSTEP: BatchColumns(
-                observation=tensors(columns.observation),
-                action=torch.from_numpy(columns.action),
-                log_prob=torch.from_numpy(columns.log_prob),
-                last_observation=tensors(columns.last_observation),
-                final_observation=tensors(columns.final_observation),
-            )
-        },
-        reward=torch.from_numpy(rollout.reward),
-        terminated=torch.from_numpy(rollout.terminated),
-        truncated=torch.from_numpy(rollout.truncated),
-        valid=torch.from_numpy(valid),
-        final_index=torch.from_numpy(rollout.final_index.astype(np.int64)),
-        policy_version=np.full(rollout.n_envs, rollout.policy_version),
-        n_env_steps=rollout.n_env_steps,
-        episodes=rollout.episodes,
-    )
+from tests.batches import rollout_batch
 
 
 # Reset rows with the one, final observations with the other. An untrained policy has a mean return of 22.
@@ -61,7 +30,7 @@ def test_cartpole_is_balanced_within_400k_steps(vectorization, n_envs, seed):
             # Two versions behind, as actors are.
             policy.load(algorithm.n_updates, stale[0])
             rollout = worker.collect()
-            algorithm.update(as_batch(rollout), progress=0.0)
+            algorithm.update(rollout_batch(rollout), progress=0.0)
             stale.append(algorithm.policy_state())
             env_steps += rollout.n_env_steps
             returns.extend(episode.episode_return for episode in rollout.episodes)

@@ -16,7 +16,7 @@ from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.batch import Batch
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import SubstepSpaces
-from tests.unit.learner.sample_batches import make_batch
+from tests.batches import make_batch
 
 N_ACTIONS, START = 4, 2
 SPACES = {

@@ -7,7 +7,7 @@ from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.run_parts import make_algorithm
 from rollcast.services.errors import ConfigurationError, RollcastError
 from rollcast.services.policies.policies import PolicySpec
-from tests.unit.learner.sample_batches import SPACES, make_batch
+from tests.batches import SPACES, make_batch
 
 HERE = "tests.unit.learner.algorithms.own_algorithms"
 EXAMPLE = "examples.own_algorithm:ActorCritic"

@@ -17,8 +17,7 @@ from rollcast.learner.batch import Batch
 from rollcast.services.errors import ConfigurationError, InvalidSpaceError, RollcastError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import SubstepSpaces
-from tests.unit.learner.algorithms.transition_batches import BOX_SPACES, B, transition_batch
-from tests.unit.learner.sample_batches import SPACES
+from tests.batches import BOX_SPACES, SPACES, B, transition_batch
 
 SPEC = PolicySpec(hidden_sizes=(16, 16), activation="relu")
 OWN = "tests.unit.learner.algorithms.test_sac:make_own"

@@ -4,8 +4,7 @@ import torch
 from rollcast.learner.algorithms.transitions import only_substep, transitions_of, with_head
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
-from tests.unit.learner.algorithms.transition_batches import B, transition_batch
-from tests.unit.learner.sample_batches import SPACES, make_batch
+from tests.batches import SPACES, B, make_batch, transition_batch
 
 
 def test_what_a_batch_says():

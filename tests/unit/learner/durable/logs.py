@@ -15,7 +15,7 @@ from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.rollouts.recording_codec import RecordingHeader
 from rollcast.services.rollouts.rollouts import Rollout
-from tests.rollout_samples import CARTPOLE_LIKE, make_rollout
+from tests.rollouts import CARTPOLE_LIKE, make_rollout
 
 HEADER = RecordingHeader(spaces=CARTPOLE_LIKE, n_rollout_steps=3, n_envs=2)
 NOTHING = Coverage.nothing()

@@ -16,7 +16,7 @@ from rollcast.learner.durable.segments import SegmentWriter, segment_names, spar
 from rollcast.learner.ingest.queue import SliceName
 from rollcast.services.errors import NotReadyError
 from tests.processes import wait_until
-from tests.rollout_samples import make_rollout
+from tests.rollouts import make_rollout
 from tests.unit.learner.durable.logs import HEADER, NOTHING, always, append, open_log, sequences
 
 DEADLINE_S = 10.0

@@ -18,7 +18,7 @@ from rollcast.learner.ingest.stream import IntakeStream
 from rollcast.services.errors import ConfigurationError, NotReadyError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.join import JoinOffer
-from tests.rollout_samples import CARTPOLE_LIKE, make_rollout
+from tests.rollouts import CARTPOLE_LIKE, make_rollout
 from tests.unit.learner.checkpoints.resumable_runs import settings_for, train
 from tests.unit.learner.durable.logs import HEADER, always
 

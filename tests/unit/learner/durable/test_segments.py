@@ -12,7 +12,7 @@ from rollcast.learner.durable.segments import SegmentName, SegmentWriter, decode
 from rollcast.services.errors import ConfigurationError, RecordingError
 from rollcast.services.rollouts.recording_codec import RecordingHeader
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
-from tests.rollout_samples import CARTPOLE_LIKE, make_rollout
+from tests.rollouts import CARTPOLE_LIKE, make_rollout
 from tests.unit.learner.durable.logs import HEADER, entry_of, payload_of, recovered, sequences, write_log
 
 N_ROLLOUTS = 3

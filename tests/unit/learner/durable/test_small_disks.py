@@ -9,7 +9,7 @@ from rollcast.learner.durable.log import SEGMENT_BYTES, RolloutLog
 from rollcast.learner.durable.segments import segment_names
 from rollcast.services.errors import NotReadyError
 from tests.chaos.disk import SmallDisk
-from tests.rollout_samples import make_rollout
+from tests.rollouts import make_rollout
 from tests.unit.learner.durable.logs import HEADER, append, sequences
 
 DISK_BYTES = 8 << 20

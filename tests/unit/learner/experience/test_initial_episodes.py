@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rollcast.learner.actors.initial_episodes import InitialEpisodes
 from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.services.rollouts.rollouts import EpisodeStatistics
-from tests.rollout_samples import make_rollout
+from tests.rollouts import make_rollout
 
 T, B = 4, 3
 INITIAL = 2

@@ -7,7 +7,7 @@ from rollcast.learner.ingest.seeds import ActorSeeds
 from rollcast.learner.ingest.stream import IntakeStream
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.join import JoinOffer
-from tests.rollout_samples import CARTPOLE_LIKE
+from tests.rollouts import CARTPOLE_LIKE
 
 
 def offer(**changes: object) -> JoinOffer:

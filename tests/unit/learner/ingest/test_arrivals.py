@@ -2,7 +2,7 @@ from rollcast.learner.durable.rollouts import DurableRollouts
 from rollcast.learner.ingest.arrivals import Arrivals
 from rollcast.learner.ingest.queue import RolloutQueue, RolloutSlice
 from rollcast.learner.ingest.slot_order import SlotOrder
-from tests.rollout_samples import make_rollout
+from tests.rollouts import make_rollout
 
 
 class Recovered(DurableRollouts):

@@ -9,7 +9,7 @@ from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout
 from rollcast.services.rollouts.statistics import EpochStatistic, EventStatistic, EventValue
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.front_padding import pad_front
-from tests.rollout_samples import CARTPOLE_LIKE, make_rollout
+from tests.rollouts import CARTPOLE_LIKE, make_rollout
 
 
 def make_batcher(batch_size: int) -> Batcher:

@@ -16,7 +16,7 @@ from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
 from rollcast.services.status.status import ActorState
 from tests.processes import wait_until
-from tests.rollout_samples import CARTPOLE_LIKE, make_rollout
+from tests.rollouts import CARTPOLE_LIKE, make_rollout
 from tests.unit.learner.ingest.intakes import Intake, always, offer
 
 DEADLINE_S = 10.0

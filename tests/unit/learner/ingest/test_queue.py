@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rollcast.learner.ingest.queue import RolloutQueue, RolloutSlice, queue_capacity
 from rollcast.services.errors import ConfigurationError
 from tests.processes import wait_until
-from tests.rollout_samples import make_rollout
+from tests.rollouts import make_rollout
 
 
 def always() -> bool:

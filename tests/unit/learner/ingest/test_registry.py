@@ -7,7 +7,7 @@ from rollcast.services.errors import ActorReplacedError, LimitExceededError, Unk
 from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.rollouts.rollouts import ActorFailure
 from rollcast.services.status.status import ActorState
-from tests.rollout_samples import CARTPOLE_LIKE, make_rollout
+from tests.rollouts import CARTPOLE_LIKE, make_rollout
 
 
 def offer(name: str, nonce: int, **changes: int) -> JoinOffer:

@@ -9,7 +9,7 @@ from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.learner.ingest.slot_order import SlotOrder, actors_in_step
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.spaces.spaces import SubstepSpaces
-from tests.rollout_samples import make_rollout
+from tests.rollouts import make_rollout
 
 
 @given(st.permutations(list(itertools.product(range(1, 4), range(3)))), st.integers(1, 5))

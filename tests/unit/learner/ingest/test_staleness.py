@@ -18,7 +18,7 @@ from rollcast.services.errors import NotReadyError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.rollouts.rollouts import Rollout
-from tests.rollout_samples import CARTPOLE_LIKE, make_rollout
+from tests.rollouts import CARTPOLE_LIKE, make_rollout
 
 
 class SteppedQueue(RolloutQueue):

@@ -14,7 +14,7 @@ from rollcast.services.errors import (
 )
 from rollcast.services.rollouts.rollouts import ActorFailure, Rollout
 from rollcast.services.status.status import ActorState
-from tests.rollout_samples import make_rollout
+from tests.rollouts import make_rollout
 from tests.unit.learner.ingest.intakes import Intake, always, offer
 
 DEADLINE_S = 10.0

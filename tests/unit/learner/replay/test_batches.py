@@ -6,7 +6,7 @@ from rollcast.learner.replay.batches import to_batch
 from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
-from tests.unit.learner.replay.played_rollouts import SPACES, TERMINATES, World
+from tests.played_rollouts import SPACES, TERMINATES, World
 
 ENDS = np.zeros((4, 2), int)
 ENDS[1, 0] = TERMINATES

@@ -18,7 +18,7 @@ from rollcast.services.errors import (
     NotReadyError,
 )
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
-from tests.unit.learner.replay.played_rollouts import SPACES, World, check_transitions, random_ends
+from tests.played_rollouts import SPACES, World, check_transitions, random_ends
 
 T = 4
 

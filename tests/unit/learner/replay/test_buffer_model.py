@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.settings import ReplaySettings
-from tests.unit.learner.replay.played_rollouts import SPACES, World, check_same, check_transitions, random_ends
+from tests.played_rollouts import SPACES, World, check_same, check_transitions, random_ends
 
 DISCOUNT = 0.9
 

@@ -17,7 +17,7 @@ from rollcast.learner.replay.columns.memory import host_array
 from rollcast.learner.replay.columns.samples import ReplaySample
 from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.errors import ConfigurationError, NotReadyError
-from tests.unit.learner.replay.played_rollouts import SPACES, World, random_ends
+from tests.played_rollouts import SPACES, World, random_ends
 
 T = 4
 

@@ -33,7 +33,7 @@ from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.recording import RolloutWriter, read_rollouts
 from rollcast.services.rollouts.recording_codec import RecordingHeader
 from rollcast.services.rollouts.rollouts import Rollout
-from tests.rollout_samples import CARTPOLE_LIKE, make_rollout
+from tests.rollouts import CARTPOLE_LIKE, make_rollout
 from tests.two_substeps import SPACES as TWO_SUBSTEPS
 from tests.two_substeps import TwoSubsteps
 

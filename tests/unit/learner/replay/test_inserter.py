@@ -12,7 +12,7 @@ from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.processes import wait_until
-from tests.rollout_samples import CARTPOLE_LIKE, make_rollout
+from tests.rollouts import CARTPOLE_LIKE, make_rollout
 
 T, B = 3, 2
 

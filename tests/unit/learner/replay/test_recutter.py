@@ -13,7 +13,7 @@ from rollcast.learner.replay.columns.layout import make_layout
 from rollcast.learner.replay.recutter import Recutter
 from rollcast.learner.replay.stores.row_plan import plan_rows
 from rollcast.services.rollouts.rollouts import Rollout
-from tests.unit.learner.replay.played_rollouts import SPACES, World, random_ends
+from tests.played_rollouts import SPACES, World, random_ends
 
 LEAF = "a"
 

@@ -9,7 +9,7 @@ from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.replay.batch_assembler import BatchAssembler
 from rollcast.services.replay.batch_codec import BatchEncoder
 from rollcast.services.replay.replay import ReplayBatch
-from tests.unit.learner.replay.played_rollouts import SPACES, World, random_ends
+from tests.played_rollouts import SPACES, World, random_ends
 
 T = 4
 

@@ -7,9 +7,9 @@ from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.learner.replay.substeps import SubstepBuffers, make_buffers
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.spaces.spaces import EnvironmentSpaces
+from tests.played_rollouts import SPACES as FLAT
+from tests.played_rollouts import World, check_same, random_ends
 from tests.two_substeps import SPACES
-from tests.unit.learner.replay.played_rollouts import SPACES as FLAT
-from tests.unit.learner.replay.played_rollouts import World, check_same, random_ends
 
 T = 4
 

@@ -4,7 +4,7 @@ import torch
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.run_parts import make_replay_buffers
 from rollcast.services.errors import ConfigurationError
-from tests.rollout_samples import CARTPOLE_LIKE
+from tests.rollouts import CARTPOLE_LIKE
 
 
 def test_algorithm_of_ones_own_may_learn_from_whole_rollouts():

@@ -15,7 +15,7 @@ from rollcast.services.rollouts.codec import RolloutEncoder, rollout_to_proto
 from rollcast.services.rollouts.service import parse_request
 from rollcast.services.spaces.spaces import SubstepSpaces
 from rollcast.v1 import rollout_pb2
-from tests.unit.services.rollout_examples import NESTED, assert_same_rollout, example_rollout
+from tests.rollouts import NESTED, assert_same_rollout, random_rollout
 
 PIXELS = {"0": SubstepSpaces(observation=spaces.Box(0, 255, (64, 64), np.uint8), action=spaces.Discrete(4))}
 
@@ -31,7 +31,7 @@ def assemble(environment, rollout, n_steps, n_envs, **options):
 @settings(max_examples=30, deadline=None)
 def test_round_trip_in_one_message(n_steps, n_envs, n_final, has_valid, seed):
     valid = np.ones((n_steps, n_envs), np.bool_) if has_valid else None
-    rollout = example_rollout(NESTED, n_steps, n_envs, n_final=min(n_final, n_steps * n_envs), seed=seed, valid=valid)
+    rollout = random_rollout(NESTED, n_steps, n_envs, n_final=min(n_final, n_steps * n_envs), seed=seed, valid=valid)
     assert len(list(RolloutEncoder().encode(rollout))) == 1
     assert_same_rollout(assemble(NESTED, rollout, n_steps, n_envs), rollout)
 
@@ -41,7 +41,7 @@ def test_round_trip_in_one_message(n_steps, n_envs, n_final, has_valid, seed):
 def test_rollouts_of_several_substeps_come_in_any_order_over_one_stream(keys, n_envs, seed):
     encoder, assembler = RolloutEncoder(), RolloutAssembler(NESTED, 3, n_envs)
     for sequence, key in enumerate(keys, start=1):
-        rollout = example_rollout(NESTED, 3, n_envs, key=key, sequence=sequence, seed=seed)
+        rollout = random_rollout(NESTED, 3, n_envs, key=key, sequence=sequence, seed=seed)
         assert rollout.reward.shape == (3, n_envs * NESTED[key].n_agents)
         (message,) = encoder.encode(rollout)
         assert_same_rollout(assembler.add(*parse_request(message)), rollout)
@@ -50,7 +50,7 @@ def test_rollouts_of_several_substeps_come_in_any_order_over_one_stream(keys, n_
 @given(st.integers(1, 300), st.integers(0, 99))
 @settings(max_examples=30, deadline=None)
 def test_round_trip_in_frames_cut_anywhere(frame_bytes, seed):
-    rollout = example_rollout(NESTED, 3, 2, seed=seed)
+    rollout = random_rollout(NESTED, 3, 2, seed=seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rollout_codec, "MAX_FRAME_BYTES", frame_bytes)
         assert_same_rollout(assemble(NESTED, rollout, 3, 2), rollout)
@@ -59,14 +59,14 @@ def test_round_trip_in_frames_cut_anywhere(frame_bytes, seed):
 @given(st.integers(1, 6), st.integers(1, 4), st.integers(0, 5), st.integers(0, 99))
 @settings(max_examples=30, deadline=None)
 def test_round_trip_as_one_message_of_any_protobuf_library(n_steps, n_envs, n_final, seed):
-    rollout = example_rollout(NESTED, n_steps, n_envs, n_final=min(n_final, n_steps * n_envs), seed=seed)
+    rollout = random_rollout(NESTED, n_steps, n_envs, n_final=min(n_final, n_steps * n_envs), seed=seed)
     serialized = rollout_pb2.StreamRolloutsRequest(rollout=rollout_to_proto(rollout)).SerializeToString()
     assembler = RolloutAssembler(NESTED, n_steps, n_envs)
     assert_same_rollout(assembler.add(*parse_request(serialized)), rollout)
 
 
 def test_a_large_rollout_travels_in_bodies_of_one_mebibyte():
-    rollout = example_rollout(PIXELS, 100, 8)
+    rollout = random_rollout(PIXELS, 100, 8)
     n_bytes = rollout_to_proto(rollout).ByteSize()
     messages = [parse_request(message) for message in RolloutEncoder().encode(rollout)]
     assert [message.request.WhichOneof("message") for message in messages] == ["rollout"] + ["frame"] * 3
@@ -83,13 +83,13 @@ def test_one_encoder_for_rollouts_of_every_form():
     encoder, assembler = RolloutEncoder(), RolloutAssembler(NESTED, 3, 2)
     for sequence, n_final in enumerate((2, 2, 0, 1, 2, 0), start=1):
         valid = np.ones((3, 2), np.bool_) if sequence % 2 else None
-        rollout = example_rollout(NESTED, 3, 2, n_final=n_final, seed=sequence, sequence=sequence, valid=valid)
+        rollout = random_rollout(NESTED, 3, 2, n_final=n_final, seed=sequence, sequence=sequence, valid=valid)
         (message,) = encoder.encode(rollout)
         assert_same_rollout(assembler.add(*parse_request(message)), rollout)
 
 
 def test_leaves_may_come_in_any_order_and_leave_in_that_of_the_space():
-    rollout = example_rollout(NESTED, 3, 2)
+    rollout = random_rollout(NESTED, 3, 2)
     columns = rollout.substeps["0"]
     shuffled = dataclasses.replace(columns, observation=dict(reversed(columns.observation.items())))
     mixed = dataclasses.replace(rollout, substeps={"0": shuffled})
@@ -100,7 +100,7 @@ def test_the_same_assembler_takes_one_rollout_after_the_other():
     assembler = RolloutAssembler(PIXELS, 100, 8)
     encoder = RolloutEncoder()
     for sequence in (1, 2):
-        rollout = example_rollout(PIXELS, 100, 8, sequence=sequence, seed=sequence)
+        rollout = random_rollout(PIXELS, 100, 8, sequence=sequence, seed=sequence)
         messages = map(parse_request, encoder.encode(rollout))
         assert_same_rollout([assembler.add(*message) for message in messages][-1], rollout)
 
@@ -109,14 +109,14 @@ def test_a_declared_limit_names_actor_column_and_sizes():
     with pytest.raises(
         LimitExceededError, match=r"actor 'a', rollout 1 has \d+ bytes, 24576 of them in column 0/obs.*1000"
     ):
-        assemble(PIXELS, example_rollout(PIXELS, 3, 2), 3, 2, max_rollout_bytes=1000)
+        assemble(PIXELS, random_rollout(PIXELS, 3, 2), 3, 2, max_rollout_bytes=1000)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_is_refused_by_name_and_index(value):
     reward = np.zeros((3, 2), np.float32)
     reward[2, 1] = value
-    rollout = example_rollout(PIXELS, 3, 2, reward=reward)
+    rollout = random_rollout(PIXELS, 3, 2, reward=reward)
     with pytest.raises(
         InvalidTensorError, match=rf"actor 'a', rollout 1: column reward holds {value} at \(t, b\) = \(2, 1\)"
     ):
@@ -125,14 +125,14 @@ def test_what_is_not_finite_is_refused_by_name_and_index(value):
 
 def test_large_finite_values_whose_sum_overflows_are_fine():
     reward = np.full((3, 2), np.finfo(np.float32).max)
-    rollout = example_rollout(PIXELS, 3, 2, reward=reward)
+    rollout = random_rollout(PIXELS, 3, 2, reward=reward)
     assert_same_rollout(assemble(PIXELS, rollout, 3, 2), rollout)
 
 
 def test_encoding_for_long_keeps_nothing():
     """A protobuf message that is filled anew and anew keeps all it ever had, where no tracer of Python's sees it."""
     rollouts = [
-        dataclasses.replace(example_rollout(NESTED, 2, 2, n_final=n_final), actor_id="a" * 4000) for n_final in (0, 1)
+        dataclasses.replace(random_rollout(NESTED, 2, 2, n_final=n_final), actor_id="a" * 4000) for n_final in (0, 1)
     ]
     encoder, process = RolloutEncoder(), psutil.Process()
 

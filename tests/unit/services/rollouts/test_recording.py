@@ -24,8 +24,7 @@ from rollcast.services.rollouts.codec import rollout_to_proto
 from rollcast.services.rollouts.recording import RolloutWriter, read_header, read_rollouts
 from rollcast.services.rollouts.recording_codec import MAX_HEADER_BYTES, RecordingHeader, recording_header_to_proto
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
-from tests.rollout_samples import CARTPOLE_LIKE, make_rollout
-from tests.unit.services.rollout_examples import NESTED, assert_same_rollout, example_rollout
+from tests.rollouts import CARTPOLE_LIKE, NESTED, assert_same_rollout, make_rollout, random_rollout
 
 HEADER = RecordingHeader(spaces=CARTPOLE_LIKE, n_rollout_steps=3, n_envs=2, env_id="CartPole-v1", played_by="random")
 
@@ -42,7 +41,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("whole") / "demo"
     with RolloutWriter(path, HEADER) as writer:
         for sequence in (1, 2, 3):
-            writer.append(example_rollout(CARTPOLE_LIKE, 3, 2, seed=sequence, sequence=sequence))
+            writer.append(random_rollout(CARTPOLE_LIKE, 3, 2, seed=sequence, sequence=sequence))
     return path.read_bytes()
 
 
@@ -85,7 +84,7 @@ class TestRoundTrip:
     def test_everything_comes_back(self, tmp_path, n_steps, n_envs, n_rollouts, seed, has_valid, data):
         header = RecordingHeader(spaces=NESTED, n_rollout_steps=n_steps, n_envs=n_envs, env_id="x", played_by="y")
         written = [
-            example_rollout(
+            random_rollout(
                 NESTED,
                 n_steps,
                 n_envs,
@@ -116,7 +115,7 @@ class TestRoundTrip:
     def test_a_rollout_of_the_largest_size_is_below_the_limit(self, tmp_path):
         image = {"0": SubstepSpaces(observation=spaces.Box(0, 255, (90, 90), np.uint8), action=spaces.Discrete(2))}
         header = RecordingHeader(spaces=image, n_rollout_steps=40, n_envs=20)
-        rollout = example_rollout(image, 40, 20, n_final=800)
+        rollout = random_rollout(image, 40, 20, n_final=800)
         n_bytes = rollout_to_proto(rollout).ByteSize()
         assert n_bytes > 12_000_000
         assert n_bytes <= header.max_rollout_bytes <= n_bytes + 9_000_000

@@ -5,14 +5,14 @@ from gymnasium import spaces
 from rollcast.services.errors import LimitExceededError
 from rollcast.services.rollouts.size import check_rollout_size, rollout_bytes
 from rollcast.services.spaces.spaces import SubstepSpaces
-from tests.unit.services.rollout_examples import NESTED, example_rollout
+from tests.rollouts import NESTED, random_rollout
 
 SPACES = {"0": SubstepSpaces(observation=spaces.Box(-1, 1, (4,), np.float32), action=spaces.Discrete(2))}
 
 
 @pytest.mark.parametrize("key", NESTED)
 def test_counts_the_bytes_of_a_rollout_without_final_observations(key: str):
-    rollout = example_rollout(NESTED, 6, 3, key=key, n_final=0)
+    rollout = random_rollout(NESTED, 6, 3, key=key, n_final=0)
     columns = rollout.substeps[key]
     arrays = [*columns.observation.values(), *columns.last_observation.values(), columns.action, columns.log_prob]
     arrays += [rollout.reward, rollout.terminated, rollout.truncated, np.ones_like(rollout.terminated)]

@@ -9,7 +9,7 @@ from rollcast.services.rollouts.codec import RolloutEncoder, rollout_to_proto
 from rollcast.services.rollouts.rollouts import EpisodeStatistics
 from rollcast.services.rollouts.service import parse_request
 from rollcast.services.rollouts.statistics import EpochStatistic, EventStatistic, EventValue
-from tests.unit.services.rollout_examples import NESTED, assert_same_rollout, example_rollout
+from tests.rollouts import NESTED, assert_same_rollout, random_rollout
 from tests.unit.services.rollouts.test_codec import assemble
 
 NAMES = st.text(st.characters(categories=("L", "N", "Zs")), max_size=8).filter(str.isprintable)
@@ -42,7 +42,7 @@ def test_round_trip_of_one_rollout_after_the_other(rollouts):
     """An encoder keeps its header: nothing of the rollout before may stay."""
     encoder = RolloutEncoder()
     for episodes, events in rollouts:
-        rollout = example_rollout(NESTED, 3, 2, episodes=episodes, events=events)
+        rollout = random_rollout(NESTED, 3, 2, episodes=episodes, events=events)
         (message,) = encoder.encode(rollout)
         sent = parse_request(message).request.rollout
         assert len(sent.event_statistics) == len(
@@ -52,7 +52,7 @@ def test_round_trip_of_one_rollout_after_the_other(rollouts):
 
 
 def test_without_events_nothing_is_added():
-    rollout = example_rollout(NESTED, 3, 2)
+    rollout = random_rollout(NESTED, 3, 2)
     bare = dataclasses.replace(rollout, episodes=())
     episode = rollout_to_proto(rollout).episodes[0]
     assert rollout_to_proto(rollout).ByteSize() - rollout_to_proto(bare).ByteSize() == episode.ByteSize() + 2

@@ -8,14 +8,14 @@ from rollcast.services.rollouts.assembler import RolloutAssembler
 from rollcast.services.rollouts.codec import rollout_to_proto
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.rollouts.value_check import ValueCheck
-from tests.unit.services.rollout_examples import NESTED, example_rollout
+from tests.rollouts import NESTED, random_rollout
 
 T, N_ENVS = 4, 2
 
 
 def rollout_of(key: str) -> Rollout:
     n_agents = NESTED[key].n_agents
-    rollout = example_rollout(NESTED, T, N_ENVS, key=key)
+    rollout = random_rollout(NESTED, T, N_ENVS, key=key)
     return dataclasses.replace(rollout, env_seeds=tuple(np.repeat([70, 71], n_agents).tolist()))
 
 

@@ -13,7 +13,7 @@ from rollcast.services.spaces.codec import (
 )
 from rollcast.services.spaces.spaces import SubstepSpaces
 from rollcast.v1 import space_pb2
-from tests.unit.services.rollout_examples import NESTED
+from tests.rollouts import NESTED
 
 SHAPES = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple)
 BOUNDS = st.tuples(st.integers(-9, 9), st.integers(0, 9), st.sampled_from([np.float32, np.float64, np.int16, np.int64]))

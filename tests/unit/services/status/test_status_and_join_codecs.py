@@ -25,7 +25,7 @@ from rollcast.services.status.description import LearnerDescription, LearnerLimi
 from rollcast.services.status.description_codec import description_from_proto, description_to_proto
 from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
 from rollcast.v1 import learner_pb2, replay_pb2, rollout_pb2
-from tests.unit.services.rollout_examples import NESTED
+from tests.rollouts import NESTED
 
 OFFER = JoinOffer(
     actor_id="a-1.x_Y",

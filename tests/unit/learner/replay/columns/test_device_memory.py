@@ -18,7 +18,7 @@ from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.learner.settings.replay_serve import ReplayServeSettings
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
-from tests.unit.learner.replay.played_rollouts import SPACES, World, check_same, random_ends
+from tests.played_rollouts import SPACES, World, check_same, random_ends
 
 T = 6
 STORES = {

@@ -5,7 +5,7 @@ from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
-from tests.unit.learner.replay.played_rollouts import SPACES, World, observations, on_host, random_ends
+from tests.played_rollouts import SPACES, World, observations, on_host, random_ends
 
 RNG = np.random.default_rng(0)
 T = 6

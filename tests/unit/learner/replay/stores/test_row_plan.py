@@ -11,8 +11,7 @@ from rollcast.learner.replay.stores.row_plan import RowPlan, acting_trajectories
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.front_padding import pad_front
-from tests.rollout_samples import make_rollout
-from tests.unit.learner.replay.played_rollouts import (
+from tests.played_rollouts import (
     SPACES,
     Transition,
     World,
@@ -21,6 +20,7 @@ from tests.unit.learner.replay.played_rollouts import (
     on_host,
     random_ends,
 )
+from tests.rollouts import make_rollout
 
 T, B = 5, 4
 # Rows before the first transition of each of some trajectories: none, some, all.

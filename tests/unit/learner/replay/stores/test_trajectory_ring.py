@@ -8,7 +8,7 @@ from rollcast.learner.replay.columns.memory import ColumnMemory, host_array
 from rollcast.learner.replay.stores.row_plan import acting_trajectories
 from rollcast.learner.replay.stores.trajectory_ring import TrajectoryRing, ring_rows
 from rollcast.services.errors import InvalidRolloutError
-from tests.unit.learner.replay.played_rollouts import (
+from tests.played_rollouts import (
     SPACES,
     TERMINATES,
     TRUNCATES,

@@ -8,8 +8,9 @@ import numpy as np
 
 from rollcast.learner.replay.columns.memory import host_array
 from rollcast.learner.replay.columns.samples import ReplaySample, SampleColumns
-from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
+from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
+from tests.rollouts import build_rollout
 
 SPACES: EnvironmentSpaces = {
     FLAT_SUBSTEP: SubstepSpaces(
@@ -85,27 +86,19 @@ class World:
             last[b] = current
             self._current[b], self._must_reset[b] = current, must_reset
             played += _linked(chain)
-        rollout = Rollout(
-            actor_id="a",
-            incarnation=1,
+        rollout = build_rollout(
+            observation=observations(numbers),
+            action=numbers % 1000,
+            log_prob=-numbers.astype(np.float32),
+            last_observation=observations(last),
+            final_observation=observations(np.array(finals, np.int64)),
+            final_index=final_index,
             sequence=self._sequence,
             policy_version=self._sequence,
-            substeps={
-                FLAT_SUBSTEP: SubstepColumns(
-                    observation=observations(numbers),
-                    action=numbers % 1000,
-                    log_prob=-numbers.astype(np.float32),
-                    last_observation=observations(last),
-                    final_observation=observations(np.array(finals, np.int64)),
-                )
-            },
             reward=reward,
             terminated=terminated,
             truncated=truncated,
             valid=None if valid.all() else valid,
-            final_index=np.array(final_index, np.int32).reshape(-1, 2),
-            episodes=(),
-            env_seeds=tuple(range(self.n_envs)),
         )
         return rollout, played
 
