@@ -22,9 +22,9 @@ from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.playing.evaluate import evaluate_policy
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import EnvironmentSpaces
+from tests.batches import rollout_batch
 from tests.masked_environments import MaskedCorridor
 from tests.unit.learner.algorithms.replay_list import Actors, ReplayList, train
-from tests.unit.learner.algorithms.test_learning import as_batch
 
 ENV_ID = "tests.masked_environments:MaskedCorridor"
 SPEC = PolicySpec(hidden_sizes=(32,))
@@ -62,7 +62,7 @@ def test_impala():
     try:
         for _ in range(120):
             policy.load(impala.n_updates, stale[0])
-            impala.update(as_batch(worker.collect()), progress=0.0)
+            impala.update(rollout_batch(worker.collect()), progress=0.0)
             stale.append(impala.policy_state())
     finally:
         worker.close()
