@@ -46,13 +46,13 @@ $(VENV)/.torch: $(VENV)/.made constraints.txt
 	@touch $@
 
 $(VENV)/.runtime: $(VENV)/.torch pyproject.toml
-	$(BIN)/pip install --quiet $(CONSTRAINTS) --editable .
+	$(BIN)/pip install --quiet $(CONSTRAINTS) --editable '.[learner]'
 	@touch $@
 
 # `--group` came with pip 25.1, and a new environment has the pip that its Python shipped with.
 $(VENV)/.dev: $(VENV)/.runtime
 	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --upgrade pip
-	$(BIN)/pip install --quiet $(CONSTRAINTS) --group dev
+	$(BIN)/pip install --quiet $(CONSTRAINTS) --editable '.[learner,docker,pettingzoo,video]' --group dev
 	@touch $@
 
 .PHONY: env

@@ -17,10 +17,6 @@ ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def _distribution(requirement: str) -> str:
-    return re.split(r"[\s\[<>=!~;]", requirement, maxsplit=1)[0].lower().replace("_", "-")
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     directory = tmp_path_factory.mktemp("wheel")
@@ -82,17 +78,26 @@ class TestEditableInstall:
         assert not (root / "rollcast" / "__init__.py").exists()
 
 
+def _distributions(requirements: list[str]) -> set[str]:
+    return {re.split(r"[\s\[<>=!~;]", line, maxsplit=1)[0].lower().replace("_", "-") for line in requirements}
+
+
 class TestDependencies:
-    def test_the_actors_are_the_projects_with_the_same_ranges(self):
-        assert set(PYPROJECT["dependency-groups"]["actor"]) < set(PYPROJECT["project"]["dependencies"])
+    REQUIRED = _distributions(PYPROJECT["project"]["dependencies"])
+    EXTRAS = PYPROJECT["project"]["optional-dependencies"].values()
+    OF_EXTRAS = _distributions([line for extra in EXTRAS for line in extra]) - {"rollcast"}
 
-    def test_the_actor_gets_nothing_of_the_learners_own(self):
-        actor = {_distribution(requirement) for requirement in PYPROJECT["dependency-groups"]["actor"]}
-        assert not actor & {"tensorboard", "rich", "grpcio-reflection"}
+    def test_an_actor_with_an_mlp_gets_nothing_of_the_learners(self):
+        learner = {"torch", "tensorboard", "rich", "cryptography", "grpcio-reflection"}
+        assert not self.REQUIRED & learner
+        assert learner <= self.OF_EXTRAS
 
-    def test_every_runtime_dependency_is_pinned_for_ci(self):
-        pinned = {_distribution(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
-        assert {_distribution(requirement) for requirement in PYPROJECT["project"]["dependencies"]} <= pinned
+    def test_the_tools_repeat_nothing_that_the_package_names(self):
+        assert not _distributions(PYPROJECT["dependency-groups"]["dev"]) & (self.REQUIRED | self.OF_EXTRAS)
+
+    def test_every_dependency_is_pinned_for_ci(self):
+        pins = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line]
+        assert _distributions(pins) >= self.REQUIRED | self.OF_EXTRAS
 
     def test_torch_is_exact(self):
         assert "torch==2.13.0" in (ROOT / "constraints.txt").read_text().splitlines()
@@ -118,5 +123,13 @@ class TestDockerfiles:
         assert re.search(r'^ENTRYPOINT \["', last_stage, re.MULTILINE)
 
     def test_torch_is_installed_before_what_depends_on_it(self, dockerfile):
-        installs = re.findall(r"^RUN pip install .*", dockerfile, re.MULTILINE)
-        assert installs[0].endswith("-c /opt/constraints.txt torch \\")
+        torch, extras = dockerfile.index("-c /opt/constraints.txt torch \\"), dockerfile.index("[$EXTRAS]")
+        assert torch < extras
+
+    @pytest.mark.parametrize(("component", "extras"), [("actor", ""), ("learner", "torch")])
+    def test_only_the_learner_has_torch_by_default(self, component, extras):
+        assert f"\nARG EXTRAS={extras}\n" in (ROOT / component / "Dockerfile").read_text()
+
+    def test_every_version_is_that_of_the_constraints(self, dockerfile):
+        for install in re.findall(r"pip install .*", dockerfile):
+            assert "-c /opt/constraints.txt" in install or "--no-deps" in install or "my-environments" in install

@@ -7,7 +7,7 @@ from typing import Final
 from gymnasium import registry
 from gymnasium.error import DependencyNotInstalled
 
-from rollcast.services.process.installation import install_extra, typed
+from rollcast.services.process.installation import extra_with, install_extra, typed
 from rollcast.services.settings.suggestions import did_you_mean
 
 # Packages whose environments gymnasium finds only after they are imported, by how their ids begin: module, package.
@@ -18,7 +18,6 @@ _REGISTERED_BY: Final = {
 }
 # Packages that are not called as their module is.
 _PACKAGES: Final = {module: package for module, package in _REGISTERED_BY.values() if module != package}
-_EXTRAS: Final = {"pettingzoo": "pettingzoo"}
 
 
 def for_unknown_id(env_id: str) -> str:
@@ -40,10 +39,10 @@ def for_missing_module(error: BaseException) -> str:
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return "correct the name before the colon"
     module = error.name.partition(".")[0]
-    if module in _EXTRAS:
-        return f"install it: {install_extra(_EXTRAS[module])}"
     if importlib.util.find_spec(module) is not None:
         return f"correct the name: {module} is installed and has no {error.name}"
+    if (extra := extra_with(module)) is not None:
+        return f"install it: {install_extra(extra)}"
     package = _PACKAGES.get(module, module.replace("_", "-"))
     own = "if it is your own, add its folder to PYTHONPATH"
     return f"install its package: {typed('pip')} install {package}; {own}"
@@ -51,7 +50,11 @@ def for_missing_module(error: BaseException) -> str:
 
 def for_failure(error: BaseException) -> str:
     """Returns what to do about an environment that raises while it is made."""
-    # gymnasium names the commands itself, in backticks
+    # gymnasium says which module it has not found by raising from that error
+    lacking = error.__cause__ if isinstance(error, DependencyNotInstalled) else error
+    if isinstance(lacking, ModuleNotFoundError) and extra_with(str(lacking.name)) is not None:
+        return for_missing_module(lacking)
+    # else it names the commands itself, in backticks
     missing = re.findall(r"`pip install ([^`]+)`", str(error)) if isinstance(error, DependencyNotInstalled) else []
     if missing:
         pip = typed("pip")

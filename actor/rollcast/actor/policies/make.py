@@ -4,6 +4,7 @@ from rollcast.actor.policies.base import Policy
 from rollcast.actor.policies.features import feature_layout
 from rollcast.services.errors import ProtocolMismatchError
 from rollcast.services.policies.policies import AUTO_NETWORK, PolicySpec
+from rollcast.services.process.installation import require_extra
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 
@@ -31,7 +32,7 @@ def make_policy(
 
     Raises:
         ProtocolMismatchError: If `spec` names a network that is not the allowed one.
-        ConfigurationError: If no network fits the spaces.
+        ConfigurationError: If no network fits the spaces, or the network needs torch and this Python has none.
         InvalidSpaceError: If a space is of a kind that is not supported, or not with this head.
     """
     if spec.network not in (AUTO_NETWORK, allowed_network):
@@ -44,6 +45,8 @@ def make_policy(
         from rollcast.actor.policies.numpy_acting import NumpyMlpPolicy
 
         return NumpyMlpPolicy(spaces, spec, seed=seed, slot=slot)
+    network = "the CNN for images" if spec.network == AUTO_NETWORK else f"the policy network {spec.network!r}"
+    require_extra("torch", network)
     from rollcast.actor.policies.torch_acting import TorchActingPolicy
 
     return TorchActingPolicy(spaces, spec, seed=seed, device=device, slot=slot)

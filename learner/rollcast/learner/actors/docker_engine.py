@@ -11,7 +11,7 @@ from ipaddress import ip_network
 from typing import TYPE_CHECKING
 
 from rollcast.services.errors import ConfigurationError, ContainerEngineError
-from rollcast.services.process.installation import install_extra
+from rollcast.services.process.installation import require_extra
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -58,16 +58,12 @@ def connect_to_engine() -> "DockerClient":
             f"containers are started on Linux only, and this is {sys.platform}: elsewhere they run in a virtual "
             "machine and do not reach a private address of this one; start them yourself, with RemoteDistributedActors"
         )
-    try:
-        import docker
-        from docker.constants import DEFAULT_DOCKER_API_VERSION
-        from docker.errors import DockerException
-        from docker.utils import kwargs_from_env
-    except ImportError as error:
-        raise ConfigurationError(
-            "DockerDistributedActors needs the SDK of Docker, which is not installed; expected the package docker; "
-            f"install it: {install_extra('docker')}"
-        ) from error
+    require_extra("docker", "DockerDistributedActors")
+    import docker
+    from docker.constants import DEFAULT_DOCKER_API_VERSION
+    from docker.errors import DockerException
+    from docker.utils import kwargs_from_env
+
     client = None
     try:
         # With a version of the API given, nothing is asked yet: a client that cannot be made could not be closed.

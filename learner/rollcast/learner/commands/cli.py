@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from rollcast.services.errors import ConfigurationError, RollcastError
 from rollcast.services.process.exit_codes import bad_settings_exit_code
+from rollcast.services.process.installation import require_extra
 from rollcast.services.process.printable import log_to_stderr, printable_lines
 from rollcast.services.settings.suggestions import did_you_mean
 from rollcast.services.version import software_version
@@ -82,6 +83,7 @@ def _train(arguments: list[str]) -> int:
     from rollcast.learner.settings.train import TrainSettings
 
     settings = TrainSettings.from_command_line("rollcast train", arguments)
+    require_extra("learner", "rollcast train")
     log_to_stderr(settings.log_level)
     reuse_large_buffers()
     if settings.actor_kind == "subprocess" and settings.start_method in (None, "forkserver"):
@@ -100,6 +102,7 @@ def _learner(arguments: list[str]) -> int:
     from rollcast.learner.settings.learner import ServingSettings
 
     settings = ServingSettings.from_command_line("rollcast learner", arguments)
+    require_extra("learner", "rollcast learner")
     log_to_stderr(settings.log_level)
     reuse_large_buffers()
     from rich.console import Console
@@ -116,27 +119,34 @@ def _actor(arguments: list[str]) -> int:
 
 
 def _status(arguments: list[str]) -> int:
+    from rollcast.learner.settings.status import StatusSettings
+
+    settings = StatusSettings.from_command_line("rollcast status", arguments)
+    require_extra("learner", "rollcast status", "rich")
     from rich.console import Console
 
     from rollcast.learner.commands.status import status
-    from rollcast.learner.settings.status import StatusSettings
 
-    return status(StatusSettings.from_command_line("rollcast status", arguments), Console())
+    return status(settings, Console())
 
 
 def _doctor(arguments: list[str]) -> int:
+    from rollcast.learner.settings.status import DoctorSettings
+
+    settings = DoctorSettings.from_command_line("rollcast doctor", arguments)
+    require_extra("learner", "rollcast doctor", "rich")
     from rich.console import Console
 
     from rollcast.learner.commands.doctor import doctor
-    from rollcast.learner.settings.status import DoctorSettings
 
-    return doctor(DoctorSettings.from_command_line("rollcast doctor", arguments), Console())
+    return doctor(settings, Console())
 
 
 def _evaluate(arguments: list[str]) -> int:
     from rollcast.learner.settings.evaluate import EvaluateSettings
 
     settings = EvaluateSettings.from_command_line("rollcast evaluate", arguments)
+    require_extra("learner", "rollcast evaluate", "torch", "rich")
     log_to_stderr(settings.log_level)
     from rich.console import Console
 
@@ -149,6 +159,7 @@ def _record(arguments: list[str]) -> int:
     from rollcast.learner.settings.record import RecordSettings
 
     settings = RecordSettings.from_command_line("rollcast record", arguments)
+    require_extra("learner", "rollcast record", "torch", "rich")
     log_to_stderr(settings.log_level)
     from rich.console import Console
 
@@ -158,12 +169,15 @@ def _record(arguments: list[str]) -> int:
 
 
 def _certs(arguments: list[str]) -> int:
+    from rollcast.learner.settings.certs import CertsSettings
+
+    settings = CertsSettings.from_command_line("rollcast certs", arguments)
+    require_extra("learner", "rollcast certs", "cryptography", "rich")
     from rich.console import Console
 
     from rollcast.learner.commands.certs import certs
-    from rollcast.learner.settings.certs import CertsSettings
 
-    return certs(CertsSettings.from_command_line("rollcast certs", arguments), Console())
+    return certs(settings, Console())
 
 
 def _replay(arguments: list[str]) -> int:
@@ -175,6 +189,7 @@ def _replay(arguments: list[str]) -> int:
     from rollcast.learner.settings.replay_serve import ReplayServeSettings
 
     settings = ReplayServeSettings.from_command_line("rollcast replay serve", rest)
+    require_extra("learner", "rollcast replay serve")
     log_to_stderr(settings.log_level)
     reuse_large_buffers()
     from rollcast.learner.commands.replay_serve import replay_serve

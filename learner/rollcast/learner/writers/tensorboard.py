@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rollcast.services.process.installation import require_extra
+
 
 class TensorBoardWriter:
     """Writes scalars to an event file.
@@ -22,7 +24,11 @@ class TensorBoardWriter:
             directory: Where the event file goes; made if it does not exist.
             clock: Seconds since the epoch.
             first_step: What was written before for this step and later ones is not to be shown any more.
+
+        Raises:
+            ConfigurationError: tensorboard is not installed.
         """
+        require_extra("learner", "TensorBoardWriter", "tensorboard")
         self._first_step = first_step
         self._directory = directory
         self._clock = clock

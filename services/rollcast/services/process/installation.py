@@ -1,14 +1,33 @@
-"""How this installation is used from a shell: the path that starts its programs, and how to install what it lacks."""
+"""Says how this installation is used from a shell: the path of its programs, and the command that installs an extra."""
 
+import importlib.util
+import json
 import os
 import shlex
 import shutil
 import sys
+from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-# Where the sources lie side by side with the project's file: a checkout, or an editable installation of one.
+from rollcast.services.errors import ConfigurationError
+
+# The extras of pyproject.toml, and the modules that each brings.
+EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
+    "torch": ("torch",),
+    "learner": ("torch", "rich", "tensorboard", "grpc_reflection", "cryptography"),
+    "docker": ("docker",),
+    "pettingzoo": ("pettingzoo",),
+    "box2d": ("Box2D",),
+    "video": ("moviepy", "pygame"),
+}
+
+# The folder of pyproject.toml, in a checkout or an editable installation of one.
 _SOURCES: Final = Path(__file__).resolve().parents[4]
+
+# A file that the images of this project have in their environment: the command that builds one with a further extra.
+_IMAGE_COMMAND: Final = "install-extra"
 
 
 def typed(program: str) -> str:
@@ -28,13 +47,62 @@ def typed(program: str) -> str:
     return f"{shlex.quote(sys.executable)} -m {module}"
 
 
+def require_extra(extra: str, purpose: str, *modules: str) -> None:
+    """Checks that an extra of this project is installed. Imports nothing.
+
+    Args:
+        extra: Its name in pyproject.toml, such as `learner`.
+        purpose: What needs it, the subject of the message: `rollcast train`.
+        modules: The modules to look for; by default all that the extra brings.
+
+    Raises:
+        ConfigurationError: A module is missing. The message names the command that installs it.
+    """
+    missing = [module for module in modules or EXTRAS[extra] if not _is_installed(module)]
+    if missing:
+        raise ConfigurationError(
+            f"{purpose} needs {', '.join(missing)}, which this Python does not have; expected the extra {extra!r}; "
+            f"install it: {install_extra(extra)}"
+        )
+
+
+def extra_with(module: str) -> str | None:
+    """Returns the smallest extra that brings a module; None if none does.
+
+    Args:
+        module: The name of a top-level module, such as `pygame`.
+    """
+    found = [extra for extra, modules in EXTRAS.items() if module in modules]
+    return min(found, key=lambda extra: len(EXTRAS[extra]), default=None)
+
+
 def install_extra(extra: str) -> str:
-    """Returns the command that installs an extra of this project, for a checkout or for an installed package.
+    """Returns the command that installs an extra: for a checkout, an installed package or an image of this project.
 
     Args:
         extra: Its name in pyproject.toml, such as `video`.
     """
-    if not (_SOURCES / "pyproject.toml").is_file():
-        return f"{typed('pip')} install 'rollcast[{extra}]'"
-    where = "." if Path.cwd() == _SOURCES else str(_SOURCES)
-    return f"{typed('pip')} install -e '{where}[{extra}]'"
+    if (image := Path(sys.prefix) / _IMAGE_COMMAND).is_file():
+        return image.read_text(encoding="utf-8").strip().replace("{extra}", extra)
+    if (_SOURCES / "pyproject.toml").is_file():
+        where = "." if Path.cwd() == _SOURCES else str(_SOURCES)
+        return f"{typed('pip')} install -e {shlex.quote(f'{where}[{extra}]')}"
+    return f"{typed('pip')} install {shlex.quote(f'rollcast[{extra}]{_origin()}')}"
+
+
+def _is_installed(module: str) -> bool:
+    spec = importlib.util.find_spec(module)
+    # a folder that only has the same name, such as docker/, has no origin
+    return spec is not None and spec.origin is not None
+
+
+def _origin() -> str:
+    """Returns ` @ URL` for a package that was installed from a file or a repository; an index needs no address."""
+    try:
+        origin = json.loads(metadata.distribution("rollcast").read_text("direct_url.json") or "{}")
+    except metadata.PackageNotFoundError:
+        return ""
+    url, version_control = origin.get("url"), origin.get("vcs_info", {}).get("vcs")
+    if url is None:
+        return ""
+    return f" @ {version_control}+{url}" if version_control else f" @ {url}"

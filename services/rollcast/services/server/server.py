@@ -10,7 +10,6 @@ from typing import Final
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from rollcast.services.address import Address, parse_address
 from rollcast.services.client.channel import KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOUT_MS
@@ -22,6 +21,7 @@ from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_MESSAGE_BYTES, L
 from rollcast.services.limits.refusals import Refusals
 from rollcast.services.limits.stream_gate import StreamGate
 from rollcast.services.policies.service import PolicyServicer, PolicySource, add_policy_service
+from rollcast.services.process.installation import require_extra
 from rollcast.services.replay.service import ReplayServicer, ReplaySource, add_replay_service
 from rollcast.services.rollouts.service import RolloutServicer, RolloutSink, add_rollout_service
 from rollcast.services.security.authorization import AuthorizationInterceptor
@@ -238,8 +238,11 @@ def make_server(
 
     Raises:
         ConfigurationError: The address is malformed, or open to other machines without TLS and `insecure`; or a limit
-            cannot be right.
+            cannot be right; or a package of the extra `learner` is missing.
     """
+    require_extra("learner", "a learner's server", "grpc_reflection")
+    from grpc_reflection.v1alpha import reflection
+
     parsed = parse_address(address)
     security.check_address(address)
     limits.check()

@@ -59,6 +59,11 @@ def _needs_more() -> gymnasium.Env:
     )
 
 
+def _needs_box2d() -> gymnasium.Env:
+    why = ModuleNotFoundError(name="Box2D")
+    raise gymnasium.error.DependencyNotInstalled("Box2D is not installed, run `pip install swig`") from why
+
+
 def _needs_module() -> gymnasium.Env:
     import no_such_engine  # noqa: F401
 
@@ -83,7 +88,15 @@ def test_an_environment_that_cannot_be_made_is_refused_with_what_to_do(
     assert advice in refused(f"{__name__}:{factory}", **env_kwargs)
 
 
-def test_pettingzoo_is_an_extra(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("env_id", "module", "extra"),
+    [
+        ("pettingzoo:make", "pettingzoo", "pettingzoo"),
+        ("torch:make", "torch", "torch"),
+        (f"{__name__}:_needs_box2d", "Box2D", "box2d"),
+    ],
+)
+def test_a_package_of_an_extra_is_installed_by_its_extra(monkeypatch: pytest.MonkeyPatch, env_id, module, extra):
     monkeypatch.setattr("rollcast.actor.environments.install_advice.install_extra", lambda extra: f"INSTALL {extra}")
-    monkeypatch.setitem(__import__("sys").modules, "pettingzoo", None)
-    assert "install it: INSTALL pettingzoo" in refused("pettingzoo:make")
+    monkeypatch.setitem(sys.modules, module, None)
+    assert f"install it: INSTALL {extra}" in refused(env_id)

@@ -27,7 +27,7 @@ def test_an_engine_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, h
 
 def test_the_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "docker", None)
-    with pytest.raises(ConfigurationError, match=r"expected the package docker; install it: .*\[docker\]'"):
+    with pytest.raises(ConfigurationError, match=r"expected the extra 'docker'; install it: .*\[docker\]'"):
         make_docker_actors().start()
 
 

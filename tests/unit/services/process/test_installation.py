@@ -1,11 +1,13 @@
 import os
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from rollcast.services.errors import ConfigurationError
 from rollcast.services.process import installation
-from rollcast.services.process.installation import install_extra, typed
+from rollcast.services.process.installation import EXTRAS, extra_with, install_extra, require_extra, typed
 
 
 @pytest.fixture
@@ -53,6 +55,70 @@ class TestInstallExtra:
         monkeypatch.chdir(root)
         assert install_extra("video") == f"{shell / 'pip'} install -e '.[video]'"
 
-    def test_names_the_package_where_it_is_installed_as_one(self, shell: Path, tmp_path: Path, monkeypatch):
+    @pytest.mark.parametrize(
+        ("origin", "requirement"),
+        [
+            (None, "rollcast[video]"),
+            (
+                '{"url": "file:///wheels/rollcast-1.whl", "archive_info": {}}',
+                "rollcast[video] @ file:///wheels/rollcast-1.whl",
+            ),
+            (
+                '{"url": "https://a.test/r.git", "vcs_info": {"vcs": "git"}}',
+                "rollcast[video] @ git+https://a.test/r.git",
+            ),
+        ],
+    )
+    def test_names_where_an_installed_package_came_from(
+        self, shell: Path, tmp_path: Path, monkeypatch, origin, requirement
+    ):
+        class Installed:
+            def read_text(self, name):
+                assert name == "direct_url.json"
+                return origin
+
         monkeypatch.setattr(installation, "_SOURCES", tmp_path)
-        assert install_extra("video") == ".venv/bin/pip install 'rollcast[video]'"
+        monkeypatch.setattr(installation.metadata, "distribution", lambda name: Installed())
+        assert install_extra("video") == f".venv/bin/pip install '{requirement}'"
+
+    def test_names_the_build_in_an_image(self, shell: Path, tmp_path: Path, monkeypatch):
+        monkeypatch.setattr(sys, "prefix", str(tmp_path))
+        (tmp_path / "install-extra").write_text("docker build --build-arg EXTRAS=torch,{extra} .\n")
+        assert install_extra("video") == "docker build --build-arg EXTRAS=torch,video ."
+
+
+class TestRequireExtra:
+    def test_accepts_an_extra_that_is_installed(self):
+        require_extra("learner", "rollcast train")
+
+    def test_names_everything_that_is_missing_and_the_command(self, monkeypatch):
+        for module in ("torch", "rich"):
+            monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(ConfigurationError) as caught:
+            require_extra("learner", "rollcast train")
+        assert str(caught.value) == (
+            "rollcast train needs torch, rich, which this Python does not have; expected the extra 'learner'; "
+            f"install it: {install_extra('learner')}"
+        )
+
+    def test_looks_for_the_modules_that_are_named_only(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "torch", None)
+        require_extra("learner", "rollcast certs", "cryptography")
+
+    def test_rejects_a_folder_that_only_has_the_name(self, tmp_path: Path, monkeypatch):
+        (tmp_path / "moviepy_of_mine").mkdir()
+        monkeypatch.syspath_prepend(tmp_path)
+        with pytest.raises(ConfigurationError, match="a video needs moviepy_of_mine, which"):
+            require_extra("video", "a video", "moviepy_of_mine")
+
+
+class TestExtras:
+    def test_are_those_of_pyproject(self):
+        project = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text())["project"]
+        assert EXTRAS.keys() == project["optional-dependencies"].keys()
+
+    @pytest.mark.parametrize(
+        ("module", "extra"), [("torch", "torch"), ("rich", "learner"), ("pygame", "video"), ("os", None)]
+    )
+    def test_the_smallest_one_with_a_module_is_found(self, module: str, extra: str | None):
+        assert extra_with(module) == extra
