@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from rollcast.actor.policies.exploration import EPSILONS
 from rollcast.actor.policies.make import make_policy
 from rollcast.actor.policies.trainable import TorchPolicy
-from rollcast.learner.runs.directory import RunDirectory, SavedPolicy
+from rollcast.learner.runs.directory import RunDirectory
 from rollcast.services.limits.stream_gate import StreamGate
 from rollcast.services.policies.assembler import PolicyAssembler
 from rollcast.services.policies.codec import encode_policy
-from rollcast.services.policies.policies import PolicyHead, PolicySpec, PolicyState
+from rollcast.services.policies.policies import PolicyHead, PolicySpec, PolicyState, SavedPolicy
 from rollcast.services.policies.service import PolicyServicer
 from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation, SubstepSpaces, space_leaves
 from rollcast.services.wire.tensors import tensor_to_proto

@@ -17,10 +17,10 @@ from rollcast.actor.vector.make import environment_spaces, make_vector_env, prob
 from rollcast.actor.workers.flat import RolloutWorker
 from rollcast.learner.commands.evaluate import evaluate
 from rollcast.learner.playing.evaluate import evaluate_policy
-from rollcast.learner.runs.directory import RunDirectory, SavedPolicy
+from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.evaluate import EvaluateSettings
 from rollcast.services.errors import ConfigurationError
-from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.policies.policies import PolicySpec, SavedPolicy
 from tests.stacked_environments import LENGTH, STACKED_ID
 
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rollcast.actor.environments.failures import EnvironmentFailedError, EnvironmentLostError
     from rollcast.actor.environments.make import EnvironmentFactory
     from rollcast.actor.environments.structured import ActorId, Ended, SingleAgentEnv, StructuredEnv, Turn
+    from rollcast.actor.loaded_policy import LoadedPolicy, load_policy
     from rollcast.actor.policies.base import Policy
     from rollcast.actor.policies.make import make_policy
     from rollcast.actor.policies.random_acting import RandomPolicy
@@ -45,6 +46,7 @@ __all__ = [
     "EpochStatsAggregator",
     "ExecutedActions",
     "FiresEvents",
+    "LoadedPolicy",
     "LogStatsLevel",
     "Policy",
     "RandomPolicy",
@@ -63,6 +65,7 @@ __all__ = [
     "define_step_stats",
     "derive_seeds",
     "environment_spaces",
+    "load_policy",
     "make_fastest_vector_env",
     "make_policy",
     "make_vector_env",
@@ -79,6 +82,7 @@ if not TYPE_CHECKING:  # else every misspelt name would have the type of `__geta
             "rollcast.actor.environments.failures": ("EnvironmentFailedError", "EnvironmentLostError"),
             "rollcast.actor.environments.make": ("EnvironmentFactory",),
             "rollcast.actor.environments.structured": ("ActorId", "Ended", "SingleAgentEnv", "StructuredEnv", "Turn"),
+            "rollcast.actor.loaded_policy": ("LoadedPolicy", "load_policy"),
             "rollcast.actor.policies.base": ("Policy",),
             "rollcast.actor.policies.make": ("make_policy",),
             "rollcast.actor.policies.random_acting": ("RandomPolicy",),

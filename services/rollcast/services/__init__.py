@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         UnreadableMessageError,
     )
     from rollcast.services.limits.limits import Limits
-    from rollcast.services.policies.policies import PolicySpec, PolicyState
+    from rollcast.services.policies.policies import PolicySpec, PolicyState, SavedPolicy
     from rollcast.services.process.printable import PrintableFormatter
     from rollcast.services.replay.replay import ReplayBatch, ReplayColumns, ReplayInfo, ReplayStatus
     from rollcast.services.rollouts.recording import RolloutWriter, read_rollouts
@@ -107,6 +107,7 @@ __all__ = [
     "RollcastError",
     "Rollout",
     "RolloutWriter",
+    "SavedPolicy",
     "ServerSecurity",
     "ServerTls",
     "SpacesMismatchError",
@@ -163,7 +164,7 @@ if not TYPE_CHECKING:  # else every misspelt name would have the type of `__geta
                 "UnreadableMessageError",
             ),
             "rollcast.services.limits.limits": ("Limits",),
-            "rollcast.services.policies.policies": ("PolicySpec", "PolicyState"),
+            "rollcast.services.policies.policies": ("PolicySpec", "PolicyState", "SavedPolicy"),
             "rollcast.services.process.printable": ("PrintableFormatter",),
             "rollcast.services.replay.replay": ("ReplayBatch", "ReplayColumns", "ReplayInfo", "ReplayStatus"),
             "rollcast.services.rollouts.recording": ("RolloutWriter", "read_rollouts"),

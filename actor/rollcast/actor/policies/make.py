@@ -1,9 +1,12 @@
 """Makes the policy that an actor acts with: numpy where the network is an MLP on vectors, torch for all others."""
 
+import numpy as np
+
 from rollcast.actor.policies.base import Policy
+from rollcast.actor.policies.exploration import EPSILONS
 from rollcast.actor.policies.features import feature_layout
 from rollcast.services.errors import ProtocolMismatchError
-from rollcast.services.policies.policies import AUTO_NETWORK, PolicySpec
+from rollcast.services.policies.policies import AUTO_NETWORK, PolicySpec, SavedPolicy
 from rollcast.services.process.installation import require_extra
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
@@ -50,3 +53,30 @@ def make_policy(
     from rollcast.actor.policies.torch_acting import TorchActingPolicy
 
     return TorchActingPolicy(spaces, spec, seed=seed, device=device, slot=slot)
+
+
+def make_saved_policy(
+    saved: SavedPolicy, spaces: EnvironmentSpaces, *, seed: int, allowed_network: str = AUTO_NETWORK
+) -> Policy:
+    """Makes a policy with the weights of a saved one.
+
+    Drawn actions explore as little as any actor of its run did: of the rates of exploration it takes the lowest.
+
+    Args:
+        saved: The saved policy.
+        spaces: The spaces that it acts in, by substep key.
+        seed: Seeds the sampling of actions.
+        allowed_network: The `"package.module:factory"` that may be imported; any other is refused.
+
+    Raises:
+        ProtocolMismatchError: The policy has another network than the allowed one, or its weights do not fit the
+            spaces.
+        ConfigurationError: No network fits the spaces.
+        InvalidSpaceError: A space is of a kind that is not supported, or not with this head.
+        InvalidTensorError: A weight is not finite.
+    """
+    epsilons = saved.state.get(EPSILONS)
+    slot = 0 if epsilons is None else int(np.argmin(epsilons))
+    policy = make_policy(spaces, saved.spec, seed=seed, allowed_network=allowed_network, slot=slot)
+    policy.load(saved.policy_version, saved.state)
+    return policy

@@ -6,7 +6,7 @@ import json
 from rich.console import Console
 from rich.table import Table
 
-from rollcast.actor.policies.make import make_policy
+from rollcast.actor.policies.make import make_saved_policy
 from rollcast.actor.threads import limit_threads
 from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.commands.printing import cell
@@ -25,8 +25,8 @@ def evaluate(settings: EvaluateSettings, console: Console) -> int:
     run = RunDirectory.open(settings.run_dir)
     saved = run.read_policy(settings.saved_policy)
     env_factory = played_environment(settings, run.read_settings())
-    policy = make_policy(probe_spaces(env_factory), saved.spec, seed=settings.seed, allowed_network=saved.spec.network)
-    policy.load(saved.policy_version, saved.state)
+    spaces = probe_spaces(env_factory)
+    policy = make_saved_policy(saved, spaces, seed=settings.seed, allowed_network=saved.spec.network)
     limit_threads(1)
     evaluation = evaluate_policy(
         env_factory,

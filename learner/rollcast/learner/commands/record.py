@@ -10,13 +10,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.policies.base import Policy
-from rollcast.actor.policies.exploration import EPSILONS
-from rollcast.actor.policies.make import make_policy
+from rollcast.actor.policies.make import make_saved_policy
 from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.seeds import derive_seed
 from rollcast.actor.threads import limit_threads
@@ -25,9 +23,10 @@ from rollcast.actor.workers.make import make_worker
 from rollcast.learner.commands.printing import print_line
 from rollcast.learner.commands.signals import stop_on_signals
 from rollcast.learner.playing.saved_play import played_environment
-from rollcast.learner.runs.directory import RunDirectory, SavedPolicy
+from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.record import RANDOM, RecordSettings
 from rollcast.services.errors import RollcastError
+from rollcast.services.policies.policies import SavedPolicy
 from rollcast.services.process.installation import typed
 from rollcast.services.rollouts.recording import RolloutWriter
 from rollcast.services.rollouts.recording_codec import RecordingHeader
@@ -63,12 +62,7 @@ class _Player:
             policy: Policy = RandomPolicy(spaces, seed=seed)
             policy.load(0, {})
             return policy
-        spec, state = self.saved.spec, self.saved.state
-        # of the rates of exploration the lowest: it is to demonstrate
-        slot = int(np.argmin(state[EPSILONS])) if EPSILONS in state else 0
-        policy = make_policy(spaces, spec, seed=seed, allowed_network=spec.network, slot=slot)
-        policy.load(self.saved.policy_version, state)
-        return policy
+        return make_saved_policy(self.saved, spaces, seed=seed, allowed_network=self.saved.spec.network)
 
 
 def record(settings: RecordSettings, console: Console) -> int:

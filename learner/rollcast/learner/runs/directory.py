@@ -5,47 +5,20 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-import safetensors
-import safetensors.numpy
+from typing import Any
 
 from rollcast.learner.disk import write_whole
 from rollcast.services.errors import ConfigurationError
-from rollcast.services.policies.policies import PolicySpec, PolicyState
+from rollcast.services.policies.policies import PolicyName, SavedPolicy
+from rollcast.services.policies.saved import encode_saved_policy, read_run_policy, saved_policy_path
 from rollcast.services.settings.file import encode_settings, read_settings
-
-PolicyName = Literal["last", "best"]
 
 _SETTINGS_FILE = "settings.yaml"
 _HISTORY = "history"
 _MAX_HISTORY = 64
 _METRICS_FILE = "metrics.jsonl"
 _LOCK_FILE = ".lock"
-_METADATA_KEY = "rollcast.policy.v1"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavedPolicy:
-    """A policy in a run directory.
-
-    Attributes:
-        spec: Its architecture.
-        state: Its arrays.
-        policy_version: Its version in that run.
-        env_steps: How many environment steps the run had made.
-        mean_return: Mean return of the run's recent episodes at that time, None before the first had finished.
-        spaces: As `described_spaces` has those of its environment; None: it was written before they were kept.
-    """
-
-    spec: PolicySpec
-    state: PolicyState
-    policy_version: int
-    env_steps: int
-    mean_return: float | None
-    spaces: Mapping[str, str] | None = None
 
 
 class RunDirectory:
@@ -176,7 +149,7 @@ class RunDirectory:
 
     def policy_path(self, name: PolicyName) -> Path:
         """Where the last or the best policy is, or will be."""
-        return self.path / f"policy_{name}.safetensors"
+        return saved_policy_path(self.path, name)
 
     def write_settings(self, settings: Mapping[str, Any], *, history: Sequence[Any] = ()) -> None:
         """Writes the resolved settings: plain values, lists and mappings. Writes nothing where the file has them.
@@ -225,17 +198,7 @@ class RunDirectory:
 
     def write_policy(self, name: PolicyName, policy: SavedPolicy) -> None:
         """Writes a policy in place of the one of that name."""
-        described = {
-            "spec": asdict(policy.spec),
-            "policy_version": policy.policy_version,
-            "env_steps": policy.env_steps,
-            "mean_return": policy.mean_return,
-        }
-        if policy.spaces is not None:
-            described["spaces"] = dict(policy.spaces)
-        # one entry: safetensors writes several in another order each time, and equal policies give equal files
-        metadata = {_METADATA_KEY: json.dumps(described)}
-        write_whole(self.policy_path(name), safetensors.numpy.save(dict(policy.state), metadata))
+        write_whole(self.policy_path(name), encode_saved_policy(policy))
 
     def read_policy(self, name: PolicyName) -> SavedPolicy:
         """Reads a policy back.
@@ -246,13 +209,7 @@ class RunDirectory:
         Raises:
             ConfigurationError: If there is none of that name, or the file is not one that `write_policy` wrote.
         """
-        path = self.policy_path(name)
-        if not path.is_file():
-            there = sorted(file.name for file in self.path.glob("policy_*.safetensors")) or "no policy"
-            raise ConfigurationError(
-                f"{path} does not exist; {self.path} holds {there}. Choose a policy that it holds."
-            )
-        return read_policy_file(path)
+        return read_run_policy(self.path, name)
 
     def cut_metrics(self, env_steps: int) -> None:
         """Drops the records after so many environment steps: of what a run that is resumed goes on without.
@@ -266,53 +223,6 @@ class RunDirectory:
         kept = b"".join(line + b"\n" for line in lines if 0 <= _env_steps_of(line) <= env_steps)
         if kept != content:
             write_whole(self.metrics_path, kept)
-
-
-def read_policy_file(path: Path) -> SavedPolicy:
-    """Reads a policy that a run has written.
-
-    Args:
-        path: The file.
-
-    Raises:
-        ConfigurationError: If it is not one that `RunDirectory.write_policy` wrote.
-    """
-    try:
-        with safetensors.safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
-        described = json.loads(metadata[_METADATA_KEY])
-        spec = described["spec"]
-        return SavedPolicy(
-            spec=PolicySpec(**{**spec, "hidden_sizes": tuple(spec["hidden_sizes"])}),
-            state=state,
-            policy_version=int(described["policy_version"]),
-            env_steps=int(described["env_steps"]),
-            mean_return=described["mean_return"],
-            spaces=_described(described.get("spaces")),
-        )
-    except (
-        OSError,
-        safetensors.SafetensorError,
-        ArithmeticError,
-        LookupError,
-        RecursionError,
-        TypeError,
-        ValueError,
-    ) as error:
-        raise ConfigurationError(
-            f"{path} is not a saved policy: {type(error).__name__}: {error}; expected a file that a run wrote. "
-            "Choose the other policy of the run, or a checkpoint."
-        ) from error
-
-
-def _described(spaces: object) -> Mapping[str, str] | None:
-    """Checks the spaces of a file that may hold anything."""
-    if spaces is None:
-        return None
-    if not isinstance(spaces, dict) or not all(isinstance(text, str) for text in spaces.values()):
-        raise TypeError(f"its spaces are {spaces!r:.80}; expected texts by path")
-    return spaces
 
 
 def _env_steps_of(record: bytes) -> float:

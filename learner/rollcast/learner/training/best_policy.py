@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from rollcast.learner.experience.progress import TrainingProgress
-from rollcast.learner.runs.directory import SavedPolicy
+from rollcast.services.policies.policies import SavedPolicy
 
 # A copy of the policy is kept after so many episodes; with 100 episodes in a mean, up to three copies are held.
 _EPISODES_PER_COPY = 25

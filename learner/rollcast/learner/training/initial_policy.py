@@ -1,13 +1,13 @@
 """Begins a run with the policy of another."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.checkpoints.store import CheckpointStore
-from rollcast.learner.runs.directory import RunDirectory, SavedPolicy, read_policy_file
+from rollcast.learner.runs.directory import RunDirectory
 from rollcast.services.errors import ConfigurationError, ProtocolMismatchError
-from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.policies.policies import PolicySpec, SavedPolicy
+from rollcast.services.policies.saved import read_saved_policy
 from rollcast.services.spaces.spaces import EnvironmentSpaces, described_spaces
 
 _SPEC_OPTIONS = {"network": "--network", "hidden_sizes": "--hidden-sizes", "activation": "--activation"}
@@ -54,24 +54,24 @@ def _read(source: Path) -> tuple[SavedPolicy, Path | None]:
             f"--initial-policy: there is no {source}; expected the folder of a run, or the file of a policy that one "
             "wrote; correct it"
         )
-    return read_policy_file(source), None
+    return read_saved_policy(source), None
 
 
-def _check_spaces(saved: Mapping[str, str] | None, own: EnvironmentSpaces, source: Path) -> None:
+def _check_spaces(saved: EnvironmentSpaces | None, own: EnvironmentSpaces, source: Path) -> None:
     """Compares spaces leaf by leaf; a policy from before they were kept shows by its arrays whether it fits."""
     if saved is None:
         return
-    expected = described_spaces(own)
-    for path in [*expected, *saved]:
-        mine, theirs = expected.get(path, "nothing"), saved.get(path, "nothing")
+    expected, found = described_spaces(own), described_spaces(saved)
+    for path in [*expected, *found]:
+        mine, theirs = expected.get(path, "nothing"), found.get(path, "nothing")
         if mine != theirs:
             raise ConfigurationError(
                 f"--initial-policy: the spaces differ at {path}: this run has {mine}, the policy of {source} {theirs}; "
                 "expected the same; begin with a policy that was trained on such an environment"
             )
-    if list(expected) != list(saved):
+    if list(expected) != list(found):
         raise ConfigurationError(
-            f"--initial-policy: the policy of {source} has the leaves {list(saved)}; expected them in the order "
+            f"--initial-policy: the policy of {source} has the leaves {list(found)}; expected them in the order "
             f"{list(expected)}, in which the network sees them; begin with a policy that was trained so"
         )
 

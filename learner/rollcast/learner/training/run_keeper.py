@@ -14,13 +14,13 @@ from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.checkpoints.store import CheckpointStore
 from rollcast.learner.experience.experience import ExperienceSource
 from rollcast.learner.experience.progress import TrainingProgress
-from rollcast.learner.runs.directory import RunDirectory, SavedPolicy
+from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.training.best_policy import BestPolicy
 from rollcast.learner.training.checkpointing import TrainingCheckpoints
 from rollcast.learner.training.schedule import TrainingSchedule
 from rollcast.learner.wait_log import WaitLog
 from rollcast.services.errors import NotReadyError
-from rollcast.services.spaces.spaces import described_spaces
+from rollcast.services.policies.policies import SavedPolicy
 
 logger = logging.getLogger(__name__)
 
@@ -189,7 +189,7 @@ class RunKeeper:
             policy_version=self._actors.policy_version,
             env_steps=now.env_steps,
             mean_return=now.mean_return,
-            spaces=described_spaces(self._algorithm.policy.spaces),
+            spaces=self._algorithm.policy.spaces,
         )
 
 

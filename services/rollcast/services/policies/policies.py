@@ -7,9 +7,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.services.spaces.spaces import EnvironmentSpaces
+
 AUTO_NETWORK = "auto"
 
 Activation = Literal["tanh", "relu"]
+# The policies that a run keeps: the newest, and the one with the highest mean return.
+PolicyName = Literal["last", "best"]
 PolicyHead = Literal["default", "squashed_gaussian", "q_values", "dueling_q_values"]
 
 # A state_dict as numpy arrays, by the names torch gives its parameters and buffers.
@@ -35,3 +39,25 @@ class PolicySpec:
     hidden_sizes: tuple[int, ...] = (64, 64)
     activation: Activation = "tanh"
     head: PolicyHead = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedPolicy:
+    """A policy as a run keeps it in a file.
+
+    Attributes:
+        spec: Its architecture.
+        state: Its arrays.
+        policy_version: Its version in that run.
+        env_steps: Environment steps that the run had made.
+        mean_return: Mean return of the run's recent episodes at that time; None before the first had ended.
+        spaces: The spaces that it acts in. None: the file is older than version 0.2, or the spaces are too large for
+            its metadata.
+    """
+
+    spec: PolicySpec
+    state: PolicyState
+    policy_version: int
+    env_steps: int
+    mean_return: float | None
+    spaces: EnvironmentSpaces | None = None

@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from google.protobuf import json_format
 from gymnasium import spaces
 from numpy.typing import NDArray
 
@@ -123,6 +124,41 @@ def environment_spaces_from_proto(protos: Iterable[space_pb2.SubstepSpaces]) -> 
     if not environment:
         raise InvalidSpaceError("there is no substep; expected at least one; a flat environment has one, with key '0'")
     return environment
+
+
+def environment_spaces_to_json(environment: EnvironmentSpaces) -> list[dict[str, Any]]:
+    """Converts the spaces of an environment to JSON: a list of `rollcast.v1.SubstepSpaces` as protobuf writes them.
+
+    Args:
+        environment: The spaces by substep key.
+
+    Raises:
+        InvalidSpaceError: A space is not supported.
+        InvalidTensorError: A Box is of a dtype that is not on the whitelist.
+    """
+    return [json_format.MessageToDict(proto) for proto in environment_spaces_to_proto(environment)]
+
+
+def environment_spaces_from_json(substeps: Iterable[Any]) -> dict[str, SubstepSpaces]:
+    """Converts the spaces of an environment back from JSON.
+
+    Args:
+        substeps: What `environment_spaces_to_json` returned, from a file that may hold anything.
+
+    Raises:
+        InvalidSpaceError: It is something else, or above a limit of `environment_spaces_from_proto`.
+        InvalidTensorError: A bound is malformed.
+    """
+    protos = []
+    for substep in substeps:
+        if not isinstance(substep, dict):
+            raise InvalidSpaceError(f"a substep is {substep!r:.80}; expected an object with its spaces")
+        try:
+            protos.append(json_format.ParseDict(substep, space_pb2.SubstepSpaces()))
+        except json_format.ParseError as error:
+            problem = " ".join(str(error).split())
+            raise InvalidSpaceError(f"a substep cannot be read: {problem}; expected the JSON of its spaces") from error
+    return environment_spaces_from_proto(protos)
 
 
 def _encode(space: gymnasium.Space[Any]) -> space_pb2.Space:

@@ -2,11 +2,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import safetensors.numpy
 
-from rollcast.learner.runs.directory import RunDirectory, SavedPolicy
+from rollcast.learner.runs.directory import RunDirectory
 from rollcast.services.errors import ConfigurationError
-from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.policies.policies import PolicySpec, SavedPolicy
 
 
 def saved_policy(**values: object) -> SavedPolicy:
@@ -63,38 +62,11 @@ def test_settings_that_are_none(run, text):
         run.read_settings()
 
 
-@pytest.mark.parametrize("mean_return", [78.9, -0.1, None])
-def test_policies_come_back(run, mean_return):
-    policy = saved_policy(mean_return=mean_return)
-    run.write_policy("best", policy)
-    read = run.read_policy("best")
-    assert (read.spec, read.policy_version, read.env_steps) == (policy.spec, 12, 3456)
-    assert read.mean_return == mean_return
-    assert read.state.keys() == policy.state.keys()
-    for name, array in policy.state.items():
-        np.testing.assert_array_equal(read.state[name], array, strict=True)
-
-
 def test_the_last_policy_takes_the_place_of_the_one_before(run):
     run.write_policy("last", saved_policy())
     run.write_policy("last", saved_policy(policy_version=13))
     assert run.read_policy("last").policy_version == 13
     assert files_of(run.path) == {"policy_last.safetensors"}
-
-
-def test_policies_that_cannot_be_read(run):
-    with pytest.raises(ConfigurationError, match=r"policy_best.safetensors does not exist; .* holds no policy"):
-        run.read_policy("best")
-    run.write_policy("last", saved_policy())
-    with pytest.raises(ConfigurationError, match=r"holds \['policy_last.safetensors'\]"):
-        run.read_policy("best")
-    content = run.policy_path("last").read_bytes()
-    run.policy_path("last").write_bytes(content[:-5])
-    with pytest.raises(ConfigurationError, match="is not a saved policy: SafetensorError"):
-        run.read_policy("last")
-    safetensors.numpy.save_file({"weight": np.zeros(2)}, run.policy_path("last"))
-    with pytest.raises(ConfigurationError, match="is not a saved policy: KeyError"):
-        run.read_policy("last")
 
 
 def test_what_is_not_a_run_directory(tmp_path, run):
@@ -128,9 +100,3 @@ def test_one_process_at_a_time_trains_in_it(run):
                 pass
     with run.locked():
         pass
-
-
-def test_equal_policies_give_equal_files(run):
-    for name in ("last", "best"):
-        run.write_policy(name, saved_policy())
-    assert run.policy_path("last").read_bytes() == run.policy_path("best").read_bytes()

@@ -7,6 +7,7 @@ import pytest
 import safetensors.numpy
 
 from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.loaded_policy import load_policy
 from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.training.initial_policy import begin_with_policy
@@ -63,6 +64,12 @@ def test_the_policy_and_critics_of_a_run_come_along_and_the_rest_is_new(tmp_path
         assert (begun[key] != fresh[key]).any() or not theirs[key].any()
     assert algorithm.n_updates == 0
     assert not [key for key in begun if "optimizer." in key], "which has made no step"
+
+
+@pytest.mark.parametrize("name", ["impala", "sac", "dqn"])
+def test_the_policy_of_a_run_acts_in_a_program_of_ones_own(trained, name):
+    policy = load_policy(trained[name], name="last")
+    assert policy.spaces["0"].action.contains(policy.act(policy.spaces["0"].observation.sample()))
 
 
 def test_the_target_of_dqn_follows_the_policy_at_once(tmp_path, trained):

@@ -1,0 +1,173 @@
+"""Loads a policy that a run has saved, to act with it in a program of one's own."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcast.actor.environments.executed_actions import ExecutedActions
+from rollcast.actor.policies.make import make_saved_policy
+from rollcast.services.errors import ConfigurationError, InvalidInputError, InvalidTensorError
+from rollcast.services.policies.policies import AUTO_NETWORK, PolicyName, SavedPolicy
+from rollcast.services.policies.saved import read_run_policy, read_saved_policy
+from rollcast.services.spaces.leaf_schema import leaf_schema
+from rollcast.services.spaces.spaces import (
+    EnvironmentSpaces,
+    NestedObservation,
+    describe_space,
+    flatten_observation,
+    space_leaves,
+)
+
+
+def load_policy(
+    run_or_file: str | Path,
+    *,
+    name: PolicyName = "best",
+    network: str = AUTO_NETWORK,
+    spaces: EnvironmentSpaces | None = None,
+    seed: int = 0,
+) -> "LoadedPolicy":
+    """Loads a policy that a run has saved.
+
+        policy = load_policy("runs/mine")
+        observation, _ = env.reset()
+        action = policy.act(observation, deterministic=True)
+
+    An MLP acts in numpy and needs no torch; a CNN, or a network of one's own, needs the extra `torch`.
+
+    Args:
+        run_or_file: A run directory, or one of its `.safetensors` files, wherever it has been copied to.
+        name: The policy of the run directory: `"best"`, or `"last"`.
+        network: The network of one's own that the policy was trained with, as `"package.module:factory"`. It is asked
+            for because a file must not decide what is imported.
+        spaces: The spaces of the environment by substep key, for files that do not have them; see `probe_spaces`.
+        seed: Seeds the sampling of actions.
+
+    Raises:
+        ConfigurationError: There is no such policy, the file holds anything else, it was trained with a network of
+            one's own that is not given, or its spaces are not known.
+        ProtocolMismatchError: The weights do not fit the spaces.
+    """
+    path = Path(run_or_file)
+    if path.is_dir():
+        saved = read_run_policy(path, name)
+    elif path.is_file():
+        saved = read_saved_policy(path)
+    else:
+        raise ConfigurationError(
+            f"there is no {path}; expected a run directory, or a .safetensors file of one; give the path that the "
+            "summary of the run printed"
+        )
+    if saved.spec.network not in (AUTO_NETWORK, network):
+        raise ConfigurationError(
+            f"the policy of {path} was trained with the network {saved.spec.network!r}; expected {network!r}; if you "
+            f"trust that code, call load_policy(..., network={saved.spec.network!r})"
+        )
+    known = saved.spaces if spaces is None else spaces
+    if known is None:
+        raise ConfigurationError(
+            f"the policy of {path} does not say in which spaces it acts: it is older than version 0.2, or they are too "
+            "large; expected them in the file; call load_policy(..., spaces=probe_spaces(EnvironmentFactory(env_id)))"
+        )
+    return LoadedPolicy(saved, known, seed=seed)
+
+
+class LoadedPolicy:
+    """A saved policy that acts.
+
+    Not thread-safe.
+
+    Attributes:
+        saved: The policy as it was saved: its version, environment steps, mean return and arrays.
+        spaces: The spaces that it acts in, by substep key.
+    """
+
+    def __init__(self, saved: SavedPolicy, spaces: EnvironmentSpaces, *, seed: int = 0) -> None:
+        """Prepares the network; `load_policy` does it for the files of a run.
+
+        Args:
+            saved: The policy. Its network is imported.
+            spaces: The spaces that it acts in, by substep key.
+            seed: Seeds the sampling of actions.
+
+        Raises:
+            ProtocolMismatchError: The weights do not fit the spaces.
+        """
+        self.saved, self.spaces = saved, spaces
+        self._policy = make_saved_policy(saved, spaces, seed=seed, allowed_network=saved.spec.network)
+        self._executed = {key: ExecutedActions(substep.action) for key, substep in spaces.items()}
+
+    def seed(self, seed: int) -> None:
+        """Starts the sampling of actions over; the same seed and observations give the same actions."""
+        self._policy.seed(seed)
+
+    def act(
+        self, observation: NestedObservation, *, deterministic: bool = False, substep_key: str | None = None
+    ) -> NDArray[Any]:
+        """Chooses an action for an observation, or for each of a batch.
+
+        Args:
+            observation: One as `env.reset` and `env.step` return it, or a batch as a vector environment returns it,
+                each leaf `[N, ...]`.
+            deterministic: Takes the likeliest action instead of drawing one.
+            substep_key: Who acts, in an environment of several substeps.
+
+        Returns:
+            The action to give to `env.step`: inside the bounds of a Box, a number for a Discrete space. For a batch
+            `[N, ...]`, a fresh array.
+
+        Raises:
+            InvalidTensorError: The observation does not fit the space, or holds NaN or a value outside of the space.
+            InvalidInputError: There is no such substep, or several and none is named.
+        """
+        key = self._substep(substep_key)
+        leaves, is_single = _batch(self.spaces[key].observation, observation)
+        action, _ = self._policy.act(leaves, deterministic=deterministic, substep_key=key)
+        executed = self._executed[key](action)
+        chosen: NDArray[Any] = executed[0] if is_single else executed
+        return chosen
+
+    def _substep(self, key: str | None) -> str:
+        if key is None and len(self.spaces) == 1:
+            return next(iter(self.spaces))
+        if key is None or key not in self.spaces:
+            raise InvalidInputError(
+                f"substep_key is {key!r}; expected one of {list(self.spaces)}, the substeps of this policy; correct it"
+            )
+        return key
+
+
+def _batch(space: Any, observation: NestedObservation) -> tuple[dict[str, NDArray[Any]], bool]:  # noqa: ANN401
+    """Returns the leaves `[N, ...]` in the dtypes of their space, and whether the observation was a single one."""
+    try:
+        given = flatten_observation(space, observation)
+    except (LookupError, TypeError, ValueError) as error:
+        raise InvalidTensorError(
+            f"the observation is a {type(observation).__name__} that cannot be taken apart: {type(error).__name__}: "
+            f"{error}; expected one of {describe_space(space)}; pass what the environment returned"
+        ) from error
+    leaves: dict[str, NDArray[Any]] = {}
+    leading: tuple[int, ...] | None = None
+    for path, leaf in space_leaves(space).items():
+        schema, values, what = leaf_schema(leaf), given[path], f"the observation at {path!r}"
+        n_leading = values.ndim - len(schema.shape)
+        fits = n_leading in (0, 1) and values.shape[n_leading:] == schema.shape
+        if not fits or 0 in values.shape[:n_leading]:
+            raise InvalidTensorError(
+                f"{what} has shape {list(values.shape)}; expected {list(schema.shape)}, or a batch of at least one; "
+                "pass what the environment returned"
+            )
+        if leading not in (None, values.shape[:n_leading]):
+            raise InvalidTensorError(
+                f"{what} has shape {list(values.shape)}, and a leaf before it {list(leading or ())} rows; expected the "
+                "same number for all leaves"
+            )
+        leading = values.shape[:n_leading]
+        if not np.can_cast(values.dtype, schema.dtype, "same_kind"):
+            raise InvalidTensorError(f"{what} is {values.dtype}; expected {schema.dtype}; convert it")
+        rows = np.ascontiguousarray(values if n_leading else values[None], schema.dtype)
+        schema.check_values(rows, what=what, axes=("n",))
+        leaves[path] = rows
+    return leaves, leading == ()
