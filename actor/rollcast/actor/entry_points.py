@@ -1,4 +1,4 @@
-"""Names of one's own factories: `package.module:name`."""
+"""Imports a user's factories by name: `package.module:name`."""
 
 import importlib
 from collections.abc import Callable
@@ -14,10 +14,10 @@ def split_entry_point(entry_point: str) -> tuple[str, str]:
         entry_point: The name.
 
     Returns:
-        The module's name and the attribute's.
+        The names of the module and of the attribute.
 
     Raises:
-        ConfigurationError: If it does not have this form.
+        ConfigurationError: If `entry_point` does not have this form.
     """
     module_name, colon, attribute = entry_point.partition(":")
     if not colon or not attribute or not all(part.isidentifier() for part in module_name.split(".")):
@@ -29,7 +29,7 @@ def split_entry_point(entry_point: str) -> tuple[str, str]:
 
 
 def load_entry_point(entry_point: str) -> Callable[..., Any]:
-    """Imports what an entry point names.
+    """Imports the callable that an entry point names.
 
     Args:
         entry_point: `package.module:name`; `name` may be dotted, as in `package.module:Class.method`.
@@ -39,7 +39,7 @@ def load_entry_point(entry_point: str) -> Callable[..., Any]:
 
     Raises:
         ConfigurationError: If the name is malformed, the module or the attribute is missing, or it is not callable.
-        Exception: Whatever the module itself raised while it was imported.
+        Exception: An exception that the module raised while it was imported.
     """
     module_name, attribute = split_entry_point(entry_point)
     try:

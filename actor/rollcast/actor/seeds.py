@@ -1,4 +1,4 @@
-"""The seeds of environments and agents, derived from the few that people give."""
+"""Derives the seeds of environments and agents from the few that users set."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -7,8 +7,8 @@ import numpy as np
 
 from rollcast.services.limits.limits import MAX_ENVS_PER_ACTOR
 
-# Derived seeds are below this. Some environments take signed 32-bit seeds only (ALE's vectors), and a vector that is
-# given one seed counts up from it, one for each of its environments.
+# Derived seeds are below this. Some environments (ALE's vectors) take only signed 32-bit seeds, and a vector that gets
+# one seed counts up from it, one for each of its environments.
 SEED_LIMIT: Final = 2**31 - MAX_ENVS_PER_ACTOR
 
 
@@ -16,11 +16,11 @@ def derive_seeds(keys: Sequence[int], n: int) -> list[int]:
     """Derives seeds with numpy's SeedSequence.
 
     Args:
-        keys: What all of them depend on, each at least 0.
-        n: How many.
+        keys: Numbers that every derived seed depends on, each at least 0.
+        n: Number of seeds.
 
     Returns:
-        `n` seeds, at least 0 and below `SEED_LIMIT`; the first ones are the same whatever `n` is.
+        `n` seeds, at least 0 and below `SEED_LIMIT`. A larger `n` adds seeds and changes none.
     """
     words = np.random.SeedSequence(list(keys)).generate_state(n)
     return [int(word) % SEED_LIMIT for word in words]

@@ -19,11 +19,11 @@ def _expand_name(name: str) -> str:
 
 
 class EnvironmentSettings(ProcessSettings):
-    """Which environment: shared by every process that makes one."""
+    """The environment: settings of every process that makes one."""
 
     env_id: str = Field(
         "CartPole-v1",
-        description="A gymnasium id, or package.module:factory for one's own.",
+        description="A gymnasium id, or package.module:factory for your own environment.",
         json_schema_extra=stays("another environment is another task"),
     )
     env_kwargs: EntryPointKwargs = Field(
@@ -33,33 +33,33 @@ class EnvironmentSettings(ProcessSettings):
     )
     agent_policies: Literal["shared", "separate"] = Field(
         "shared",
-        description="For PettingZoo's environments: agents with equal spaces have one policy (shared), or each agent "
-        "its own (separate).",
+        description="For PettingZoo's environments: agents with equal spaces share one policy (shared), or each agent "
+        "has its own (separate).",
         json_schema_extra=stays("it says which policies there are"),
     )
 
 
 class ActingSettings(EnvironmentSettings):
-    """How environments are stepped: shared by every process that acts."""
+    """How environments are stepped: settings of every process that acts."""
 
     vectorization: Literal["auto", "sync", "entry_point", "subprocess", "measure"] = Field(
         "auto",
-        description="How an actor's environments are stepped: the environment's own vector_entry_point where it has "
-        "one, else one after the other (auto); one after the other (sync); the vector entry point or an error "
-        "(entry_point); in processes, one for each core (subprocess); or whichever of sync and subprocess is faster, "
-        "found by trying (measure).",
+        description="How an actor steps its environments. auto: with the environment's own vector_entry_point if "
+        "there is one, else like sync. sync: one after the other. entry_point: with the vector_entry_point, or an "
+        "error if there is none. subprocess: in processes, one for each core. measure: tries sync and subprocess, and "
+        "takes the faster.",
         json_schema_extra=ACTING,
     )
     on_step_failure: Literal["fail", "drop_episode"] = Field(
         "fail",
-        description="What happens when an environment raises in a step: its actor fails (fail); or its episode is "
-        "dropped, the traceback logged, and the environment reset (drop_episode).",
+        description="What happens when an environment raises in a step. fail: its actor fails. drop_episode: the "
+        "traceback is logged, the episode is dropped, and the environment is reset.",
         json_schema_extra=FREE,
     )
     step_timeout_s: Annotated[float, Field(gt=0)] = Field(
         300.0,
-        description="How long a step, or a reset, of an actor's environments may take before the actor is ended, in "
-        "seconds; the learner is told where it hangs.",
+        description="How long a step or a reset of an actor's environments may take, in seconds. An actor that takes "
+        "longer is ended, and the learner is told where it hangs.",
         json_schema_extra=FREE,
     )
 
@@ -72,42 +72,42 @@ class ActorSettings(ActingSettings, ClientSecuritySettings):
         *("connect_timeout_s", "reconnect_timeout_s", "tls_ca", "token_file", "log_level"),
     )
 
-    learner_address: str = Field("localhost:50051", description="Where the learner listens: host:port or unix:/path.")
+    learner_address: str = Field("localhost:50051", description="The learner's address: host:port or unix:/path.")
     actor_id: Annotated[str, AfterValidator(_expand_name)] = Field(
         "{host}-{pid}",
-        description="This actor's name, in which {host} is the host's and {pid} the process's number; one that is "
-        "started again under its name keeps its slot.",
+        description="This actor's name; {host} stands for the name of the machine, {pid} for the number of the "
+        "process. An actor that is started again with the same name keeps its slot.",
     )
     envs_per_actor: EnvsPerActor | None = Field(
         None,
-        description="Environments it steps at once, in one batched forward pass; empty: as many as the learner's "
-        "algorithm learns best from, which the learner says.",
+        description="Number of environments to step at once, with one batched forward pass. Empty: the number that "
+        "suits the learner's algorithm.",
     )
     network: str = Field(
         "auto",
         description="The policy network this actor may build: auto, or package.module:factory. It must be the "
-        "learner's: a learner never makes an actor import anything else.",
+        "learner's network; an actor never imports another one.",
     )
     connect_timeout_s: Annotated[float, Field(gt=0)] = Field(
-        60.0, description="How long to wait for the learner at the start, in seconds."
+        60.0, description="How long to try to join the learner at the start, in seconds."
     )
     reconnect_timeout_s: Annotated[float, Field(gt=0)] = Field(
-        600.0, description="How long to wait for a learner that has gone away, in seconds."
+        600.0, description="How long to try to join a lost learner again, in seconds."
     )
     max_rollout_bytes: Annotated[int, Field(gt=0)] = Field(
         DEFAULT_LIMITS.max_rollout_bytes,
-        description="The largest rollout this actor makes, in bytes: a learner that asks for more is refused. "
-        "Raise it with --limits.max-rollout-bytes of the learner.",
+        description="The largest rollout this actor makes, in bytes. If the learner asks for more, the actor ends with "
+        "an error. Raise it together with the learner's --limits.max-rollout-bytes.",
     )
     wait_for_next_run: bool = Field(
         False,
-        description="When training has ended, wait for the learner's next run and act in it, instead of ending with 0.",
+        description="When training has ended, wait for the learner's next run instead of exiting.",
     )
     torch_threads: Annotated[int, Field(ge=1)] = Field(
-        1, description="Threads of torch and of the linear algebra library."
+        1, description="Number of threads for torch and the linear algebra library."
     )
     heartbeat_file: str = Field(
         "",
-        description="Touched every second while the actor lives, also while it waits for a learner; for health checks.",
+        description="A file for health checks, touched every second while the actor works or awaits a learner.",
     )
-    log_level: LogLevel = Field("INFO", description="What to log, to stderr.")
+    log_level: LogLevel = Field("INFO", description="The lowest level to log to stderr.")

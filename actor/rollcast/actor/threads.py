@@ -1,4 +1,4 @@
-"""How many threads an actor's arithmetic may use."""
+"""Limits the threads of an actor's arithmetic."""
 
 import sys
 
@@ -6,7 +6,7 @@ from threadpoolctl import threadpool_limits
 
 
 def limit_threads(n_threads: int) -> None:
-    """Limits the linear algebra library, and torch where it is loaded, to so many threads in this process.
+    """Limits the linear algebra library, and torch if it is loaded, to `n_threads` threads in this process.
 
     Actors share a machine: more than one thread each makes all of them slower (small matrices, spinning waits).
     """

@@ -1,1 +1,1 @@
-"""TODO room rollcast.actor.acting."""
+"""The actor process: its loop, what watches it, and the same loop as a child process of the learner."""

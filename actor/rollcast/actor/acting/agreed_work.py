@@ -1,4 +1,4 @@
-"""Whether an actor can do what a learner has told it to, looked at before anything is made for it."""
+"""Checks that an actor has the memory for the work it agreed to, before it allocates any."""
 
 from rollcast.services.errors import LimitExceededError
 from rollcast.services.rollouts.join import JoinAgreement
@@ -9,15 +9,15 @@ _FLOAT32_BYTES = 4
 
 
 def check_agreed_work(spaces: EnvironmentSpaces, agreement: JoinAgreement, *, max_rollout_bytes: int) -> None:
-    """Refuses work that takes more memory than this actor gives to it.
+    """Checks that the work takes no more memory than this actor allows.
 
     Args:
-        spaces: Of the actor's environments.
-        agreement: What the learner has told it.
-        max_rollout_bytes: The largest rollout that it makes, and the largest layer of a forward pass, in bytes.
+        spaces: The spaces of the actor's environments.
+        agreement: What the learner asks of the actor.
+        max_rollout_bytes: The limit for a rollout, and for a layer of a forward pass, in bytes.
 
     Raises:
-        LimitExceededError: The work takes more.
+        LimitExceededError: If the work takes more.
     """
     n_envs = agreement.n_envs
     check_rollout_size(

@@ -1,4 +1,4 @@
-"""The file by which a health check sees that an actor lives."""
+"""Touches a file while the actor works, for health checks."""
 
 import logging
 import threading
@@ -11,9 +11,9 @@ from rollcast.services.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
 
-# How often the file is touched, in seconds.
+# Seconds between two touches.
 _EVERY_S = 1.0
-# How long the thread may take to end.
+# Time for the thread to end, in seconds.
 _JOIN_S = 10.0
 
 
@@ -21,14 +21,14 @@ class Heartbeat:
     """Touches a file every second, from a thread of its own, while the actor lives.
 
         with Heartbeat(path, patience_s=340.0) as heartbeat:
-            heartbeat.beat()   # whenever the acting thread goes on: it tries to join, waits, or begins a step
+            heartbeat.beat()   # each time the acting thread tries to join, waits, or begins a step
 
-    An actor lives if its interpreter runs threads and its acting thread has gone on within `patience_s`. So an actor
-    that waits for a learner lives, and so does one whose step takes long. The file of one that hangs grows old.
+    The file is touched while the interpreter runs threads and the acting thread has beaten within `patience_s`: also
+    while the actor waits for a learner, and during a long step. If the actor hangs, the file grows old.
 
     Args:
-        path: The file; None: there is nothing to touch.
-        patience_s: How long the acting thread may take between two beats, in seconds; longer than a step may take.
+        path: The file; None: no file is touched.
+        patience_s: Longest time between two beats, in seconds; longer than a step may take.
     """
 
     def __init__(self, path: Path | None, *, patience_s: float) -> None:
@@ -42,7 +42,7 @@ class Heartbeat:
         """Touches the file for the first time, and starts the thread.
 
         Raises:
-            ConfigurationError: The file cannot be touched.
+            ConfigurationError: If the file cannot be touched.
         """
         if self._path is None:
             return self
@@ -66,7 +66,7 @@ class Heartbeat:
             self._thread.join(_JOIN_S)
 
     def beat(self) -> None:
-        """Says that the acting thread goes on."""
+        """Notes that the acting thread works. Called from that thread."""
         self._last = time.monotonic()
 
     def _keep(self, path: Path) -> None:

@@ -1,7 +1,7 @@
-"""An actor as a process on the learner's machine: the same loop, over a unix socket, ended when the learner ends.
+"""Runs an actor as a child process of the learner, over a unix socket; it ends when the learner ends.
 
-This is what `SubprocDistributedActors` runs in its children. The environment factory comes in through the process
-launcher; everything after that crosses the socket as it would from another machine.
+`SubprocDistributedActors` runs this in its children. The environment factory comes in through the process launcher;
+all else crosses the socket, as it would from another machine.
 """
 
 import contextlib
@@ -31,13 +31,13 @@ from rollcast.services.rollouts.rollouts import ActorFailure
 from rollcast.services.version import software_version
 from rollcast.services.wire.allocator import reuse_large_buffers
 
-# How long a child may take to end after its learner has died; then it ends without asking.
+# Time for a child to end after its learner has died, in seconds; then the process is ended.
 _ORPHAN_GRACE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalActorPlan:
-    """What a local actor is started with.
+    """The arguments of a local actor.
 
     Attributes:
         address: The learner's socket, `unix:/path`, alone in a folder of its own.
@@ -46,9 +46,9 @@ class LocalActorPlan:
         n_envs: Environments to step at once.
         network: The policy network it may build.
         n_threads: Threads of its arithmetic.
-        log_level: What it logs, to stderr.
+        log_level: The lowest level that it logs to stderr.
         step_timeout_s: How long a step may take, in seconds.
-        max_rollout_bytes: The learner's limit of a rollout.
+        max_rollout_bytes: The learner's limit for a rollout, in bytes.
     """
 
     address: str
@@ -63,15 +63,15 @@ class LocalActorPlan:
 
 
 def run_local_actor(plan: LocalActorPlan, failures: Connection) -> None:
-    """Runs in the child process; leaves with exit code 0, or 1 after telling the parent why through `failures`.
+    """Runs an actor in the child process; exits with 0, or with 1 after it has sent the reason through `failures`.
 
     Args:
-        plan: What to do.
-        failures: Write end of a pipe; gets one JSON object `{exception_type, message, traceback, is_permanent}` if the
-            actor fails.
+        plan: The arguments.
+        failures: Write end of a pipe to the parent; gets one JSON object `{exception_type, message, traceback,
+            is_permanent}` if the actor fails.
     """
     stop = threading.Event()
-    # Environments may start processes of their own, which Python forbids those it is to end itself.
+    # Environments may start processes, which Python forbids in daemonic ones.
     multiprocessing.current_process().daemon = False
     # Ctrl-C reaches the whole process group: the learner decides when its actors end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -85,7 +85,7 @@ def run_local_actor(plan: LocalActorPlan, failures: Connection) -> None:
     reuse_large_buffers()
     try:
         _act(plan, stop, failures)
-    except BaseException as error:  # noqa: BLE001 - whatever ends the process is reported to its parent
+    except BaseException as error:  # noqa: BLE001 - every end of the process is reported to its parent
         failure = ActorFailure(
             exception_type=type(error).__name__, message=message_of(error), traceback=_traceback_for_people(error)
         )
@@ -103,12 +103,12 @@ def _report(failures: Connection, failure: ActorFailure, *, permanent: bool = Fa
         "traceback": failure.traceback,
         "is_permanent": permanent,
     }
-    with contextlib.suppress(OSError):  # the parent has gone, and with it whoever would read this
+    with contextlib.suppress(OSError):  # the parent, which would read this, has ended
         failures.send_bytes(json.dumps(report).encode())
 
 
 def _traceback_for_people(error: BaseException) -> str:
-    """Where an environment failed, or an unforeseen error came from; the errors of the tree say it themselves."""
+    """Returns the traceback of an environment or of an unforeseen error; rollcast's own errors need none."""
     if isinstance(error, EnvironmentFailedError):
         return error.exception_traceback
     return "" if isinstance(error, RollcastError) else "".join(traceback.format_exception(error))
@@ -127,7 +127,7 @@ def _act(plan: LocalActorPlan, stop: threading.Event, failures: Connection) -> N
             process_nonce=secrets.randbits(64),
             software_version=software_version(),
         )
-        # A learner on this machine that does not answer for so long has died or hangs; its supervisor starts us again.
+        # A learner on this machine that does not answer for 30 s has died or hangs; its supervisor starts us again.
         with LearnerConnection(
             plan.address, offer, connect_timeout_s=30.0, reconnect_timeout_s=30.0, stop=stop
         ) as connection:
@@ -147,13 +147,13 @@ def _act(plan: LocalActorPlan, stop: threading.Event, failures: Connection) -> N
 
 
 def _end_with_parent(stop: threading.Event, socket_dir: Path) -> None:
-    """Thread: ends this process when the learner's process has gone, even if the environment hangs."""
+    """Thread: ends this process when the learner's process has ended, even if the environment hangs."""
     parent = multiprocessing.parent_process()
     if parent is None:
         return
     wait([parent.sentinel])
     stop.set()
-    # a learner that was killed could not remove its socket
+    # A learner that was killed could not remove its socket.
     shutil.rmtree(socket_dir, ignore_errors=True)
     watchdog = threading.Timer(_ORPHAN_GRACE_S, _end_now)
     watchdog.daemon = True
@@ -161,7 +161,7 @@ def _end_with_parent(stop: threading.Event, socket_dir: Path) -> None:
 
 
 def _end_now() -> None:
-    """Ends this process, and those that its environments have started with multiprocessing."""
+    """Ends this process and the processes that its environments have started with multiprocessing."""
     for child in multiprocessing.active_children():
         child.kill()
     os._exit(1)

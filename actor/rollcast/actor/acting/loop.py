@@ -1,4 +1,4 @@
-"""The loop of an actor process: wait for credit, take the newest policy, collect a rollout, send it."""
+"""Runs an actor's loop: wait for credit, take the newest policy, collect a rollout, send it."""
 
 import logging
 import threading
@@ -23,13 +23,13 @@ from rollcast.services.rollouts.rollouts import ActorFailure
 
 logger = logging.getLogger(__name__)
 
-# How long a stopping actor waits for its last rollouts to be acknowledged.
+# Time for the last rollouts of a stopping actor to be acknowledged, in seconds.
 DRAIN_TIMEOUT_S = 2.0
 
-# What a step may take beyond its limit before the process is ended for it.
+# Time beyond a step's limit before the process is ended, in seconds: environments in processes report first.
 GRACE_S = 5.0
 
-# How often a waiting actor looks around, and says what it is waiting for.
+# How often a waiting actor checks whether to stop, and how often it logs what it waits for, in seconds.
 _WAIT_S = 1.0
 _REPORT_EVERY_S = 10.0
 
@@ -45,28 +45,28 @@ def act_until_stopped(
     max_rollout_bytes: int = DEFAULT_LIMITS.max_rollout_bytes,
     heartbeat: Heartbeat | None = None,
 ) -> None:
-    """Plays until `stop` is set or the learner says that training has ended.
+    """Acts until `stop` is set or the learner says that training has ended.
 
     Args:
-        environments: What to play, as many as are agreed; closed by the caller.
-        connection: Where rollouts go and policies come from; not joined yet, closed by the caller.
+        environments: The environments; the caller closes them.
+        connection: The connection to the learner, not joined yet; the caller closes it.
         network: The policy network this process was started with; no other is imported.
-        stop: Ends the loop after the step that is running.
-        on_hang: Called from another thread when a step takes too long, after the learner has been told. It ends the
-            process: the thread that acts cannot be made to.
+        stop: Ends the loop after the running step.
+        on_hang: Called from another thread when a step takes too long, after the learner has been told. It must end
+            the process, because the acting thread cannot be ended.
         step_timeout_s: How long a step, or a reset, may take, in seconds.
         max_rollout_bytes: The largest rollout to make, whatever the learner asks for, in bytes.
-        heartbeat: Hears whenever the loop turns; None: nobody does.
+        heartbeat: Gets a beat in every turn of the loop and every step; None: none.
 
     Raises:
-        RollcastError: The learner refused, or was lost for good.
-        Exception: Whatever the environment or the policy raised, after the learner has been told.
+        RollcastError: If the learner refused, or was lost for good.
+        Exception: The exception of the environment or the policy, after the learner has been told.
     """
     heartbeat = heartbeat or Heartbeat(None, patience_s=step_timeout_s)
     try:
         agreement = connection.join()
     except TrainingEndedError as error:
-        logger.info("nothing to act for: %s", error)
+        logger.info("there is nothing to do: %s", error)
         return
     logger.info(
         "joined %s: slot %d, incarnation %d, %d environments",
@@ -78,7 +78,7 @@ def act_until_stopped(
     try:
         check_agreed_work(environments.spaces, agreement, max_rollout_bytes=max_rollout_bytes)
         policy = make_policy(
-            # in the learner's order, in which its network sees them
+            # The learner's network takes the leaves in the learner's order.
             agreement.spaces or environments.spaces,
             agreement.policy,
             seed=agreement.agent_seed,
@@ -99,7 +99,7 @@ def act_until_stopped(
             failure = ActorFailure(
                 exception_type="StepTimeout",
                 message=f"a step of the environments has taken {seconds:.0f} s; expected at most {step_timeout_s:g}; "
-                "the traceback shows where it hangs: mend that, or raise --step-timeout-s",
+                "mend the environment, the traceback shows where it hangs, or raise --step-timeout-s",
                 traceback=stack,
                 env_seed=agreement.env_seed,
             )
@@ -107,7 +107,7 @@ def act_until_stopped(
             connection.close()
             on_hang(failure)
 
-        # Environments in processes have the same limit, and know which of them hangs: they are to say so first.
+        # Environments in processes have the same limit. They know which of them hangs, so they must report first.
         with StepWatchdog(step_timeout_s + min(step_timeout_s, GRACE_S), hangs) as watchdog:
             _collect_and_send(
                 worker,
@@ -154,7 +154,7 @@ def _collect_and_send(
             if time.monotonic() > next_report and not connection.ended:
                 next_report += _REPORT_EVERY_S
                 logger.info(
-                    "waiting for the learner to ask for rollout %d, for %.0f s now",
+                    "waiting for the learner to ask for rollout %d, %.0f s so far",
                     sequence,
                     time.monotonic() - waiting_since,
                 )
@@ -196,7 +196,7 @@ def make_offer(
     process_nonce: int,
     software_version: str,
 ) -> JoinOffer:
-    """Says who wants to act, and what its environments look like."""
+    """Makes the offer with which an actor joins: its name, its environments and its network."""
     return JoinOffer(
         actor_id=actor_id,
         process_nonce=process_nonce,

@@ -1,4 +1,4 @@
-"""The actor process: settings, signals, and one run after the other."""
+"""Runs an actor as a process: reads its settings, handles signals, acts in one run after the other."""
 
 import logging
 import math
@@ -29,7 +29,7 @@ from rollcast.services.wire.allocator import reuse_large_buffers
 
 logger = logging.getLogger("actor")
 
-# How often an actor that waits for the next run asks for it, in seconds.
+# Seconds between two attempts to join the next run.
 _NEXT_RUN_S = 5.0
 
 
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "python -m ro
     """Runs an actor until training ends or a signal comes.
 
     Returns:
-        The exit code: 0 after the end of training or a signal, 1 after an error, 2 for settings that cannot be right.
+        The exit code: 0 after the end of training or a signal, 1 after an error, 2 for wrong settings.
     """
     try:
         settings = ActorSettings.from_command_line(program, sys.argv[1:] if arguments is None else arguments)
@@ -68,12 +68,12 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "python -m ro
 
 
 def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
-    """Plays until `stop` is set or training has ended; or, if the settings say so, run after run until `stop` is set.
+    """Acts until training has ended or `stop` is set; with `wait_for_next_run`, in run after run until `stop` is set.
 
     Raises:
-        ConfigurationError: The environment cannot be made as the settings say, or what is to protect the connection
-            cannot be used.
-        RollcastError: The learner refused, or was lost for good.
+        ConfigurationError: If the environment cannot be made from the settings, or a certificate or token cannot be
+            used.
+        RollcastError: If the learner refused, or was lost for good.
     """
     security = settings.client_security()
     limit_threads(settings.torch_threads)
@@ -88,7 +88,7 @@ def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
     step_timeout_s = settings.step_timeout_s
     heartbeat_file = Path(settings.heartbeat_file) if settings.heartbeat_file else None
     with (
-        # the watchdog ends a process whose step hangs: it is to say so first
+        # The watchdog ends a process whose step hangs, and must report first.
         Heartbeat(heartbeat_file, patience_s=step_timeout_s + 2 * GRACE_S) as heartbeat,
         EnvironmentSupply(env_factory, settings.envs_per_actor, step_timeout_s=step_timeout_s) as environments,
     ):
@@ -98,7 +98,7 @@ def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
                 return
             if math.isfinite(connect_timeout_s):
                 logger.info("training has ended: waiting for the learner's next run")
-            # nobody knows when that is: however long the learner is away
+            # The next run may start at any time.
             connect_timeout_s = math.inf
             heartbeat.beat()
             if stop.wait(_NEXT_RUN_S):
@@ -114,7 +114,7 @@ def _act_in_one_run(
     *,
     connect_timeout_s: float,
 ) -> bool:
-    """Joins and plays; returns whether training has ended."""
+    """Joins and acts; returns True if training has ended."""
     offer = make_offer(
         environments,
         actor_id=settings.actor_id,
@@ -145,6 +145,6 @@ def _act_in_one_run(
 
 
 def _end_process(failure: ActorFailure) -> None:
-    """Ends this process, whose acting thread hangs."""
+    """Logs the failure and ends this process: the acting thread hangs and cannot be ended alone."""
     logger.error("%s: %s\n%s", failure.exception_type, failure.message, failure.traceback)
     os._exit(1)

@@ -1,4 +1,4 @@
-"""Notices an environment that hangs in a step, from a thread beside the one that acts."""
+"""Notices an environment that hangs in a step, from a thread of its own."""
 
 import sys
 import threading
@@ -10,31 +10,31 @@ from typing import Self
 
 from rollcast.services.errors import ConfigurationError
 
-# How often it looks, and, for short limits, in which part of them.
+# Seconds between two looks; for a short limit, it looks at least four times within it.
 _LOOK_S = 1.0
-# How long its thread may take to end.
-_JOIN_S = 10.0
 _LOOKS_A_LIMIT = 4
+# Time for the thread to end, in seconds.
+_JOIN_S = 10.0
 
 
 class StepWatchdog:
-    """Calls for help, once, when a step takes longer than it may.
+    """A timer that calls `on_hang`, once, when a step takes longer than `timeout_s`.
 
         with StepWatchdog(300.0, on_hang) as watchdog:
             for ... in rollout:
                 watchdog.beat()       # a step begins
                 vector_env.step(...)
-            watchdog.rest()           # nothing is stepped any more
+            watchdog.rest()           # no step is running
 
-    It is made, and told of steps, by the thread that acts. An environment that keeps the interpreter's lock while it
-    hangs keeps the watchdog from running, too: then only the heartbeat file shows it.
+    The acting thread makes it and reports its steps. If an environment hangs while it holds the interpreter's lock,
+    the watchdog cannot run either; then only the heartbeat file shows the hang.
 
     Args:
         timeout_s: How long a step, or a reset, may take, in seconds.
         on_hang: Called from the watchdog's thread with the seconds that have passed and the stack of the acting thread.
 
     Raises:
-        ConfigurationError: `timeout_s` is not positive.
+        ConfigurationError: If `timeout_s` is not positive.
     """
 
     def __init__(self, timeout_s: float, on_hang: Callable[[float, str], None]) -> None:
@@ -58,11 +58,11 @@ class StepWatchdog:
         self._thread.join(_JOIN_S)
 
     def beat(self) -> None:
-        """Says that a step begins."""
+        """Notes that a step begins."""
         self._since = time.monotonic()
 
     def rest(self) -> None:
-        """Says that no step is under way."""
+        """Notes that no step is running."""
         self._since = None
 
     def _watch(self) -> None:

@@ -1,1 +1,1 @@
-"""Statistics of episodes: the events, and what an epoch makes of them."""
+"""Statistics of events: how they are declared and fired, and reduced from steps to episodes to epochs."""

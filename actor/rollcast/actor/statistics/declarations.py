@@ -1,4 +1,4 @@
-"""What the decorators of an event say, put together and checked: chains from its attributes to the epoch."""
+"""Checks the decorators of an event, and turns them into chains from its attributes to the epoch."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -13,38 +13,38 @@ from rollcast.services.rollouts.statistics import EpochStatistic, EventStatistic
 
 _KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
-# The event and the name of one of its epochs' statistics.
+# The event's name, and the name of one of its statistics of epochs.
 EpochKey: TypeAlias = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Reducer:
-    """A reduction, with its function where it is one's own."""
+    """A reduction; with its function if it is a user's own."""
 
     reduction: Reduction
     own: ReduceFunction | None
 
     @classmethod
     def of(cls, reduce: Reduce) -> "Reducer":
-        """From what a decorator was given."""
+        """Makes it from the `reduce` argument of a decorator."""
         reduction = named_reduction(reduce)
         return cls(reduction, reduce if reduction == "own" and not isinstance(reduce, str) else None)
 
     def accumulator(self) -> Accumulator:
-        """Makes what reduces."""
+        """Makes an accumulator that applies the reduction."""
         return make_accumulator(self.reduction, self.own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeChain:
-    """From the events of an episode to one of its statistics.
+    """The way from an event's firings to one statistic of the episode.
 
     Attributes:
-        statistic: What it becomes.
-        attribute: Which of the event's attributes is reduced; None: none, events are counted.
-        step: How, in each step; None: not at all.
-        episode: How, over the episode.
-        group_by: Places of the attributes that group it.
+        statistic: The statistic of the episode.
+        attribute: Index of the event's attribute that is reduced; None: firings are counted.
+        step: Reduces each step; None: steps are not reduced.
+        episode: Reduces the episode.
+        group_by: Indices of the attributes to group by.
     """
 
     statistic: EventStatistic
@@ -56,14 +56,14 @@ class EpisodeChain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventDeclaration:
-    """An event.
+    """A checked event.
 
     Attributes:
-        name: Its name.
-        where: Its name with its interface's, for messages.
-        parameters: Its attributes.
-        chains: What becomes of them.
-        own_epoch: Functions of one's own for epochs, by what they make.
+        name: The event's name.
+        where: The name with that of its interface, for messages.
+        parameters: The event's attributes.
+        chains: Its statistics of episodes.
+        own_epoch: The user's own reductions of epochs, by the statistic they make.
     """
 
     name: str
@@ -74,21 +74,21 @@ class EventDeclaration:
 
     @property
     def needs_steps(self) -> bool:
-        """Whether it matters in which step it was fired."""
+        """True if a chain reduces steps, so that the number of the step matters."""
         return any(chain.step is not None for chain in self.chains)
 
 
 def events_of(interface: type) -> dict[str, EventDeclaration]:
-    """The events of an interface class.
+    """Returns the checked events of an interface class.
 
     Args:
         interface: For example `EpisodeEvents`.
 
     Returns:
-        By name, in the order they are written, those of its bases first.
+        The events by name, in the order they are written, those of base classes first.
 
     Raises:
-        StatisticsError: There are none, or a declaration cannot be.
+        StatisticsError: If there are none, or a declaration is wrong.
     """
     methods: dict[str, Callable[..., Any]] = {}
     for base in reversed(interface.__mro__):
@@ -162,7 +162,7 @@ def _chain(
                 for epoch in epochs
             ),
         ),
-        # what is only counted need not be a number
+        # An attribute that is only counted need not be a number.
         attribute=names.index(source) if source and first != "count" else None,
         step=None if step is None else Reducer.of(step.reduce),
         episode=Reducer.of(episode.reduce),
@@ -176,7 +176,7 @@ def _input(
     sources: Mapping[LogStatsLevel | None, list[str]],
     attributes: Sequence[str] = (),
 ) -> tuple[LogStatsLevel | None, str]:
-    """What a statistic is taken of: a statistic of the level below, or an attribute (None); "" for nothing at all."""
+    """Returns the level and name of a statistic's input: of the level below, or None and an attribute; "" for none."""
     wanted = definition.input_name
     for level, names in sources.items():
         if wanted is None and len(names) == 1:

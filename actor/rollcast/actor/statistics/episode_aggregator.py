@@ -1,4 +1,4 @@
-"""What an episode makes of the events that are fired in it, by way of its steps."""
+"""Reduces the events of an episode: step by step, then over the episode."""
 
 import inspect
 import itertools
@@ -14,24 +14,24 @@ from rollcast.services.errors import StatisticsError
 from rollcast.services.limits.limits import MAX_EVENT_STATISTICS, MAX_VALUES_PER_EPISODE
 from rollcast.services.rollouts.statistics import EventValue, name_problem
 
-# The number of the step it was fired in, then its attributes.
+# The number of the step, then the event's attributes.
 Firing: TypeAlias = tuple[Any, ...]
 Group: TypeAlias = tuple[str, ...]
 
-# Firings are reduced after so many steps: an episode that never ends must not fill the memory.
+# Firings are reduced after this many steps, so that an endless episode does not fill the memory.
 _STEPS_A_FOLD = 1024
 
-# An episode in which nothing was fired has these, of nothing.
+# Reductions that give 0 for an episode without firings; the others give no value.
 _OF_NOTHING = ("sum", "count")
 
 
 class EpisodeStatsAggregator:
-    """Keeps what is fired in an episode, and reduces it: step by step, then over the episode.
+    """The events fired in one episode, and their statistics.
 
-    Firing only stores: reducing waits until the episode ends, or has gone on for long. One thread uses it.
+    Firing only stores; values are reduced when the episode ends, or every 1024 steps. One thread uses it.
 
     Attributes:
-        n_steps: Steps that have ended.
+        n_steps: Number of steps that have ended.
     """
 
     def __init__(self) -> None:
@@ -40,16 +40,16 @@ class EpisodeStatsAggregator:
         self._functions: dict[type, dict[str, Callable[..., None]]] = {}
 
     def functions_of(self, interface: type) -> dict[str, Callable[..., None]]:
-        """What fires the events of an interface.
+        """Returns the functions that fire the events of an interface.
 
         Args:
             interface: A class whose methods are events.
 
         Returns:
-            A function an event, with the event's own parameters; the same for every call.
+            A function for each event, with the event's parameters; the same functions for every call.
 
         Raises:
-            StatisticsError: A declaration cannot be, or the name of an event is taken.
+            StatisticsError: If a declaration is wrong, or the name of an event is taken.
         """
         if interface in self._functions:
             return self._functions[interface]
@@ -76,28 +76,25 @@ class EpisodeStatsAggregator:
         return functions
 
     def end_step(self) -> None:
-        """What is fired from now on belongs to the next step."""
+        """Ends the step: later firings belong to the next one."""
         self.n_steps += 1
         if not self.n_steps % _STEPS_A_FOLD:
             self.fold()
 
     def fold(self) -> None:
-        """Reduces what waits, between two steps.
+        """Reduces the stored firings. To be called between two steps.
 
         Raises:
-            StatisticsError: An event was fired with what cannot be reduced.
+            StatisticsError: If an event was fired with a value that cannot be reduced.
         """
         for event in self._fired.values():
             event.fold()
 
     def end_episode(self) -> tuple[EventValue, ...]:
-        """Reduces the episode, and starts another.
-
-        Returns:
-            Its values.
+        """Returns the statistics of the episode, and starts another.
 
         Raises:
-            StatisticsError: As of `fold`; or a reduction did not give a finite number, or there are too many values.
+            StatisticsError: As for `fold`; or if a reduction gave no finite number, or there are too many values.
         """
         values: list[EventValue] = []
         for event in self._fired.values():
@@ -110,7 +107,7 @@ class EpisodeStatsAggregator:
         return tuple(values)
 
     def clear(self) -> None:
-        """Forgets the episode."""
+        """Drops the episode."""
         for event in self._fired.values():
             event.clear()
 
@@ -118,17 +115,14 @@ class EpisodeStatsAggregator:
 def firing_function(
     declaration: EventDeclaration, keep: Callable[[Firing], None], aggregator: EpisodeStatsAggregator
 ) -> Callable[..., None]:
-    """Makes the function that fires an event: its parameters are checked as any function's are.
+    """Makes the function that fires an event. It has the event's parameters, so Python checks its arguments.
 
     Args:
         declaration: The event.
         keep: Called with every firing.
-        aggregator: Knows the number of the step.
-
-    Returns:
-        The function.
+        aggregator: Has the number of the current step.
     """
-    # Evaluated from names of parameters and nothing else, as dataclasses make their constructors: to bind arguments by
+    # The source holds parameter names and nothing else, as in the constructors of dataclasses. Binding arguments by
     # hand would take five times as long as all the rest, in every step of every environment.
     names: dict[str, Any] = {"__keep": keep, "__aggregator": aggregator}
     parameters: list[str] = []
@@ -147,7 +141,7 @@ def firing_function(
 
 
 class _FiredEvent:
-    """What of one event has been fired in the episode."""
+    """The firings of one event in the episode, and the statistics so far."""
 
     __slots__ = ("_chains", "declaration", "firings")
 
@@ -164,7 +158,7 @@ class _FiredEvent:
             return
         try:
             for chain, groups in self._chains:
-                if chain.step is None and not chain.group_by:  # the usual case, without a detour
+                if chain.step is None and not chain.group_by:  # the usual case, on a short path
                     self._extend(chain, groups, (), _attribute(chain, firings))
                 else:
                     for group, values in _inputs(chain, firings):
@@ -228,7 +222,7 @@ class _FiredEvent:
 
 
 def _inputs(chain: EpisodeChain, firings: Sequence[Firing]) -> Iterator[tuple[Group, Sequence[Statistic]]]:
-    """By group, what the episode's statistic is taken of."""
+    """Yields the values that an episode's statistic reduces, by group."""
     if chain.step is None:
         yield from _grouped(chain, firings)
         return
@@ -246,7 +240,7 @@ def _grouped(chain: EpisodeChain, firings: Sequence[Firing]) -> Iterator[tuple[G
         yield (), _attribute(chain, firings)
         return
     members: dict[Any, list[Firing]] = {}
-    # the step comes first in a firing
+    # The step comes first in a firing.
     key_of = itemgetter(*(place + 1 for place in chain.group_by))
     for firing in firings:
         members.setdefault(key_of(firing), []).append(firing)

@@ -1,4 +1,4 @@
-"""What an epoch makes of the episodes that ended in it."""
+"""Reduces the statistics of episodes over an epoch, and over all epochs."""
 
 import dataclasses
 import logging
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 _Events = TypeVar("_Events")
 Group: TypeAlias = tuple[str, ...]
 
-# Statistics and groups that are kept: whatever actors send, memory is bounded.
+# Most statistics and groups that are kept, to bound memory whatever actors send.
 _MAX_SERIES = 1024
 
 _RETURN, _LENGTH, _COUNT = (event.chains[0].statistic for event in events_of(EpisodeEvents).values())
@@ -27,10 +27,10 @@ _OF_EVERY_EPISODE = (_RETURN, _LENGTH, _COUNT)
 
 
 class EpochStatsAggregator:
-    """Keeps what the episodes of one epoch came to, and totals over all epochs.
+    """The statistics of one epoch's episodes, and cumulative ones over all epochs.
 
-    Memory does not grow with the number of episodes: sums are kept, and for medians the last 10,000 values. Not
-    thread-safe: the thread that adds also reads.
+    Memory does not grow with the number of episodes: it keeps sums, and for medians the last 10,000 values. Not
+    thread-safe: one thread adds and reads.
     """
 
     def __init__(self) -> None:
@@ -47,11 +47,7 @@ class EpochStatsAggregator:
         )
 
     def add(self, episode: EpisodeStatistics) -> None:
-        """Adds a finished episode, with what its environment fired.
-
-        Args:
-            episode: The episode.
-        """
+        """Adds a finished episode, with the statistics of its environment's events."""
         self._append_return(episode.episode_return)
         self._append_length(episode.n_steps)
         self._append_count(1)
@@ -59,21 +55,21 @@ class EpochStatsAggregator:
             self.add_values(episode.events)
 
     def add_all(self, episodes: Iterable[EpisodeStatistics], events: Iterable[EventValue] = ()) -> None:
-        """Adds what a rollout tells.
+        """Adds the episodes and events of a rollout.
 
         Args:
             episodes: The episodes that ended in it.
-            events: What its policy fired.
+            events: The statistics of its policy's events.
         """
         for episode in episodes:
             self.add(episode)
         self.add_values(events)
 
     def add_values(self, values: Iterable[EventValue]) -> None:
-        """Adds what events came to in an episode, or in whatever is one to those who fired them.
+        """Adds the statistics of an episode's events.
 
         Args:
-            values: The values. Of those that do not fit what is declared already, a warning is logged.
+            values: The statistics. Those whose declaration contradicts an earlier one are dropped, with a warning.
         """
         for value in values:
             groups = self._series.get(value.statistic)
@@ -84,29 +80,26 @@ class EpochStatsAggregator:
                 series.append(value.value)
 
     def register(self, *interfaces: type) -> None:
-        """Makes functions of one's own known: a reduction of epochs that has no name does not travel.
+        """Registers a user's own reductions of epochs, which do not travel with the values. Call it before values come.
 
         Args:
-            interfaces: Classes whose methods are events. To be called before their values come.
+            interfaces: Classes whose methods are events.
 
         Raises:
-            StatisticsError: A declaration cannot be.
+            StatisticsError: If a declaration is wrong.
         """
         for interface in interfaces:
             for event in events_of(interface).values():
                 self._own.update(event.own_epoch)
 
     def events(self, interface: type[_Events]) -> _Events:
-        """What a training loop fires at; `end_episode` then says when what was fired is to be reduced.
+        """Returns an object whose methods fire the interface's events, for a training loop; `end_episode` reduces them.
 
         Args:
             interface: A class whose methods are events.
 
-        Returns:
-            An object with the interface's events.
-
         Raises:
-            StatisticsError: A declaration cannot be, or the name of an event is taken.
+            StatisticsError: If a declaration is wrong, or the name of an event is taken.
         """
         self.register(interface)
         firer = EventFirer(interface)
@@ -114,26 +107,26 @@ class EpochStatsAggregator:
         return cast(_Events, firer)
 
     def end_episode(self) -> None:
-        """Reduces what was fired at `events` as one episode's.
+        """Reduces the events fired through `events` as one episode, and adds them.
 
         Raises:
-            StatisticsError: It cannot be reduced.
+            StatisticsError: If a value cannot be reduced.
         """
         self.add_values(self._fired.end_episode())
 
     def reset_epoch(self) -> None:
-        """Starts another epoch: cumulative statistics carry on, all others start over."""
+        """Starts another epoch: cumulative statistics continue, all others start over."""
         for statistic, groups in list(self._series.items()):
             if statistic in _OF_EVERY_EPISODE or any(epoch.cumulative for epoch in statistic.epoch):
                 for series in groups.values():
                     series.reset_epoch()
             else:
-                # groups of one epoch need not be those of the next
+                # The next epoch may have other groups.
                 self._n_series -= len(groups)
                 del self._series[statistic]
 
     def state(self) -> list[dict[str, Any]]:
-        """What a checkpoint keeps, as JSON has it: cumulative statistics; the epoch's own begin again."""
+        """Returns the cumulative statistics as JSON values, for a checkpoint. All others start over after a resume."""
         return [
             {
                 "statistic": dataclasses.asdict(statistic),
@@ -149,7 +142,7 @@ class EpochStatsAggregator:
         ]
 
     def load_state(self, state: Iterable[Mapping[str, Any]]) -> None:
-        """Takes up what `state` has said, before any value has come."""
+        """Restores what `state` returned. Call it before any value is added."""
         for saved in state:
             declared = saved["statistic"]
             epochs = tuple(EpochStatistic(**epoch) for epoch in declared["epoch"])
@@ -165,16 +158,16 @@ class EpochStatsAggregator:
     def get_stats_value(
         self, event: Callable[..., Any] | str, level: LogStatsLevel, name: str | None = None
     ) -> Statistic | dict[str, Statistic]:
-        """One statistic of the current epoch.
+        """Returns one statistic of the current epoch.
 
         Args:
             event: The event, for example `EpisodeEvents.episode_return`, or its name.
-            level: `LogStatsLevel.EPOCH`: steps and episodes are not kept.
-            name: The statistic's `output_name`; may be left out where the event has only one.
+            level: `LogStatsLevel.EPOCH`; steps and episodes are not kept.
+            name: The statistic's `output_name`; optional if the event has only one.
 
         Returns:
-            Its value; of a grouped one, the values by group: the texts of the attributes' values, with `", "` between
-            them.
+            The value. For a grouped statistic, a dict from group to value; a group is the attributes' values as text,
+            joined with `", "`.
 
         Raises:
             StatisticsError: If the level is another, the event or the name is unknown, or no episode has ended in this
@@ -218,13 +211,13 @@ class EpochStatsAggregator:
         return values[()] if () in values else {", ".join(group): value for group, value in values.items()}
 
     def epoch_stats(self, *, without: Iterable[type] = ()) -> dict[str, Statistic]:
-        """All statistics that exist now, for those who write them down.
+        """Returns all statistics that exist now, for writers.
 
         Args:
             without: Interface classes whose events are left out.
 
         Returns:
-            Values by `"event/output_name[group]"`; without a finished episode only the cumulative ones.
+            Values by `"event/output_name[group]"`; before an episode has ended, only the cumulative ones.
         """
         left_out = {name for interface in without for name in events_of(interface)}
         return {
@@ -237,7 +230,7 @@ class EpochStatsAggregator:
         }
 
     def _series_of(self, statistic: EventStatistic, group: Group) -> "_EpochSeries | None":
-        """The series of a statistic and group that has none yet; None where there cannot be one."""
+        """Makes the series of a statistic and group; returns None, and warns, if that is not possible."""
         for epoch in statistic.epoch:
             key = (statistic.event, epoch.name)
             declared, _ = self._declared.get(key, (statistic, epoch))
@@ -257,7 +250,7 @@ class EpochStatsAggregator:
         if self._n_series >= _MAX_SERIES or len(self._declared) >= _MAX_SERIES:
             self._warn(
                 None,
-                f"events have more than {_MAX_SERIES} statistics and groups in an epoch; the others, such as "
+                f"events have more than {_MAX_SERIES} statistics and groups in an epoch; further ones, such as "
                 f"{_full_name(statistic.event, statistic.name, group)}, are dropped: group by what has fewer values",
             )
             return None
@@ -269,7 +262,7 @@ class EpochStatsAggregator:
         return series
 
     def _warn(self, about: EpochKey | None, message: str) -> None:
-        """Logs a warning once; about None: about the limit."""
+        """Logs a warning once for each statistic; `about` None stands for the limit."""
         if about not in self._warned and len(self._warned) < _MAX_SERIES:
             self._warned.add(about)
             logger.warning("%s", message)
@@ -283,11 +276,11 @@ class EpochStatsAggregator:
 
 
 class _EpochSeries(ValueSeries):
-    """The values of one statistic and group, as epochs reduce them.
+    """The values of one statistic and group, reduced over epochs.
 
     Args:
-        statistic: Of episodes.
-        own: Functions that are known here.
+        statistic: The statistic of episodes.
+        own: The registered reductions of users.
     """
 
     __slots__ = ("_n_before", "_own", "_statistic")
@@ -299,7 +292,7 @@ class _EpochSeries(ValueSeries):
         super().__init__(self._accumulator(epoch) for epoch in statistic.epoch)
 
     def epoch_values(self) -> list[Statistic | None]:
-        """One for each of the epoch's statistics; None where no episode has ended that it could be of."""
+        """Returns a value for each statistic of the epoch; None for those without an episode."""
         has_ended = self.n_values > self._n_before
         return [
             value if has_ended or epoch.cumulative else None
@@ -307,7 +300,7 @@ class _EpochSeries(ValueSeries):
         ]
 
     def reset_epoch(self) -> None:
-        """Starts those over that are not cumulative."""
+        """Starts all statistics over that are not cumulative."""
         for place, epoch in enumerate(self._statistic.epoch):
             if not epoch.cumulative:
                 self.replace(place, self._accumulator(epoch))
@@ -315,7 +308,7 @@ class _EpochSeries(ValueSeries):
 
     def _accumulator(self, epoch: EpochStatistic) -> Accumulator:
         own = self._own[epoch.name]
-        # not known, and left out
+        # A reduction that is not registered gives no value.
         return make_accumulator(epoch.reduction, own if own is not None else _nothing)
 
 

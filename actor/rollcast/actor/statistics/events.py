@@ -1,6 +1,6 @@
-"""Events, and the decorators that say what becomes of their values: from steps to episodes to epochs.
+"""Declares events and their statistics, with decorators: from steps to episodes to epochs.
 
-An event is a method of an interface class; firing it is calling it.
+An event is a method of an interface class; calling the method fires the event.
 """
 
 import enum
@@ -16,7 +16,7 @@ _ATTRIBUTE = "__rollcast_stats__"
 
 
 class LogStatsLevel(enum.Enum):
-    """Over what a statistic is taken."""
+    """The span that a statistic is taken over."""
 
     STEP = 1
     EPISODE = 2
@@ -25,15 +25,15 @@ class LogStatsLevel(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatsDefinition:
-    """One statistic of an event, as it was declared.
+    """One declared statistic of an event.
 
     Attributes:
-        level: Over what it is taken.
-        reduce: How.
-        input_name: Of what; None: of the only thing there is.
+        level: The span it is taken over.
+        reduce: The reduction, from many values to one.
+        input_name: The statistic or attribute it reduces; None: the only one.
         output_name: Its name among the event's statistics of this level; None for the only one.
-        group_by: Of an episode's: the attributes whose values have a value each; None: those of the event.
-        cumulative: Of an epoch's: over all epochs instead of one.
+        group_by: For episodes: the attributes to group by; None: those of `define_stats_grouping`.
+        cumulative: For epochs: over all epochs instead of one.
     """
 
     level: LogStatsLevel
@@ -46,7 +46,7 @@ class StatsDefinition:
 
 @dataclass(frozen=True, slots=True)
 class StatsGrouping:
-    """The attributes whose values have statistics of their own, as they were declared."""
+    """The attributes that an event's statistics are grouped by, as declared."""
 
     attributes: tuple[str, ...]
 
@@ -54,19 +54,19 @@ class StatsGrouping:
 def define_step_stats(
     reduce: Reduce, input_name: str | None = None, output_name: str | None = None
 ) -> Callable[[_Event], _Event]:
-    """Declares what a step makes of the events that are fired in it.
+    """Returns a decorator that declares how the firings of one step are reduced to one value.
 
     Args:
         reduce: `"mean"`, `"std"`, `"min"`, `"max"`, `"sum"`, `"count"`, `"median"`, the function of that name, or
-            one of one's own, from a sequence of numbers to one.
-        input_name: The attribute; may be left out where there is only one, and with `"count"`.
-        output_name: Its name; needed where the event has several statistics of steps.
+            your own function, from a sequence of numbers to one number.
+        input_name: The attribute to reduce; optional if there is only one, and with `"count"`.
+        output_name: The statistic's name; needed if the event has several statistics of steps.
 
     Returns:
         The decorator.
 
     Raises:
-        StatisticsError: `reduce` is neither a name nor a function.
+        StatisticsError: If `reduce` is neither a known name nor a function, or a name is empty.
     """
     return _declare(LogStatsLevel.STEP, reduce, input_name, output_name)
 
@@ -77,21 +77,21 @@ def define_episode_stats(
     output_name: str | None = None,
     group_by: str | Sequence[str] | None = None,
 ) -> Callable[[_Event], _Event]:
-    """Declares what an episode makes of its steps.
+    """Returns a decorator that declares how an episode reduces its steps to one value.
 
     Args:
-        reduce: As of `define_step_stats`.
-        input_name: A statistic of steps; where none has that name, an attribute of the events. May be left out where
-            there is only one, and with `"count"`.
-        output_name: Its name; needed where the event has several statistics of episodes.
-        group_by: Attributes: each combination of their values has a value of its own. None: those of
+        reduce: As for `define_step_stats`.
+        input_name: A statistic of steps; if none has this name, an attribute of the event. Optional if there is only
+            one, and with `"count"`.
+        output_name: The statistic's name; needed if the event has several statistics of episodes.
+        group_by: Attributes: each combination of their values gets a statistic of its own. None: the attributes of
             `define_stats_grouping`.
 
     Returns:
         The decorator.
 
     Raises:
-        StatisticsError: As of `define_step_stats`.
+        StatisticsError: As for `define_step_stats`.
     """
     grouping = (group_by,) if isinstance(group_by, str) else None if group_by is None else tuple(group_by)
     return _declare(LogStatsLevel.EPISODE, reduce, input_name, output_name, group_by=grouping)
@@ -100,29 +100,29 @@ def define_episode_stats(
 def define_epoch_stats(
     reduce: Reduce, input_name: str | None = None, output_name: str | None = None, *, cumulative: bool = False
 ) -> Callable[[_Event], _Event]:
-    """Declares what an epoch makes of its episodes; stack several for several statistics.
+    """Returns a decorator that declares how an epoch reduces its episodes; stack several for several statistics.
 
     Args:
-        reduce: As of `define_step_stats`. A function of one's own has to be known to the learner, too: see
+        reduce: As for `define_step_stats`. The learner must know your own function, too: see
             `EpochStatsAggregator.register`.
-        input_name: A statistic of episodes; may be left out where there is only one.
-        output_name: Its name; needed where the event has several statistics of epochs.
+        input_name: A statistic of episodes; optional if there is only one.
+        output_name: The statistic's name; needed if the event has several statistics of epochs.
         cumulative: Over all epochs instead of one.
 
     Returns:
         The decorator.
 
     Raises:
-        StatisticsError: As of `define_step_stats`.
+        StatisticsError: As for `define_step_stats`.
     """
     return _declare(LogStatsLevel.EPOCH, reduce, input_name, output_name, cumulative=cumulative)
 
 
 def define_stats_grouping(*attributes: str) -> Callable[[_Event], _Event]:
-    """Declares that every combination of some attributes' values has statistics of its own.
+    """Returns a decorator that groups an event's statistics: one for each combination of the attributes' values.
 
     Args:
-        attributes: Their names.
+        attributes: The names of the attributes.
 
     Returns:
         The decorator.
@@ -131,20 +131,17 @@ def define_stats_grouping(*attributes: str) -> Callable[[_Event], _Event]:
 
 
 def definitions_of(event: Callable[..., Any]) -> tuple[StatsDefinition | StatsGrouping, ...]:
-    """What was declared for an event, in the order it is written.
+    """Returns the declarations of an event, in the order they are written; none for a method that is no event.
 
     Args:
         event: A method of an interface class.
-
-    Returns:
-        Nothing for what is no event.
     """
     definitions: tuple[StatsDefinition | StatsGrouping, ...] = getattr(event, _ATTRIBUTE, ())
     return definitions
 
 
 def event_name(event: Callable[..., Any] | str) -> str:
-    """The name of an event that is given by its method, or by name."""
+    """Returns the name of an event, given the event's method or its name."""
     return event if isinstance(event, str) else str(getattr(event, "__name__", repr(event)))
 
 
@@ -183,7 +180,7 @@ def _decorator(definition: StatsDefinition | StatsGrouping) -> Callable[[_Event]
 
 
 class EpisodeEvents:
-    """What happens when an episode ends. Nobody fires these: every episode has them."""
+    """The events of every episode. rollcast fires them itself when an episode ends."""
 
     @define_epoch_stats("mean", output_name="mean")
     @define_epoch_stats("std", output_name="std")
@@ -206,4 +203,4 @@ class EpisodeEvents:
     @define_epoch_stats("sum", output_name="cumulative", cumulative=True)
     @define_episode_stats("sum")
     def episode_count(self, value: int) -> None:
-        """That it ended: 1."""
+        """One for each episode that ended."""

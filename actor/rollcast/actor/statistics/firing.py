@@ -1,4 +1,4 @@
-"""Firing events: the mix-in of environments, wrappers, policies and networks that do."""
+"""Fires events: a mix-in for environments, wrappers, policies and networks."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
@@ -12,7 +12,7 @@ _ATTRIBUTE = "_rollcast_event_source"
 
 
 class FiresEvents:
-    """A mix-in for whatever fires events.
+    """A mix-in for classes that fire events.
 
         class Warehouse(FiresEvents, gymnasium.Env):
             def __init__(self):
@@ -21,47 +21,47 @@ class FiresEvents:
             def step(self, action):
                 self._delivery.parcel_delivered(zone="north", minutes=12.5)
 
-    Invariant: events reach the aggregator that `fire_at` was last given, and nothing until then; a copy, or what comes
-    out of a pickle, starts without one. It needs no constructor.
+    Invariant: events go to the aggregator of the last `fire_at`, and nowhere before that. A copy, or an unpickled
+    object, starts without an aggregator. The mix-in needs no constructor.
     """
 
     def events(self, interface: type[_Events]) -> _Events:
-        """What to fire at; may be kept.
+        """Returns an object whose methods fire the interface's events. It may be kept.
 
         Args:
             interface: A class whose methods are events.
 
         Returns:
-            An object with the interface's events, the same for every call.
+            The same object for every call with this interface.
 
         Raises:
-            StatisticsError: A declaration cannot be, or two events have one name.
+            StatisticsError: If a declaration is wrong, or two events have the same name.
         """
         return cast(_Events, _source_of(self).firer(interface))
 
     def fire_at(self, aggregator: EpisodeStatsAggregator | None) -> None:
-        """Says where events go; called by whoever plays.
+        """Sends events to an aggregator from now on. The code that steps the environments calls it.
 
         Args:
-            aggregator: Where; None: nowhere.
+            aggregator: The aggregator; None: events go nowhere.
 
         Raises:
-            StatisticsError: Two events have one name.
+            StatisticsError: If two events have the same name.
         """
         _source_of(self).attach(aggregator)
 
 
 def listen_to(sources: Sequence[FiresEvents]) -> EpisodeStatsAggregator | None:
-    """Leads the events of several sources to one aggregator.
+    """Sends the events of several sources to one new aggregator.
 
     Args:
-        sources: Whoever fires.
+        sources: The objects that fire events.
 
     Returns:
-        The aggregator; None where there is no source.
+        The aggregator; None if there is no source.
 
     Raises:
-        StatisticsError: Two of their events have one name.
+        StatisticsError: If two of their events have the same name.
     """
     if not sources:
         return None
@@ -72,14 +72,14 @@ def listen_to(sources: Sequence[FiresEvents]) -> EpisodeStatsAggregator | None:
 
 
 class EventFirer:
-    """The events of an interface, as functions. Whoever has one need not know where they lead."""
+    """An object with a method for each event of an interface. `lead_to` changes where they go."""
 
     def __init__(self, interface: type) -> None:
         self._interface = interface
         self.lead_to(None)
 
     def lead_to(self, aggregator: EpisodeStatsAggregator | None) -> None:
-        """Says where events go; None: nowhere."""
+        """Sends events to an aggregator from now on; None: nowhere."""
         functions = _silent(self._interface) if aggregator is None else aggregator.functions_of(self._interface)
         for name, function in functions.items():
             setattr(self, name, function)
@@ -97,7 +97,7 @@ class EventFirer:
 
 
 class _EventSource:
-    """What one object fires at."""
+    """The firers of one object, an `EventFirer` an interface."""
 
     def __init__(self) -> None:
         self.firers: dict[type, EventFirer] = {}
@@ -118,12 +118,13 @@ class _EventSource:
             firer.lead_to(aggregator)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # a copy goes on with the firers that its owner may have kept, and without the aggregator
+        # A copy keeps the firers, which its owner may hold, and drops the aggregator.
         return _EventSource, (), {"firers": self.firers}
 
 
 def _source_of(owner: FiresEvents) -> _EventSource:
-    # Past a __setattr__ of its own, and not by way of __dict__: Python 3.11 then reads all of them more slowly.
+    # object.__setattr__ passes by a __setattr__ of the owner. Touching __dict__ would slow all attributes in Python
+    # 3.11.
     source: _EventSource | None = getattr(owner, _ATTRIBUTE, None)
     if source is None:
         source = _EventSource()
@@ -132,7 +133,7 @@ def _source_of(owner: FiresEvents) -> _EventSource:
 
 
 def _silent(interface: type) -> dict[str, Callable[..., None]]:
-    """The events of an interface, leading nowhere; their arguments are checked all the same."""
+    """Returns functions for an interface's events that check their arguments and drop them."""
     nowhere = EpisodeStatsAggregator()
     return {name: firing_function(event, _drop, nowhere) for name, event in events_of(interface).items()}
 

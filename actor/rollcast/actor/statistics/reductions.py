@@ -1,4 +1,4 @@
-"""How many values become one: a few reductions by name, which keep no values, and functions of one's own."""
+"""Reduces many values to one: named reductions, which keep no values, and users' own functions."""
 
 import math
 import statistics
@@ -14,12 +14,12 @@ from rollcast.services.rollouts.statistics import Reduction
 
 Statistic: TypeAlias = int | float
 ReduceFunction: TypeAlias = Callable[[Sequence[Any]], Any]
-# A reduction's name, the function of that name, or one's own.
+# A reduction's name, the function of that name, or a user's own function.
 Reduce: TypeAlias = str | ReduceFunction
 
-# A median and a function of one's own see this many of the last values: memory is bounded whoever forgets an epoch.
+# Medians and users' own functions see this many of the last values, to bound memory if no epoch is ever ended.
 MAX_KEPT: Final = 10_000
-# Values that wait are reduced when there are so many: for one alone, that would cost more than to store it.
+# Values are stored, and reduced when there are this many: reducing a single value costs more than storing it.
 _MAX_PENDING: Final = 1024
 
 _NAMES: Final[dict[Hashable, Reduction]] = {
@@ -43,16 +43,16 @@ _NAMES: Final[dict[Hashable, Reduction]] = {
 
 
 def named_reduction(reduce: Reduce) -> Reduction:
-    """The name of a reduction.
+    """Returns the name of a reduction.
 
     Args:
-        reduce: A name, a function that has one, or a function of one's own.
+        reduce: A name, a known function (`sum`, `numpy.mean`, ...), or a user's own function.
 
     Returns:
-        Its name, `"own"` for the last.
+        The name; `"own"` for a user's own function.
 
     Raises:
-        StatisticsError: It is neither a known name nor callable.
+        StatisticsError: If it is neither a known name nor callable.
     """
     name = _NAMES.get(reduce) if isinstance(reduce, Hashable) else None
     if name is None and not callable(reduce):
@@ -62,25 +62,25 @@ def named_reduction(reduce: Reduce) -> Reduction:
 
 
 class Accumulator(ABC):
-    """Reduces values that come bit by bit. What it has come to is in `_kept`, the names of its attributes for that."""
+    """A reduction of values that come in pieces. `_kept` names the attributes that hold its state."""
 
     __slots__ = ()
     _kept: ClassVar[tuple[str, ...]]
 
     @abstractmethod
     def extend(self, values: Sequence[Statistic]) -> None:
-        """Takes in values, at least one."""
+        """Adds values, at least one."""
 
     @abstractmethod
     def value(self) -> Statistic | None:
-        """What they have come to; None where none have come and that means nothing."""
+        """Returns the reduced value; None if there were no values and the reduction needs one."""
 
     def state(self) -> list[Any]:
-        """What a checkpoint keeps of it: numbers, or a list of them."""
+        """Returns its state for a checkpoint: numbers, or lists of numbers."""
         return [getattr(self, name) for name in self._kept]
 
     def load_state(self, state: Sequence[Any]) -> None:
-        """Goes on from what `state` has said."""
+        """Restores what `state` returned."""
         for name, value in zip(self._kept, state, strict=True):
             setattr(self, name, value)
 
@@ -126,7 +126,10 @@ class _Mean(Accumulator):
 
 
 class _Std(Accumulator):
-    """Of the whole. Chan, Golub and LeVeque, "Updating Formulae", 1979: M2 = M2_a + M2_b + d^2 n_a n_b / n."""
+    """Population standard deviation.
+
+    Chan, Golub and LeVeque, "Updating Formulae", 1979: M2 = M2_a + M2_b + d^2 n_a n_b / n.
+    """
 
     __slots__ = _kept = ("_m2", "_mean", "_n")
 
@@ -136,7 +139,7 @@ class _Std(Accumulator):
     def extend(self, values: Sequence[Statistic]) -> None:
         n, mean = len(values), sum(values) / len(values)
         difference, total = mean - self._mean, self._n + n
-        # products, which become infinite where a power raises OverflowError: an actor may send 1e200
+        # Products, not powers: an actor may send 1e200, where a power raises OverflowError.
         self._m2 += sum((value - mean) * (value - mean) for value in values)
         if self._n:
             self._m2 += difference * difference * self._n * n / total
@@ -178,7 +181,7 @@ class _Kept(Accumulator):
         if not self._values:
             return None
         reduced = self._reduce(list(self._values))
-        # numpy's scalars are no JSON.
+        # JSON cannot hold numpy's scalars.
         value: Statistic = reduced.item() if hasattr(reduced, "item") else reduced
         return value
 
@@ -201,20 +204,20 @@ _ACCUMULATORS: Final[dict[Reduction, Callable[[], Accumulator]]] = {
 
 
 def make_accumulator(reduction: Reduction, own: ReduceFunction | None = None) -> Accumulator:
-    """Makes what reduces.
+    """Makes the accumulator of a reduction.
 
     Args:
-        reduction: How.
-        own: The function of a reduction that is `"own"`.
+        reduction: The reduction's name.
+        own: The user's function, for `"own"`.
     """
     if reduction == "own":
-        assert own is not None, "a function of one's own is given"
+        assert own is not None, "'own' comes with a function"
         return _Kept(own)
     return _ACCUMULATORS[reduction]()
 
 
 class ValueSeries:
-    """Feeds several accumulators with the same values; adding one costs little more than storing it."""
+    """Several accumulators of the same values. Adding a value costs little more than storing it."""
 
     __slots__ = ("_accumulators", "_n_folded", "_pending")
 
@@ -225,7 +228,7 @@ class ValueSeries:
 
     @property
     def n_values(self) -> int:
-        """How many there have been."""
+        """Number of values that were added."""
         return self._n_folded + len(self._pending)
 
     def append(self, value: Statistic) -> None:
@@ -235,17 +238,17 @@ class ValueSeries:
             self._fold()
 
     def values(self) -> list[Statistic | None]:
-        """What each accumulator has come to."""
+        """Returns the value of each accumulator."""
         self._fold()
         return [accumulator.value() for accumulator in self._accumulators]
 
     def accumulators(self) -> list[Accumulator]:
-        """Each accumulator, with all values in it."""
+        """Returns the accumulators, with all values reduced."""
         self._fold()
         return self._accumulators
 
     def replace(self, place: int, accumulator: Accumulator) -> None:
-        """Starts one of them over."""
+        """Replaces one accumulator by a new one."""
         self._fold()
         self._accumulators[place] = accumulator
 

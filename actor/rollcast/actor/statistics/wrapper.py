@@ -1,4 +1,4 @@
-"""Episodes of environments that fire events: their values leave with the info of the last step."""
+"""Wraps gymnasium environments that fire events: the info of an episode's last step carries the statistics."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -9,23 +9,23 @@ from rollcast.actor.statistics.episode_aggregator import EpisodeStatsAggregator
 from rollcast.actor.statistics.firing import FiresEvents, listen_to
 from rollcast.services.rollouts.statistics import EventValue
 
-# Where in the info of an episode's last step its values are: a tuple of `EventValue`.
+# Key of the statistics in the info of an episode's last step: a tuple of `EventValue`.
 EVENTS_KEY: Final = "rollcast/events"
 
 _Environment = gymnasium.Env[Any, Any]
 
 
 def with_event_statistics(env: _Environment) -> _Environment:
-    """Wraps an environment that fires events, or has wrappers that do.
+    """Wraps an environment in `EventStatistics` if it, or one of its wrappers, fires events.
 
     Args:
-        env: The environment, as it is played.
+        env: The environment, with its wrappers.
 
     Returns:
-        The environment; or itself, where nothing in it is a `FiresEvents`.
+        The wrapped environment; `env` itself if nothing in it is a `FiresEvents`.
 
     Raises:
-        StatisticsError: Two of its events have one name.
+        StatisticsError: If two of its events have the same name.
     """
     layers = list(wrapped_layers(env))
     if any(isinstance(layer, EventStatistics) for layer in layers):
@@ -35,11 +35,11 @@ def with_event_statistics(env: _Environment) -> _Environment:
 
 
 class EventStatistics(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Tells an aggregator where steps and episodes end.
+    """A wrapper that reports the ends of steps and episodes to an aggregator.
 
     Args:
-        env: What is played.
-        aggregator: Where its events go.
+        env: The environment.
+        aggregator: Receives its events.
     """
 
     def __init__(self, env: _Environment, aggregator: EpisodeStatsAggregator) -> None:
@@ -49,7 +49,7 @@ class EventStatistics(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._end_step, self._end_episode = aggregator.end_step, aggregator.end_episode
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:  # noqa: ANN401 - the environment's own
-        """Steps; the last step of an episode has its values in its info."""
+        """Steps; adds the episode's statistics to the info of its last step."""
         result = self._step(action)
         if not (result[2] or result[3]):
             self._end_step()
@@ -61,20 +61,20 @@ class EventStatistics(gymnasium.Wrapper[Any, Any, Any, Any]):
         return observation, reward, terminated, truncated, {**info, EVENTS_KEY: values}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begins an episode; what was fired in one that did not end is forgotten."""
+        """Begins an episode; drops the events of one that did not end."""
         self._aggregator.clear()
         return self.env.reset(seed=seed, options=options)
 
 
 def events_in(infos: dict[str, Any], *, are_final: bool) -> Iterator[tuple[int, tuple[EventValue, ...]]]:
-    """The values of the episodes that ended in a step of a vector environment.
+    """Yields the statistics of the episodes that ended in a step of a vector environment.
 
     Args:
-        infos: As gymnasium merges them.
-        are_final: Whether environments are reset in the same step, and the infos of the last are apart.
+        infos: The step's infos, merged by gymnasium.
+        are_final: Whether environments are reset in the same step, so that the last infos are in `final_info`.
 
     Yields:
-        Index of the environment, and its values.
+        The environment's index, and its episode's statistics.
     """
     told = infos.get("final_info") if are_final else infos
     if told is not None and EVENTS_KEY in told:
@@ -84,7 +84,7 @@ def events_in(infos: dict[str, Any], *, are_final: bool) -> Iterator[tuple[int, 
 
 
 def wrapped_layers(env: object) -> Iterator[object]:
-    """An environment and what it is wrapped around, from the outside in, as gymnasium and PettingZoo have it."""
+    """Yields an environment's wrappers and the environment, from the outside in; gymnasium's or PettingZoo's."""
     while env is not None:
         yield env
         attributes = getattr(env, "__dict__", {})
