@@ -60,14 +60,14 @@ def write_run(run_dir: Path, gigabytes: float) -> None:
 
     settings = ServingSettings.from_command_line("rollcast learner", options(run_dir, gigabytes))
 
-    def make_actors(policy: Any, _control: Any) -> Any:
+    def make_actors(policy: Any, serving: Any) -> Any:
         return RemoteDistributedActors(
             policy,
             T,
-            actors_batch_size(settings),
+            actors_batch_size(settings, policy.spaces, settings.max_actors),
             settings.queue_out_of_sync_factor,
-            addresses=(settings.address,),
             envs_per_actor=4,
+            serving=serving,
         )
 
     with training_run(
@@ -105,7 +105,7 @@ def resume_once(began: float, run_dir: Path) -> None:
     from rollcast.learner.algorithms.dqn import Dqn
     from rollcast.learner.commands.cli import main
     from rollcast.learner.experience.experience import ExperienceSource
-    from rollcast.learner.training import training_run
+    from rollcast.learner.training import run_folder
     from rollcast.learner.training.trainer import Trainer
 
     marks: list[float] = []
@@ -129,7 +129,7 @@ def resume_once(began: float, run_dir: Path) -> None:
         print(json.dumps([*seconds, time.process_time()]), flush=True)
         os._exit(0)
 
-    mark(training_run, "newest_checkpoint", before=True)
+    mark(run_folder, "newest_checkpoint", before=True)
     mark(Trainer, "resume", before=True)
     mark(ExperienceSource, "__enter__")
     learn = Dqn.update

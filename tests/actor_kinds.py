@@ -1,5 +1,6 @@
 """The kinds of distributed actors, made alike, for the suite that all of them pass."""
 
+import dataclasses
 import signal
 import subprocess
 import sys
@@ -11,12 +12,16 @@ from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.actors.docker import DockerDistributedActors
 from rollcast.learner.actors.remote import RemoteDistributedActors
 from rollcast.learner.actors.sequential import SequentialDistributedActors
+from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.actors.subproc import SubprocDistributedActors
 from rollcast.services.policies.policies import PolicySpec
 from tests.processes import ROOT, environment
 
 # Besides these there is "docker", which needs an engine: see tests/e2e.
 KINDS = ("sequential", "subproc-forkserver", "subproc-spawn", "subproc-fork", "remote")
+
+
+SERVING_FIELDS = dataclasses.fields(ServingOptions)
 
 
 def make_policy_for(env_factory: EnvironmentFactory) -> TorchPolicy:
@@ -30,7 +35,7 @@ class RemoteWithProcesses(RemoteDistributedActors):
         self._n_processes = kwargs.pop("n_actors")
         self._dialled_env = env_factory
         self.processes: list[subprocess.Popen[bytes]] = []
-        super().__init__(policy, *args, addresses=("127.0.0.1:0",), **kwargs)
+        super().__init__(policy, *args, **kwargs)
 
     def start(self) -> None:
         if self.processes:
@@ -67,13 +72,17 @@ def make_actors(
     seed: int = 0,
     **options: object,
 ) -> DistributedActors:
+    """Makes actors of a kind, not started; options are those of `ServingOptions`, or of the kind's constructor."""
     env_factory = EnvironmentFactory(env_id, {})
     policy = make_policy_for(env_factory)
     if kind == "sequential":
         return SequentialDistributedActors(
             env_factory, policy, n_rollout_steps, n_actors, batch_size, envs_per_actor=envs_per_actor, seed=seed
         )
-    options = {"collect_timeout_s": 30.0, "seed": seed, **options}
+    served = {field.name: options.pop(field.name) for field in SERVING_FIELDS if field.name in options}
+    if kind == "remote":
+        served["addresses"] = ("127.0.0.1:0",)
+    options |= {"seed": seed, "serving": ServingOptions(**{"collect_timeout_s": 30.0, **served})}
     if kind == "remote":
         return RemoteWithProcesses(
             env_factory,

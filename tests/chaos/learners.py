@@ -10,6 +10,8 @@ import numpy as np
 
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.remote import RemoteDistributedActors
+from rollcast.learner.actors.serving_options import ServingOptions
+from rollcast.learner.ingest.destination import RolloutDestination
 from rollcast.learner.replay.inserter import ReplayInserter
 from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.learner.replay.substeps import make_buffers
@@ -61,10 +63,11 @@ class _Served(ABC):
             N_ROLLOUT_STEPS,
             # room for four rollouts, or three actors' promises: less than they play
             4 * ENVS_PER_ACTOR,
-            addresses=("127.0.0.1:0",),
             envs_per_actor=ENVS_PER_ACTOR,
             seed=seed,
-            max_actors=_MAX_ACTORS,
+            serving=ServingOptions(
+                addresses=("127.0.0.1:0",), max_actors=_MAX_ACTORS, destination=self._make_destination()
+            ),
         )
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._train, name="chaos-trainer", daemon=True)
@@ -97,6 +100,10 @@ class _Served(ABC):
         except BaseException as error:
             self.failure = error
             raise
+
+    def _make_destination(self) -> RolloutDestination | None:
+        """Makes what rollouts go to instead of the queue; None for the queue."""
+        return None
 
     @abstractmethod
     def _take_all(self) -> None:
@@ -138,6 +145,9 @@ class ReplayLearner(_Served):
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
+        self.steps = StepLedger(self.ledger.entries)
+
+    def _make_destination(self) -> RolloutDestination:
         buffers = make_buffers(
             ReplaySettings(capacity=_BUFFER_ENTRIES, sampler="fifo", max_times_sampled=1),
             self.spaces,
@@ -145,8 +155,7 @@ class ReplayLearner(_Served):
             batch_size=1,
         )
         self._buffer = buffers[FLAT_SUBSTEP]
-        self.steps = StepLedger(self.ledger.entries)
-        self.actors.destination = _Entering(ReplayInserter(buffers, lambda _: False), self.ledger.enter)
+        return _Entering(ReplayInserter(buffers), self.ledger.enter)
 
     def __exit__(self, *exc: object) -> None:
         super().__exit__(*exc)

@@ -13,6 +13,7 @@ from gymnasium import spaces
 
 from rollcast.actor.statistics.epoch_aggregator import EpochStatsAggregator
 from rollcast.learner.actors.remote import RemoteDistributedActors
+from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.checkpoints.manifest import FORMAT, MANIFEST_FILE, CheckpointInfo, verify, write_manifest
 from rollcast.learner.checkpoints.store import CheckpointStore
 from rollcast.learner.experience.experience import FreshExperience
@@ -149,7 +150,7 @@ def _buffer_target(name: str, folder: Path, kind: dict[str, object]) -> Target:
 def _training(store: CheckpointStore, settings: TrainSettings) -> TrainingCheckpoints:
     """What `training_run` makes, but for what runs."""
     algorithm = make_algorithm(settings, _SPACES, torch.device("cpu"))
-    actors = RemoteDistributedActors(algorithm.policy, settings.n_rollout_steps, 1, addresses=["localhost:0"])
+    actors = RemoteDistributedActors(algorithm.policy, settings.n_rollout_steps, 1, serving=ServingOptions())
     return TrainingCheckpoints(store, algorithm, FreshExperience(actors), TrainingProgress())
 
 

@@ -14,6 +14,7 @@ from rollcast.actor.connection.learner import LearnerConnection
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.vector.supply import EnvironmentSupply
 from rollcast.learner.actors.remote import RemoteDistributedActors
+from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
 
@@ -50,7 +51,11 @@ def listening() -> Iterator[RemoteDistributedActors]:
         {FLAT_SUBSTEP: SubstepSpaces(observation=observation, action=spaces.Discrete(2))}, PolicySpec(hidden_sizes=(8,))
     )
     actors = RemoteDistributedActors(
-        policy, T, N_ENVS, addresses=("127.0.0.1:0",), envs_per_actor=N_ENVS, collect_timeout_s=30.0
+        policy,
+        T,
+        N_ENVS,
+        envs_per_actor=N_ENVS,
+        serving=ServingOptions(addresses=("127.0.0.1:0",), collect_timeout_s=30.0),
     )
     with actors:
         yield actors

@@ -1,5 +1,6 @@
 """A learner of an environment with two substeps, of which it knows no more than its first actor says."""
 
+import dataclasses
 import json
 import threading
 from collections.abc import Callable
@@ -12,12 +13,12 @@ from rollcast.actor.connection.learner import LearnerConnection
 from rollcast.actor.policies.make import make_policy
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.remote import RemoteDistributedActors
+from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.actors.with_buffer import BaseDistributedWorkersWithBuffer
 from rollcast.learner.checkpoints.store import CheckpointStore
 from rollcast.learner.ingest.first_actor import spaces_of_first_actor
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.learner import ServingSettings
-from rollcast.learner.training.control import TrainingControl
 from rollcast.learner.training.run_parts import actors_batch_size
 from rollcast.learner.training.trainer import TrainingSummary
 from rollcast.learner.training.training_run import training_run
@@ -48,14 +49,12 @@ class Learner(threading.Thread):
         spaces = spaces_of_first_actor(settings.address, limits=Limits(max_actors=4), timeout_s=DEADLINE_S)
         assert dict(spaces) == dict(SPACES)
 
-        def make_actors(policy: object, control: TrainingControl) -> RemoteDistributedActors:
+        def make_actors(policy: TorchPolicy, serving: ServingOptions) -> RemoteDistributedActors:
             return RemoteDistributedActors(
                 policy,
                 settings.n_rollout_steps,
                 actors_batch_size(settings, policy.spaces, settings.max_actors),
-                addresses=(settings.address,),
-                control=control,
-                collect_timeout_s=DEADLINE_S,
+                serving=dataclasses.replace(serving, collect_timeout_s=DEADLINE_S),
             )
 
         with training_run(settings, spaces, make_actors, n_local_actors=0, announce=self.said.append) as run:

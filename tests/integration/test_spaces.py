@@ -5,6 +5,7 @@ import pytest
 
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.vector.make import probe_spaces
+from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.actors.subproc import SubprocDistributedActors
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
@@ -30,8 +31,7 @@ def test_train_and_act(observation: str, action: str):
         3,
         envs_per_actor=2,
         on_actor_failure="fail",
-        addresses=("127.0.0.1:0",),
-        collect_timeout_s=30.0,
+        serving=ServingOptions(addresses=("127.0.0.1:0",), collect_timeout_s=30.0),
     )
     with actors:
         for _ in range(3):

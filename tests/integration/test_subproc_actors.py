@@ -1,6 +1,5 @@
 """What local processes promise beyond the conformance suite: seeds, staleness, death, failure."""
 
-import dataclasses
 import os
 import signal
 import subprocess
@@ -13,6 +12,7 @@ import pytest
 from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.actors.subproc import SubprocDistributedActors
 from rollcast.services.errors import ActorFailedError, CollectTimeoutError, ConfigurationError, LimitExceededError
+from rollcast.services.limits.limits import Limits
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from rollcast.services.status.status import ActorState
 from tests.actor_kinds import make_actors
@@ -82,8 +82,7 @@ def test_a_factory_that_cannot_be_sent_is_refused():
 
 
 def test_rollouts_above_the_limit_are_refused_at_the_start():
-    actors = make_actors("subproc-forkserver", n_rollout_steps=32)
-    actors.limits = dataclasses.replace(actors.limits, max_rollout_bytes=1000)
+    actors = make_actors("subproc-forkserver", n_rollout_steps=32, limits=Limits(max_rollout_bytes=1000))
     with pytest.raises(LimitExceededError, match=r"32 steps of 2 environments has \d+ bytes; expected at most 1000"):
         actors.start()
 

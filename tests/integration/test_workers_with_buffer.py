@@ -11,6 +11,7 @@ from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.statistics.events import EpisodeEvents, LogStatsLevel
 from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.actors.sequential import SequentialDistributedActors
+from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.actors.subproc import SubprocDistributedActors
 from rollcast.learner.actors.with_buffer import BaseDistributedWorkersWithBuffer
 from rollcast.learner.replay.settings import ReplaySettings
@@ -23,7 +24,9 @@ pytestmark = pytest.mark.slow
 
 MAKE_WORKERS = {
     "sequential": functools.partial(SequentialDistributedActors, envs_per_actor=2),
-    "subproc": functools.partial(SubprocDistributedActors, envs_per_actor=2, collect_timeout_s=30.0),
+    "subproc": functools.partial(
+        SubprocDistributedActors, envs_per_actor=2, serving=ServingOptions(collect_timeout_s=30.0)
+    ),
 }
 
 
@@ -36,7 +39,7 @@ def make_remote(env_factory, policy, n_rollout_steps, n_actors, batch_size, *, a
         batch_size,
         n_actors=n_actors,
         envs_per_actor=2,
-        collect_timeout_s=30.0,
+        serving=ServingOptions(addresses=("127.0.0.1:0",), collect_timeout_s=30.0),
     )
 
 

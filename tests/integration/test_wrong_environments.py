@@ -9,6 +9,7 @@ from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.actors.sequential import SequentialDistributedActors
+from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.actors.subproc import SubprocDistributedActors
 from rollcast.services.errors import ActorFailedError, InvalidSpaceError, InvalidTensorError
 from rollcast.services.policies.policies import PolicySpec
@@ -37,7 +38,14 @@ def actors_with(what: str, kind: str) -> DistributedActors:
     if kind == "sequential":
         return SequentialDistributedActors(factory, policy, 8, 1, 1, [7])
     return SubprocDistributedActors(
-        factory, policy, 8, 1, 1, actor_env_seeds=[7], on_actor_failure="fail", collect_timeout_s=60.0
+        factory,
+        policy,
+        8,
+        1,
+        1,
+        actor_env_seeds=[7],
+        on_actor_failure="fail",
+        serving=ServingOptions(collect_timeout_s=60.0),
     )
 
 
@@ -70,7 +78,9 @@ def test_in_a_process(what: str):
 def test_an_environment_may_have_processes_of_its_own_in_an_actor_that_is_one():
     factory = EnvironmentFactory("tests.wrong_environments:ParentEnv")
     policy = TorchPolicy(probe_spaces(factory), PolicySpec(hidden_sizes=(8,)))
-    with SubprocDistributedActors(factory, policy, 4, 1, 1, on_actor_failure="fail", collect_timeout_s=60.0) as actors:
+    with SubprocDistributedActors(
+        factory, policy, 4, 1, 1, on_actor_failure="fail", serving=ServingOptions(collect_timeout_s=60.0)
+    ) as actors:
         assert actors.collect_outputs("cpu")[0].n_env_steps == 4
 
 

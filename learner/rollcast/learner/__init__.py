@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from rollcast.learner.actors.docker import DockerDistributedActors
     from rollcast.learner.actors.remote import RemoteDistributedActors
     from rollcast.learner.actors.sequential import SequentialDistributedActors
+    from rollcast.learner.actors.serving_options import ServingOptions
     from rollcast.learner.actors.subproc import SubprocDistributedActors
     from rollcast.learner.actors.with_buffer import BaseDistributedWorkersWithBuffer
     from rollcast.learner.algorithms.algorithm import Algorithm, Metrics
@@ -59,6 +60,7 @@ __all__ = [
     "Sac",
     "SacSettings",
     "SequentialDistributedActors",
+    "ServingOptions",
     "SubprocDistributedActors",
     "TensorBoardWriter",
     "TwinCritic",
@@ -78,6 +80,7 @@ if not TYPE_CHECKING:  # else every misspelt name would have the type of `__geta
             "rollcast.learner.actors.docker": ("DockerDistributedActors",),
             "rollcast.learner.actors.remote": ("RemoteDistributedActors",),
             "rollcast.learner.actors.sequential": ("SequentialDistributedActors",),
+            "rollcast.learner.actors.serving_options": ("ServingOptions",),
             "rollcast.learner.actors.subproc": ("SubprocDistributedActors",),
             "rollcast.learner.actors.with_buffer": ("BaseDistributedWorkersWithBuffer",),
             "rollcast.learner.algorithms.algorithm": ("Algorithm", "Metrics"),

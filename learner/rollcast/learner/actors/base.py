@@ -1,10 +1,10 @@
-"""The interface of every kind of distributed actors."""
+"""Defines the interface of all kinds of distributed actors."""
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 
@@ -17,12 +17,15 @@ from rollcast.learner.batch import Batch
 from rollcast.learner.ingest.batcher import Batcher
 from rollcast.learner.ingest.queue import RolloutSlice, SliceName
 from rollcast.learner.waiting import WaitMonitor
-from rollcast.services.errors import ConfigurationError
+from rollcast.services.errors import ConfigurationError, NotReadyError
 from rollcast.services.policies.policies import PolicyState
+from rollcast.services.status.description import LearnerDescription
+from rollcast.services.status.status import ActorInfo, LearnerStatus, Phase
+from rollcast.services.version import software_version
 
 
 class DistributedActors(ABC):
-    """Actors run rollouts by themselves; the learner collects them in batches and broadcasts new policies.
+    """Actors that play rollouts by themselves; the learner collects them in batches and broadcasts new policies.
 
         with actors:                                     # start ... stop
             while training:
@@ -30,20 +33,35 @@ class DistributedActors(ABC):
                 algorithm.update(batch)
                 actors.broadcast_updated_policy(algorithm.policy_state())
 
-    `start`, `stop`, `collect_outputs` and `broadcast_updated_policy` belong to one thread, the trainer's. What
-    describes the state (`waiting`, `queue_size`, `n_actors_alive`) may be read from any.
+    One thread, the trainer's, calls `start`, `stop`, `collect_outputs` and `broadcast_updated_policy`. Any thread may
+    read the state (`waiting`, `queue_size`, `n_actors_alive`, `status`).
+
+    Attributes:
+        env_factory: See Args, as for the five below.
+        policy: Likewise.
+        n_rollout_steps: Likewise.
+        n_actors: Likewise.
+        batch_size: Likewise.
+        collect_timeout_s: Likewise.
+        waiting: Says what the trainer's thread waits for.
+        interrupted: True once `interrupt` was called.
+        is_in_a_hurry: True once `hurry` was called.
+        batch_names: The trajectories in the last batch of `collect_outputs`.
+        resumes_in_step: True for kinds that can begin in the middle of a deterministic run.
 
     Args:
-        env_factory: Makes one environment. None where the actors bring their own.
+        env_factory: Makes one environment; None if the actors bring their own.
         policy: The policy to sample actions from; its weights are the first version that is cast.
         n_rollout_steps: T, the steps in a rollout.
-        n_actors: How many actors to run; 0 where they dial in by themselves.
+        n_actors: The number of actors to run; 0 if they dial in by themselves.
         batch_size: B, the trajectories in a batch.
-        collect_timeout_s: How long `collect_outputs` waits for a batch before it gives up, in seconds.
+        collect_timeout_s: The seconds that `collect_outputs` waits for a batch before it gives up.
 
     Raises:
         ConfigurationError: A number is out of its range.
     """
+
+    resumes_in_step: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -69,16 +87,14 @@ class DistributedActors(ABC):
         self.batch_size = batch_size
         self.collect_timeout_s = collect_timeout_s
         self.waiting = WaitMonitor()
-        # A plain flag, so that a signal handler may set it: every wait of `collect_outputs` looks at it.
+        # Plain flags, so that a signal handler may set them.
         self.interrupted = False
-        # Likewise: `stop` looks at it.
         self.is_in_a_hurry = False
         self._statistics = EpochStatsAggregator()
-        # Versions that were cast before this process: those of the run that is resumed.
+        # The newest version that was cast before this process, in a run that is resumed.
         self._versions_before = 0
-        # By substep key: batches that are being filled.
+        # By substep key: the batches that are being filled, and the trajectories in them.
         self._batchers: dict[str, Batcher] = {}
-        # Whose trajectories are in these; and in the last batch of `collect_outputs`.
         self._names: dict[str, list[SliceName]] = {}
         self.batch_names: list[SliceName] = []
 
@@ -93,57 +109,57 @@ class DistributedActors(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Starts the actors and casts the first policy. Does nothing when started already."""
+        """Starts the actors and casts the first policy. Does nothing if they are started."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Stops the actors and leaves no process, thread, socket or file behind. Does nothing when stopped already."""
+        """Stops the actors and leaves no process, thread, socket or file behind. Does nothing if they are stopped."""
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the actors, as JSON has it. Any thread may ask."""
+        """Returns what a checkpoint keeps of the actors, in JSON's types. Any thread may call."""
         return {"policy_version": self.policy_version}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `state` has said; called before `start`."""
+        """Continues from what `state` returned. Call it before `start`."""
         self._versions_before = state["policy_version"]
 
-    def covered(self, pieces: Iterable[SliceName]) -> None:  # noqa: B027  # nothing where nobody asks what is missing
-        """Notes that what is learnt depends on these trajectories by now: a checkpoint from now on has them."""
+    def covered(self, pieces: Iterable[SliceName]) -> None:  # noqa: B027  # only a log needs to know
+        """Notes that training has used these trajectories: a checkpoint that begins now has them."""
 
-    def saved(self, state: Mapping[str, Any]) -> None:  # noqa: B027  # likewise
-        """Notes that a checkpoint in which `state` had said this is on the disk. Any thread may call."""
+    def saved(self, state: Mapping[str, Any]) -> None:  # noqa: B027  # only a log needs to know
+        """Notes that a checkpoint with this `state` is on the disk. Any thread may call."""
 
     def metrics(self) -> dict[str, float]:
-        """What there is to write about the actors besides the properties below, by name."""
+        """Returns more metrics of the actors, besides the properties below, by tag."""
         return {}
 
     def renew(self) -> bool:
-        """Brings the actors into the state in which a run that is resumed finds them; called after a checkpoint.
+        """Brings the actors into the state in which a resumed run would find them. Called after a checkpoint.
 
         Returns:
-            Whether they have begun anew, with the newest policy. Those in other processes do not, and play on.
+            True if the actors have begun again, with the newest policy. Actors in other processes do not; they play on.
         """
         return False
 
     def end_training(self) -> None:  # noqa: B027  # most kinds end their actors themselves
-        """Tells who dialled in that training has ended, and goes on serving the last policy until `stop`.
+        """Tells the actors that training has ended, and goes on serving the last policy until `stop`.
 
-        No rollout is taken any more, and nobody is let in to act.
+        No rollout is taken any more, and no actor may join.
         """
 
     def leave_waiting(self) -> None:  # noqa: B027  # most kinds end their actors themselves
-        """Says before `stop` that this process ends and training does not: who dialled in waits for the next learner.
+        """Lets actors that dialled in wait for the next learner: this process ends, and training goes on in another.
 
-        A signal handler may call it. Actors that were started here end with `stop` all the same.
+        Call it before `stop`; a signal handler may. Actors that were started here end with `stop` all the same.
         """
 
     def hurry(self) -> None:
-        """Has `stop` wait for nobody: whoever is still at work is ended. A signal handler may call it."""
+        """Makes `stop` end actors that are still at work without a wait. A signal handler may call it."""
         self.is_in_a_hurry = True
 
     @abstractmethod
     def broadcast_updated_policy(self, state_dict: PolicyState) -> None:
-        """Casts the next version of the policy; actors take it up between two rollouts.
+        """Casts the next version of the policy; actors load it between two rollouts.
 
         Args:
             state_dict: The policy's parameters and buffers; never the critic's.
@@ -157,47 +173,82 @@ class DistributedActors(ABC):
     @property
     @abstractmethod
     def queue_size(self) -> int:
-        """Trajectories that wait to be collected."""
+        """The trajectories that wait to be collected."""
 
     @property
     @abstractmethod
     def queue_capacity(self) -> int:
-        """Trajectories that may wait before the actors have to."""
+        """The trajectories that may wait before the actors have to."""
 
     @property
     @abstractmethod
     def n_actors_alive(self) -> int:
-        """Actors that are there."""
+        """The actors that are alive."""
+
+    @property
+    def actor_infos(self) -> Sequence[ActorInfo]:
+        """Every actor that has ever joined, by slot; none for actors that need not join."""
+        return ()
 
     @property
     def stale_trajectories(self) -> int:
-        """Trajectories that were dropped because their policy was too old; 0 where that cannot be."""
+        """The trajectories that were dropped because their policy was too old; 0 if none can be."""
         return 0
 
     @property
     def duplicate_rollouts(self) -> int:
-        """Rollouts that came again, and were dropped; 0 where nothing travels."""
+        """The rollouts that came twice, and were dropped; 0 if rollouts are not sent."""
         return 0
 
     @property
     def rejected_rollouts(self) -> int:
-        """Rollouts refused because they did not fit; 0 where nothing travels."""
+        """The rollouts that were refused because they did not fit; 0 if rollouts are not sent."""
         return 0
+
+    def status(self) -> LearnerStatus:
+        """Returns how the actors stand: the part of the learner's status that is known without a trainer."""
+        reason, waited_s = self.waiting.current()
+        return LearnerStatus(
+            phase=Phase.TRAINING,
+            waiting_for=reason,
+            waiting_s=waited_s,
+            policy_version=self.policy_version,
+            queue_size=self.queue_size,
+            queue_capacity=self.queue_capacity,
+            actors_alive=self.n_actors_alive,
+            actors_expected=self.n_actors,
+            duplicate_rollouts=self.duplicate_rollouts,
+            rejected_rollouts=self.rejected_rollouts,
+            stale_trajectories=self.stale_trajectories,
+            software_version=software_version(),
+        )
+
+    def describe(self, *, algorithm: str, batch_size: int) -> LearnerDescription:
+        """Describes what is learnt, and from what, for an actor that asks before it joins.
+
+        Args:
+            algorithm: The algorithm's name; empty if unknown.
+            batch_size: The size of a batch; 0 if this process does not learn.
+
+        Raises:
+            NotReadyError: The actors are not served now.
+        """
+        raise NotReadyError("the learner is starting or stopping; expected it to serve; try again with backoff")
 
     @abstractmethod
     def poll_slice(self, max_trajectories: int) -> RolloutSlice | None:
-        """Takes trajectories if there are any, the oldest first; never waits."""
+        """Takes trajectories if there are any, the oldest first. Never waits."""
 
     @abstractmethod
     def next_slice(self, max_trajectories: int, *, enough: int = 1) -> RolloutSlice:
         """Waits for trajectories, the oldest first.
 
         Args:
-            max_trajectories: How many to take at most.
-            enough: A hint: there is no hurry until so many have come.
+            max_trajectories: The most trajectories to take.
+            enough: A hint: the caller will need so many before it can go on.
 
         Raises:
-            CollectTimeoutError: None came by the deadline.
+            CollectTimeoutError: No trajectory came by the deadline.
             ActorFailedError: The actors cannot go on.
             CollectInterruptedError: `interrupt` was called.
         """
@@ -209,19 +260,19 @@ class DistributedActors(ABC):
     def collect_outputs(self, learner_device: str) -> tuple[Batch, int, int, float]:
         """Collects `batch_size` trajectories, first in first out over all actors.
 
-        A batch is of one substep. Where the environment has several, each has a batch that is being filled, and the
-        first that is full is handed out. So a substep of few agents waits longest: its oldest trajectories lag by as
-        many updates more as the others fill batches meanwhile.
+        A batch is of one substep. If the environment has several, each has a batch that is being filled, and the first
+        full one is returned. A substep of few agents therefore waits longest: its oldest trajectories are older by one
+        update for each batch that the other substeps fill meanwhile.
 
         Args:
-            learner_device: Where the batch is wanted: `"cpu"`, `"cuda"`, `"cuda:1"`.
+            learner_device: The device for the batch: `"cpu"`, `"cuda"`, `"cuda:1"`.
 
         Returns:
             The batch `[T, B, ...]`, the queue's size before and after, and the seconds spent dequeuing.
 
         Raises:
-            CollectTimeoutError: No batch for `collect_timeout_s`; says who was waited for.
-            ActorFailedError: An actor failed, and its failures are not to be survived (any more).
+            CollectTimeoutError: No batch came for `collect_timeout_s`; the message names the actors.
+            ActorFailedError: An actor failed, and is not started again.
             CollectInterruptedError: `interrupt` was called.
         """
         started = time.perf_counter()
@@ -236,7 +287,7 @@ class DistributedActors(ABC):
                 for key, substep in self.policy.spaces.items()
             }
         before = self.queue_size
-        # Of which substep the next ones are is not known before they are here: no more than any batch has room for.
+        # The substep of the next trajectories is unknown until they are here, so take what fits into every batch.
         fullest = min(self._batchers.values(), key=_missing)
         while fullest.n_missing:
             piece = self.next_slice(fullest.n_missing, enough=fullest.n_missing)
@@ -250,24 +301,24 @@ class DistributedActors(ABC):
         return batch, before, self.queue_size, time.perf_counter() - started
 
     def get_epoch_stats_aggregator(self) -> EpochStatsAggregator:
-        """The statistics of the epoch so far."""
+        """Returns the statistics of the epoch so far."""
         return self._statistics
 
     def get_stats_value(
         self, event: Callable[..., Any] | str, level: LogStatsLevel, name: str | None = None
     ) -> Statistic | dict[str, Statistic]:
-        """One value of the epoch's statistics.
+        """Returns one value of the epoch's statistics.
 
         Args:
             event: The event, a method of its interface class, or its name.
-            level: `LogStatsLevel.EPOCH`; steps and episodes are not propagated.
-            name: Which of the event's statistics, where it has several.
+            level: `LogStatsLevel.EPOCH`; values of steps and episodes are not sent to the learner.
+            name: The statistic's name, if the event has several.
 
         Returns:
-            The value; of a grouped statistic, the values by group.
+            The value; for a grouped statistic, the values by group.
 
         Raises:
-            StatisticsError: There is no such value; says which exist.
+            StatisticsError: There is no such value; the message lists those that exist.
         """
         return self._statistics.get_stats_value(event, level, name)
 

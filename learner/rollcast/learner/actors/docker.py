@@ -1,4 +1,4 @@
-"""Actors in containers on this machine, started through the Docker SDK: their dependencies are not the learner's."""
+"""Actors in containers on this machine, started through the Docker SDK, for dependencies that the learner lacks."""
 
 import json
 import logging
@@ -10,63 +10,57 @@ from typing import Any, Literal
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.docker_containers import ContainerPlan, DockerContainers
 from rollcast.learner.actors.docker_engine import RUN_LABEL, DockerRun, connect_to_engine
-from rollcast.learner.actors.sequential import check_seeds
+from rollcast.learner.actors.reception import Endpoint
 from rollcast.learner.actors.served import ServedDistributedActors
+from rollcast.learner.actors.serving_options import ServingOptions
+from rollcast.learner.ingest.seeds import ActorSeeds
 from rollcast.services.errors import ConfigurationError, ContainerEngineError
 from rollcast.services.limits.limits import DEFAULT_LIMITS
-from rollcast.services.security.security import PLAIN_SERVER, ServerSecurity
+from rollcast.services.security.security import ServerSecurity
 from rollcast.services.security.tokens import Role, TokenTable
-from rollcast.services.status.service import LearnerControl
 
 logger = logging.getLogger(__name__)
 
 # How long the actors may take to end by themselves.
 _STOP_TIMEOUT_S = 3.0
 
-# What the engine allows in a name; run and slot follow.
+# The engine allows these characters in a name; run and slot follow.
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63}")
 
 
 class DockerDistributedActors(ServedDistributedActors):
-    """Runs `n_actors` containers; one that dies is started again, never waited for for ever.
+    """Actors in `n_actors` containers; a container that dies is started again, and nothing waits for it forever.
 
-    The learner listens at its address in the containers' network and nowhere else, and so has to run on the engine's
-    machine. Containers of a learner that was killed end by themselves after `reconnect_timeout_s`, and are removed by
-    the next one with the same `name`.
+    The learner listens at its own address in the containers' network, so it must run on the engine's machine.
+    Containers of a learner that was killed end by themselves after `reconnect_timeout_s`; the next learner with the
+    same `name` removes them.
 
     Args:
-        env_id: What the actors play: a gymnasium id, or `package.module:factory`, importable in the image. A Python
-            factory cannot travel.
+        env_id: The environment: a gymnasium id, or `package.module:factory` that can be imported in the image. A Python
+            factory cannot be sent.
         policy: The policy to sample actions from.
         n_rollout_steps: T.
-        n_actors: How many containers.
+        n_actors: The number of containers.
         batch_size: B, in trajectories.
-        queue_out_of_sync_factor: Times `batch_size`, the capacity of the queue. Between actors of equal speed
-            no rollout is then more than `ceil(queue_out_of_sync_factor + n_actors * envs_per_actor / batch_size)`
-            updates old.
-        actor_env_seeds: A seed an actor for its environments; derived from `seed` where None.
-        actor_agent_seeds: A seed an actor for its sampling of actions; likewise.
-        env_kwargs: Keyword arguments of the environment, such as JSON can say.
-        image: The image, whose entry point is the actor's: `rollcast-actor`, or one built on it.
-        name: What the containers are called, before the run and the slot. Learners of the same name may run at once.
-        network: A bridge network that the engine has, or `host`; None: one of their own, removed with them.
-        memory_limit_bytes: Memory of a container, without swap; None: no limit.
-        cpu_limit: Cores of a container, 0.5 for half of one; None: no limit.
-        environment: Further variables of the containers.
-        labels: Further labels of the containers and their network.
-        envs_per_actor: Environments each of them steps at once.
-        seed: From which all other seeds derive.
-        addresses: Where to listen besides, for the control API and for actors from elsewhere.
-        max_actors: Actors that may be alive at once, those from elsewhere included.
-        max_policy_lag: Rollouts that are more versions old are dropped and counted; None: none is.
-        bounded_staleness: Actors wait for the newest policy before they start a rollout.
-        on_actor_failure: Start it again, or fail. One that ends because of its settings is not started again.
-        max_restarts: How often an actor may fail in a row before the run fails.
-        reconnect_timeout_s: How long an actor waits for a learner that is gone before it ends.
-        control: Who may steer over `LearnerService`; None: it tells the status only.
-        security: What is asked of clients at `addresses`.
-        collect_timeout_s: How long `collect_outputs` waits before it gives up.
-        log_level: What the actors log; the last lines are in the error when one fails.
+        queue_out_of_sync_factor: The capacity of the queue, in batches. Between actors of equal speed no rollout is
+            then more than `ceil(queue_out_of_sync_factor + n_actors * envs_per_actor / batch_size)` updates old.
+        actor_env_seeds: One seed per actor for its environments; None derives them from `seed`.
+        actor_agent_seeds: One seed per actor for its sampling of actions; None derives them from `seed`.
+        env_kwargs: The keyword arguments of the environment; JSON values only.
+        image: The image; its entry point is the actor's, as in `rollcast-actor` or an image built on it.
+        name: The beginning of the containers' names; run and slot follow. Learners of the same name may run at once.
+        network: A bridge network of the engine, or `host`; None makes one, and removes it at the end.
+        memory_limit_bytes: The memory of a container, without swap; None for no limit.
+        cpu_limit: The cores of a container, 0.5 for half of one; None for no limit.
+        environment: More environment variables for the containers.
+        labels: More labels for the containers and their network.
+        envs_per_actor: The environments that each container steps at once.
+        seed: The seed from which all seeds derive that are not given.
+        serving: How the actors are served; its `addresses` and `security` are for other actors and the control API.
+        on_actor_failure: Start the actor again, or fail. An actor that ended because of its settings always fails.
+        max_restarts: The failures in a row of one actor after which the run fails.
+        reconnect_timeout_s: The seconds that an actor waits for a learner that is gone before it ends.
+        log_level: The level at which actors log; the last lines are in the error if an actor fails.
 
     Raises:
         ConfigurationError: A number, a name, the seeds or the keyword arguments cannot be right.
@@ -93,16 +87,10 @@ class DockerDistributedActors(ServedDistributedActors):
         labels: Mapping[str, str] | None = None,
         envs_per_actor: int = 1,
         seed: int = 0,
-        addresses: Sequence[str] = (),
-        max_actors: int = 64,
-        max_policy_lag: int | None = None,
-        bounded_staleness: bool = True,
+        serving: ServingOptions | None = None,
         on_actor_failure: Literal["restart", "fail"] = "restart",
         max_restarts: int = 10,
         reconnect_timeout_s: float = 60.0,
-        control: LearnerControl | None = None,
-        security: ServerSecurity = PLAIN_SERVER,
-        collect_timeout_s: float = 600.0,
         log_level: str = "INFO",
     ) -> None:
         super().__init__(
@@ -112,17 +100,9 @@ class DockerDistributedActors(ServedDistributedActors):
             n_actors,
             batch_size,
             queue_out_of_sync_factor,
-            addresses=addresses,
-            actor_env_seeds=check_seeds("actor_env_seeds", actor_env_seeds, n_actors),
-            actor_agent_seeds=check_seeds("actor_agent_seeds", actor_agent_seeds, n_actors),
             envs_per_actor=envs_per_actor,
-            seed=seed,
-            max_actors=max_actors,
-            max_policy_lag=max_policy_lag,
-            bounded_staleness=bounded_staleness,
-            control=control,
-            security=security,
-            collect_timeout_s=collect_timeout_s,
+            seeds=ActorSeeds.for_actors(seed, n_actors, env_seeds=actor_env_seeds, agent_seeds=actor_agent_seeds),
+            serving=serving or ServingOptions(),
             actor_names=[f"docker-{slot}" for slot in range(n_actors)],
         )
         if n_actors < 1:
@@ -138,7 +118,7 @@ class DockerDistributedActors(ServedDistributedActors):
             f"--env-id={env_id}",
             f"--env-kwargs={_as_json(env_kwargs or {})}",
             f"--envs-per-actor={envs_per_actor}",
-            # the network this learner was told to use; an actor imports no other
+            # An actor imports no other network than the one it was started with.
             f"--network={policy.spec.network}",
             f"--reconnect-timeout-s={reconnect_timeout_s}",
             f"--log-level={log_level}",
@@ -146,21 +126,20 @@ class DockerDistributedActors(ServedDistributedActors):
         self._image = image
         self._name = name
         self._network = network
-        self._limits = (memory_limit_bytes, cpu_limit)
+        self._container_limits = (memory_limit_bytes, cpu_limit)
         self._environment = dict(environment or {})
         self._labels = dict(labels or {})
         self._max_restarts = max_restarts if on_actor_failure == "restart" else 0
-        self._further_addresses = tuple(addresses)
-        # Theirs alone: the bridge has no TLS, and other containers of this machine may reach it.
+        # For these containers alone: the bridge has no TLS, and other containers of this machine may reach it.
         self._token = secrets.token_urlsafe(32)
         self._run: DockerRun | None = None
         self._containers: DockerContainers | None = None
 
     def start(self) -> None:
-        """Removes what dead learners of this name have left, begins to serve, and starts the containers.
+        """Removes leftovers of dead learners of this name, begins to serve, and starts the containers.
 
         Raises:
-            AddressInUseError: Somebody else serves one of the addresses.
+            AddressInUseError: Another process serves one of the addresses.
             ConfigurationError: The engine has no such image or network, or the SDK is not installed.
             ContainerEngineError: No engine answers, or it does not start the containers.
         """
@@ -172,10 +151,10 @@ class DockerDistributedActors(ServedDistributedActors):
             run.remove_leftovers()
             network = self._network or run.make_network()
             host = "127.0.0.1" if network == "host" else run.gateway(network)
-            self._addresses = (f"{host}:0", *self._further_addresses)
-            super().start()
+            of_containers = ServerSecurity(tokens=TokenTable({self._token: Role.ACTOR}), insecure=True)
+            self._serve([Endpoint(f"{host}:0", of_containers), *self._endpoints()])
             self._containers = DockerContainers(
-                [self._plan(actor_id, network, self.addresses[0]) for actor_id in self._actor_names],
+                [self._plan(actor_id, network, self.addresses[0]) for actor_id in self._work.names],
                 run,
                 max_restarts=self._max_restarts,
                 on_exit=self._note_exit,
@@ -188,7 +167,7 @@ class DockerDistributedActors(ServedDistributedActors):
     def stop(self) -> None:
         """Ends the containers and the server; leaves no container, network, thread or socket behind.
 
-        An engine that does not answer keeps what it has until the next `start`; the log says so.
+        If the engine does not answer, it keeps containers and network until the next `start`; the log says so.
         """
         super().stop()
         if self._run is None:
@@ -209,14 +188,8 @@ class DockerDistributedActors(ServedDistributedActors):
         self._run.close()
         self._run = self._containers = None
 
-    def _security_at(self, address: str) -> ServerSecurity:
-        """The containers' own token at the address in their network, which is always the first."""
-        if address != self._addresses[0]:
-            return self._security
-        return ServerSecurity(tokens=TokenTable({self._token: Role.ACTOR}), insecure=True)
-
     def _plan(self, actor_id: str, network: str, address: str) -> ContainerPlan:
-        memory_limit_bytes, cpu_limit = self._limits
+        memory_limit_bytes, cpu_limit = self._container_limits
         return ContainerPlan(
             actor_id=actor_id,
             image=self._image,
@@ -233,10 +206,10 @@ class DockerDistributedActors(ServedDistributedActors):
         )
 
     def _limit_arguments(self) -> Sequence[str]:
-        """Returns what an image of another version may not know, where it is needed."""
-        if self.limits.max_rollout_bytes == DEFAULT_LIMITS.max_rollout_bytes:
+        """Returns options that an image of an older version may not know; only those that are needed."""
+        if self._limits.max_rollout_bytes == DEFAULT_LIMITS.max_rollout_bytes:
             return ()
-        return (f"--max-rollout-bytes={self.limits.max_rollout_bytes}",)
+        return (f"--max-rollout-bytes={self._limits.max_rollout_bytes}",)
 
     def _look_after_actors(self) -> None:
         if self._containers is not None:

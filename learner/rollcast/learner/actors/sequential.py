@@ -1,4 +1,4 @@
-"""Actors one after the other in this very thread: for debugging, and the same bits every time."""
+"""Actors that play in turn in the trainer's own thread: for debugging, and the same bits every time."""
 
 import contextlib
 from collections import deque
@@ -9,26 +9,13 @@ from rollcast.actor.environments.make import EnvFactory
 from rollcast.actor.policies.base import Policy
 from rollcast.actor.policies.make import make_policy
 from rollcast.actor.policies.trainable import TorchPolicy
-from rollcast.actor.seeds import derive_seed
 from rollcast.actor.vector.make import make_vector_env
 from rollcast.actor.workers.make import Worker, make_worker
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.ingest.queue import RolloutSlice
-from rollcast.services.errors import ActorFailedError, CollectInterruptedError, ConfigurationError
+from rollcast.learner.ingest.seeds import ActorSeeds
+from rollcast.services.errors import ActorFailedError, CollectInterruptedError
 from rollcast.services.policies.policies import PolicyState
-
-
-def check_seeds(name: str, seeds: Sequence[int] | None, n_actors: int) -> tuple[int, ...]:
-    """One seed an actor, or none at all.
-
-    Raises:
-        ConfigurationError: Another number of seeds.
-    """
-    if seeds is None:
-        return ()
-    if len(seeds) != n_actors:
-        raise ConfigurationError(f"{name} has {len(seeds)} entries; expected n_actors = {n_actors}, one each")
-    return tuple(seeds)
 
 
 def _name(slot: int) -> str:
@@ -37,7 +24,7 @@ def _name(slot: int) -> str:
 
 @contextlib.contextmanager
 def _naming(slot: int) -> Iterator[None]:
-    """Puts an actor's name before what it failed with, as for actors in other processes."""
+    """Puts the actor's name into the error with which it fails, as for actors in other processes."""
     try:
         yield
     except ActorFailedError as error:
@@ -46,19 +33,24 @@ def _naming(slot: int) -> Iterator[None]:
 
 
 class SequentialDistributedActors(DistributedActors):
-    """Runs its actors in turn, a rollout each, whenever trajectories are missing. Bit-reproducible for the same seeds.
+    """Actors that play a rollout each, in turn, whenever trajectories are missing. The same seeds give the same bits.
 
     Args:
         env_factory: Makes one environment.
         policy: The policy to sample actions from.
         n_rollout_steps: T.
-        n_actors: How many actors take turns.
+        n_actors: The number of actors that take turns.
         batch_size: B, in trajectories.
-        actor_env_seeds: A seed an actor for its environments; derived from `seed` where None.
-        actor_agent_seeds: A seed an actor for its sampling of actions; likewise.
-        envs_per_actor: Environments each of them steps at once.
-        seed: From which seeds that are not given derive.
+        actor_env_seeds: One seed per actor for its environments; None derives them from `seed`.
+        actor_agent_seeds: One seed per actor for its sampling of actions; None derives them from `seed`.
+        envs_per_actor: The environments that each actor steps at once.
+        seed: The seed from which all seeds derive that are not given.
+
+    Raises:
+        ConfigurationError: A number or the seeds cannot be right.
     """
+
+    resumes_in_step = True
 
     def __init__(
         self,
@@ -76,12 +68,8 @@ class SequentialDistributedActors(DistributedActors):
         super().__init__(env_factory, policy, n_rollout_steps, n_actors, batch_size)
         self._env_factory = env_factory
         self._envs_per_actor = envs_per_actor
-        self._seed = seed
-        self._given_seeds = (
-            check_seeds("actor_env_seeds", actor_env_seeds, n_actors),
-            check_seeds("actor_agent_seeds", actor_agent_seeds, n_actors),
-        )
-        # Each checkpoint begins another, with seeds of its own.
+        self._seeds = ActorSeeds.for_actors(seed, n_actors, env_seeds=actor_env_seeds, agent_seeds=actor_agent_seeds)
+        # Each checkpoint begins a new incarnation, with seeds of its own.
         self._incarnation = 1
         self._workers: list[tuple[Worker, Policy]] = []
         self._turn = 0
@@ -96,7 +84,7 @@ class SequentialDistributedActors(DistributedActors):
         self._make_workers()
 
     def state(self) -> dict[str, Any]:
-        """See `DistributedActors.state`; whoever resumes begins with the incarnation that `renew` does."""
+        """See `DistributedActors.state`; a resumed run begins with the incarnation that `renew` would begin."""
         return super().state() | {"incarnation": self._incarnation + 1}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -106,9 +94,9 @@ class SequentialDistributedActors(DistributedActors):
         self._incarnation = state["incarnation"]
 
     def renew(self) -> bool:
-        """Begins all environments anew, with other seeds, as resuming does: environments cannot be saved.
+        """Makes all environments again, with other seeds, as a resumed run does: environments cannot be saved.
 
-        What was played and not collected yet is dropped, episodes that have not ended count for nothing.
+        Drops the trajectories that were not collected yet; episodes that have not ended do not count.
         """
         if not self._workers:
             return False
@@ -118,12 +106,13 @@ class SequentialDistributedActors(DistributedActors):
         return True
 
     def _make_workers(self) -> None:
-        """Makes environments and policies, and casts the policy to them."""
+        """Makes the environments and the policies, and casts the policy to them."""
         for slot in range(self.n_actors):
+            env_seed, agent_seed = self._seeds.of(slot, self._incarnation)
             policy = make_policy(
                 self.policy.spaces,
                 self.policy.spec,
-                seed=self._seed_of(slot, 1),
+                seed=agent_seed,
                 allowed_network=self.policy.spec.network,
                 slot=slot,
             )
@@ -133,7 +122,7 @@ class SequentialDistributedActors(DistributedActors):
                 self.n_rollout_steps,
                 actor_id=_name(slot),
                 incarnation=self._incarnation,
-                env_seed=self._seed_of(slot, 0),
+                env_seed=env_seed,
             )
             self._workers.append((worker, policy))
         self.broadcast_updated_policy(self.policy.state_arrays())
@@ -150,14 +139,8 @@ class SequentialDistributedActors(DistributedActors):
         self._batchers.clear()
         self._turn = 0
 
-    def _seed_of(self, slot: int, which: int) -> int:
-        """That of the environments (0), or of the sampling (1), of an actor."""
-        if self._incarnation == 1 and self._given_seeds[which]:
-            return self._given_seeds[which][slot]
-        return derive_seed(self._seed, which, slot, self._incarnation)
-
     def broadcast_updated_policy(self, state_dict: PolicyState) -> None:
-        """Hands the next version to every actor; each uses it from its next rollout on."""
+        """Loads the next version into every actor, which uses it from its next rollout on."""
         self._version += 1
         for _, policy in self._workers:
             policy.load(self._version, state_dict)
@@ -169,25 +152,25 @@ class SequentialDistributedActors(DistributedActors):
 
     @property
     def queue_size(self) -> int:
-        """Trajectories of the last rollout that the last batch did not need."""
+        """The trajectories of the last rollout that the last batch did not need."""
         return sum(piece.n_trajectories for piece in self._queue)
 
     @property
     def queue_capacity(self) -> int:
-        """One rollout: nothing is played ahead."""
+        """The trajectories of one rollout: nothing is played ahead."""
         return self._envs_per_actor
 
     @property
     def n_actors_alive(self) -> int:
-        """All of them, once started."""
+        """The number of actors, once started."""
         return len(self._workers)
 
     def poll_slice(self, max_trajectories: int) -> RolloutSlice | None:
-        """What is left of the last rollout: nothing is played ahead."""
+        """Takes from the rest of the last rollout; nothing is played ahead."""
         return self.next_slice(max_trajectories) if self._queue else None
 
     def next_slice(self, max_trajectories: int, *, enough: int = 1) -> RolloutSlice:
-        """Lets the actor whose turn it is play a rollout, if none is left."""
+        """Takes from the last rollout; if nothing is left of it, lets the next actor play one."""
         if not self._queue:
             slot = self._turn
             worker, _ = self._workers[slot]

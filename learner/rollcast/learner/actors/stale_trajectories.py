@@ -1,4 +1,4 @@
-"""What `max_policy_lag` drops: counted, and said in the log."""
+"""Drops trajectories that are older than `max_policy_lag` allows; counts them, and warns in the log."""
 
 import logging
 import math
@@ -6,21 +6,24 @@ import threading
 import time
 from collections.abc import Callable
 
+from rollcast.learner.ingest.destination import RolloutDestination
+from rollcast.services.rollouts.rollouts import Rollout
+
 logger = logging.getLogger(__name__)
 
-# From one warning to the next.
+# The least time between two warnings.
 _INTERVAL_S = 60.0
 
 
 class StaleTrajectories:
-    """Says which trajectories are stale, and counts them. Any thread.
+    """The count of stale trajectories, and the rule by which they are stale. Any thread may call.
 
     Attributes:
-        count: Trajectories that were dropped.
+        count: The trajectories that were dropped.
 
     Args:
-        max_policy_lag: Trajectories that are more versions old are stale; None: none is.
-        clock: Monotonic seconds.
+        max_policy_lag: Trajectories that are more versions old are stale; None for no limit.
+        clock: Returns monotonic seconds.
     """
 
     def __init__(self, max_policy_lag: int | None, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -32,12 +35,12 @@ class StaleTrajectories:
         self._next_warning = self._next_info = -math.inf
 
     def drops(self, n_trajectories: int, *, policy_lag: int) -> bool:
-        """Whether trajectories are stale; if so they are counted, and said in the log at most once a minute.
+        """Returns whether trajectories are stale. Counts them if so, and warns at most once a minute.
 
         Args:
-            n_trajectories: How many.
-            policy_lag: Newest version less the one that played them. Below 0: an actor that outlived its learner sends
-                what that one did not take, by a version that this one never cast.
+            n_trajectories: The number of trajectories.
+            policy_lag: The newest version less the version that played them. Below 0 if an actor that outlived its
+                learner sends a rollout by a version that this learner never cast; then they are stale.
         """
         if policy_lag >= 0 and (self._max_policy_lag is None or policy_lag <= self._max_policy_lag):
             return False
@@ -65,3 +68,36 @@ class StaleTrajectories:
                 self._max_policy_lag,
             )
             self._n_unreported = 0
+
+
+class FreshDestination:
+    """A `RolloutDestination` that drops stale rollouts, and passes the others on to another destination.
+
+    Args:
+        destination: Takes the fresh rollouts.
+        is_stale: Returns whether the given number of a rollout's trajectories are stale, and counts them.
+    """
+
+    def __init__(self, destination: RolloutDestination, is_stale: Callable[[Rollout, int], bool]) -> None:
+        self._destination = destination
+        self._is_stale = is_stale
+
+    def put(self, rollout: Rollout, *, is_active: Callable[[], bool], n_reserved: int = 0) -> bool:
+        """See `RolloutDestination.put`; a stale rollout counts as taken."""
+        if self._is_stale(rollout, rollout.n_envs):
+            if n_reserved:
+                self._destination.release(n_reserved)
+            return True
+        return self._destination.put(rollout, is_active=is_active, n_reserved=n_reserved)
+
+    def reserve(self, n_trajectories: int) -> bool:
+        """See `RolloutDestination.reserve`."""
+        return self._destination.reserve(n_trajectories)
+
+    def release(self, n_trajectories: int) -> None:
+        """See `RolloutDestination.release`."""
+        self._destination.release(n_trajectories)
+
+    def close(self) -> None:
+        """See `RolloutDestination.close`."""
+        self._destination.close()

@@ -10,44 +10,36 @@ from rollcast.actor.acting.local_process import LocalActorPlan
 from rollcast.actor.environments.make import DEFAULT_STEP_TIMEOUT_S, EnvFactory
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.local_processes import LocalProcesses
-from rollcast.learner.actors.sequential import check_seeds
+from rollcast.learner.actors.reception import Endpoint
 from rollcast.learner.actors.served import ServedDistributedActors
-from rollcast.services.security.security import PLAIN_SERVER, ServerSecurity
-from rollcast.services.status.service import LearnerControl
+from rollcast.learner.actors.serving_options import ServingOptions
+from rollcast.learner.ingest.seeds import ActorSeeds
 
 # How long the actors may take to end by themselves.
 _STOP_TIMEOUT_S = 3.0
 
 
 class SubprocDistributedActors(ServedDistributedActors):
-    """Runs `n_actors` local processes; one that dies is started again, never waited for for ever.
+    """Actors in `n_actors` local processes; a process that dies is started again, and nothing waits for it forever.
 
     Args:
         env_factory: Makes one environment; a function or class at the top of a module, because it goes to a process.
         policy: The policy to sample actions from.
         n_rollout_steps: T.
-        n_actors: How many processes.
+        n_actors: The number of processes.
         batch_size: B, in trajectories.
-        queue_out_of_sync_factor: Times `batch_size`, the capacity of the queue. Between actors of equal speed
-            no rollout is then more than `ceil(queue_out_of_sync_factor + n_actors * envs_per_actor / batch_size)`
-            updates old.
-        start_method: One of `multiprocessing.get_all_start_methods()`; None: forkserver where there is one, else spawn.
-        actor_env_seeds: A seed an actor for its environments; derived from `seed` where None.
-        actor_agent_seeds: A seed an actor for its sampling of actions; likewise.
-        envs_per_actor: Environments each of them steps at once.
-        seed: From which all other seeds derive.
-        addresses: Where to listen besides the unix socket, for the control API and for actors from elsewhere.
-        max_actors: Actors that may be alive at once, those from elsewhere included.
-        max_policy_lag: Rollouts that are more versions old are dropped and counted; None: none is.
-        on_actor_failure: Start it again, or fail.
-        max_restarts: How often an actor may fail in a row before the run fails.
-        bounded_staleness: Actors wait for the newest policy before they start a rollout.
-        deterministic: See `ServedDistributedActors`; `n_actors` have to make a batch.
-        control: Who may steer over `LearnerService`; None: it tells the status only.
-        security: What is asked of clients at `addresses`.
-        collect_timeout_s: How long `collect_outputs` waits before it gives up.
-        step_timeout_s: How long a step of the environments may take before its actor has failed, in seconds.
-        log_level: What the actors log to stderr.
+        queue_out_of_sync_factor: The capacity of the queue, in batches. Between actors of equal speed no rollout is
+            then more than `ceil(queue_out_of_sync_factor + n_actors * envs_per_actor / batch_size)` updates old.
+        start_method: One of `multiprocessing.get_all_start_methods()`; None: forkserver if there is one, else spawn.
+        actor_env_seeds: One seed per actor for its environments; None derives them from `seed`.
+        actor_agent_seeds: One seed per actor for its sampling of actions; None derives them from `seed`.
+        envs_per_actor: The environments that each process steps at once.
+        seed: The seed from which all seeds derive that are not given.
+        serving: How the actors are served; its `addresses` come besides the unix socket.
+        on_actor_failure: Start the actor again, or fail.
+        max_restarts: The failures in a row of one actor after which the run fails.
+        step_timeout_s: The seconds that a step of the environments may take before its actor has failed.
+        log_level: The level at which actors log to stderr.
 
     Raises:
         ConfigurationError: A number, the seeds or the start method cannot be right.
@@ -67,16 +59,9 @@ class SubprocDistributedActors(ServedDistributedActors):
         *,
         envs_per_actor: int = 1,
         seed: int = 0,
-        addresses: Sequence[str] = (),
-        max_actors: int = 64,
-        max_policy_lag: int | None = None,
-        bounded_staleness: bool = True,
-        deterministic: bool = False,
+        serving: ServingOptions | None = None,
         on_actor_failure: Literal["restart", "fail"] = "restart",
         max_restarts: int = 10,
-        control: LearnerControl | None = None,
-        security: ServerSecurity = PLAIN_SERVER,
-        collect_timeout_s: float = 600.0,
         step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S,
         log_level: str = "WARNING",
     ) -> None:
@@ -87,26 +72,16 @@ class SubprocDistributedActors(ServedDistributedActors):
             n_actors,
             batch_size,
             queue_out_of_sync_factor,
-            addresses=addresses,
-            actor_env_seeds=check_seeds("actor_env_seeds", actor_env_seeds, n_actors),
-            actor_agent_seeds=check_seeds("actor_agent_seeds", actor_agent_seeds, n_actors),
             envs_per_actor=envs_per_actor,
-            seed=seed,
-            max_actors=max_actors,
-            max_policy_lag=max_policy_lag,
-            bounded_staleness=bounded_staleness,
-            deterministic=deterministic,
-            control=control,
-            security=security,
-            collect_timeout_s=collect_timeout_s,
+            seeds=ActorSeeds.for_actors(seed, n_actors, env_seeds=actor_env_seeds, agent_seeds=actor_agent_seeds),
+            serving=serving or ServingOptions(),
             actor_names=[f"local-{slot}" for slot in range(n_actors)],
         )
         self._local_env_factory = env_factory
         self._start_method = start_method
         self._max_restarts = max_restarts if on_actor_failure == "restart" else 0
-        self._log_level = log_level
         self._step_timeout_s = step_timeout_s
-        self._further_addresses = tuple(addresses)
+        self._log_level = log_level
         self._processes: LocalProcesses | None = None
         self._socket_dir: Path | None = None
 
@@ -114,40 +89,38 @@ class SubprocDistributedActors(ServedDistributedActors):
         """Begins to serve, and starts the processes.
 
         Raises:
-            AddressInUseError: Somebody else serves one of the addresses.
+            AddressInUseError: Another process serves one of the addresses.
             ConfigurationError: The environment factory cannot be sent to a process.
         """
         if self._processes is not None:
             return
         self._socket_dir = Path(tempfile.mkdtemp(prefix="rollcast-"))
         address = f"unix:{self._socket_dir / 'learner.sock'}"
-        self._addresses = (address, *self._further_addresses)
-        plans = [
-            LocalActorPlan(
-                address=address,
-                actor_id=name,
-                env_factory=self._local_env_factory,
-                n_envs=self._envs_per_actor,
-                network=self.policy.spec.network,
-                log_level=self._log_level,
-                step_timeout_s=self._step_timeout_s,
-                max_rollout_bytes=self.limits.max_rollout_bytes,
-            )
-            for name in self._actor_names
-        ]
         try:
             self._processes = LocalProcesses(
-                plans,
+                [self._plan(name, address) for name in self._work.names],
                 start_method=self._start_method,
                 max_restarts=self._max_restarts,
                 on_exit=self._note_exit,
             )
-            # before the server: a process that is forked must not inherit a running one
+            # Before the server: a process that is forked must not inherit a running one.
             self._processes.start()
-            super().start()
+            self._serve([Endpoint(address, self._serving.security), *self._endpoints()])
         except BaseException:
             self.stop()
             raise
+
+    def _plan(self, actor_id: str, address: str) -> LocalActorPlan:
+        return LocalActorPlan(
+            address=address,
+            actor_id=actor_id,
+            env_factory=self._local_env_factory,
+            n_envs=self._work.envs_per_actor,
+            network=self.policy.spec.network,
+            log_level=self._log_level,
+            step_timeout_s=self._step_timeout_s,
+            max_rollout_bytes=self._limits.max_rollout_bytes,
+        )
 
     def stop(self) -> None:
         """Ends the processes and the server; leaves no process, thread, socket or file behind."""

@@ -1,68 +1,73 @@
-"""Control of actors that no trainer steers: their user calls `collect_outputs` himself."""
+"""Answers `LearnerService` for actors without a trainer, whose user calls `collect_outputs`."""
 
-from typing import TYPE_CHECKING, NoReturn
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import NoReturn, Protocol
 
-from rollcast.services.errors import NotReadyError, RefusedError
+from rollcast.services.errors import RefusedError
 from rollcast.services.replay.replay import ReplayStatus, joint_replay_status
+from rollcast.services.replay.service import ReplaySource
 from rollcast.services.status.description import LearnerDescription
-from rollcast.services.status.status import ActorInfo, LearnerStatus, Phase
-from rollcast.services.version import software_version
+from rollcast.services.status.status import ActorInfo, LearnerStatus
 
-if TYPE_CHECKING:
-    from rollcast.learner.actors.served import ServedDistributedActors
+
+class ReportedActors(Protocol):
+    """Actors that can report how they stand. Called from many threads."""
+
+    @property
+    def actor_infos(self) -> Sequence[ActorInfo]:
+        """Every actor that has ever joined, by slot."""
+
+    def status(self) -> LearnerStatus:
+        """Returns how the actors stand."""
+
+    def describe(self, *, algorithm: str, batch_size: int) -> LearnerDescription:
+        """Describes what is learnt, and from what.
+
+        Raises:
+            NotReadyError: The actors are not served now.
+        """
+
+    def interrupt(self) -> None:
+        """Ends the wait of `collect_outputs`."""
 
 
 class UnsteeredControl:
-    """Tells how the actors stand, and refuses to steer: a `rollcast.services.status.service.LearnerControl`.
+    """Reports how the actors stand, and refuses to steer: a `rollcast.services.status.service.LearnerControl`.
 
     Args:
-        actors: Whose status to tell.
+        actors: The actors.
+        batch_size: B, of the batches that are collected from them; 0 if none are.
+        replay: The replay buffers that are served, by substep key; None if none are.
     """
 
-    def __init__(self, actors: "ServedDistributedActors") -> None:
+    def __init__(self, actors: ReportedActors, *, batch_size: int, replay: Mapping[str, ReplaySource] | None) -> None:
         self._actors = actors
+        self._batch_size = batch_size
+        self._replay = replay
 
     def describe(self) -> LearnerDescription:
-        """Describes the actors' side; the algorithm is the affair of whoever collects."""
-        intake = self._actors.intake
-        if intake is None:
-            raise NotReadyError("the actors are starting or stopping; expected them to run; try again with backoff")
-        nobody_collects = self._actors.destination is not None
-        return intake.describe(algorithm="", batch_size=0 if nobody_collects else self._actors.batch_size)
+        """Describes the actors' side. The algorithm is unknown: it runs in the user's own loop."""
+        return self._actors.describe(algorithm="", batch_size=self._batch_size)
 
     def status(self) -> LearnerStatus:
-        """What is known without a trainer."""
-        reason, waited_s = self._actors.waiting.current()
-        return LearnerStatus(
-            phase=Phase.TRAINING,
-            waiting_for=reason,
-            waiting_s=waited_s,
-            policy_version=self._actors.policy_version,
-            queue_size=self._actors.queue_size,
-            queue_capacity=self._actors.queue_capacity,
-            actors_alive=self._actors.n_actors_alive,
-            actors_expected=self._actors.n_actors,
-            duplicate_rollouts=self._actors.duplicate_rollouts,
-            rejected_rollouts=self._actors.rejected_rollouts,
-            stale_trajectories=self._actors.stale_trajectories,
-            replay=self._replay_status(),
-            software_version=software_version(),
-        )
+        """Returns what is known without a trainer."""
+        return dataclasses.replace(self._actors.status(), replay=self._replay_status())
 
-    def actors(self) -> list[ActorInfo]:
-        """Every actor that has joined, by slot."""
+    def actors(self) -> Sequence[ActorInfo]:
+        """Returns every actor that has joined, by slot."""
         return self._actors.actor_infos
 
     def pause(self) -> None:
-        """Refused."""
+        """Refuses."""
         self._refuse("pause")
 
     def resume(self) -> None:
-        """Refused."""
+        """Refuses."""
         self._refuse("resume")
 
     def save_checkpoint(self) -> tuple[str, int]:
-        """Refused."""
+        """Refuses."""
         self._refuse("save a checkpoint")
 
     def request_stop(self) -> None:
@@ -70,10 +75,9 @@ class UnsteeredControl:
         self._actors.interrupt()
 
     def _replay_status(self) -> ReplayStatus | None:
-        served = self._actors.replay
-        if served is None:
+        if self._replay is None:
             return None
-        return joint_replay_status({key: source.info().status() for key, source in served.items()})
+        return joint_replay_status({key: source.info().status() for key, source in self._replay.items()})
 
     @staticmethod
     def _refuse(what: str) -> NoReturn:

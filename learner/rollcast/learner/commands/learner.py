@@ -9,11 +9,11 @@ from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.actors.remote import RemoteDistributedActors
+from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.commands.printing import print_line
 from rollcast.learner.commands.running import run_and_report
 from rollcast.learner.ingest.first_actor import spaces_of_first_actor
 from rollcast.learner.settings.learner import ServingSettings
-from rollcast.learner.training.control import TrainingControl
 from rollcast.learner.training.run_parts import actors_batch_size
 from rollcast.learner.training.training_run import training_run
 
@@ -38,25 +38,16 @@ def learner(settings: ServingSettings, console: Console) -> int:
             security=security,
         )
 
-    def make_actors(policy: TorchPolicy, control: TrainingControl) -> DistributedActors:
-        actors = RemoteDistributedActors(
+    def make_actors(policy: TorchPolicy, serving: ServingOptions) -> DistributedActors:
+        return RemoteDistributedActors(
             policy,
             settings.n_rollout_steps,
             actors_batch_size(settings, policy.spaces, settings.max_actors),
             settings.queue_out_of_sync_factor,
-            addresses=(settings.address,),
             envs_per_actor=settings.envs_per_actor,
             seed=settings.seed,
-            max_actors=settings.max_actors,
-            max_policy_lag=settings.max_policy_lag,
-            bounded_staleness=settings.bounded_staleness,
-            deterministic=settings.deterministic,
-            control=control,
-            security=security,
-            collect_timeout_s=settings.collect_timeout_s,
+            serving=serving,
         )
-        actors.limits = settings.server_limits()
-        return actors
 
     announce = partial(print_line, console)
     with training_run(settings, spaces, make_actors, n_local_actors=0, announce=announce) as run:

@@ -8,6 +8,7 @@ from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.actors.remote import RemoteDistributedActors
+from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.commands.signals import stop_on_signals
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES
 from rollcast.learner.ingest.first_actor import spaces_of_first_actor
@@ -112,15 +113,17 @@ def _serve(settings: ReplayServeSettings, stops: list[RemoteDistributedActors]) 
         policy,
         settings.n_rollout_steps,
         1,  # nobody collects a batch
-        addresses=(settings.address,),
         envs_per_actor=settings.envs_per_actor,
         seed=settings.seed,
-        max_actors=settings.max_actors,
-        security=security,
+        serving=ServingOptions(
+            addresses=(settings.address,),
+            max_actors=settings.max_actors,
+            security=security,
+            limits=settings.server_limits(),
+            destination=ReplayInserter(buffers),
+            replay=serve_buffers(buffers, spaces, n_rollout_steps=settings.n_rollout_steps),
+        ),
     )
-    actors.limits = settings.server_limits()
-    actors.destination = ReplayInserter(buffers, lambda rollout: actors.drops(rollout, rollout.n_envs))
-    actors.replay = serve_buffers(buffers, spaces, n_rollout_steps=settings.n_rollout_steps)
     stops.append(actors)
     with actors:
         n_entries = sum(buffer.info().capacity for buffer in buffers.values())

@@ -9,11 +9,11 @@ from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.actors.sequential import SequentialDistributedActors
+from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.actors.subproc import SubprocDistributedActors
 from rollcast.learner.commands.printing import print_line
 from rollcast.learner.commands.running import run_and_report
 from rollcast.learner.settings.train import TrainSettings
-from rollcast.learner.training.control import TrainingControl
 from rollcast.learner.training.run_parts import actors_batch_size
 from rollcast.learner.training.training_run import training_run
 
@@ -24,7 +24,8 @@ def train(settings: TrainSettings, console: Console) -> int:
     Raises:
         RollcastError: Training cannot start, or cannot go on.
     """
-    security = settings.server_security()
+    # Refuses wrong certificates and tokens before the environment is made.
+    settings.server_security()
     env_factory = EnvironmentFactory(
         settings.env_id,
         settings.env_kwargs,
@@ -33,7 +34,7 @@ def train(settings: TrainSettings, console: Console) -> int:
         settings.on_step_failure,
     )
 
-    def make_actors(policy: TorchPolicy, control: TrainingControl) -> DistributedActors:
+    def make_actors(policy: TorchPolicy, serving: ServingOptions) -> DistributedActors:
         if settings.actor_kind == "sequential":
             return SequentialDistributedActors(
                 env_factory,
@@ -44,7 +45,7 @@ def train(settings: TrainSettings, console: Console) -> int:
                 envs_per_actor=settings.envs_per_actor,
                 seed=settings.seed,
             )
-        actors = SubprocDistributedActors(
+        return SubprocDistributedActors(
             env_factory,
             policy,
             settings.n_rollout_steps,
@@ -54,22 +55,13 @@ def train(settings: TrainSettings, console: Console) -> int:
             settings.start_method,
             envs_per_actor=settings.envs_per_actor,
             seed=settings.seed,
-            addresses=(settings.address,),
-            max_actors=settings.max_actors,
-            max_policy_lag=settings.max_policy_lag,
-            bounded_staleness=settings.bounded_staleness,
-            deterministic=settings.deterministic,
-            # one that is started again has other seeds
+            serving=serving,
+            # An actor that is started again has other seeds.
             on_actor_failure="fail" if settings.deterministic else settings.on_actor_failure,
             max_restarts=settings.max_restarts,
-            control=control,
-            security=security,
-            collect_timeout_s=settings.collect_timeout_s,
             step_timeout_s=settings.step_timeout_s,
             log_level=settings.log_level,
         )
-        actors.limits = settings.server_limits()
-        return actors
 
     n_processes = settings.n_actors if settings.actor_kind == "subprocess" else 0
     with training_run(

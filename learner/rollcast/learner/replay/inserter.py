@@ -31,12 +31,10 @@ class ReplayInserter:
 
     Args:
         buffers: By substep key; others may use them, too.
-        drops: Whether a rollout is stale and not to be inserted.
     """
 
-    def __init__(self, buffers: SubstepBuffers, drops: Callable[[Rollout], bool]) -> None:
+    def __init__(self, buffers: SubstepBuffers) -> None:
         self._buffers = buffers
-        self._drops = drops
         self._closed = threading.Event()
         self._turns = {key: threading.Lock() for key in buffers}  # whose turn it is to insert
         # By actor and incarnation: the sequence of its latest rollout, and how many of its trajectories are in. Written
@@ -48,8 +46,6 @@ class ReplayInserter:
         del n_reserved  # a buffer has room for all
         if self._closed.is_set():
             return False
-        if self._drops(rollout):
-            return True
 
         def is_wanted() -> bool:
             return not self._closed.is_set() and is_active()

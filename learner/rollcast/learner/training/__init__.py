@@ -1,1 +1,1 @@
-"""TODO room rollcast.learner.training."""
+"""Trains: the loop, its control from outside, what it keeps on the disk, and the making of a run from settings."""

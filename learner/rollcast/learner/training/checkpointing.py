@@ -32,6 +32,21 @@ SHARE: Final = 0.05
 _LOOK_S: Final = 1.0
 
 
+def read_log_state(checkpoint: Path) -> Mapping[str, Any] | None:
+    """Returns what a checkpoint has of the run's write-ahead log; None if the run kept none.
+
+    Args:
+        checkpoint: A checkpoint that was restored, so that it is known to be whole.
+    """
+    log_state: Mapping[str, Any] | None = _read_state(checkpoint)["actors"].get("log")
+    return log_state
+
+
+def _read_state(checkpoint: Path) -> Mapping[str, Any]:
+    state: Mapping[str, Any] = json.loads((checkpoint / _STATE_FILE).read_text(encoding="utf-8"))
+    return state
+
+
 class TrainingCheckpoints:
     """Writes everything that training depends on, and brings it back.
 
@@ -230,7 +245,7 @@ class TrainingCheckpoints:
 
     def _read(self, directory: Path) -> float:
         """Everything but what comes after a success."""
-        state: Mapping[str, Any] = json.loads((directory / _STATE_FILE).read_text(encoding="utf-8"))
+        state = _read_state(directory)
         self._algorithm.load(directory)
         self._experience.load(directory)
         actors = self._experience.actors

@@ -1,13 +1,12 @@
-"""Who may steer training: the learner's side of `LearnerService`."""
+"""Steers training from outside: the learner's side of `LearnerService`."""
 
+import dataclasses
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from rollcast.learner.actors.base import DistributedActors
-from rollcast.learner.actors.served import ServedDistributedActors
 from rollcast.learner.experience.experience import ExperienceSource
 from rollcast.learner.experience.progress import TrainingProgress
 from rollcast.services.errors import NotReadyError, RefusedError
@@ -15,25 +14,35 @@ from rollcast.services.status.description import LearnerDescription
 from rollcast.services.status.status import ActorInfo, LearnerStatus, Phase
 from rollcast.services.version import software_version
 
-# How long a caller waits for the running update to end. The largest updates take seconds.
+# How long a caller waits for the running update to end; the largest updates take seconds.
 _UPDATE_TIMEOUT_S = 55.0
 
-# How often a trainer that is paused, or has finished, looks whether it is to stop.
+# How often a trainer that is paused, or has finished, checks whether it has to stop.
 _PAUSE_LOOK_S = 0.25
 
-# Given the operator's turn, it writes a checkpoint and returns its folder and policy version.
+# Writes a checkpoint that begins inside the given context, in which no update runs; returns its folder and version.
 SaveCheckpoint: TypeAlias = Callable[[Callable[[], AbstractContextManager[None]]], tuple[Path, int]]
 
 
-class TrainingControl:
-    """Shared by the trainer, which takes turns, and the API's threads, which pause, save and stop.
+class _Steered(NamedTuple):
+    """The parts of a run that its control needs; see `TrainingControl.attach`."""
 
-    Invariant: an update runs only inside `update_turn`; while an operator's action runs, none does.
+    experience: ExperienceSource
+    progress: TrainingProgress
+    save: SaveCheckpoint | None
+
+
+class TrainingControl:
+    """The control of one run. The trainer takes turns on it; the API's threads pause, save and stop with it.
+
+    It is made before the actors, which serve it; until the trainer calls `attach`, its status says "starting".
+
+    Invariant: updates run only inside `update_turn`, and never while an operator's action runs.
 
     Args:
-        algorithm: Its name, for the status.
-        run_dir: Where the run is kept; None: nowhere.
-        batch_size: Trajectories, or entries of the replay buffer, in a batch; 0: nobody has said.
+        algorithm: The algorithm's name, for the status.
+        run_dir: The folder of the run; None if it keeps none.
+        batch_size: The trajectories, or entries of the replay buffer, in a batch; 0 if unknown.
     """
 
     def __init__(self, *, algorithm: str, run_dir: Path | None, batch_size: int = 0) -> None:
@@ -45,39 +54,34 @@ class TrainingControl:
         self._updating = False
         self._paused = False
         self._n_actions = 0
-        self._experience: ExperienceSource | None = None
-        self._actors: DistributedActors | None = None
-        self._progress: TrainingProgress | None = None
-        self._save: SaveCheckpoint | None = None
+        self._steered: _Steered | None = None
         # a plain flag, so that a signal handler may set it
         self._stop_requested = False
 
     def attach(self, experience: ExperienceSource, progress: TrainingProgress, save: SaveCheckpoint | None) -> None:
-        """Says what is steered. Called once, before training starts.
+        """Sets the parts of the run. Called once, by the trainer, before training starts.
 
         Args:
-            experience: Where batches come from, and who acts for it.
-            progress: How far training is.
-            save: Begins a checkpoint inside what it is given, inside which no update runs, and writes it after that;
-                returns its folder and policy version. None: there is nowhere to.
+            experience: The source of batches, with its actors.
+            progress: The progress of training.
+            save: Writes a checkpoint; see `SaveCheckpoint`. None if the run keeps no folder.
         """
-        self._experience, self._progress, self._save = experience, progress, save
-        self._actors = experience.actors
+        self._steered = _Steered(experience, progress, save)
 
     @property
     def stop_requested(self) -> bool:
-        """True once training is to end."""
+        """True once training has to end."""
         return self._stop_requested
 
     def enter(self, phase: Phase) -> None:
-        """Says where in its life the learner is."""
+        """Sets the phase that the status shows."""
         with self._changed:
             self._phase = phase
             self._changed.notify_all()
 
     @contextmanager
     def update_turn(self) -> Iterator[None]:
-        """The trainer's turn: waits while training is paused or an operator's action runs."""
+        """Gives the trainer its turn: waits while training is paused or an operator's action runs."""
         with self._changed:
             while (self._paused or self._n_actions) and not self._stop_requested:
                 self._changed.wait(_PAUSE_LOOK_S)
@@ -91,7 +95,7 @@ class TrainingControl:
 
     @contextmanager
     def _between_updates(self) -> Iterator[None]:
-        """An operator's turn: no update runs inside."""
+        """Gives an operator a turn, in which no update runs."""
         with self._changed:
             self._n_actions += 1
             idle = self._changed.wait_for(lambda: not self._updating, _UPDATE_TIMEOUT_S)
@@ -105,7 +109,7 @@ class TrainingControl:
                 self._changed.notify_all()
 
     def pause(self) -> None:
-        """Lets no update start until `resume`; returns when none is running.
+        """Stops updates until `resume`; returns once none is running.
 
         Raises:
             RefusedError: Training has ended.
@@ -124,52 +128,53 @@ class TrainingControl:
             self._changed.notify_all()
 
     def save_checkpoint(self) -> tuple[str, int]:
-        """Writes a checkpoint of a moment between two updates, beside training; returns its folder and policy version.
+        """Writes a checkpoint of a moment between two updates, while training goes on.
+
+        Returns:
+            Its folder, and its policy version.
 
         Raises:
             RefusedError: The run keeps no directory.
             NotReadyError: The running update or the checkpoint takes too long, or training has not started.
         """
-        if self._save is None:
-            if self._actors is None:
-                raise NotReadyError("training has not started; try again with backoff")
+        if self._steered is None:
+            raise NotReadyError("training has not started; try again with backoff")
+        if self._steered.save is None:
             raise RefusedError("this run keeps no directory: start it with --run-dir to have checkpoints")
-        path, version = self._save(self._between_updates)
+        path, version = self._steered.save(self._between_updates)
         return str(path), version
 
     def request_stop(self) -> None:
         """Ends training after the running update. A signal handler may call it."""
         self._stop_requested = True
-        if self._actors is not None:
-            self._actors.interrupt()
+        if self._steered is not None:
+            self._steered.experience.actors.interrupt()
 
     def wait_for_stop(self) -> None:
-        """Waits until somebody has asked for the end."""
+        """Waits until `request_stop` is called."""
         with self._changed:
             while not self._stop_requested:
                 self._changed.wait(_PAUSE_LOOK_S)
 
-    def actors(self) -> list[ActorInfo]:
-        """Every actor that has joined, by slot."""
-        return self._actors.actor_infos if isinstance(self._actors, ServedDistributedActors) else []
+    def actors(self) -> Sequence[ActorInfo]:
+        """Returns every actor that has joined, by slot."""
+        return () if self._steered is None else self._steered.experience.actors.actor_infos
 
     def describe(self) -> LearnerDescription:
-        """Tells what is learnt, and from what.
+        """Describes what is learnt, and from what.
 
         Raises:
-            NotReadyError: Training has not started.
+            NotReadyError: The learner is starting or stopping.
         """
-        intake = self._actors.intake if isinstance(self._actors, ServedDistributedActors) else None
-        if intake is None:
-            raise NotReadyError("the learner is starting or stopping; expected it to train; try again with backoff")
-        return intake.describe(algorithm=self.algorithm, batch_size=self._batch_size)
+        if self._steered is None:
+            raise NotReadyError("training has not started; try again with backoff")
+        return self._steered.experience.actors.describe(algorithm=self.algorithm, batch_size=self._batch_size)
 
     def status(self) -> LearnerStatus:
-        """How training stands, and what it is waiting for."""
+        """Returns how training stands, and what it waits for."""
         with self._changed:
             phase = Phase.PAUSED if self._paused and self._phase is Phase.TRAINING else self._phase
-        experience, progress = self._experience, self._progress
-        if experience is None or progress is None:
+        if self._steered is None:
             return LearnerStatus(
                 phase=phase,
                 waiting_for="the environment, the networks and the actors to be made"
@@ -178,34 +183,23 @@ class TrainingControl:
                 algorithm=self.algorithm,
                 software_version=software_version(),
             )
-        actors, now = experience.actors, progress.snapshot()
-        reason, waited_s = actors.waiting.current()
-        if phase is Phase.PAUSED:
-            reason = "an operator to call Resume"
-        return LearnerStatus(
+        experience, progress, _ = self._steered
+        now, of_actors = progress.snapshot(), experience.actors.status()
+        return dataclasses.replace(
+            of_actors,
             phase=phase,
-            waiting_for=reason,
-            waiting_s=waited_s,
+            waiting_for="an operator to call Resume" if phase is Phase.PAUSED else of_actors.waiting_for,
             env_steps=now.env_steps,
             seconds=now.seconds,
             env_steps_per_second=now.env_steps_per_second,
             updates=now.updates,
             updates_per_second=now.updates_per_second,
-            policy_version=actors.policy_version,
             policy_lag_mean=now.policy_lag_mean,
             policy_lag_max=now.policy_lag_max,
-            queue_size=actors.queue_size,
-            queue_capacity=actors.queue_capacity,
-            actors_alive=actors.n_actors_alive,
-            actors_expected=actors.n_actors,
             episodes=now.episodes,
             mean_return=now.mean_return,
-            duplicate_rollouts=actors.duplicate_rollouts,
-            rejected_rollouts=actors.rejected_rollouts,
-            stale_trajectories=actors.stale_trajectories,
             run_dir=str(self._run_dir or ""),
             waiting_fraction=now.waiting_fraction,
             replay=experience.replay_status(),
-            software_version=software_version(),
             algorithm=self.algorithm,
         )

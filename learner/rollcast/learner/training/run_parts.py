@@ -1,4 +1,4 @@
-"""What a training run is made of, each part from the settings: algorithm, replay buffer, experience, device."""
+"""Makes the parts of a training run from its settings: algorithm, replay buffers, experience, schedule, device."""
 
 import os
 from collections.abc import Callable
@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.base import DistributedActors
-from rollcast.learner.actors.served import ServedDistributedActors
+from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.algorithms.defaults import is_own
 from rollcast.learner.algorithms.dqn import Dqn
@@ -16,6 +17,7 @@ from rollcast.learner.algorithms.independent_learners import IndependentLearners
 from rollcast.learner.algorithms.own_algorithm import load_algorithm, make_own_algorithm, wants_replay
 from rollcast.learner.algorithms.sac import Sac
 from rollcast.learner.algorithms.schedules import linear
+from rollcast.learner.durable.rollouts import DurableRollouts
 from rollcast.learner.experience.experience import ExperienceSource, FreshExperience
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, ReplayedExperience
 from rollcast.learner.experience.replayed_rounds import ReplayedRounds
@@ -23,23 +25,26 @@ from rollcast.learner.ingest.slot_order import trajectories_of_an_actor
 from rollcast.learner.replay.demonstrations import load_recording
 from rollcast.learner.replay.served import serve_buffers
 from rollcast.learner.replay.substeps import SubstepBuffers, make_buffers
+from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.learning import LearnerSettings
+from rollcast.learner.training.control import TrainingControl
+from rollcast.learner.training.schedule import TrainingSchedule
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
-# What a replay buffer discounts with, where an algorithm of one's own has no `discount` among its arguments.
+# The discount in a replay buffer for an own algorithm without a `discount` among its arguments.
 _DISCOUNT = 0.99
 
-# By the names of `--algorithm`; each finds its settings under the same name.
+# By the name for `--algorithm`; the settings of each have the same name.
 ALGORITHMS: dict[str, type[Impala] | type[Sac] | type[Dqn]] = {"impala": Impala, "sac": Sac, "dqn": Dqn}
 
 
 def make_algorithm(settings: LearnerSettings, spaces: EnvironmentSpaces, device: torch.device) -> Algorithm:
-    """Makes the algorithm that the settings name; one a substep, where there are several.
+    """Makes the algorithm that the settings name; one per substep, if there are several.
 
     Raises:
-        ConfigurationError: It cannot learn on these spaces.
+        ConfigurationError: The algorithm cannot learn on these spaces.
     """
     spec = PolicySpec(network=settings.network, hidden_sizes=settings.hidden_sizes, activation=settings.activation)
     name, kwargs = settings.algorithm, settings.algorithm_kwargs
@@ -66,10 +71,10 @@ def make_algorithm(settings: LearnerSettings, spaces: EnvironmentSpaces, device:
 
 
 def learns_from_replay(settings: LearnerSettings) -> bool:
-    """Tells whether the algorithm that the settings name learns from a replay buffer.
+    """Returns whether the algorithm that the settings name learns from a replay buffer.
 
     Raises:
-        ConfigurationError: It is one's own, and there is no such factory.
+        ConfigurationError: It is an own algorithm, and there is no such factory.
     """
     if is_own(settings.algorithm):
         return wants_replay(load_algorithm(settings.algorithm))
@@ -79,10 +84,16 @@ def learns_from_replay(settings: LearnerSettings) -> bool:
 def make_replay_buffers(
     settings: LearnerSettings, spaces: EnvironmentSpaces, *, device: torch.device, announce: Callable[[str], None]
 ) -> SubstepBuffers:
-    """Allocates the buffer that the settings ask for, one a substep; `device` is the learner's.
+    """Allocates the replay buffers that the settings ask for, one per substep.
+
+    Args:
+        settings: The settings of the run.
+        spaces: The environment's spaces.
+        device: The learner's device.
+        announce: Called with the size of the buffers before they are allocated.
 
     Raises:
-        ConfigurationError: They cannot work together, or the machine, or the device, has not got the memory.
+        ConfigurationError: The settings exclude each other, or the machine or the device has too little memory.
     """
     if settings.replay.entry != "transitions" and not is_own(settings.algorithm):
         raise ConfigurationError(
@@ -109,11 +120,11 @@ def load_initial_data(
     *,
     announce: Callable[[str], None],
 ) -> None:
-    """Fills the buffers from the file that the settings name, where they name one.
+    """Fills the buffers from the file of demonstrations that the settings name, if they name one.
 
     Raises:
-        ConfigurationError: There is no buffer to fill, or the file cannot be opened, or has no rollouts.
-        RecordingError: The file is not whole.
+        ConfigurationError: There is no buffer to fill, or the file cannot be opened or has no rollouts.
+        RecordingError: The file is damaged.
         SpacesMismatchError: It was recorded with other spaces.
     """
     path = settings.initial_data
@@ -131,12 +142,10 @@ def load_initial_data(
 def make_experience(
     settings: LearnerSettings, actors: DistributedActors, algorithm: Algorithm, buffers: SubstepBuffers | None
 ) -> ExperienceSource:
-    """Fresh rollouts, or samples of replay buffers where there are some."""
+    """Makes the source of batches: fresh rollouts, or samples of the replay buffers if there are some."""
     if buffers is None:
         return FreshExperience(actors)
     policy, replay = algorithm.policy, settings.replay
-    if isinstance(actors, ServedDistributedActors):
-        actors.replay = serve_buffers(buffers, policy.spaces, n_rollout_steps=settings.n_rollout_steps)
     beta = linear(replay.beta, replay.beta_end) if replay.sampler == "prioritized" else None
     if plays_in_rounds(settings):
         return ReplayedRounds(
@@ -150,24 +159,84 @@ def make_experience(
     return ReplayedExperience(actors, buffers, policy=policy, batch_size=settings.batch_size, beta=beta)
 
 
+def serving_options(
+    settings: LearnerSettings,
+    control: TrainingControl,
+    policy: TorchPolicy,
+    buffers: SubstepBuffers | None,
+    run: RunDirectory,
+) -> ServingOptions:
+    """Returns the options with which the actors of a run are served.
+
+    Args:
+        settings: The settings of the run.
+        control: Answers the control API, and makes checkpoints when the log is large.
+        policy: The policy that the actors play.
+        buffers: The replay buffers, which are served, too; None if there are none.
+        run: The run's folder, which has the write-ahead log.
+
+    Raises:
+        ConfigurationError: The files of certificates and tokens cannot be used.
+    """
+    replay = durable = None
+    if buffers is not None:
+        replay = serve_buffers(buffers, policy.spaces, n_rollout_steps=settings.n_rollout_steps)
+    if settings.durable:
+        durable = DurableRollouts(
+            run.log_path, max_bytes=settings.durable_max_bytes, ask_for_checkpoint=control.save_checkpoint
+        )
+    return ServingOptions(
+        addresses=(settings.address,),
+        max_actors=settings.max_actors,
+        max_policy_lag=settings.max_policy_lag,
+        bounded_staleness=settings.bounded_staleness,
+        deterministic=settings.deterministic,
+        control=control,
+        security=settings.server_security(),
+        collect_timeout_s=settings.collect_timeout_s,
+        limits=settings.server_limits(),
+        replay=replay,
+        durable=durable,
+    )
+
+
+def make_schedule(settings: LearnerSettings, stop_return: float | None) -> TrainingSchedule:
+    """Makes the schedule of a run.
+
+    Args:
+        settings: The settings of the run.
+        stop_return: The mean return at which it ends; None for no such end.
+    """
+    return TrainingSchedule(
+        total_steps=settings.total_steps,
+        stop_return=stop_return,
+        updates_per_broadcast=None if plays_in_rounds(settings) else settings.updates_per_broadcast,
+        log_interval_s=settings.log_interval_s,
+        checkpoint_interval_s=settings.checkpoint_interval_s,
+        checkpoint_interval_updates=settings.checkpoint_interval_updates,
+        keep_checkpoints=settings.keep_checkpoints,
+        stop_timeout_s=settings.stop_timeout_s,
+    )
+
+
 def plays_in_rounds(settings: LearnerSettings) -> bool:
-    """Whether actors fill a replay buffer in rounds; see `ReplayedRounds`."""
+    """Returns whether actors fill the replay buffers in rounds; see `ReplayedRounds`."""
     return settings.deterministic and learns_from_replay(settings)
 
 
 def actors_batch_size(settings: LearnerSettings, spaces: EnvironmentSpaces, n_actors: int) -> int:
-    """Trajectories that are collected at once.
+    """Returns how many trajectories are collected from the actors at once.
+
+    Without a replay buffer they are a batch. With one they are a round in deterministic mode, and 1 otherwise: whatever
+    comes first goes into the buffer.
 
     Args:
-        settings: What was asked for.
-        spaces: What is learnt on.
-        n_actors: How many actors there will be.
-
-    Returns:
-        Those of a batch; or, for a replay buffer, those of a round in deterministic mode, else whatever comes first.
+        settings: The settings of the run.
+        spaces: The environment's spaces.
+        n_actors: The number of actors.
 
     Raises:
-        ConfigurationError: In deterministic mode the environment has several substeps.
+        ConfigurationError: The mode is deterministic, and the environment has several substeps.
     """
     if not learns_from_replay(settings):
         return settings.batch_size
@@ -175,7 +244,7 @@ def actors_batch_size(settings: LearnerSettings, spaces: EnvironmentSpaces, n_ac
 
 
 def _discount(settings: LearnerSettings) -> float:
-    """Finds what a buffer discounts the rewards with that it folds into one transition."""
+    """Returns the discount for rewards that the buffer folds into one n-step transition."""
     if is_own(settings.algorithm):
         return float(settings.algorithm_kwargs.get("discount", _DISCOUNT))
     return float(_algorithm_settings(settings).discount)
@@ -186,10 +255,10 @@ def _algorithm_settings(settings: LearnerSettings) -> Any:  # noqa: ANN401 - eac
 
 
 def choose_device(name: str) -> torch.device:
-    """The device that is asked for.
+    """Returns the device for a name: `auto`, `cpu` or `cuda`.
 
     Raises:
-        ConfigurationError: CUDA is asked for, and there is none.
+        ConfigurationError: The name is `cuda`, and torch finds no CUDA device.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -199,5 +268,5 @@ def choose_device(name: str) -> torch.device:
 
 
 def set_torch_threads(n_threads: int, n_local_actors: int) -> None:
-    """Gives torch its threads in this process; 0: the cores that local actors leave, at least one."""
+    """Sets torch's number of threads; 0 gives it the cores that local actors leave, at least one."""
     torch.set_num_threads(n_threads or max(1, len(os.sched_getaffinity(0)) - n_local_actors))

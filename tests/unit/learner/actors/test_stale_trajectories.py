@@ -2,7 +2,9 @@ import logging
 
 import pytest
 
-from rollcast.learner.actors.stale_trajectories import StaleTrajectories
+from rollcast.learner.actors.stale_trajectories import FreshDestination, StaleTrajectories
+from rollcast.learner.ingest.queue import RolloutQueue
+from tests.rollout_samples import make_rollout
 
 
 @pytest.mark.parametrize(("max_policy_lag", "policy_lag", "is_stale"), [(2, 2, False), (2, 3, True), (None, 99, False)])
@@ -35,3 +37,21 @@ def test_what_an_earlier_learner_asked_for_is_stale_and_no_reason_to_warn(caplog
             assert stale.drops(3, policy_lag=-7)
     assert stale.count == 9
     assert [record.levelno for record in caplog.records] == [logging.INFO]
+
+
+def test_stale_rollout_counts_as_taken_and_its_room_is_given_back():
+    queue = RolloutQueue(2)
+    fresh = FreshDestination(queue, lambda rollout, n: rollout.sequence == 1 and n == 2)
+    assert fresh.reserve(2)
+    assert not fresh.reserve(1)
+    assert fresh.put(make_rollout(sequence=1), is_active=lambda: True, n_reserved=2)
+    assert queue.size == 0
+    assert fresh.reserve(2)
+    assert fresh.put(make_rollout(sequence=2), is_active=lambda: True, n_reserved=2)
+    assert queue.get(2, 0.0).rollout.sequence == 2
+
+
+def test_closed_destination_takes_no_fresh_rollout():
+    fresh = FreshDestination(RolloutQueue(4), lambda rollout, n: False)
+    fresh.close()
+    assert not fresh.put(make_rollout(), is_active=lambda: True)

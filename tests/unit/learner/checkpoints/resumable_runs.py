@@ -7,11 +7,12 @@ from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.actors.sequential import SequentialDistributedActors
+from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.settings.train import TrainSettings
-from rollcast.learner.training.control import TrainingControl
 from rollcast.learner.training.run_parts import actors_batch_size
 from rollcast.learner.training.training_run import TrainingRun, training_run
 from rollcast.services.policies.policies import PolicyState
+from rollcast.services.status.service import LearnerControl
 
 OPTIONS = {
     "impala": "--n-rollout-steps 8 --envs-per-actor 3 --batch-size 4 --total-steps 640 --checkpoint-interval-updates 5",
@@ -43,8 +44,8 @@ def train(
     """Trains to the end, or until so many policies were cast: one at the start, one an update, one a checkpoint."""
     env_factory = EnvironmentFactory(settings.env_id, settings.env_kwargs, agent_policies=settings.agent_policies)
 
-    def make_actors(policy: TorchPolicy, control: TrainingControl) -> StoppingActors:
-        return StoppingActors(env_factory, policy, settings, control, n_casts)
+    def make_actors(policy: TorchPolicy, serving: ServingOptions) -> StoppingActors:
+        return StoppingActors(env_factory, policy, settings, serving.control, n_casts)
 
     spaces = probe_spaces(env_factory)
     with training_run(settings, spaces, make_actors, n_local_actors=0, announce=announce) as run:
@@ -60,7 +61,7 @@ class StoppingActors(SequentialDistributedActors):
         env_factory: EnvironmentFactory,
         policy: TorchPolicy,
         settings: TrainSettings,
-        control: TrainingControl,
+        control: LearnerControl,
         n_casts: int | None,
     ) -> None:
         super().__init__(

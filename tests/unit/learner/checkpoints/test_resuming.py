@@ -88,8 +88,8 @@ def test_a_resume_that_is_refused_leaves_the_metrics_as_they_were(tmp_path):
         metrics.write('{"env_steps": 1000000}\n')
     before = records(run_dir)
 
-    def make_actors(policy, control):
-        return RemoteDistributedActors(policy, 8, 4, addresses=())
+    def make_actors(policy, serving):
+        return RemoteDistributedActors(policy, 8, 4, serving=serving)
 
     spaces = probe_spaces(EnvironmentFactory("CartPole-v1"))
     with (

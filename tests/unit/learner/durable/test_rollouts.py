@@ -10,6 +10,7 @@ import pytest
 
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.remote import RemoteDistributedActors
+from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.durable.records import N_MARKER
 from rollcast.learner.durable.rollouts import DurableRollouts, refuse_leftovers
 from rollcast.learner.experience.experience import FreshExperience
@@ -37,8 +38,9 @@ class Learner:
 
     def __init__(self, folder: Path, state: Any = None, **options: Any) -> None:
         policy = TorchPolicy(CARTPOLE_LIKE, PolicySpec(hidden_sizes=(4,)))
-        self.actors = RemoteDistributedActors(policy, 3, BATCH, 4.0, addresses=(), envs_per_actor=2, **options)
-        self.durable = self.actors.durable = DurableRollouts(folder, max_bytes=1 << 30, ask_for_checkpoint=lambda: None)
+        self.durable = DurableRollouts(folder, max_bytes=1 << 30, ask_for_checkpoint=lambda: None)
+        serving = ServingOptions(durable=self.durable, **options)
+        self.actors = RemoteDistributedActors(policy, 3, BATCH, 4.0, envs_per_actor=2, serving=serving)
         if state is not None:
             self.actors.load_state(json.loads(json.dumps(state)))
         self.actors.start()
@@ -46,8 +48,7 @@ class Learner:
         Learner.entered.append(self)
 
     def stream(self, actor_id: str = "a", **changes: Any) -> IntakeStream:
-        intake = self.actors.intake
-        assert intake is not None
+        intake = self.actors._reception.intake
         given = {"actor_id": actor_id, "process_nonce": 1, "spaces": CARTPOLE_LIKE, "n_envs": 2} | changes
         agreement = intake.join(JoinOffer(network="auto", software_version="1", **given))
         return intake.open_stream(actor_id, agreement.incarnation, peer="", cancel=lambda: None)

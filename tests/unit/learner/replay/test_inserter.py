@@ -1,7 +1,6 @@
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -17,10 +16,10 @@ from tests.rollouts import CARTPOLE_LIKE, make_rollout
 T, B = 3, 2
 
 
-def make(*, n_envs: int = B, drops: Callable[[Rollout], bool] = lambda _: False, **settings: object) -> ReplayInserter:
+def make(*, n_envs: int = B, **settings: object) -> ReplayInserter:
     replay = ReplaySettings(**({"capacity": 100, "min_size": 1} | settings))
     buffer = ReplayBuffer(replay, CARTPOLE_LIKE, n_rollout_steps=T, batch_size=1, n_envs=n_envs)
-    return ReplayInserter({FLAT_SUBSTEP: buffer}, drops)
+    return ReplayInserter({FLAT_SUBSTEP: buffer})
 
 
 def always() -> bool:
@@ -48,14 +47,6 @@ def test_a_rollout_is_in_when_put_returns():
     inserter = make()
     assert inserter.reserve(B)
     assert inserter.put(make_rollout(sequence=1), is_active=always, n_reserved=B)
-    assert inserter._buffers[FLAT_SUBSTEP].size == T * B
-
-
-def test_what_is_stale_is_not_inserted():
-    inserter = make(drops=lambda rollout: rollout.sequence == 1)
-    assert inserter.put(make_rollout(sequence=1), is_active=always)
-    assert inserter._buffers[FLAT_SUBSTEP].size == 0
-    assert inserter.put(make_rollout(sequence=2), is_active=always)
     assert inserter._buffers[FLAT_SUBSTEP].size == T * B
 
 

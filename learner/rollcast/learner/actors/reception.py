@@ -1,0 +1,170 @@
+"""Serves actors between `start` and `stop`: the registry, the intake, the policies and the servers of one learner."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rollcast.actor.policies.trainable import TorchPolicy
+from rollcast.learner.actors.publisher import PolicyPublisher
+from rollcast.learner.ingest.credits import CreditRule
+from rollcast.learner.ingest.destination import RolloutDestination, RolloutLog
+from rollcast.learner.ingest.intake import RolloutIntake
+from rollcast.learner.ingest.registry import ActorRegistry
+from rollcast.learner.ingest.seeds import ActorSeeds
+from rollcast.services.limits.limits import Limits
+from rollcast.services.replay.service import ReplaySource
+from rollcast.services.security.security import ServerSecurity
+from rollcast.services.server.server import LearnerServer, make_server
+from rollcast.services.status.service import LearnerControl
+
+
+class Endpoint(NamedTuple):
+    """An address to listen at, and what clients must bring there."""
+
+    address: str
+    security: ServerSecurity
+
+
+class ActorsWork(NamedTuple):
+    """The work of all actors.
+
+    Attributes:
+        n_rollout_steps: T.
+        envs_per_actor: The environments of an actor that leaves their number to the learner.
+        seeds: The seeds of all actors.
+        names: The names of the actors that are started here, by slot.
+    """
+
+    n_rollout_steps: int
+    envs_per_actor: int
+    seeds: ActorSeeds
+    names: tuple[str, ...]
+
+
+class EarlierLearner(NamedTuple):
+    """What the learner before has left, for the one that goes on.
+
+    Attributes:
+        policy_version: The newest version that was cast; 0 if there was no learner before.
+        actors: Its actors; see `ActorRegistry.state`.
+    """
+
+    policy_version: int
+    actors: Mapping[str, Mapping[str, Any]]
+
+
+class Reception:
+    """Everything that serves actors between one `start` and the next `stop`. Any thread may read its attributes.
+
+    Attributes:
+        registry: The actors that have joined.
+        publisher: Casts policies.
+        intake: Takes rollouts in.
+        is_open: True until `close`.
+
+    Args:
+        policy: The policy; its weights are the first version that is cast.
+        work: The work of all actors.
+        destination: Takes accepted rollouts.
+        limits: What clients may do.
+        bounded_staleness: See `CreditRule`.
+        in_step: Likewise.
+        durable: Keeps rollouts on the disk before they are acknowledged; None for no log.
+        earlier: What the learner before has left.
+    """
+
+    def __init__(
+        self,
+        policy: TorchPolicy,
+        work: ActorsWork,
+        destination: RolloutDestination,
+        *,
+        limits: Limits,
+        bounded_staleness: bool,
+        in_step: bool,
+        durable: RolloutLog | None,
+        earlier: EarlierLearner,
+    ) -> None:
+        self.is_open = True
+        self._limits = limits
+        self._destination = destination
+        self._servers: list[LearnerServer] = []
+        self.registry = ActorRegistry(
+            max_actors=limits.max_actors, join_lease_s=limits.join_lease_s, reserved_names=work.names
+        )
+        self.registry.load_state(earlier.actors)
+        self.publisher = publisher = PolicyPublisher(
+            policy.spaces, policy.spec, seed=work.seeds.run_seed, first_version=earlier.policy_version + 1
+        )
+        publisher.publish(policy.state_arrays())
+        self.intake = RolloutIntake(
+            self.registry,
+            destination,
+            seeds=work.seeds,
+            spaces=policy.spaces,
+            policy=policy.spec,
+            n_rollout_steps=work.n_rollout_steps,
+            envs_per_actor=work.envs_per_actor,
+            rule=CreditRule(
+                policy_version=lambda: publisher.version, bounded_staleness=bounded_staleness, in_step=in_step
+            ),
+            durable=durable,
+            max_rollout_bytes=limits.max_rollout_bytes,
+        )
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The addresses it listens at, with the ports that were found for port 0."""
+        return tuple(server.address for server in self._servers)
+
+    def listen(
+        self, endpoints: Sequence[Endpoint], control: LearnerControl, replay: Mapping[str, ReplaySource] | None
+    ) -> None:
+        """Starts a server at each endpoint.
+
+        Args:
+            endpoints: The endpoints.
+            control: Answers `LearnerService`.
+            replay: The buffers that `ReplayService` serves, by substep key; None serves none.
+
+        Raises:
+            AddressInUseError: Another process serves one of the addresses.
+            ConfigurationError: An address cannot be had, or is open to other machines without TLS and that was not
+                asked for.
+        """
+        for endpoint in endpoints:
+            server = make_server(
+                endpoint.address,
+                sink=self.intake,
+                source=self.publisher,
+                control=control,
+                replay=replay,
+                limits=self._limits,
+                security=endpoint.security,
+            )
+            server.start()
+            self._servers.append(server)
+
+    def end_training(self) -> None:
+        """Tells the actors that training has ended, and takes no rollout any more; policies are still served."""
+        self.intake.end_training()
+        self.publisher.end()
+        self._destination.close()
+
+    def close(self, *, training_goes_on: bool, grace_s: float) -> None:
+        """Stops the servers.
+
+        Args:
+            training_goes_on: True: the streams break, and the actors wait for the next learner. False: the actors are
+                told that training has ended.
+            grace_s: The seconds that streams may take to end by themselves.
+        """
+        for server in self._servers:
+            server.drain()
+        if training_goes_on:
+            self._destination.close()
+        else:
+            self.end_training()
+        for server in self._servers:
+            server.stop(grace_s)
+        self._servers.clear()
+        self.is_open = False

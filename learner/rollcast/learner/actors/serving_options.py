@@ -1,0 +1,50 @@
+"""The options that all kinds of served actors share: local processes, containers, and actors that dial in."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rollcast.learner.durable.rollouts import DurableRollouts
+from rollcast.learner.ingest.destination import RolloutDestination
+from rollcast.services.limits.limits import DEFAULT_LIMITS, Limits
+from rollcast.services.replay.service import ReplaySource
+from rollcast.services.security.security import PLAIN_SERVER, ServerSecurity
+from rollcast.services.status.service import LearnerControl
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingOptions:
+    """How actors are served, and what becomes of their rollouts.
+
+    Attributes:
+        addresses: The addresses to listen at: `host:port` (port 0: any free one) or `unix:/path`. Local processes and
+            containers have one more of their own; these are for the control API and for actors from elsewhere.
+        max_actors: The actors that may be alive at once. Actors that are started here count, and always have room.
+        max_policy_lag: Trajectories that are more versions old are dropped and counted, and the log warns of them;
+            None drops none.
+        bounded_staleness: True: actors wait for the newest policy before they start a rollout. False: they start with
+            the policy they have, which pays if policies take long to arrive. None: True for actors that are started
+            here, False for actors that dial in.
+        deterministic: True: actors play one rollout per update, in step, and a batch has the rollouts in the order of
+            the actors' slots. The same seeds then give the same policies, whichever actor is faster. `batch_size` must
+            be a multiple of the trajectories of one actor.
+        control: Answers `LearnerService`; None tells the status, and refuses to steer.
+        security: What clients must bring, at `addresses`.
+        collect_timeout_s: The seconds that `collect_outputs` waits for a batch before it gives up.
+        limits: What clients may do; `max_actors` above takes the place of its own.
+        replay: The replay buffers that `ReplayService` serves, by substep key; None serves none.
+        destination: Takes the rollouts instead of the queue from which they are collected; None for the queue.
+        durable: Keeps rollouts on the disk before they are acknowledged; None for no log.
+    """
+
+    addresses: tuple[str, ...] = ()
+    max_actors: int = DEFAULT_LIMITS.max_actors
+    max_policy_lag: int | None = None
+    bounded_staleness: bool | None = None
+    deterministic: bool = False
+    control: LearnerControl | None = None
+    security: ServerSecurity = field(default=PLAIN_SERVER)
+    collect_timeout_s: float = 600.0
+    limits: Limits = field(default=DEFAULT_LIMITS)
+    replay: Mapping[str, ReplaySource] | None = None
+    destination: RolloutDestination | None = None
+    durable: DurableRollouts | None = None

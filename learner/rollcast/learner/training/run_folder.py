@@ -1,0 +1,112 @@
+"""Opens the folder of a training run: creates a new one, or finds the checkpoint of a resumed one."""
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from rollcast.learner.algorithms.defaults import short_name
+from rollcast.learner.checkpoints.manifest import CheckpointInfo
+from rollcast.learner.checkpoints.resuming import RUNS, changes_bits, newest_checkpoint, settings_changes
+from rollcast.learner.runs.directory import RunDirectory
+from rollcast.learner.settings.learning import LearnerSettings
+from rollcast.services.errors import ConfigurationError
+
+# Announced if a run without changed settings would have had the same bits as one that was never interrupted.
+_OTHER_BITS = (
+    "from here on it has other bits than a run without the change, or one that had these settings from the start"
+)
+
+
+def default_run_dir(settings: LearnerSettings) -> Path:
+    """Returns `runs/ENV-ALGORITHM-seedN-TIME-PID`."""
+    name = settings.env_id.replace("/", "-").replace(":", "-")
+    return (
+        RUNS
+        / f"{name}-{short_name(settings.algorithm)}-seed{settings.seed}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    )
+
+
+def create_run(settings: LearnerSettings, stack: ExitStack) -> RunDirectory:
+    """Creates the folder of a new run, and locks it until the stack is closed.
+
+    Raises:
+        ConfigurationError: There is such a folder already, or it cannot be created.
+    """
+    path = settings.run_dir or default_run_dir(settings)
+    run = RunDirectory.create(path.parent, path.name)
+    stack.enter_context(run.locked())
+    return run
+
+
+def find_checkpoint(
+    settings: LearnerSettings, stack: ExitStack, announce: Callable[[str], None]
+) -> tuple[RunDirectory, tuple[Path, CheckpointInfo] | None]:
+    """Locks the folder of a run that is resumed until the stack is closed, and finds its newest checkpoint.
+
+    Args:
+        settings: Those of the run.
+        stack: Holds the lock.
+        announce: Called with a line that says where the run goes on.
+
+    Returns:
+        The folder, and the checkpoint with its manifest; None if the run has no checkpoint yet.
+
+    Raises:
+        ConfigurationError: Another process trains in the folder.
+    """
+    run = RunDirectory(settings.run_dir or default_run_dir(settings))
+    stack.enter_context(run.locked())
+    checkpoint = newest_checkpoint(run)
+    announce(describe_resume(run, checkpoint))
+    return run, checkpoint
+
+
+def describe_resume(run: RunDirectory, checkpoint: tuple[Path, CheckpointInfo] | None) -> str:
+    """Returns a line for people that says where a run goes on."""
+    if checkpoint is None:
+        return f"resuming {run.path}: it has no checkpoint yet, and begins again"
+    info = checkpoint[1]
+    ended = "; it has ended" if info.has_ended else ""
+    return f"resuming {run.path}: {info.n_updates:,} updates, {info.env_steps:,} env steps{ended}"
+
+
+def write_settings(
+    settings: LearnerSettings, run: RunDirectory, env_steps: int, announce: Callable[[str], None]
+) -> None:
+    """Writes the settings of a run. Announces those that were changed when it was resumed, and keeps their history.
+
+    Args:
+        settings: The settings.
+        run: The run's folder.
+        env_steps: The environment steps of the checkpoint from which the run goes on; 0 if it begins.
+        announce: Called with a line for people.
+
+    Raises:
+        OSError: They cannot be written; the folder of a new run is removed.
+    """
+    values = settings.model_dump(mode="json", exclude={"resume"})
+    if settings.resume is None:
+        try:
+            run.write_settings(values)
+        except (OSError, ConfigurationError):
+            shutil.rmtree(run.path, ignore_errors=True)
+            raise
+        return
+    history = run.read_history()
+    changes = settings_changes(settings, run.read_settings())
+    if changes:
+        changed = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in changes.items())
+        is_exact = settings.deterministic or settings.checkpoint_interval_updates is not None
+        other_bits = is_exact and changes_bits(settings, changes)
+        announce(f"changed settings: {changed}" + (f"; {_OTHER_BITS}" if other_bits else ""))
+        history.append(
+            {
+                "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+                "env_steps": env_steps,
+                "changed": {name: list(values) for name, values in changes.items()},
+            }
+        )
+    run.write_settings(values, history=history)
