@@ -89,7 +89,7 @@ def test_a_resume_that_is_refused_leaves_the_metrics_as_they_were(tmp_path):
     before = records(run_dir)
 
     def make_actors(policy, serving):
-        return RemoteDistributedActors(policy, 8, 4, serving=serving)
+        return RemoteDistributedActors(policy, 8, 4, envs_per_actor=2, serving=serving)
 
     spaces = probe_spaces(EnvironmentFactory("CartPole-v1"))
     with (
