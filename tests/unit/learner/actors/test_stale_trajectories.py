@@ -4,7 +4,7 @@ import pytest
 
 from rollcast.learner.actors.stale_trajectories import FreshDestination, StaleTrajectories
 from rollcast.learner.ingest.queue import RolloutQueue
-from tests.rollout_samples import make_rollout
+from tests.rollouts import make_rollout
 
 
 @pytest.mark.parametrize(("max_policy_lag", "policy_lag", "is_stale"), [(2, 2, False), (2, 3, True), (None, 99, False)])
