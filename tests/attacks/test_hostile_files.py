@@ -166,7 +166,7 @@ def test_settings_that_are_no_text(tmp_path):
 def test_settings_of_which_a_kilobyte_is_more_than_any_memory(tmp_path, level):
     levels = [f"a{n + 1}: &a{n + 1} {level.format(n)}" for n in range(30)]
     RunDirectory(tmp_path).settings_path.write_text("\n".join(["a0: &a0 {x: 1}", *levels]))
-    with pytest.raises(ConfigurationError, match="line 1 has the anchor or alias 'a0', and not a plain value"):
+    with pytest.raises(ConfigurationError, match="line 1 has the anchor or alias 'a0' instead of a plain value"):
         RunDirectory(tmp_path).read_settings()
 
 

@@ -71,7 +71,7 @@ def test_replaced_files_are_for_new_connections_and_open_streams_go_on(keys, cap
             client.status()
         assert next(stream).env_steps == 12
         # over the connection that is open, a call of the old token
-        with pytest.raises(UnauthenticatedError, match="none of this learner's"):
+        with pytest.raises(UnauthenticatedError, match="unknown to this learner"):
             old.status()
         stream.close()
 
@@ -97,8 +97,8 @@ def test_an_open_door_is_said_once(caplog):
     with serve(address, security=ServerSecurity(insecure=True)):
         pass
     assert [record.getMessage() for record in caplog.records] == [
-        f"{address} is served without TLS: whoever is on the way can read everything, and whoever reaches it can join, "
-        "steer and stop the learner"
+        f"{address} is served without TLS: anyone on the network path can read everything, and anyone who "
+        "reaches it can join, steer and stop the learner"
     ]
 
 

@@ -264,7 +264,7 @@ def test_a_stale_socket_is_replaced_and_a_file_is_not(tmp_path):
     with serve(f"unix:{path}") as learner, LearnerClient(learner.address) as client:
         assert client.is_serving()
     path.write_text("mine")
-    with pytest.raises(ConfigurationError, match="is no socket"), serve(f"unix:{path}"):
+    with pytest.raises(ConfigurationError, match="is not a socket"), serve(f"unix:{path}"):
         pass
     assert path.read_text() == "mine"
 

@@ -1,4 +1,4 @@
-"""What crosses the wire, and how it is served: values, codecs, errors, servicers, channels, the typed client."""
+"""All that crosses the wire, and how it is served: values, codecs, errors, servicers, channels, the typed client."""
 
 from typing import TYPE_CHECKING
 

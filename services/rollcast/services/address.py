@@ -1,4 +1,4 @@
-"""Where a learner is served: "host:port" or "unix:/path"."""
+"""Parses the address of a server: "host:port" or "unix:/path"."""
 
 import ipaddress
 import re
@@ -16,10 +16,10 @@ _HOST_AND_PORT: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An address that has been checked.
+    """A checked address.
 
     Attributes:
-        text: As it was given, and as gRPC takes it.
+        text: The address as given, in the form gRPC takes.
         host: The host, without the brackets of IPv6; empty for a unix socket.
         port: The port; 0 for a unix socket, or for any free port.
         path: The unix socket; None for TCP.
@@ -32,9 +32,9 @@ class Address:
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine can reach it: a unix socket, `localhost`, or a number of the loopback.
+        """True if only this machine can reach it: a unix socket, `localhost`, or a loopback number.
 
-        Another name is not looked up: what it stands for may change.
+        Other names are not looked up, since they may resolve differently later.
         """
         if self.path is not None or self.host.lower() == "localhost":
             return True
@@ -45,16 +45,16 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """Checks an address.
+    """Checks an address and splits it into its parts.
 
     Args:
         text: "host:port", "[ipv6]:port" or "unix:/path".
 
     Returns:
-        Its parts.
+        The parts.
 
     Raises:
-        ConfigurationError: It is neither, the port is above 65535, or the path too long for a socket.
+        ConfigurationError: It has neither form, the port is above 65535, or the path is too long for a socket.
     """
     if text.startswith("unix:"):
         path = text.removeprefix("unix:")

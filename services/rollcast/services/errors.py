@@ -1,39 +1,39 @@
 """Every error rollcast raises on purpose. `error_status` maps each to its gRPC status code.
 
     RollcastError
-    ├── InvalidInputError            a value that cannot be right
+    ├── InvalidInputError            an invalid value
     │   ├── ConfigurationError       ... in the settings or a constructor's arguments
     │   ├── InvalidTensorError       ... in a tensor: dtype, shape, size
     │   ├── InvalidSpaceError        ... in a space
     │   ├── InvalidRolloutError      ... in a rollout: columns, order, NaN
-    │   │   └── MissingMessageError  ... and what should have come before it has not: lost on its way, or never sent
-    │   └── UnreadableMessageError   bytes that are no message: damaged on their way, or never one
+    │   │   └── MissingMessageError  ... the message before it is missing: lost on its way, or never sent
+    │   └── UnreadableMessageError   bytes that do not parse as a message: damaged, or never a message
     ├── MismatchError                two sides that cannot work together
     │   ├── SpacesMismatchError      their spaces differ
     │   └── ProtocolMismatchError    their protocol versions or policy networks differ
     ├── UnknownActorError            a stream of an actor that has not joined
     ├── DuplicateSequenceError       a rollout sent twice on one stream
     ├── ActorReplacedError           another process has joined under the same name
-    ├── UnauthenticatedError         a call without a token, or with one that is nobody's
+    ├── UnauthenticatedError         a call without a token, or with a token that the learner does not know
     ├── PermissionDeniedError        a call that the token's role may not make
     ├── LimitExceededError           a declared limit: message, rollout, actors, credits
-    │   └── ThrottledError           ... of what all clients share, and which gets free again: streams, calls a second
-    ├── NotReadyError                not now: starting, stopping, no policy yet
-    │   └── DamagedMessageError      ... a message is not what its writer sealed: damaged on its way
+    │   └── ThrottledError           ... on what all clients share and free again: streams, calls a second
+    ├── NotReadyError                not now, but later: starting, stopping, no policy yet
+    │   └── DamagedMessageError      ... a message differs from what was sent: send it again
     ├── RefusedError                 not in this state of the run: pause after the end, checkpoint without run directory
-    │   └── TrainingEndedError       ... training has ended: there is nothing to act for
-    ├── AddressInUseError            somebody else serves this address
-    ├── LearnerUnreachableError      nobody answers at this address
-    ├── ContainerEngineError         the Docker engine is not there, or does not do what it is asked to
-    ├── RecordingError               a file of rollouts that is none, is not whole, or cannot be written
+    │   └── TrainingEndedError       ... training has ended: no rollout is wanted any more
+    ├── AddressInUseError            another server has this address
+    ├── LearnerUnreachableError      no learner answers at this address
+    ├── ContainerEngineError         the Docker engine is missing, or refuses a request
+    ├── RecordingError               a file of rollouts that is damaged, incomplete or cannot be written
     ├── ActorFailedError             an exception in an actor, with its traceback
-    │   ├── (rollcast.actor.environments.failures.EnvironmentFailedError: which environment, which seed)
+    │   ├── (rollcast.actor.environments.failures.EnvironmentFailedError: with the environment and its seed)
     │   └── (rollcast.actor.environments.failures.EnvironmentLostError: its process ended or does not answer)
-    ├── CollectTimeoutError          no batch by the deadline, and why
+    ├── CollectTimeoutError          no batch by the deadline, and the reason
     ├── CollectInterruptedError      no batch because training is to end
     └── StatisticsError              a statistic that does not exist
 
-A message says what is wrong, with the value; what was expected; what to do.
+A message says what is wrong, with the value; what was expected; and what to do.
 """
 
 
@@ -41,7 +41,7 @@ class RollcastError(Exception):
     """Base of every error that rollcast raises on purpose.
 
     Attributes:
-        limit: The limit of `rollcast.services.limits.limits` that is the reason, as it is called there; empty: none is.
+        limit: The exceeded limit, by its name in `rollcast.services.limits.limits`; empty: no limit was exceeded.
     """
 
     def __init__(self, *args: object, limit: str = "") -> None:
@@ -50,10 +50,10 @@ class RollcastError(Exception):
 
 
 def message_of(error: BaseException) -> str:
-    """Returns what an exception says, also where that is nothing.
+    """Returns the message of an exception; "(no message)" if it is empty.
 
     Args:
-        error: Any exception. `sys.exit()` and `sys.exit(3)` raise a SystemExit, which says little by itself.
+        error: Any exception. A SystemExit is described as the call of `sys.exit` that raised it.
     """
     if isinstance(error, SystemExit):
         code = "" if error.code is None else repr(error.code)
@@ -62,11 +62,11 @@ def message_of(error: BaseException) -> str:
 
 
 class InvalidInputError(RollcastError, ValueError):
-    """A value that cannot be right."""
+    """An invalid value."""
 
 
 class ConfigurationError(InvalidInputError):
-    """A setting or an argument that cannot be right."""
+    """An invalid setting or constructor argument."""
 
 
 class InvalidTensorError(InvalidInputError):
@@ -82,11 +82,11 @@ class InvalidRolloutError(InvalidInputError):
 
 
 class MissingMessageError(InvalidRolloutError):
-    """A message of a rollout stream came, and what should have come before it has not."""
+    """A message of a rollout stream came before the one that must precede it."""
 
 
 class UnreadableMessageError(InvalidInputError):
-    """Bytes that are no message: damaged on their way, or never one."""
+    """Bytes that do not parse as a message: damaged on their way, or never a message."""
 
 
 class MismatchError(RollcastError):
@@ -114,7 +114,7 @@ class ActorReplacedError(RollcastError):
 
 
 class UnauthenticatedError(RollcastError):
-    """A call without a token, or with one that is nobody's."""
+    """A call without a token, or with a token that the learner does not know."""
 
 
 class PermissionDeniedError(RollcastError):
@@ -126,19 +126,19 @@ class LimitExceededError(RollcastError):
 
 
 class ThrottledError(LimitExceededError):
-    """A limit on what all clients share was exceeded: try again with backoff."""
+    """A limit on what all clients share was exceeded; try again with backoff."""
 
 
 class NotReadyError(RollcastError):
-    """Not now, but later: try again with backoff."""
+    """The learner cannot do this now, but later; try again with backoff."""
 
 
 class DamagedMessageError(NotReadyError):
-    """A message is not what its writer sealed: it was damaged on its way, and may be sent again."""
+    """A message that differs from what was sent; it may be sent again."""
 
 
 class RefusedError(RollcastError):
-    """Not in this state of the run; trying again will not help."""
+    """The run's state does not allow this; trying again will not help."""
 
 
 class TrainingEndedError(RefusedError):
@@ -146,19 +146,19 @@ class TrainingEndedError(RefusedError):
 
 
 class AddressInUseError(RollcastError):
-    """Somebody else serves this address."""
+    """Another server has this address."""
 
 
 class LearnerUnreachableError(RollcastError):
-    """Nobody answers at this address."""
+    """No learner answers at this address."""
 
 
 class ContainerEngineError(RollcastError):
-    """The Docker engine is not there, or does not do what it is asked to."""
+    """The Docker engine is missing, or refuses a request."""
 
 
 class RecordingError(RollcastError):
-    """A file of rollouts that is none, is not whole, or cannot be written."""
+    """A file of rollouts that is damaged, incomplete or cannot be written."""
 
 
 class ActorFailedError(RollcastError):
@@ -178,14 +178,14 @@ class StatisticsError(RollcastError, LookupError):
 
 
 def is_permanent(error: BaseException) -> bool:
-    """Tells whether trying again, with everything as it is, meets the same refusal.
+    """Returns whether the same attempt, with nothing changed, will be refused again.
 
     Args:
         error: Any exception.
 
     Returns:
-        True for what settings or spaces are the reason of; False for what may pass: a flaky environment, a learner that
-        is gone, a limit on what others hold.
+        True if settings or spaces are the reason. False if the reason may pass: a flaky environment, a learner that is
+            down, a limit on what others hold.
     """
     if isinstance(error, LimitExceededError):
         return not isinstance(error, ThrottledError) and error.limit != "max_actors"

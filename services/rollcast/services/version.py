@@ -1,12 +1,12 @@
-"""The version of rollcast that is running."""
+"""Finds the version of rollcast that is running."""
 
 import functools
 
 
 @functools.cache
 def software_version() -> str:
-    """The installed version, or "source" where rollcast runs from a source tree without being installed."""
-    # imported here: it takes as long as all else that `rollcast --help` needs
+    """Returns the installed version, or "source" if rollcast runs from a source tree without being installed."""
+    # Imported here: it takes as long as everything else that `rollcast --help` needs.
     from importlib import metadata
 
     try:

@@ -1,1 +1,1 @@
-"""TODO room rollcast.services.client."""
+"""Calls a learner or a replay buffer: channels, the typed clients, the health probe."""

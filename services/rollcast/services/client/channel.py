@@ -1,4 +1,4 @@
-"""Channels to a learner, with the options that long streams need."""
+"""Makes channels to a learner, with the options that long streams need."""
 
 from typing import Final
 
@@ -10,9 +10,9 @@ from rollcast.services.security.bearer import BearerInterceptor
 from rollcast.services.security.credentials import channel_credentials
 from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
 
-# A dead peer is noticed within KEEPALIVE_TIME + KEEPALIVE_TIMEOUT. Most of it is the timeout: a peer that lives answers
-# pings in threads of gRPC's own, but it may have to wait for a core. The server must allow pings this often:
-# `server.MIN_PING_INTERVAL_MS` is below it, else connections die with too_many_pings.
+# A dead peer is noticed within KEEPALIVE_TIME + KEEPALIVE_TIMEOUT. Most of that is the timeout: a live peer answers
+# pings in gRPC's own threads, but may have to wait for a core. The server must allow pings this often, or connections
+# die with too_many_pings: `server.MIN_PING_INTERVAL_MS` is lower.
 KEEPALIVE_TIME_MS: Final = 2_000
 KEEPALIVE_TIMEOUT_MS: Final = 7_000
 
@@ -21,34 +21,31 @@ _OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
-    # Otherwise gRPC's own minute decides when a ping has not been answered, whatever the line above says.
+    # Otherwise gRPC's own minute decides when a ping counts as unanswered, whatever the line above says.
     ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    # A learner that restarts is back within seconds; gRPC's default would wait up to two minutes.
+    # A restarted learner is back within seconds; gRPC would wait for up to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 200),
-    # gRPC gives every attempt to connect this long
+    # gRPC gives every attempt to connect this long.
     ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 5_000),
     # Two clients in one process share no connection: each has its own flow-control window.
     ("grpc.use_local_subchannel_pool", 1),
-    # A proxy for the outside world has no part in talking to a learner: compose networks often have http_proxy set.
+    # A proxy is for the outside world, not for a learner; compose networks often set http_proxy.
     ("grpc.enable_http_proxy", 0),
 )
 
 
 def make_channel(address: str, security: ClientSecurity = PLAIN_CLIENT) -> grpc.Channel:
-    """Makes a channel; it connects when it is first used.
+    """Makes a channel, which connects when it is first used; close it.
 
     Args:
         address: "host:port" or "unix:/path".
-        security: Certificates and token, whose files are read now; a unix socket uses neither.
-
-    Returns:
-        The channel; close it.
+        security: Certificates and token; their files are read now. A unix socket uses neither.
 
     Raises:
-        ConfigurationError: The address is malformed, a file cannot be used, or a token would travel in the open.
+        ConfigurationError: The address is malformed, a file cannot be used, or a token would travel unprotected.
     """
     options: list[tuple[str, int | str]] = list(_OPTIONS)
     parsed = parse_address(address)

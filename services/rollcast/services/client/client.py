@@ -1,4 +1,4 @@
-"""The typed client: values in, values out, errors from the tree."""
+"""Calls a learner: values in, values out, errors from the tree."""
 
 from collections.abc import Callable, Iterator
 from types import TracebackType
@@ -39,9 +39,9 @@ _Request = TypeVar("_Request")
 
 
 class LearnerClient:
-    """A learner, from anywhere. Safe from many threads. Every method raises errors of `rollcast.services.errors` only.
+    """A client of a learner. Safe from many threads. It raises errors of `rollcast.services.errors` only.
 
-    `LearnerUnreachableError` when nobody answers by the deadline; beyond that, what the learner raised.
+    Every method raises `LearnerUnreachableError` if no learner answers by the deadline, and the learner's own errors.
 
     Example:
         >>> with LearnerClient("127.0.0.1:50051") as learner:
@@ -49,7 +49,8 @@ class LearnerClient:
 
     Args:
         address: "host:port" or "unix:/path".
-        timeout_s: Deadline of every unary call, in seconds; get_policy has 30 at least, pause and save_checkpoint 60.
+        timeout_s: Deadline of every unary call, in seconds; at least 30 for get_policy, at least 60 for pause and
+            save_checkpoint.
         security: Certificates and token.
 
     Raises:
@@ -62,7 +63,7 @@ class LearnerClient:
         self.address = address
         self._timeout_s = timeout_s
         self._channel = make_channel(address, security)
-        # sealed, and without a deserialiser: damage is to be noticed on either side
+        # Sealed, and without a deserialiser, so that both sides notice damage.
         self._join: Any = self._channel.unary_unary(
             "/rollcast.v1.RolloutService/Join",
             request_serializer=lambda request: seal(request.SerializeToString()),
@@ -88,44 +89,38 @@ class LearnerClient:
         """Agrees with the learner on spaces and work; call it before every rollout stream.
 
         Args:
-            offer: Who wants to act.
-            timeout_s: How long the learner may take, in seconds; None: as for every call.
+            offer: The actor's offer.
+            timeout_s: Deadline in seconds; None: that of every call.
 
         Returns:
-            What the actor shall do.
+            The work that the learner gives.
 
         Raises:
-            InvalidInputError: A field is malformed, of the offer or of the agreement.
+            InvalidInputError: A field of the offer or of the agreement is malformed.
             SpacesMismatchError: The learner has other spaces.
             ProtocolMismatchError: The learner speaks another protocol, or has another network.
-            LimitExceededError: The learner has as many actors as it takes.
+            LimitExceededError: The learner takes no more actors.
             NotReadyError: The learner is starting or stopping, or a message was damaged: try again with backoff.
-            UnreadableMessageError: What came is no message: try again a few times.
-            LearnerUnreachableError: Nobody answers.
+            UnreadableMessageError: The answer does not parse: try again a few times.
+            LearnerUnreachableError: No learner answers.
         """
         response = self._call(self._join, join_offer_to_proto(offer), timeout_s=timeout_s)
         return join_agreement_from_proto(parse_response(rollout_pb2.JoinResponse, response), offer)
 
     def open_rollout_stream(self, actor_id: str, incarnation: int) -> RolloutUplink:
-        """Opens the stream rollouts travel on; errors come out of its `responses`.
+        """Opens the stream for rollouts, which has no deadline; its `responses` raise its errors.
 
         Args:
             actor_id: From the agreement.
             incarnation: From the agreement.
-
-        Returns:
-            The stream, which has no deadline.
         """
         return RolloutUplink(self._channel, self.address, actor_id, incarnation)
 
     def subscribe_policy(self, after_version: int = 0) -> PolicySubscription:
-        """Subscribes to new policies; errors come out of the iteration.
+        """Subscribes to new policies, without a deadline; iterating raises the errors.
 
         Args:
             after_version: Skip versions up to this one; 0: begin with the newest.
-
-        Returns:
-            The subscription, which has no deadline.
         """
         return PolicySubscription(self._channel, self.address, after_version)
 
@@ -136,10 +131,10 @@ class LearnerClient:
             Its version and its state_dict.
 
         Raises:
-            NotReadyError: There is none yet.
+            NotReadyError: There is no policy yet.
             LimitExceededError: It is above 1 GiB.
-            InvalidTensorError: What came is no policy.
-            LearnerUnreachableError: Nobody answers.
+            InvalidTensorError: The answer is not a policy.
+            LearnerUnreachableError: No learner answers.
         """
         assembler = PolicyAssembler()
         call = self._policies.GetPolicy(policy_pb2.GetPolicyRequest(), timeout=max(self._timeout_s, POLICY_TIMEOUT_S))
@@ -156,20 +151,20 @@ class LearnerClient:
     def act(
         self, observation: Observation, *, deterministic: bool = False, substep_key: str = FLAT_SUBSTEP
     ) -> tuple[NDArray[Any], int]:
-        """Asks the newest policy what to do.
+        """Asks the newest policy for actions.
 
         Args:
             observation: `[N, ...]` for every leaf of the observation space, by path.
-            deterministic: The most likely action, or a sample.
-            substep_key: Whose policy acts.
+            deterministic: Return the most likely action instead of a sample.
+            substep_key: The substep whose policy acts.
 
         Returns:
-            Actions `[N, ...]` and the version that chose.
+            Actions `[N, ...]` and the version of the policy.
 
         Raises:
             InvalidTensorError: The observation does not fit the learner's observation space.
             NotReadyError: There is no policy yet.
-            LearnerUnreachableError: Nobody answers.
+            LearnerUnreachableError: No learner answers.
         """
         leaves = [
             tensor_pb2.NamedTensor(path=path, tensor=tensor_to_proto(array, what=f"the observation at {path!r}"))
@@ -180,43 +175,37 @@ class LearnerClient:
         return tensor_from_proto(response.action, what="the action"), response.policy_version
 
     def describe(self) -> LearnerDescription:
-        """Asks what the learner learns, and from what: spaces, network, T, limits.
+        """Asks for the learner's spaces, network, T and limits.
 
         Returns:
-            The description; it holds for as long as the learner runs.
+            The description, which holds for as long as the learner runs.
 
         Raises:
             NotReadyError: The learner does not know its spaces yet: try again with backoff.
-            ProtocolMismatchError: The learner is from before this call.
-            LearnerUnreachableError: Nobody answers.
+            ProtocolMismatchError: The learner is too old for this call.
+            LearnerUnreachableError: No learner answers.
         """
         response = self._call(self._learner.DescribeLearner, learner_pb2.DescribeLearnerRequest())
         return description_from_proto(response.description)
 
     def status(self) -> LearnerStatus:
-        """How training stands, and what it is waiting for.
-
-        Returns:
-            The status.
+        """Returns the state of training, and what the learner waits for.
 
         Raises:
-            LearnerUnreachableError: Nobody answers.
+            LearnerUnreachableError: No learner answers.
         """
         return status_from_proto(self._call(self._learner.GetStatus, learner_pb2.GetStatusRequest()).status)
 
     def watch_status(self, interval_s: float = 1.0) -> Iterator[LearnerStatus]:
-        """How training stands, again and again until it has ended. Closing the iterator ends the call.
+        """Yields the state of training again and again until training ends. Closing the iterator ends the call.
 
         Args:
-            interval_s: Seconds between two, 0.1 to 3600.
-
-        Yields:
-            The status.
+            interval_s: Seconds between two answers, 0.1 to 3600.
 
         Raises:
             InvalidInputError: The interval is outside its range.
             NotReadyError: The learner is stopping.
-            LearnerUnreachableError: Nobody answers.
+            LearnerUnreachableError: No learner answers.
         """
         call = self._learner.WatchStatus(learner_pb2.WatchStatusRequest(interval_s=interval_s))
         try:
@@ -228,13 +217,10 @@ class LearnerClient:
             call.cancel()
 
     def actors(self) -> tuple[ActorInfo, ...]:
-        """Every actor that has joined, by slot, those that have left included.
-
-        Returns:
-            The actors.
+        """Returns every actor that has joined, by slot, including those that have left.
 
         Raises:
-            LearnerUnreachableError: Nobody answers.
+            LearnerUnreachableError: No learner answers.
         """
         response = self._call(self._learner.ListActors, learner_pb2.ListActorsRequest())
         return tuple(actor_from_proto(actor) for actor in response.actors)
@@ -244,7 +230,7 @@ class LearnerClient:
 
         Raises:
             RefusedError: Training has ended.
-            LearnerUnreachableError: Nobody answers.
+            LearnerUnreachableError: No learner answers.
         """
         timeout_s = max(self._timeout_s, UPDATE_TIMEOUT_S)
         self._call(self._learner.Pause, learner_pb2.PauseRequest(), timeout_s=timeout_s)
@@ -253,7 +239,7 @@ class LearnerClient:
         """Ends a pause.
 
         Raises:
-            LearnerUnreachableError: Nobody answers.
+            LearnerUnreachableError: No learner answers.
         """
         self._call(self._learner.Resume, learner_pb2.ResumeRequest())
 
@@ -264,8 +250,8 @@ class LearnerClient:
             Its folder on the learner's machine, and the policy version in it.
 
         Raises:
-            RefusedError: The run keeps no directory.
-            LearnerUnreachableError: Nobody answers.
+            RefusedError: The run has no directory.
+            LearnerUnreachableError: No learner answers.
         """
         timeout_s = max(self._timeout_s, UPDATE_TIMEOUT_S)
         response = self._call(self._learner.SaveCheckpoint, learner_pb2.SaveCheckpointRequest(), timeout_s=timeout_s)
@@ -275,21 +261,18 @@ class LearnerClient:
         """Ends training after the update that is running; returns at once.
 
         Raises:
-            LearnerUnreachableError: Nobody answers.
+            LearnerUnreachableError: No learner answers.
         """
         self._call(self._learner.Stop, learner_pb2.StopRequest())
 
     def is_serving(self, service: str = "") -> bool:
-        """Whether the learner says that it serves.
+        """Returns whether the learner says that it serves.
 
         Args:
             service: A service's full name, `"rollcast.v1.RolloutService"`; empty: the whole server.
 
-        Returns:
-            What it says.
-
         Raises:
-            LearnerUnreachableError: Nobody answers.
+            LearnerUnreachableError: No learner answers.
             UnknownActorError: There is no such service.
         """
         response = self._call(self._health.Check, health_pb2.HealthCheckRequest(service=service))

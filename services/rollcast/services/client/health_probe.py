@@ -1,11 +1,11 @@
 """Exits with 0 if and only if a learner serves: `python -m rollcast.services.client.health_probe ADDRESS [SERVICE]`.
 
-Made for health checks, which ask every few seconds: it imports the standard library only, and speaks as much HTTP/2 as
-one `grpc.health.v1.Health/Check` takes. So it can be run as a file, by an interpreter that looks for no packages
-(`python -I -S`), for a tenth of the processor time that importing gRPC takes.
+For health checks, which ask every few seconds: it imports the standard library only, and speaks just enough HTTP/2 for
+one `grpc.health.v1.Health/Check`. So an interpreter that looks for no packages (`python -I -S`) can run it as a file,
+for a tenth of the processor time that importing gRPC takes.
 
-For a server with TLS, ROLLCAST_TLS_CA, and ROLLCAST_TLS_CERT and ROLLCAST_TLS_KEY for one with mutual TLS, name the
-files, as they do for every other client.
+For a server with TLS, the variable ROLLCAST_TLS_CA names the authorities; ROLLCAST_TLS_CERT and ROLLCAST_TLS_KEY name
+the client's certificate and key for mutual TLS, as for every other client.
 """
 
 import os
@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 _TIMEOUT_S = 10.0
-# What an answer may take; a health check's is 7 bytes.
+# Limit for one frame; the answer of a health check has 7 bytes.
 _MAX_BYTES = 1 << 16
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -24,12 +24,12 @@ _FRAME_HEADER_BYTES = 9
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY = 0, 1, 3, 4, 6, 7
 _END_STREAM = _ACK = 0x1
 _END_HEADERS = 0x4
-# HealthCheckResponse.ServingStatus; proto3 leaves a zero out
+# HealthCheckResponse.ServingStatus; proto3 leaves a zero out.
 _STATUSES = {b"": "UNKNOWN", b"\x08\x01": "SERVING", b"\x08\x02": "NOT_SERVING", b"\x08\x03": "SERVICE_UNKNOWN"}
 
 
 class _NoAnswerError(Exception):
-    """Somebody is there, and what comes is no answer."""
+    """The server's bytes are not the expected answer."""
 
 
 def probe(address: str, service: str = "", *, environment: Mapping[str, str] | None = None) -> str | None:
@@ -38,10 +38,11 @@ def probe(address: str, service: str = "", *, environment: Mapping[str, str] | N
     Args:
         address: "host:port" or "unix:/path".
         service: A service's full name; empty: the whole server.
-        environment: Where ROLLCAST_TLS_CA, ROLLCAST_TLS_CERT and ROLLCAST_TLS_KEY name files; None: plain TCP.
+        environment: The variables ROLLCAST_TLS_CA, ROLLCAST_TLS_CERT and ROLLCAST_TLS_KEY, which name files; None:
+            plain TCP.
 
     Returns:
-        None if it does, else why not, on one line.
+        None if it serves, else the reason on one line.
     """
     deadline = time.monotonic() + _TIMEOUT_S
     try:
@@ -62,10 +63,10 @@ def main(arguments: Sequence[str]) -> int:
     """Runs the probe.
 
     Args:
-        arguments: Address and, if wanted, service.
+        arguments: The address and, optionally, the service.
 
     Returns:
-        The exit code: 0 serving, 1 not, 2 wrong arguments.
+        The exit code: 0 serving, 1 not serving, 2 wrong arguments.
     """
     if len(arguments) not in (1, 2):
         sys.stderr.write("usage: python -m rollcast.services.client.health_probe ADDRESS [SERVICE]\n")
@@ -91,7 +92,7 @@ def _connect(address: str, environment: Mapping[str, str], deadline: float) -> s
         return connection
     host, _, port = address.rpartition(":")
     connection = socket.create_connection((host.strip("[]"), int(port)), _left(deadline))
-    # without it the other files say how the process beside this one serves, not how to connect
+    # Without TLS_CA, the other variables are for the server beside this process, not for this client.
     authorities = environment.get("ROLLCAST_TLS_CA")
     if not authorities:
         return connection
@@ -110,7 +111,7 @@ def _connect(address: str, environment: Mapping[str, str], deadline: float) -> s
 
 
 def _check(connection: socket.socket, service: str, deadline: float) -> str:
-    """Makes the one call and returns the status, by name."""
+    """Makes the call and returns the status by name."""
     name = service.encode()
     if len(name) > 100:
         raise ValueError(f"a service's name has {len(name)} bytes; expected at most 100")
@@ -125,7 +126,7 @@ def _check(connection: socket.socket, service: str, deadline: float) -> str:
             (b"grpc-timeout", b"%dS" % _TIMEOUT_S),
         )
     )
-    # all of the call at once: a server never waits for the rest of it
+    # All of the call at once: the server never waits for the rest of it.
     connection.sendall(
         _PREFACE
         + _frame(_SETTINGS, 0, 0)
@@ -141,7 +142,7 @@ def _check(connection: socket.socket, service: str, deadline: float) -> str:
             connection.sendall(_frame(_PING, _ACK, 0, payload))
         elif kind == _DATA and stream == 1:
             answer += payload
-            # a message: not compressed, its length, itself
+            # A message: the flag for compression, 0; its length; its bytes.
             if len(answer) >= 5 and len(answer) >= 5 + int.from_bytes(answer[1:5], "big"):
                 return _STATUSES.get(answer[5:], "UNKNOWN")
         if kind == _GOAWAY or (kind == _RST_STREAM and stream == 1):
@@ -158,7 +159,7 @@ def _read_frame(connection: socket.socket, deadline: float) -> tuple[int, int, i
     header = _read(connection, _FRAME_HEADER_BYTES, deadline)
     n_bytes = int.from_bytes(header[:3], "big")
     if n_bytes > _MAX_BYTES:
-        raise _NoAnswerError("what it sends is no HTTP/2")
+        raise _NoAnswerError("it does not speak HTTP/2")
     payload = _read(connection, n_bytes, deadline)
     return header[3], header[4], int.from_bytes(header[5:], "big") & 0x7FFFFFFF, payload
 

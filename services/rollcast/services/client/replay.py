@@ -1,4 +1,4 @@
-"""The typed client of a replay buffer elsewhere: values in, values out, errors from the tree."""
+"""Calls a replay buffer elsewhere: values in, values out, errors from the tree."""
 
 from collections.abc import Callable, Iterator
 from types import TracebackType
@@ -20,11 +20,9 @@ from rollcast.v1 import replay_pb2, replay_pb2_grpc
 
 
 class ReplayClient:
-    """A replay buffer, from anywhere. Safe from many threads.
+    """A client of a replay buffer. Safe from many threads. It raises errors of `rollcast.services.errors` only.
 
-    Every method raises errors of `rollcast.services.errors` only.
-
-    `LearnerUnreachableError` when nobody answers by the deadline; beyond that, what the server raised.
+    Every method raises `LearnerUnreachableError` if no server answers by the deadline, and the server's own errors.
 
     Example:
         >>> with ReplayClient("127.0.0.1:50051") as replay:
@@ -34,7 +32,7 @@ class ReplayClient:
     Args:
         address: "host:port" or "unix:/path".
         timeout_s: Deadline of every unary call, in seconds.
-        substep_key: Whose buffer, where an environment has several substeps; empty: the only one.
+        substep_key: The substep whose buffer to use; empty: the only one.
         security: Certificates and token.
 
     Raises:
@@ -54,7 +52,7 @@ class ReplayClient:
         self._timeout_s = timeout_s
         self._channel = make_channel(address, security)
         self._replay = replay_pb2_grpc.ReplayServiceStub(self._channel)  # type: ignore[no-untyped-call]
-        # without a deserialiser: the bytes of tensors stay where they are
+        # Without a deserialiser, so that the bytes of tensors stay in place.
         self._sample: Any = self._channel.unary_stream(
             "/rollcast.v1.ReplayService/Sample",
             request_serializer=replay_pb2.SampleRequest.SerializeToString,
@@ -74,15 +72,13 @@ class ReplayClient:
         self._channel.close()
 
     def info(self) -> ReplayInfo:
-        """How the buffer stands.
-
-        Returns:
-            What it says.
+        """Returns the state of the buffer.
 
         Raises:
             ProtocolMismatchError: The server there has no replay buffer.
-            InvalidInputError: It has several, and the client's `substep_key` is none of theirs; so does every method.
-            LearnerUnreachableError: Nobody answers.
+            InvalidInputError: The server has several buffers, and `substep_key` names none of them; so for every
+                method.
+            LearnerUnreachableError: No server answers.
         """
         response = self._call(
             self._replay.GetReplayInfo, replay_pb2.GetReplayInfoRequest(substep_key=self._substep_key)
@@ -90,21 +86,21 @@ class ReplayClient:
         return replay_info_from_proto(response.info)
 
     def samples(self, batch_size: int, n_batches: int = 0, *, timeout_s: float = 60.0) -> Iterator[ReplayBatch]:
-        """Draws batches; the next ones are on their way while one is used. Closing the iterator ends the stream.
+        """Draws batches; the next ones travel while one is used. Closing the iterator ends the stream.
 
         Args:
             batch_size: B, the entries in a batch.
-            n_batches: How many batches; 0: without end.
-            timeout_s: How long the server may wait for each, in seconds, 0 to 3600.
+            n_batches: The number of batches; 0: no end.
+            timeout_s: Seconds that the server may wait for each batch, 0 to 3600.
 
         Yields:
             The batches; their arrays are read-only and stay valid.
 
         Raises:
-            InvalidInputError: An argument is outside its range, or the buffer holds fewer entries than B.
+            InvalidInputError: An argument is outside its range, or the buffer has fewer than B entries.
             LimitExceededError: A batch or an entry is above its limit, or too many streams are open.
-            NotReadyError: The buffer or its limiter let no batch out in time, or the server is stopping.
-            LearnerUnreachableError: Nobody answers.
+            NotReadyError: The buffer or its limiter released no batch in time, or the server is stopping.
+            LearnerUnreachableError: No server answers.
         """
         request = replay_pb2.SampleRequest(
             batch_size=batch_size,
@@ -125,19 +121,18 @@ class ReplayClient:
             call.cancel()
 
     def update_priorities(self, keys: ArrayLike, priorities: ArrayLike) -> int:
-        """Sets priorities of entries; of a key given twice, the last one stays.
+        """Sets the priorities of entries; the last one counts if a key comes twice.
 
         Args:
             keys: int64 `[N]`, from `ReplayBatch.keys`.
             priorities: `[N]`, in [0, 1e100].
 
         Returns:
-            How many were ignored, because their entries are no longer there.
+            The number of keys that were ignored, because their entries are gone.
 
         Raises:
-            InvalidInputError: There are not as many of the one as of the other, or a priority cannot be right; then
-                none is set.
-            LearnerUnreachableError: Nobody answers.
+            InvalidInputError: The numbers of keys and priorities differ, or a priority is invalid; then none is set.
+            LearnerUnreachableError: No server answers.
         """
         request = replay_pb2.UpdatePrioritiesRequest(substep_key=self._substep_key)
         fill_tensor(request.keys, np.asarray(keys, np.int64), what="keys")
@@ -148,7 +143,7 @@ class ReplayClient:
         """Removes every entry.
 
         Raises:
-            LearnerUnreachableError: Nobody answers.
+            LearnerUnreachableError: No server answers.
         """
         self._call(self._replay.Reset, replay_pb2.ResetRequest(substep_key=self._substep_key))
 

@@ -1,4 +1,4 @@
-"""Room for the rollouts of all streams that are being put together or wait to be taken, charged as their bytes come."""
+"""Bounds the memory of rollouts that are being received or wait to be taken, for all streams together."""
 
 import logging
 import threading
@@ -14,27 +14,27 @@ from rollcast.services.limits.refusals import Refusals
 
 _log = logging.getLogger(__name__)
 
-# A stream that waits for room looks this often whether its caller is still there.
+# A stream that waits for room checks this often that its caller is still there.
 _LOOK_S: Final = 0.5
 # A wait of this length is noted for the status.
 _NOTED_S: Final = 1.0
-# A stream that sends fewer bytes of a rollout within `stalled_stream_s` does not go on.
+# A stream that sends fewer bytes of a rollout within `stalled_stream_s` counts as stalled.
 _PROGRESS_BYTES: Final = 64 << 10
 
 
 class BytesInFlight:
-    """Room for the rollouts of all streams. Safe from any thread.
+    """A bounded amount of memory for the rollouts of all streams. Safe from any thread.
 
-    A stream is charged for the bytes that it has sent, message by message, never for those that its header declares.
+    A stream is charged for the bytes that it has sent, message by message, not for those that its header declares.
 
-    Invariants: all streams hold at most `max_bytes_in_flight` together. Half-sent rollouts hold at most
-    `max_bytes_in_flight - max_rollout_bytes`, not counting one stream, the favourite. So the favourite always finishes:
-    whole rollouts leave when the learner takes them, and what remains is room for the largest. The first stream that
-    waits for room becomes the favourite where there is none. Streams that wait get room in the order of asking.
+    Invariants: all streams together hold at most `max_bytes_in_flight`. Incomplete rollouts, except that of one stream,
+    the favourite, hold at most `max_bytes_in_flight - max_rollout_bytes`. So the favourite always finishes: complete
+    rollouts leave when the learner takes them, and the rest has room for the largest rollout. If there is no favourite,
+    the first stream that waits becomes it. Waiting streams get room in the order in which they asked.
 
     Args:
-        limits: `max_bytes_in_flight`, which is at least `max_rollout_bytes`, and `stalled_stream_s`.
-        refusals: Notes who is held back, and who was ended.
+        limits: `max_bytes_in_flight`, at least `max_rollout_bytes`, and `stalled_stream_s`.
+        refusals: Notes the clients that wait or are ended.
     """
 
     def __init__(self, limits: Limits = DEFAULT_LIMITS, refusals: Refusals | None = None) -> None:
@@ -50,20 +50,17 @@ class BytesInFlight:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes that are held now."""
+        """The bytes that are held now."""
         return self._n_bytes
 
     @contextmanager
     def stream(self, who: str, *, cancel: Callable[[], None], is_active: Callable[[], bool]) -> Iterator["StreamBytes"]:
-        """The room of one stream, which has one rollout under way at a time.
+        """Yields the account of one stream, which sends one rollout at a time; gives everything back at the end.
 
         Args:
-            who: Whose stream, for messages.
+            who: The stream's actor, for messages.
             cancel: Ends the stream from any thread.
-            is_active: Whether the caller is still there.
-
-        Yields:
-            The room; what is held is given back at the end.
+            is_active: Returns whether the caller is still there.
         """
         stream = StreamBytes(self, who, cancel, is_active)
         with self._lock:
@@ -76,7 +73,7 @@ class BytesInFlight:
                 self._streams.remove(stream)
 
     def end_stalled(self) -> None:
-        """Ends the streams that do not go on with a rollout; to be called now and then."""
+        """Ends the streams that do not continue a rollout; to be called regularly."""
         before = time.monotonic() - self._limits.stalled_stream_s
         with self._lock:
             stalled = [
@@ -85,17 +82,17 @@ class BytesInFlight:
         for stream in stalled:
             stream.idle_since = None
             _log.warning(
-                "ended the stream of %s: it did not go on with a rollout, of which %d bytes have come, within %g s "
+                "ended the stream of %s: it did not continue a rollout within %g s, after %d bytes of it "
                 "(stalled_stream_s)",
                 stream.who,
-                stream.n_bytes,
                 self._limits.stalled_stream_s,
+                stream.n_bytes,
             )
             self._refusals.note(stream.who, "stalled_stream_s")
             stream.cancel()
 
     def _hold(self, stream: "StreamBytes", n_bytes: int, *, completes: bool) -> bool:
-        """Returns whether the stream had to wait."""
+        """Takes room for a stream, waiting if necessary; returns whether it had to wait."""
         with self._lock:
             has_turn = not self._waiting or stream is self._favourite
             waits = n_bytes > 0 and not (has_turn and self._fits(stream, n_bytes, completes=completes))
@@ -118,7 +115,7 @@ class BytesInFlight:
         return sum(other.n_bytes for other in half_sent) + n_bytes <= self._max_half_sent
 
     def _may_go_on(self, stream: "StreamBytes", n_bytes: int, *, completes: bool) -> bool:
-        """Whether a stream that waits has its turn, and room. Called with the lock held."""
+        """Returns whether a waiting stream has its turn, and room. Called with the lock held."""
         if stream is not self._favourite:
             if self._waiting[0] is not stream:
                 return False
@@ -136,8 +133,8 @@ class BytesInFlight:
                 self._changed.wait(_LOOK_S)
                 if not stream.is_active():
                     raise NotReadyError(
-                        f"{stream.who} was held back, since rollouts of {self._n_bytes} bytes are under way already, "
-                        "and its stream ended meanwhile; join again with backoff and send it again"
+                        f"{stream.who} waited, because rollouts of {self._n_bytes} bytes are already on their way, and "
+                        "its stream ended; expected it to wait for room; join again with backoff and send it again"
                     )
                 if not noted and time.monotonic() - started >= _NOTED_S:
                     noted = True
@@ -157,7 +154,7 @@ class BytesInFlight:
 
 
 class StreamBytes:
-    """The room of one stream; used by the stream's own thread only. Made by `BytesInFlight.stream`."""
+    """The bytes that one stream holds. Made by `BytesInFlight.stream`; used by the stream's own thread only."""
 
     __slots__ = ("_n_unnoted", "_room", "cancel", "idle_since", "is_active", "is_half_sent", "n_bytes", "who")
 
@@ -170,16 +167,16 @@ class StreamBytes:
         self.is_active = is_active
         self.n_bytes = 0
         self.is_half_sent = False
-        # since when the actor is waited for; None: it is not
+        # The time since which the actor should send more; None: it should not.
         self.idle_since: float | None = None
         self._n_unnoted = 0
 
     def hold(self, n_bytes: int, *, completes: bool) -> None:
-        """Waits for room for what one message brings of a rollout.
+        """Waits until there is room for the tensor bytes of one message.
 
         Args:
-            n_bytes: Bytes of tensors in the message.
-            completes: Whether the rollout is whole with them. Then the learner is waited for, not the actor.
+            n_bytes: Tensor bytes in the message.
+            completes: Whether they complete the rollout; then the stream waits for the learner, not for the actor.
 
         Raises:
             NotReadyError: The stream ended meanwhile.
@@ -196,5 +193,5 @@ class StreamBytes:
             self.idle_since = idle_since
 
     def give_back(self) -> None:
-        """Gives the room back, if any is held."""
+        """Gives back all the room that the stream holds."""
         self._room._give_back(self)

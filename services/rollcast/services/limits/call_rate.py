@@ -1,4 +1,4 @@
-"""How many calls a second, of all clients and of each host: token buckets."""
+"""Limits calls a second, from all clients and from each host, by token buckets."""
 
 import threading
 import time
@@ -10,14 +10,14 @@ from rollcast.services.errors import ThrottledError
 from rollcast.services.limits.limits import Limits
 from rollcast.services.limits.refusals import host_of
 
-# Seconds' worth of calls that a bucket holds: actors that start together call together.
+# Seconds' worth of calls that a bucket holds: actors that start together also call together.
 _BURST_S: Final = 2.0
-# Hosts that are remembered. One that was forgotten begins with a full bucket.
+# Hosts that are remembered. A forgotten one starts again with a full bucket.
 _MAX_HOSTS: Final = 4096
 
 
 class _Bucket:
-    """Holds at most `_BURST_S` seconds' worth of tokens. Guarded by the lock of `CallRate`."""
+    """A bucket of at most `_BURST_S` seconds' worth of tokens. Guarded by the lock of `CallRate`."""
 
     __slots__ = ("_rate", "_tokens", "_updated")
 
@@ -36,14 +36,14 @@ class _Bucket:
 
 
 class CallRate:
-    """Lets calls through at the rates of `limits`. Safe from any thread.
+    """Refuses calls above the rates of `limits`. Safe from any thread.
 
-    Unary calls count, and streams when they are opened; what travels in a stream is bounded by its credits. Calls over
-    a unix socket do not count: who may open one is decided by the modes of files.
+    Unary calls count, and streams when they are opened; credits bound what travels in a stream. Calls over a unix
+    socket do not count: file modes decide who may open one.
 
     Args:
         limits: `calls_per_second` and `calls_per_second_per_host`.
-        clock: Seconds, for tests.
+        clock: Returns the time in seconds; replaced in tests.
     """
 
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
@@ -57,10 +57,10 @@ class CallRate:
         """Counts a call.
 
         Args:
-            peer: Where it comes from, as gRPC names it.
+            peer: The caller, as gRPC names it.
 
         Raises:
-            ThrottledError: There were too many.
+            ThrottledError: The caller, or all callers together, made too many calls.
         """
         if peer.startswith("unix"):
             return
@@ -72,7 +72,7 @@ class CallRate:
             self._hosts[host] = bucket
             if len(self._hosts) > _MAX_HOSTS:
                 self._hosts.popitem(last=False)
-            # the host's first: one that calls too often takes nothing from the others
+            # The host's bucket first: a host that calls too often takes nothing from the others.
             host_may = bucket.has_token(now)
             if may := host_may and self._all.has_token(now):
                 bucket.take()

@@ -1,4 +1,4 @@
-"""Calls of which the headers have come, but no request: how many there may be, and for how long."""
+"""Bounds the calls whose headers have come but whose request has not, in number and in time."""
 
 import contextlib
 import logging
@@ -13,13 +13,13 @@ from rollcast.services.limits.refusals import Refusals, host_of
 
 _log = logging.getLogger(__name__)
 
-# A flood of such calls is told of this often.
+# A flood of such calls is logged this often.
 _TOLD_EVERY_S: Final = 10.0
 
 
 @dataclass(slots=True, eq=False)
 class _HalfOpenCall:
-    """One of them."""
+    """A call that waits for its request."""
 
     host: str
     deadline: float
@@ -30,14 +30,14 @@ class _HalfOpenCall:
 class HalfOpenCalls:
     """Bounds the calls that wait for their request, each of which holds a thread. Safe from any thread.
 
-    A request nearly always comes with its headers, so an honest call is half open for a moment only. Invariant: at
-    most `max_half_open_calls` are half open, and of one host at most `max_half_open_calls_per_host`. A call that would
-    be one too many is let in, and the oldest, of its host or of all, is ended. So a caller that sends nothing ends its
-    own calls, and a call that sends its request is answered, wherever it comes from. Each call has a deadline.
+    A request nearly always comes with its headers, so an honest call is half open for a moment only. Invariant: at most
+    `max_half_open_calls` are half open, and at most `max_half_open_calls_per_host` of one host. One call too many is
+    let in, and the oldest one, of its host or of all, is ended. So a caller that sends nothing only ends its own calls,
+    and a call that sends its request is answered. Each call has a deadline.
 
     Args:
         limits: `max_half_open_calls`, `max_half_open_calls_per_host`, `request_s` and `stalled_stream_s`.
-        refusals: Notes those that were ended.
+        refusals: Notes the calls that were ended.
     """
 
     def __init__(self, limits: Limits = DEFAULT_LIMITS, refusals: Refusals | None = None) -> None:
@@ -51,12 +51,12 @@ class HalfOpenCalls:
 
     @contextlib.contextmanager
     def call(self, peer: str, cancel: Callable[[], None], *, is_large: bool) -> Iterator[None]:
-        """Holds a place for a call, for as long as its request is waited for.
+        """Holds a place for a call while it waits for its request.
 
         Args:
             peer: The caller, as gRPC names it.
             cancel: Ends the call from any thread.
-            is_large: Whether its request may be large, or comes from a stream: then it has `stalled_stream_s` to come.
+            is_large: Whether its request may be large or is one of a stream; then its deadline is `stalled_stream_s`.
         """
         limit = "stalled_stream_s" if is_large else "request_s"
         deadline = time.monotonic() + getattr(self._limits, limit)
@@ -74,7 +74,7 @@ class HalfOpenCalls:
                 self._forget(call)
 
     def end_late(self) -> None:
-        """Ends the calls whose request has not come in time; to be called now and then."""
+        """Ends the calls whose request has not come in time; to be called regularly."""
         now = time.monotonic()
         with self._lock:
             late = [call for call in self._calls if call.deadline < now]
@@ -83,7 +83,7 @@ class HalfOpenCalls:
         self._end(late)
 
     def _take_one_too_many(self, host: str) -> _HalfOpenCall | None:
-        """Forgets the oldest call where there are too many, and returns it. Called with the lock held."""
+        """Forgets and returns the oldest call if there are too many. Called with the lock held."""
         if self._n_by_host[host] > self._limits.max_half_open_calls_per_host:
             oldest = next(call for call in self._calls if call.host == host)
             oldest.limit = "max_half_open_calls_per_host"
@@ -96,7 +96,7 @@ class HalfOpenCalls:
         return oldest
 
     def _forget(self, call: _HalfOpenCall) -> None:
-        """Counts a call no more; does nothing the second time. Called with the lock held."""
+        """Stops counting a call; does nothing the second time. Called with the lock held."""
         if call not in self._calls:
             return
         del self._calls[call]

@@ -1,4 +1,4 @@
-"""Who was refused, held back or ended lately, and by which limit: what the status tells of it."""
+"""Remembers the clients that were refused, held back or ended lately, and by which limit, for the status."""
 
 import threading
 import time
@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-# Longer ago, it is history: the log has it.
+# Older entries are left to the log.
 _LATELY_S: Final = 60.0
-# Entries that are kept; a stranger chooses from where it calls.
+# Entries that are kept; bounded, since a stranger chooses where it calls from.
 _MAX_KEPT: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throttled:
-    """Who met a limit; field by field as `rollcast.v1.Throttled` documents it."""
+    """A client that met a limit; field by field as `rollcast.v1.Throttled` documents it."""
 
     who: str
     limit: str
@@ -23,24 +23,24 @@ class Throttled:
 
 
 class Refusals:
-    """Counts, by who and limit. Safe from any thread; of bounded size.
+    """Counts refusals by client and limit. Safe from any thread; of bounded size.
 
     Args:
-        clock: Seconds, for tests.
+        clock: Returns the time in seconds; replaced in tests.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()  # guards _kept
-        # (who, limit): how often without a minute's pause, and when last; the oldest first
+        # By (who, limit): the count without a minute's pause and the last time; the oldest first.
         self._kept: dict[tuple[str, str], tuple[int, float]] = {}
 
     def note(self, who: str, limit: str) -> None:
-        """Notes one.
+        """Notes that a client met a limit.
 
         Args:
-            who: An actor, or where the call came from, as `host_of` has it.
-            limit: As `rollcast.services.limits.limits` calls it.
+            who: An actor, or the caller's address as `host_of` returns it.
+            limit: The limit's name in `rollcast.services.limits.limits`.
         """
         with self._lock:
             now = self._clock()
@@ -50,7 +50,7 @@ class Refusals:
                 del self._kept[next(iter(self._kept))]
 
     def lately(self) -> tuple[Throttled, ...]:
-        """Those of the last minute, the latest first."""
+        """Returns the entries of the last minute, the latest first."""
         now = self._clock()
         with self._lock:
             return tuple(
@@ -61,10 +61,10 @@ class Refusals:
 
 
 def host_of(peer: str) -> str:
-    """Where a call comes from, without the port, which is another one for every connection.
+    """Returns a caller's address without the port, which differs for every connection.
 
     Args:
-        peer: As gRPC names it: "ipv4:127.0.0.1:50000", "ipv6:%5B::1%5D:50000", "unix:".
+        peer: The caller, as gRPC names it: "ipv4:127.0.0.1:50000", "ipv6:%5B::1%5D:50000", "unix:".
 
     Returns:
         "ipv4:127.0.0.1", "ipv6:%5B::1%5D", "unix".

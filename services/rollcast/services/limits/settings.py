@@ -1,4 +1,4 @@
-"""The settings of a server's limits. Imports no grpc."""
+"""Defines the settings of a server's limits. Imports no grpc."""
 
 import dataclasses
 from typing import Annotated, Self
@@ -12,82 +12,81 @@ from rollcast.services.settings.settings import ProcessSettings
 
 
 class LimitSettings(BaseModel):
-    """What clients may make the server hold and do, at each address; docs/operations.md has all of them."""
+    """Limits on what clients may make a server hold and do; docs/operations.md explains each."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     max_connections: int = Field(
         DEFAULT_LIMITS.max_connections,
         ge=1,
-        description="TCP connections that are open at once.",
+        description="TCP connections that may be open at once.",
         json_schema_extra=FREE,
     )
     max_streams_per_connection: int = Field(
         DEFAULT_LIMITS.max_streams_per_connection,
         ge=1,
-        description="Calls that are open on one connection; further ones wait at the client.",
+        description="Calls that may be open on one connection; further ones wait at the client.",
         json_schema_extra=FREE,
     )
     max_rollout_bytes: int = Field(
         DEFAULT_LIMITS.max_rollout_bytes,
         ge=1,
-        description="Bytes of the tensors of one rollout.",
+        description="Largest rollout, in bytes of its tensors.",
         json_schema_extra=FREE,
     )
     max_bytes_in_flight: int = Field(
         DEFAULT_LIMITS.max_bytes_in_flight,
         ge=1,
-        description="Bytes of the rollouts of all actors that are on their way or wait to be taken; beyond that, "
-        "actors are held back.",
+        description="Bytes of all rollouts that are being received or wait to be taken; above that, actors wait.",
         json_schema_extra=FREE,
     )
     calls_per_second: float = Field(
         DEFAULT_LIMITS.calls_per_second,
         gt=0,
-        description="Calls of all clients, twice as many in a burst; what travels in streams does not count.",
+        description="Calls a second from all clients, twice as many in a burst. Messages in open streams do not count.",
         json_schema_extra=FREE,
     )
     calls_per_second_per_host: float = Field(
         DEFAULT_LIMITS.calls_per_second_per_host,
         gt=0,
-        description="Those from one address.",
+        description="Calls a second from one address.",
         json_schema_extra=FREE,
     )
     max_half_open_calls: int = Field(
         DEFAULT_LIMITS.max_half_open_calls,
         ge=1,
-        description="Calls whose request has not come; above that the oldest of them is ended.",
+        description="Calls whose request has not arrived; above that, the server ends the oldest of them.",
         json_schema_extra=FREE,
     )
     max_half_open_calls_per_host: int = Field(
         DEFAULT_LIMITS.max_half_open_calls_per_host,
         ge=1,
-        description="Those from one address.",
+        description="The same for calls from one address.",
         json_schema_extra=FREE,
     )
     request_s: float = Field(
         DEFAULT_LIMITS.request_s,
         gt=0,
-        description="Seconds that a client may take to send the request of its call.",
+        description="Seconds that a client may take to send the request of a call.",
         json_schema_extra=FREE,
     )
     stalled_stream_s: float = Field(
         DEFAULT_LIMITS.stalled_stream_s,
         gt=0,
-        description="Seconds that a client may take to send a large request, to take a message of a stream, or to go "
-        "on with a rollout.",
+        description="Seconds that a client may take to send a large request, to accept a message of a stream, or to "
+        "continue a rollout.",
         json_schema_extra=FREE,
     )
     join_lease_s: float = Field(
         DEFAULT_LIMITS.join_lease_s,
         gt=0,
-        description="Seconds that an actor may take to open its stream after it has joined.",
+        description="Seconds that an actor may take to open its stream after joining.",
         json_schema_extra=FREE,
     )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        """Refuses what cannot be right together; pydantic makes its own error of ours."""
+        """Refuses limits that contradict each other; pydantic turns our error into its own."""
         try:
             Limits(**self.model_dump()).check()
         except ConfigurationError as error:
@@ -96,15 +95,15 @@ class LimitSettings(BaseModel):
 
 
 class ServerLimitSettings(ProcessSettings):
-    """What a server gives to its clients."""
+    """The settings of a server's limits."""
 
     max_actors: Annotated[int, Field(ge=1, le=4096)] = Field(
         DEFAULT_LIMITS.max_actors,
         description="Actors that may be connected at once.",
         json_schema_extra=FREE,
     )
-    limits: LimitSettings = Field(default_factory=LimitSettings, description="What clients get of the server.")
+    limits: LimitSettings = Field(default_factory=LimitSettings, description="Limits on what clients may use.")
 
     def server_limits(self) -> Limits:
-        """All of them together."""
+        """Returns all limits together."""
         return dataclasses.replace(Limits(**self.limits.model_dump()), max_actors=self.max_actors)

@@ -1,4 +1,4 @@
-"""How many streams and calls a server serves at once, so that probes find a free thread, and how long streams idle."""
+"""Bounds the streams and calls that are served at once, so that probes find a free thread, and ends stuck ones."""
 
 import contextlib
 import logging
@@ -13,19 +13,19 @@ from rollcast.services.limits.refusals import Refusals, host_of
 
 _log = logging.getLogger(__name__)
 
-# How often it looks for calls that are stuck.
+# Seconds between two searches for stuck calls.
 _LOOK_S: Final = 0.25
 _JOIN_TIMEOUT_S: Final = 5.0
 
 
 class CallPlace:
-    """One call that is served. For the thread that serves it; the gate's own thread only looks.
+    """The place of one call that is being served. Used by the call's own thread; the gate's thread only looks at it.
 
     Args:
         name: Method and caller, for messages.
         peer: The caller, as gRPC names it.
         cancel: Ends the call from any thread.
-        patience_s: How long the caller may take for what `expect` expects of it.
+        patience_s: Seconds that the caller may take to do what `expect` names.
     """
 
     __slots__ = ("_cancel", "_patience_s", "awaited", "name", "peer")
@@ -35,19 +35,19 @@ class CallPlace:
         self.peer = peer
         self._cancel = cancel
         self._patience_s = patience_s
-        # until when, and for what; one tuple, so that no lock is needed
+        # The deadline and the expected action, in one tuple, so that no lock is needed.
         self.awaited: tuple[float, str] | None = None
 
     def expect(self, what: str) -> None:
-        """Waits for the caller from now on.
+        """Starts to wait for the caller.
 
         Args:
-            what: What it is to do, for the log.
+            what: The expected action, for the log.
         """
         self.awaited = time.monotonic() + self._patience_s, what
 
     def settle(self) -> None:
-        """The caller has done it."""
+        """Notes that the caller has done it."""
         self.awaited = None
 
     def end(self) -> None:
@@ -56,19 +56,19 @@ class CallPlace:
 
 
 class StreamGate:
-    """Counts open streams, ends calls that are stuck, and closes in two steps: first to new ones, then to all.
+    """Counts open streams, ends stuck calls, and closes in two steps: first to new streams, then to all.
 
     Safe from any thread.
 
     Invariant: at most `max_streams` streams and `max_calls` unary calls, probes not counted, hold a thread of the
-    server; the threads above that number are for probes, and for calls whose request has not come. A stream whose
-    client does not take what it is sent is ended after `stalled_stream_s`: what it holds, a thread and an old policy,
-    is not for ever.
+    server. The threads above that number serve probes, and calls whose request has not come. A stream whose client does
+    not accept a message within `stalled_stream_s` is ended, and so gives back its thread and the old policy that it
+    holds.
 
     Args:
         limits: `max_streams`, `max_calls` and `stalled_stream_s`.
-        refusals: Notes those that were ended.
-        look_after: Called whenever the gate looks for streams that are stuck; end what else does not go on.
+        refusals: Notes the streams that were ended.
+        look_after: Called whenever the gate looks for stuck streams; they end other things that are stuck.
     """
 
     def __init__(
@@ -90,16 +90,16 @@ class StreamGate:
 
     @property
     def draining(self) -> bool:
-        """Whether new streams are refused."""
+        """True if new streams are refused."""
         return self._draining.is_set()
 
     @property
     def stopping(self) -> bool:
-        """Whether open streams shall end."""
+        """True if open streams should end."""
         return self._stopping.is_set()
 
     def start(self) -> None:
-        """Looks after calls that are stuck, from now on."""
+        """Starts the thread that ends stuck calls."""
         self._thread = threading.Thread(target=self._watch, name="rollcast-stream-gate", daemon=True)
         self._thread.start()
 
@@ -108,14 +108,14 @@ class StreamGate:
         self._draining.set()
 
     def stop(self) -> None:
-        """Ends open streams too, as soon as they look."""
+        """Ends open streams too, the next time they look."""
         self._draining.set()
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(_JOIN_TIMEOUT_S)
 
     def check_running(self) -> None:
-        """Ends a stream when the server stops.
+        """Raises if the server is stopping, to end the stream that calls it.
 
         Raises:
             NotReadyError: The server is stopping.
@@ -125,19 +125,16 @@ class StreamGate:
 
     @contextlib.contextmanager
     def stream(self, method: str, peer: str, cancel: Callable[[], None]) -> Iterator[CallPlace]:
-        """Holds a place for one stream, which may go on for as long as it likes.
+        """Yields a place for one stream, which has no deadline of its own; gives the place back at the end.
 
         Args:
             method: Its full name.
             peer: The caller, as gRPC names it.
             cancel: Ends the stream from any thread.
 
-        Yields:
-            The place; it is given back at the end.
-
         Raises:
             NotReadyError: The server is draining.
-            ThrottledError: `max_streams` are open already.
+            ThrottledError: `max_streams` streams are open already.
         """
         place = CallPlace(f"{method} from {peer}", peer, cancel, self._limits.stalled_stream_s)
         if self.draining:
@@ -160,10 +157,10 @@ class StreamGate:
 
     @contextlib.contextmanager
     def unary_call(self) -> Iterator[None]:
-        """Holds a place for one unary call, while it is answered.
+        """Holds a place for one unary call while it is answered.
 
         Raises:
-            ThrottledError: `max_calls` are being answered already.
+            ThrottledError: `max_calls` calls are being answered already.
         """
         with self._lock:
             if self._n_calls >= self._limits.max_calls:
@@ -190,7 +187,7 @@ class StreamGate:
                 awaited = place.awaited
                 if awaited is None or now < awaited[0]:
                     continue
-                place.settle()  # said once
+                place.settle()  # so that it is logged once
                 _log.warning(
                     "ended %s: it did not %s within %g s (stalled_stream_s)",
                     place.name,

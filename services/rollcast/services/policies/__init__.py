@@ -1,1 +1,1 @@
-"""TODO room rollcast.services.policies."""
+"""Sends policies to actors: their values, their bytes, and both ends of PolicyService."""

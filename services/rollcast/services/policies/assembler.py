@@ -48,14 +48,14 @@ class PolicyAssembler:
             raise
 
     def _add(self, chunk: policy_pb2.PolicyChunk) -> tuple[int, PolicyState] | None:
-        payload = chunk.payload  # upb copies the bytes on every read: once
+        payload = chunk.payload  # read once: upb copies the bytes at every read
         self._check(chunk, len(payload))
         if self._first is None:
             self._first = policy_pb2.PolicyChunk(
                 version=chunk.version, count=chunk.count, total_bytes=chunk.total_bytes, digest=chunk.digest
             )
         self._payloads.append(payload)
-        self._digest.update(payload)  # while it is in the cache, and before the last chunk is there
+        self._digest.update(payload)  # while the payload is in the cache
         self._n_bytes += len(payload)
         if len(self._payloads) < chunk.count:
             return None
@@ -77,9 +77,8 @@ class PolicyAssembler:
         what = f"policy {chunk.version}, chunk {chunk.index} of {chunk.count}"
         if chunk.total_bytes > self._max_policy_bytes:
             raise LimitExceededError(
-                f"policy {chunk.version} has {chunk.total_bytes} bytes; expected at most "
-                f"{self._max_policy_bytes}; raise "
-                "max_policy_bytes or use a smaller network",
+                f"policy {chunk.version} has {chunk.total_bytes} bytes; expected at most {self._max_policy_bytes}; "
+                "raise max_policy_bytes or use a smaller network",
                 limit="max_policy_bytes",
             )
         if n_bytes > MAX_CHUNK_BYTES or self._n_bytes + n_bytes > chunk.total_bytes:
@@ -88,11 +87,11 @@ class PolicyAssembler:
                 f"{chunk.total_bytes} in all; get the policy again",
                 limit="max_chunk_bytes" if n_bytes > MAX_CHUNK_BYTES else "",
             )
-        # An empty chunk would let a sender keep us waiting for ever, one header at a time.
+        # With empty chunks a sender could keep us waiting for ever, one header at a time.
         if not n_bytes or chunk.index != len(self._payloads) or not chunk.index < chunk.count <= chunk.total_bytes:
             raise InvalidTensorError(
-                f"{what} came with {n_bytes} bytes; expected chunk {len(self._payloads)}, with bytes; get the "
-                "policy again"
+                f"{what} came with {n_bytes} bytes; expected chunk {len(self._payloads)}, not empty; get the policy "
+                "again"
             )
         first = self._first
         if first is not None and (first.version, first.count, first.total_bytes, first.digest) != (
@@ -102,9 +101,8 @@ class PolicyAssembler:
             chunk.digest,
         ):
             raise InvalidTensorError(
-                f"{what} came in the middle of policy {first.version} with {first.count} chunks; expected the "
-                "rest of that; "
-                "get the policy again"
+                f"{what} came in the middle of policy {first.version} with {first.count} chunks; expected the rest of "
+                "that policy; get the policy again"
             )
 
     def _reset(self) -> None:
@@ -115,7 +113,7 @@ class PolicyAssembler:
 def _parse(file: bytes, version: int) -> PolicyState:
     try:
         state: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]] = safetensors.numpy.load(file)
-    # KeyError and TypeError: a dtype that safetensors knows and numpy does not
+    # KeyError and TypeError come from a dtype that safetensors knows and numpy does not.
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
         raise InvalidTensorError(
             f"policy {version} is no safetensors file: {error}; expected one; see PolicyChunk"

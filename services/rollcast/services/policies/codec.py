@@ -1,4 +1,4 @@
-"""Encodes a policy as the messages that every subscriber gets: serialised once, cut once, no pickle."""
+"""Encodes a policy once, as the messages that every subscriber gets; no pickle."""
 
 import math
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ class EncodedPolicy:
 
     Attributes:
         version: The policy's version, from 1.
-        chunks: Serialised messages, each a `GetPolicyResponse` and, byte for byte, a `SubscribePolicyResponse` too:
-            both hold a PolicyChunk in field 1. The rpcs send them as they are.
+        chunks: Serialised messages, which the RPCs send as they are. Each is a `GetPolicyResponse` and, byte for byte,
+            a `SubscribePolicyResponse`: both have a PolicyChunk in field 1.
         digest: XXH3-128 of the safetensors file, 16 bytes.
         n_bytes: Size of the safetensors file.
     """
@@ -32,17 +32,17 @@ class EncodedPolicy:
 
 
 def encode_policy(version: int, state: PolicyState) -> EncodedPolicy:
-    """Serialises a version. Costs some 0.5 ms a MiB; call it once a version.
+    """Serialises a version, in some 0.5 ms a MiB; call it once for each version.
 
     Args:
         version: The policy's version, from 1.
         state: The policy's state_dict.
 
     Returns:
-        The version, ready to be sent to any number of subscribers.
+        The version, for any number of subscribers.
 
     Raises:
-        InvalidTensorError: An array's dtype is not on the whitelist.
+        InvalidTensorError: An array has a dtype that is not on the whitelist.
     """
     arrays = {name: wire_array(array, what=f"policy {version}: {name}") for name, array in state.items()}
     file = memoryview(safetensors.numpy.save(arrays))
@@ -51,7 +51,7 @@ def encode_policy(version: int, state: PolicyState) -> EncodedPolicy:
     messages: list[bytes] = []
     for index in range(count):
         message = policy_pb2.GetPolicyResponse()
-        chunk = message.chunk  # filled in place: a message given to another's constructor is copied, bytes and all
+        chunk = message.chunk  # filled in place: a constructor would copy it, bytes and all
         chunk.version, chunk.index, chunk.count = version, index, count
         chunk.total_bytes, chunk.digest = len(file), digest
         chunk.payload = bytes(file[index * MAX_CHUNK_BYTES : (index + 1) * MAX_CHUNK_BYTES])

@@ -1,4 +1,4 @@
-"""What both sides must know of a policy: its architecture and the arrays of one version."""
+"""Defines what both sides know of a policy: its architecture and the arrays of one version."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Activation = Literal["tanh", "relu"]
 PolicyName = Literal["last", "best"]
 PolicyHead = Literal["default", "squashed_gaussian", "q_values", "dueling_q_values"]
 
-# A state_dict as numpy arrays, by the names torch gives its parameters and buffers.
+# A state_dict as numpy arrays, by torch's names of parameters and buffers.
 PolicyState = Mapping[str, NDArray[np.generic]]
 
 
@@ -25,14 +25,14 @@ class PolicySpec:
     """The architecture of a policy.
 
     Attributes:
-        network: `"auto"` (an MLP for vectors, the Nature CNN for images, chosen from the space) or
+        network: `"auto"` (an MLP for vectors, the Nature CNN for images, chosen by the space) or
             `"package.module:factory"`.
         hidden_sizes: Sizes of the hidden layers of the MLP.
         activation: The MLP's activation.
-        head: What the network's outputs mean: `"default"`, the parameters of the action space's own distribution;
+        head: The meaning of the network's outputs: `"default"`, the parameters of the action space's own distribution;
             `"squashed_gaussian"`, means and log standard deviations before a tanh that fits the Box's bounds;
-            `"q_values"`, the value of each Discrete action; `"dueling_q_values"`, the value of the observation and
-            then the advantage of each Discrete action.
+            `"q_values"`, the value of each Discrete action; `"dueling_q_values"`, the value of the observation and then
+            the advantage of each Discrete action.
     """
 
     network: str = AUTO_NETWORK

@@ -1,4 +1,4 @@
-"""PolicyService: the newest weights to whoever asks, and actions; the learner is behind a Protocol."""
+"""Serves PolicyService: sends the newest weights to subscribers, and acts; sees the learner through a Protocol."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, Protocol
@@ -14,53 +14,50 @@ from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, Obs
 from rollcast.services.wire.tensors import tensor_from_proto, tensor_to_proto
 from rollcast.v1 import policy_pb2, tensor_pb2
 
-# How long a subscription waits before it looks whether its subscriber is still there.
+# Seconds that a subscription waits before it checks that its subscriber is still there.
 _WAIT_S: Final = 1.0
 _SERVICE: Final = "rollcast.v1.PolicyService"
 
 
 class PolicySource(Protocol):
-    """The learner, as PolicyServicer sees it. Called from many threads."""
+    """The learner as PolicyServicer sees it. Called from many threads."""
 
     @property
     def spaces(self) -> EnvironmentSpaces:
-        """The spaces the policy acts in."""
+        """The spaces that the policy acts in."""
 
     @property
     def ended(self) -> bool:
-        """Whether no newer version will come."""
+        """True if no newer version will come."""
 
     def newest(self) -> EncodedPolicy:
-        """The newest version.
-
-        Returns:
-            The version, encoded once for all who ask.
+        """Returns the newest version, encoded once for all subscribers.
 
         Raises:
-            NotReadyError: There is none yet.
+            NotReadyError: There is no version yet.
         """
 
     def wait_newer(self, version: int, timeout_s: float) -> EncodedPolicy | None:
         """Waits for a version above the one given.
 
         Args:
-            version: What the subscriber has; 0: nothing.
-            timeout_s: How long to wait.
+            version: The subscriber's version; 0: it has none.
+            timeout_s: Seconds to wait.
 
         Returns:
-            The newest version, or None at the deadline or as soon as none will come.
+            The newest version; None at the deadline, or as soon as no newer version will come.
         """
 
     def act(self, observation: Observation, *, substep_key: str, deterministic: bool) -> tuple[NDArray[Any], int]:
         """Acts with the newest policy.
 
         Args:
-            observation: `[N, ...]` a leaf, checked against the space, in its order.
-            substep_key: Whose policy acts; one of `spaces`.
-            deterministic: The most likely action, or a sample.
+            observation: `[N, ...]` for each leaf, checked against the space and in its order.
+            substep_key: The substep whose policy acts, one of `spaces`.
+            deterministic: Return the most likely action instead of a sample.
 
         Returns:
-            Actions `[N, ...]`, inside the action space, and the version that chose.
+            Actions `[N, ...]`, inside the action space, and the version of the policy.
 
         Raises:
             NotReadyError: There is no policy yet.
@@ -68,11 +65,11 @@ class PolicySource(Protocol):
 
 
 class PolicyServicer:
-    """Casts policies. A version's bytes are made once and sent as they are: nothing is encoded a subscriber.
+    """Sends policies. A version's bytes are made once and sent as they are, to every subscriber.
 
     Args:
         source: The learner.
-        gate: Says when the server stops; shared with its other services.
+        gate: Tells when the server stops; shared with its other services.
     """
 
     def __init__(self, source: PolicySource, gate: StreamGate) -> None:
@@ -89,8 +86,8 @@ class PolicyServicer:
         """Serves rollcast.v1.PolicyService.SubscribePolicy with serialised messages."""
         version = self._first_version(request.after_version)
         while context.is_active():
-            ended = self._source.ended  # before looking for a version, lest the last one slip through
-            if not ended:  # the server stops right after the end: who waits for a policy is to hear of that first
+            ended = self._source.ended  # before looking for a version, or the last one could be missed
+            if not ended:  # the server stops right after training: a subscriber should hear of the end first
                 self._gate.check_running()
             encoded = self._source.wait_newer(version, 0.0 if ended else _WAIT_S)
             if encoded is not None:
@@ -100,7 +97,7 @@ class PolicyServicer:
                 return
 
     def _first_version(self, after_version: int) -> int:
-        """A subscriber that is ahead had its policy from an earlier learner: it gets the newest at once."""
+        """Returns 0 for a subscriber that is ahead: its policy came from an earlier learner, so it gets the newest."""
         try:
             return after_version if after_version <= self._source.newest().version else 0
         except NotReadyError:
@@ -118,7 +115,7 @@ class PolicyServicer:
 
 
 def add_policy_service(servicer: PolicyServicer, server: grpc.Server) -> None:
-    """Adds PolicyService to a server, with handlers that send the policy's bytes as they are.
+    """Adds PolicyService to a server, with handlers that send a policy's bytes as they are.
 
     Args:
         servicer: The servicer.
@@ -151,9 +148,8 @@ def _observation(
     expected = space_leaves(spaces[key].observation)
     if n_leaves != len(expected) or by_path.keys() != expected.keys():
         raise InvalidTensorError(
-            f"the observation has {n_leaves} leaves, {sorted(by_path)[:16]}; expected {list(expected)}, each "
-            "once; send one "
-            "tensor for every leaf of the observation space"
+            f"the observation has {n_leaves} leaves, {sorted(by_path)[:16]}; expected {list(expected)}, each once; "
+            "send one tensor for every leaf of the observation space"
         )
     observation: dict[str, NDArray[Any]] = {}
     n_rows: int | None = None

@@ -16,15 +16,12 @@ def policy_spec_to_proto(spec: PolicySpec) -> rollout_pb2.PolicySpec:
 
     Args:
         spec: The architecture.
-
-    Returns:
-        The message.
     """
     return rollout_pb2.PolicySpec(
         network=spec.network,
         hidden_sizes=spec.hidden_sizes,
         activation=spec.activation,
-        # Empty, so that actors from before there were heads understand it, and its bytes are what they were.
+        # Empty, so that the message is the one of before there were heads, which old actors understand.
         head="" if spec.head == "default" else spec.head,
     )
 
@@ -35,12 +32,8 @@ def policy_spec_from_proto(proto: rollout_pb2.PolicySpec) -> PolicySpec:
     Args:
         proto: The message.
 
-    Returns:
-        The architecture.
-
     Raises:
-        InvalidInputError: It is not described as a network: too many layers, one of size 0, or an activation or head
-            that is not known.
+        InvalidInputError: It has too many layers or one of size 0, or an unknown activation or head.
     """
     _check_network(proto)
     activation = next((known for known in _ACTIVATIONS if known == proto.activation), None)
@@ -59,7 +52,7 @@ def policy_spec_from_proto(proto: rollout_pb2.PolicySpec) -> PolicySpec:
 
 
 def _check_network(policy: rollout_pb2.PolicySpec) -> None:
-    """Refuses a network that is not described as one; how large it may be, its spaces decide."""
+    """Refuses a malformed network; the spaces decide how large it may be."""
     sizes = policy.hidden_sizes
     if len(sizes) > MAX_HIDDEN_LAYERS or not all(sizes):
         raise InvalidInputError(

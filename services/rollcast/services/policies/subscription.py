@@ -1,4 +1,4 @@
-"""The subscriber's end of SubscribePolicy."""
+"""Subscribes to policies: the client's end of SubscribePolicy."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -15,12 +15,12 @@ _METHOD: Final = "/rollcast.v1.PolicyService/SubscribePolicy"
 
 
 class PolicySubscription:
-    """Every new policy, as (version, state_dict); iterate in one thread, `cancel` from any.
+    """A stream of every new policy, as (version, state_dict). Iterate in one thread; `cancel` from any.
 
-    What is not read piles up on the way: iterate promptly and keep the newest.
+    Unread messages pile up on the way: iterate promptly and keep the newest.
 
     Args:
-        channel: To the learner.
+        channel: The channel to the learner.
         target: The learner's address, for messages.
         after_version: Skip versions up to this one; 0: begin with the newest.
         max_policy_bytes: The largest policy to accept.
@@ -36,7 +36,7 @@ class PolicySubscription:
         self._target = target
         self._cancelled = False
         self._assembler = PolicyAssembler(max_policy_bytes)
-        # without a deserialiser: damage is to be noticed here
+        # Without a deserialiser, so that damage is noticed here.
         subscribe: Any = channel.unary_stream(
             _METHOD,
             request_serializer=policy_pb2.SubscribePolicyRequest.SerializeToString,
@@ -51,7 +51,7 @@ class PolicySubscription:
             LearnerUnreachableError: The connection broke: subscribe again with backoff.
             NotReadyError: The learner is stopping, or a message was damaged: subscribe again with backoff.
             LimitExceededError: The policy is too large, or the learner has too many streams.
-            InvalidTensorError: What came is no policy.
+            InvalidTensorError: The chunks are not a policy.
         """
         try:
             for serialized in self._call:
@@ -65,6 +65,6 @@ class PolicySubscription:
             self._call.cancel()
 
     def cancel(self) -> None:
-        """Ends the subscription; an iteration that waits ends without an error."""
+        """Ends the subscription; a waiting iteration ends without an error."""
         self._cancelled = True
         self._call.cancel()

@@ -1,4 +1,4 @@
-"""Ctrl-C while a process begins: it ends without a traceback, and processes that it starts do not print one either."""
+"""Handles Ctrl-C while a process starts: no traceback from it, nor from the processes that it starts."""
 
 import atexit
 import contextlib
@@ -10,17 +10,17 @@ from multiprocessing import resource_tracker
 from types import FrameType
 from typing import Final, NoReturn
 
-# As shells have it: 128 and the number of the signal.
+# The exit code that shells use: 128 plus the number of the signal.
 INTERRUPTED: Final = 128 + signal.SIGINT
 _IMPORTING: Final = "<frozen importlib._bootstrap>"
 
 
 def end_imports_quietly() -> None:
-    """Has a Ctrl-C that comes in the middle of an import end the process at once, with exit code 130 and no word.
+    """Makes a Ctrl-C during an import end the process at once, silently, with exit code 130.
 
-    An exception there ends in a traceback of modules that nobody has asked for, or in a module that is half there.
-    Anywhere else a Ctrl-C is a KeyboardInterrupt, as ever. For the main thread of a process of ours, first of all. Does
-    nothing where somebody else handles Ctrl-C, or ignores it.
+    An exception there would show a traceback of foreign modules, or leave a module half imported. Anywhere else a
+    Ctrl-C remains a KeyboardInterrupt. Call it first of all, in the main thread of a rollcast process. Does nothing if
+    another handler is installed, or Ctrl-C is ignored.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end_or_raise)
@@ -28,12 +28,12 @@ def end_imports_quietly() -> None:
 
 @contextlib.contextmanager
 def interrupts_held_back() -> Iterator[None]:
-    """Delivers a Ctrl-C that comes in the body after it. A process that is started in the body never gets any.
+    """Delays a Ctrl-C until the body has ended. A process started in the body never gets one.
 
-    Ctrl-C goes to all processes of a terminal. One that was just started would print a traceback of its imports; it is
-    ended by the process that has started it.
+    Ctrl-C goes to all processes of a terminal. A new process would print a traceback of its imports; its parent ends it
+    instead.
     """
-    # multiprocessing starts it before the first process, and delivers signals then
+    # multiprocessing would start it with the first process, and deliver signals then.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -43,13 +43,13 @@ def interrupts_held_back() -> Iterator[None]:
 
 
 def end_now(exit_code: int) -> NoReturn:
-    """Ends the process: runs what is registered for its end, and waits neither for threads nor for modules.
+    """Ends the process: runs the registered exit functions, but waits for no thread and tears down no module.
 
-    To take modules apart takes seconds where torch is among them. A Ctrl-C that comes meanwhile is ignored: it would
-    leave temporary folders behind.
+    Tearing modules down takes seconds if torch is loaded. A Ctrl-C meanwhile is ignored: it would leave temporary
+    folders behind.
 
     Args:
-        exit_code: Of the process.
+        exit_code: The exit code of the process.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     atexit._run_exitfuncs()

@@ -1,20 +1,20 @@
-"""Text from elsewhere, made fit for terminals and logs: nothing in it moves the cursor or passes for another line."""
+"""Makes text from elsewhere fit for terminals and logs: nothing in it moves the cursor or imitates a log line."""
 
 import logging
 import sys
 from typing import Final
 
-# Before every line but the first: a line of a log begins with its time, so none of these can pass for one.
+# Put before every line but the first. A line of a log begins with its time, so these cannot imitate one.
 _INDENT: Final = "    "
 # Harmless, and common in tracebacks.
 _TAB: Final = "\t"
 
 
 def printable(text: str) -> str:
-    r"""Escapes what a terminal or a reader would not see as a character.
+    r"""Escapes everything that a terminal or a reader would not see as a character.
 
     Control characters (ESC, OSC, C1, line breaks), bidirectional overrides, invisible characters and lone surrogates
-    become `\x1b`, `\u202e` and so on. Doing it twice changes nothing.
+    become `\x1b`, `\u202e` and so on. A second time changes nothing.
 
     Args:
         text: One line, from anywhere.
@@ -30,10 +30,10 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    r"""Escapes text of several lines, a traceback for example, and indents every line but the first.
+    r"""Escapes text of several lines, such as a traceback, and indents every line but the first.
 
     Args:
-        text: From anywhere. Only `\n` separates lines; `printable` escapes every other line break.
+        text: Text from anywhere. Only `\n` separates lines; `printable` escapes every other line break.
 
     Returns:
         The lines, without empty ones at the end.
@@ -45,7 +45,7 @@ def printable_lines(text: str) -> str:
 
 
 class PrintableFormatter(logging.Formatter):
-    """A formatter whose records begin at the margin and have nothing else there: the only edge of our logs."""
+    """A formatter that escapes records, and indents all their lines but the first."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Formats a record; see `printable_lines`."""
@@ -53,11 +53,11 @@ class PrintableFormatter(logging.Formatter):
 
 
 def log_to_stderr(level: str, *, name: str = "") -> None:
-    """Sends the logs of this process to stderr, unless they go somewhere already.
+    """Sends the logs of this process to stderr, unless they already go somewhere.
 
     Args:
-        level: The least that is logged: `"INFO"`.
-        name: Who logs, after the time; empty: nobody in particular.
+        level: The lowest level that is logged: `"INFO"`.
+        name: A name to show after the time; empty: none.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(PrintableFormatter(f"%(asctime)s {name + ' ' if name else ''}%(levelname)s %(message)s"))

@@ -1,13 +1,13 @@
-"""The signals that stop a process of rollcast."""
+"""Lists the signals that stop a process of rollcast."""
 
 import signal
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
-    """Returns the signals to install a handler for: SIGTERM, and SIGINT unless it is ignored.
+    """Returns the signals that need a handler: SIGTERM, and SIGINT unless it is ignored.
 
-    A shell has what a script starts in the background ignore SIGINT: Ctrl-C ends only what is in the foreground. Such a
-    process goes on ignoring it.
+    A shell makes the background processes of a script ignore SIGINT, so that Ctrl-C ends only the foreground. Such a
+    process keeps ignoring it.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         return (signal.SIGTERM,)

@@ -1,4 +1,4 @@
-"""Batches of a replay buffer from messages, whole or in parts: the body viewed, or copied once."""
+"""Decodes batches of a replay buffer from whole messages, viewing the body, or from parts, copying it once."""
 
 import math
 from typing import Any
@@ -17,16 +17,16 @@ from rollcast.v1 import replay_pb2
 
 
 class BatchAssembler:
-    """Puts the parts of batches together again. For one thread.
+    """Puts the parts of batches together. For one thread.
 
     Args:
-        batch_size: B, the entries that were asked for; other batches are refused.
+        batch_size: B, the number of entries asked for; other batches are refused.
     """
 
     def __init__(self, batch_size: int) -> None:
         self._batch_size = batch_size
         self._known: dict[bytes, PartLayout] = {}
-        # By the number of a part, how the last one began up to its body: mostly, the next one begins so, too.
+        # By part number, the beginning of the last such part up to its body: mostly the next one begins the same way.
         self._latest: dict[int, tuple[bytes, PartLayout]] = {}
         self._n_parts = 0
         self._joined: _JoinedParts | None = None
@@ -38,11 +38,11 @@ class BatchAssembler:
             serialized: The message.
 
         Returns:
-            The batch, when all its parts are there. Its arrays are read-only.
+            The batch, when all its parts are there, else None. Its arrays are read-only.
 
         Raises:
-            InvalidTensorError: The message or a tensor is malformed, the part is not the next one or of another form
-                than the first, or there are not as many entries as were asked for.
+            InvalidTensorError: The message or a tensor is malformed, the part is not the next one or has another form
+                than the first, or the number of entries is wrong.
         """
         opened, layout = self._latest.get(self._n_parts, (b"", None))
         if layout is None or len(serialized) != len(opened) + layout.body_bytes or not serialized.startswith(opened):
@@ -68,7 +68,7 @@ class BatchAssembler:
         return joined.batch()
 
     def _read_head(self, serialized: bytes) -> tuple["PartLayout", memoryview]:
-        """The layout of a part, known or new, and its body."""
+        """Returns the layout of a part, known or new, and its body."""
         head, body = split_body(serialized)
         if not body:
             proto = _parse(head)
@@ -98,7 +98,7 @@ def _parse(serialized: bytes) -> replay_pb2.SampleResponse:
 def _check_batch_size(n_entries: int, batch_size: int) -> None:
     if n_entries != batch_size:
         raise InvalidTensorError(
-            f"a batch has {n_entries} entries; expected {batch_size}, which were asked for; sample again"
+            f"a batch has {n_entries} entries; expected {batch_size}, the number asked for; sample again"
         )
 
 
@@ -110,7 +110,7 @@ class _JoinedParts:
         batch_size: B, for which it allocates.
 
     Raises:
-        InvalidTensorError: That would be above the limit of bytes.
+        InvalidTensorError: The batch would be above the limit of bytes.
     """
 
     def __init__(self, first: PartLayout, batch_size: int) -> None:
@@ -126,7 +126,7 @@ class _JoinedParts:
                 limit="max_batch_bytes",
             )
         self._columns = [np.empty(shape, slot.dtype) for slot, shape in zip(first.slots, shapes, strict=True)]
-        # Of the columns without entries: what each part has.
+        # The pieces of the columns without entries, one from each part.
         self._finals: dict[int, list[NDArray[Any]]] = {
             number: [] for number, slot in enumerate(first.slots) if slot.axis is None
         }
@@ -139,7 +139,7 @@ class _JoinedParts:
             arrays: Its columns.
 
         Raises:
-            InvalidTensorError: It has other columns than the first, or too many entries.
+            InvalidTensorError: The part has other columns than the first, or too many entries.
         """
         if layout.form != self._first.form:
             raise InvalidTensorError(
@@ -161,10 +161,10 @@ class _JoinedParts:
         self._n_entries = stop
 
     def batch(self) -> ReplayBatch:
-        """The batch, when all parts are there.
+        """Returns the batch, when all parts are there.
 
         Raises:
-            InvalidTensorError: They have too few entries.
+            InvalidTensorError: The parts have too few entries.
         """
         _check_batch_size(self._n_entries, self._batch_size)
         for number, arrays in self._finals.items():

@@ -1,4 +1,4 @@
-"""Batches of a replay buffer as messages, whole or cut along B. `replay_batch_assembler` reads them."""
+"""Encodes batches of a replay buffer as messages, cut along B if they are large."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -14,9 +14,9 @@ from rollcast.services.wire.message_body import open_body
 from rollcast.services.wire.tensors import fill_tensor, wire_array
 from rollcast.v1 import replay_pb2
 
-# For the arrays' bytes; the rest is for shapes, which are longer in a message that is full than in an empty one.
+# For the arrays' bytes; the rest is for shapes, which are longer in a full message than in an empty one.
 PART_BYTES: Final = MAX_MESSAGE_BYTES - (64 << 10)
-# gRPC is fastest up to here: larger parts are for entries that do not fit.
+# gRPC is fastest up to this size; larger parts are for entries that do not fit.
 FAST_PART_BYTES: Final = 1 << 20
 # Forms of messages that a stream remembers.
 MAX_KNOWN: Final = 64
@@ -24,7 +24,7 @@ MAX_KNOWN: Final = 64
 INT64: Final = np.dtype("<i8")
 FLOAT32: Final = np.dtype("<f4")
 _BOOL: Final = np.dtype(np.bool_)
-# By the fields of the message and of the value, which have one name; both in the order of the message.
+# Fields of the message and of the value have the same name; both are in the order of the message.
 ENTRY_FIELDS: Final[dict[str, np.dtype[Any]]] = {
     "keys": INT64,
     "weights": FLOAT32,
@@ -41,7 +41,7 @@ LEAVES: Final = ("observation", "next_observation", "final_observation")
 
 
 class Where(NamedTuple):
-    """Where a column stands: a field of the batch, or a leaf of a field of a substep."""
+    """The place of a column: a field of the batch, or a leaf of a field of a substep."""
 
     field: str
     substep: str | None = None
@@ -55,7 +55,7 @@ class _Part(NamedTuple):
     contents: list[NDArray[Any]]
 
     def serialize(self) -> bytes:
-        """Copies the arrays as they are now."""
+        """Returns the message with a copy of the arrays as they are now."""
         return b"".join((self.opened, *self.contents))  # type: ignore[arg-type]  # arrays are buffers
 
 
@@ -63,28 +63,30 @@ class BatchEncoder:
     """Encodes the batches of one stream. For one thread.
 
     Args:
-        deferred: Put the tensors' bytes into the body, copied once; False: into the tensors, which anybody reads with
-            protobuf alone.
+        deferred: Put the tensors' bytes into the body, copied once. False: into the tensors, for readers with nothing
+            but protobuf.
     """
 
     def __init__(self, *, deferred: bool) -> None:
         self._deferred = deferred
         self._heads: dict[object, bytes] = {}
-        # The last batch and its parts, where they show its own arrays: a buffer gathers one after the other into them.
+        # The last batch and its parts, if these show its own arrays: a buffer gathers one batch after the other into
+        # the same arrays.
         self._batch: ReplayBatch | None = None
         self._parts: list[_Part] = []
 
     def encode(self, batch: ReplayBatch) -> Iterator[bytes]:
-        """Encodes a batch, cut along B where it is large.
+        """Encodes a batch, cut along B if it is large.
 
         Args:
-            batch: The batch; copied. The same one again, with other values in its arrays, costs little more than that.
+            batch: The batch, which is copied. Encoding the same one again, with other values in its arrays, costs
+                little more than the copy.
 
         Yields:
             Its parts, serialised, in order.
 
         Raises:
-            LimitExceededError: One entry is above a message.
+            LimitExceededError: One entry is larger than a message.
         """
         if batch is self._batch:
             for known in self._parts:
@@ -92,7 +94,7 @@ class BatchEncoder:
             return
         pieces = _cut(batch)
         self._batch, self._parts = None, []
-        shows_batch = self._deferred and not len(batch.final_index)  # what is picked out of a batch is a copy
+        shows_batch = self._deferred and not len(batch.final_index)  # final observations are picked, so copied
         for number, piece in enumerate(pieces):
             if not self._deferred:
                 yield _to_proto(piece, number, len(pieces), deferred=False).SerializeToString()
@@ -120,13 +122,13 @@ class BatchEncoder:
 
 
 def _cut(batch: ReplayBatch) -> Sequence[ReplayBatch]:
-    """The batch, or what of it fits a message each."""
-    if batch.n_bytes <= min(PART_BYTES // 2, FAST_PART_BYTES):  # whatever its paths are called, there is room for them
+    """Returns the batch, or pieces of it that fit a message each."""
+    if batch.n_bytes <= min(PART_BYTES // 2, FAST_PART_BYTES):  # with room for paths of any length
         return [batch]
     most = PART_BYTES - _to_proto(batch.entries(0, 0), 0, 1, deferred=False).ByteSize()
     entry_bytes = math.ceil(batch.n_bytes / batch.batch_size)
     n_entries = max(min(most, FAST_PART_BYTES) // entry_bytes, int(entry_bytes <= most))
-    while n_entries:  # entries may differ in their final observations: fewer a part, until the largest part fits
+    while n_entries:  # entries differ in their final observations: take fewer until the largest part fits
         cuts = range(0, batch.batch_size, n_entries)
         pieces = [batch.entries(start, start + n_entries) for start in cuts]
         if max(piece.n_bytes for piece in pieces) <= most:
@@ -139,7 +141,7 @@ def _cut(batch: ReplayBatch) -> Sequence[ReplayBatch]:
 
 
 def _columns(batch: ReplayBatch) -> Iterator[tuple[Where, NDArray[Any]]]:
-    """Every column, in the order of the fields of the message."""
+    """Yields every column, in the order of the message's fields."""
     for name in ENTRY_FIELDS:
         yield Where(name), getattr(batch, name)
     for key, columns in batch.substeps.items():

@@ -1,4 +1,4 @@
-"""How a replay buffer stands, and new priorities, as protobuf, and back."""
+"""Encodes a replay buffer's info and status as protobuf, and back; decodes new priorities."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -22,13 +22,10 @@ _STATUS_FIELDS: Final = tuple(field.name for field in dataclasses.fields(ReplayS
 
 
 def replay_info_to_proto(info: ReplayInfo) -> replay_pb2.ReplayInfo:
-    """Encodes how a buffer stands.
+    """Encodes the state of a buffer.
 
     Args:
         info: The value.
-
-    Returns:
-        The message.
     """
     return replay_pb2.ReplayInfo(
         waiting=_waiting_to_protos(info.waiting),
@@ -38,13 +35,10 @@ def replay_info_to_proto(info: ReplayInfo) -> replay_pb2.ReplayInfo:
 
 
 def replay_info_from_proto(proto: replay_pb2.ReplayInfo) -> ReplayInfo:
-    """Decodes how a buffer stands.
+    """Decodes the state of a buffer.
 
     Args:
         proto: The message.
-
-    Returns:
-        The value.
 
     Raises:
         InvalidSpaceError: A space is malformed.
@@ -57,13 +51,10 @@ def replay_info_from_proto(proto: replay_pb2.ReplayInfo) -> ReplayInfo:
 
 
 def replay_status_to_proto(status: ReplayStatus) -> replay_pb2.ReplayStatus:
-    """Encodes what changes about a buffer.
+    """Encodes the changing part of a buffer's state.
 
     Args:
         status: The value.
-
-    Returns:
-        The message.
     """
     return replay_pb2.ReplayStatus(
         waiting=_waiting_to_protos(status.waiting), **{name: getattr(status, name) for name in _STATUS_FIELDS}
@@ -71,13 +62,10 @@ def replay_status_to_proto(status: ReplayStatus) -> replay_pb2.ReplayStatus:
 
 
 def replay_status_from_proto(proto: replay_pb2.ReplayStatus) -> ReplayStatus:
-    """Decodes what changes about a buffer.
+    """Decodes the changing part of a buffer's state.
 
     Args:
         proto: The message.
-
-    Returns:
-        The value.
     """
     return ReplayStatus(
         waiting=_waiting_from_protos(proto.waiting), **{name: getattr(proto, name) for name in _STATUS_FIELDS}
@@ -101,10 +89,10 @@ def priorities_from_proto(
         proto: The message.
 
     Returns:
-        The keys `[N]` and the priorities `[N]`, which are yet to be looked at.
+        The keys `[N]` and the priorities `[N]`, whose values are not checked yet.
 
     Raises:
-        InvalidTensorError: A tensor has another dtype or shape than it should, or they differ in length.
+        InvalidTensorError: A tensor has a wrong dtype or shape, or they differ in length.
     """
     keys = tensor_from_proto(proto.keys, dtype=_INT64, shape=(-1,), what="keys")
     priorities = tensor_from_proto(proto.priorities, shape=(len(keys),), what="priorities")

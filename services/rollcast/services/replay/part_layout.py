@@ -1,4 +1,4 @@
-"""What one message of a batch holds: its header checked, and where its columns lie."""
+"""Checks the header of one message of a batch, and finds its columns."""
 
 from typing import Any, Final, NamedTuple
 
@@ -18,12 +18,12 @@ class Slot(NamedTuple):
     """A column of a message.
 
     Attributes:
-        where: Which.
-        dtype: Of its values.
-        shape: Of its values.
-        axis: Along which entries lie; None: it has rows for final observations, however many.
-        offset: Where its bytes begin in the body.
-        values: What it holds, where its bytes are not deferred.
+        where: Its place in the batch.
+        dtype: Its dtype.
+        shape: Its shape.
+        axis: The axis of the entries; None: its rows are final observations.
+        offset: The position of its bytes in the body.
+        values: Its values, if its bytes are not deferred.
     """
 
     where: Where
@@ -35,7 +35,7 @@ class Slot(NamedTuple):
 
 
 class _NumberedColumns(NamedTuple):
-    """The numbers of one substep's columns: of leaves, by their paths, in the order of `LEAVES`."""
+    """The positions of one substep's columns; those of leaves by path, in the order of `LEAVES`."""
 
     key: str
     action: int
@@ -44,7 +44,7 @@ class _NumberedColumns(NamedTuple):
 
     @classmethod
     def of(cls, key: str, numbers: dict[Where, int]) -> "_NumberedColumns":
-        """Finds them."""
+        """Finds the positions of a substep's columns."""
         leaves = tuple(
             {where.path: number for where, number in numbers.items() if (where.field, where.substep) == (name, key)}
             for name in LEAVES
@@ -52,7 +52,7 @@ class _NumberedColumns(NamedTuple):
         return cls(key, numbers[Where("action", key)], numbers.get(Where("log_prob", key)), leaves)
 
     def columns(self, arrays: list[NDArray[Any]]) -> ReplayColumns:
-        """The columns."""
+        """Returns the substep's columns."""
         observation, next_observation, final_observation = (
             {path: arrays[number] for path, number in leaves.items()} for leaves in self.leaves
         )
@@ -66,13 +66,13 @@ class _NumberedColumns(NamedTuple):
 
 
 class PartLayout:
-    """What a message holds, its header checked, and how to read it.
+    """The columns of a message whose header has been checked, and how to read them.
 
     Args:
         proto: The message.
 
     Raises:
-        InvalidTensorError: A tensor has another dtype or shape than it should.
+        InvalidTensorError: A tensor has a wrong dtype or shape.
     """
 
     def __init__(self, proto: replay_pb2.SampleResponse) -> None:
@@ -96,15 +96,15 @@ class PartLayout:
         self._fields = {name: number[Where(name)] for name in names}
         self._bools = [(name, self._fields[name]) for name, dtype in STEP_FIELDS.items() if dtype == _BOOL]
         self._substeps = [_NumberedColumns.of(substep.key, number) for substep in proto.substeps]
-        # What the parts of one batch have in common.
+        # Parts of one batch have the same form.
         self.form = [(slot.where, slot.dtype, with_entries(slot, 0)) for slot in self.slots]
-        # The body as one record, made when it is known to be as long as that: numpy shows the fields of a record in a
-        # third of the time that it takes to make arrays one by one.
+        # The body as one record, made once the body is known to be long enough: numpy returns the fields of a record in
+        # a third of the time that it takes to make arrays one by one.
         self._record: np.dtype[Any] | None = None
 
     @property
     def is_reusable(self) -> bool:
-        """Whether it holds for every message with the same header: no values are in the header itself."""
+        """True if it holds for every message with the same header: the header itself contains no values."""
         return all(slot.values is None or not slot.values.size for slot in self.slots)
 
     def read(self, body: memoryview) -> list[NDArray[Any]]:
@@ -114,15 +114,15 @@ class PartLayout:
             body: The deferred bytes, all of them.
 
         Returns:
-            Its columns in the order of `slots`, views of `body` where tensors were deferred.
+            Its columns in the order of `slots`; views of `body` for deferred tensors.
 
         Raises:
             InvalidTensorError: The body has another size, or a bool is neither 0 nor 1.
         """
         if len(body) != self.body_bytes:
             raise InvalidTensorError(
-                f"a part of a batch has a body of {len(body)} bytes; expected {self.body_bytes}, which its "
-                "deferred tensors have; sample again"
+                f"a part of a batch has a body of {len(body)} bytes; expected {self.body_bytes}, the size of its "
+                "deferred tensors; sample again"
             )
         if self._record is None:
             self._record = _make_record(self.slots)
@@ -133,7 +133,7 @@ class PartLayout:
         return arrays
 
     def batch(self, arrays: list[NDArray[Any]]) -> ReplayBatch:
-        """The batch that has these columns, in the order of `slots`."""
+        """Returns the batch that has these columns, in the order of `slots`."""
         return ReplayBatch(
             **{name: arrays[number] for name, number in self._fields.items()},
             burn_in=self.burn_in,
@@ -160,7 +160,7 @@ class PartLayout:
         axis: int | None,
         dtype: np.dtype[Any] | None = None,
     ) -> None:
-        """Notes the next tensor: of exactly the shape `leading` and a dtype; without one, a shape that begins so."""
+        """Notes the next tensor, of exactly `leading` and `dtype`; without a dtype its shape need only begin so."""
         what = f"leaf {where.path!r}" if where.field in LEAVES else where.field
         dtype, shape, n_bytes = tensor_header(proto, dtype=dtype, shape=leading if dtype else None, what=what)
         if shape[: len(leading)] != leading:
@@ -176,21 +176,18 @@ class PartLayout:
 
 
 def with_entries(slot: Slot, n_entries: int) -> tuple[int, ...]:
-    """A column's shape in a batch of so many entries; without rows for final observations.
+    """Returns a column's shape in a batch of another size, without rows for final observations.
 
     Args:
         slot: The column.
-        n_entries: How many entries.
-
-    Returns:
-        The shape.
+        n_entries: The size of that batch.
     """
     axis = slot.axis or 0
     return (*slot.shape[:axis], 0 if slot.axis is None else n_entries, *slot.shape[axis + 1 :])
 
 
 def _make_record(slots: list[Slot]) -> np.dtype[Any]:
-    """The body as a record, with a field for every column in it, by the column's number."""
+    """Returns the dtype of the body as one record, with a field for every column, by the column's number."""
     deferred = [(str(number), slot) for number, slot in enumerate(slots) if slot.values is None]
     try:
         return np.dtype(
@@ -200,8 +197,8 @@ def _make_record(slots: list[Slot]) -> np.dtype[Any]:
                 "offsets": [slot.offset for _, slot in deferred],
             }
         )
-    except ValueError as error:  # no bytes, but more rows than there can be
+    except ValueError as error:  # no bytes, but more rows than numpy allows
         raise InvalidTensorError(
-            f"a part of a batch has columns of shapes that cannot be ({error}); expected those of B entries; sample "
+            f"a part of a batch has columns of impossible shapes ({error}); expected the shapes of B entries; sample "
             "again"
         ) from error

@@ -1,4 +1,4 @@
-"""The replay buffer, as it is seen from outside: values only."""
+"""Defines batches and the status of a replay buffer as values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -12,11 +12,11 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayWaiting:
-    """One who waits for the limiter.
+    """A reader or writer that waits for the limiter.
 
     Attributes:
-        reason: For what, with the numbers.
-        seconds: Since when.
+        reason: The reason, with the numbers.
+        seconds: The time that it has waited.
         who: "the trainer", "the actors"; empty: a reader of `ReplayService.Sample`.
     """
 
@@ -27,7 +27,7 @@ class ReplayWaiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayStatus:
-    """What changes about a buffer; field by field as `rollcast.v1.ReplayStatus` documents it."""
+    """The changing part of a buffer's state; field by field as `rollcast.v1.ReplayStatus` documents it."""
 
     size: int
     capacity: int
@@ -43,7 +43,7 @@ class ReplayStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayInfo:
-    """How a buffer stands; field by field as `rollcast.v1.ReplayInfo` documents it."""
+    """The state of a buffer; field by field as `rollcast.v1.ReplayInfo` documents it."""
 
     size: int
     capacity: int
@@ -62,18 +62,18 @@ class ReplayInfo:
     entry_bytes: int
 
     def status(self) -> ReplayStatus:
-        """What of it changes."""
+        """Returns the part of the state that changes."""
         return ReplayStatus(**{field.name: getattr(self, field.name) for field in fields(ReplayStatus)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayColumns:
-    """What one substep saw and did.
+    """The observations and actions of one substep in a batch.
 
     Attributes:
         observation: `[T, B, ...]` for every leaf of the observation space.
         action: `[T, B, ...]`.
-        log_prob: float32 `[T, B]`; None where it is not kept.
+        log_prob: float32 `[T, B]`; None if the buffer does not keep it.
         next_observation: `[B, ...]` for every leaf: m steps later, or after the last step of a rollout.
         final_observation: `[N, ...]` for every leaf, at `ReplayBatch.final_index`.
     """
@@ -87,21 +87,21 @@ class ReplayColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayBatch:
-    """B entries, side by side. T is 1 for transitions, else the steps of a rollout or sequence.
+    """B entries side by side. T is 1 for transitions, else the steps of a rollout or sequence.
 
     Attributes:
-        keys: int64 `[B]`, by which priorities are updated.
+        keys: int64 `[B]`, identify the entries when priorities are updated.
         weights: float32 `[B]`, importance weights in (0, 1].
-        n_steps: int64 `[B]`, m, the steps folded into an entry.
-        discount: float32 `[B]`, gamma^m; where `terminated`, nothing follows.
+        n_steps: int64 `[B]`, m, the number of steps folded into an entry.
+        discount: float32 `[B]`, gamma^m; nothing follows a `terminated` entry.
         substeps: Columns by substep key; a flat environment has one, `FLAT_SUBSTEP`.
         reward: float32 `[T, B]`.
         terminated: bool `[T, B]`.
         truncated: bool `[T, B]`.
-        valid: bool `[T, B]`, false on rows that are no transition.
-        final_index: int64 `[N, 2]`, rows (t, b) where the final observations belong.
-        policy_version: int64 `[B]`, the version that acted; -1 where it is not kept.
-        burn_in: How many of the first rows only warm a recurrent state up.
+        valid: bool `[T, B]`, false on rows that are not transitions.
+        final_index: int64 `[N, 2]`, the rows (t, b) of the final observations.
+        policy_version: int64 `[B]`, the version that acted; -1 if the buffer does not keep it.
+        burn_in: The number of first rows that only warm a recurrent state up.
     """
 
     keys: NDArray[np.int64]
@@ -119,12 +119,12 @@ class ReplayBatch:
 
     @property
     def batch_size(self) -> int:
-        """B."""
+        """B, the number of entries."""
         return len(self.keys)
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of all arrays."""
+        """The size of all arrays."""
         n_bytes = sum(
             array.nbytes
             for array in (
@@ -139,11 +139,11 @@ class ReplayBatch:
         return n_bytes
 
     def entries(self, start: int, stop: int) -> "ReplayBatch":
-        """Some of its entries, as a batch of their own; views where that is possible.
+        """Returns some of its entries as a batch of their own, with views where possible.
 
         Args:
-            start: The first.
-            stop: After the last.
+            start: The first entry.
+            stop: The end, exclusive.
 
         Returns:
             The batch; its `final_index` counts from `start`.
@@ -178,18 +178,18 @@ class ReplayBatch:
 
 
 def joint_replay_status(statuses: Mapping[str, ReplayStatus]) -> ReplayStatus:
-    """How the buffers of several substeps stand together.
+    """Adds up the status of the buffers of several substeps.
 
     Args:
-        statuses: Of each, by substep key.
+        statuses: The status of each, by substep key.
 
     Returns:
-        Their sums, where whoever waits says for which; of a single one, that itself.
+        The sums, and everything that waits, with its substep; the status itself if there is only one.
     """
     if len(statuses) == 1:
         return next(iter(statuses.values()))
 
-    def total(name: str) -> Any:  # noqa: ANN401 - whole numbers are as good as floats
+    def total(name: str) -> Any:  # noqa: ANN401  # an int or a float
         return sum(getattr(status, name) for status in statuses.values())
 
     return ReplayStatus(

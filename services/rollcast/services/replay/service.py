@@ -1,4 +1,4 @@
-"""ReplayService: batches out, priorities back; the replay buffer is behind two Protocols."""
+"""Serves ReplayService: sends batches, takes priorities; sees the replay buffer through two Protocols."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
@@ -19,38 +19,35 @@ _SERVICE: Final = "rollcast.v1.ReplayService"
 
 
 class BatchSource(Protocol):
-    """Batches for one stream, of one size. Called from the one thread that serves the stream."""
+    """A source of batches of one size, for one stream. Called from the one thread that serves the stream."""
 
     def next(self, *, timeout_s: float, is_active: Callable[[], bool]) -> ReplayBatch:
         """Draws a batch.
 
         Args:
-            timeout_s: How long to wait for entries and the limiter, at most.
-            is_active: Whether the caller is still there; to be looked at every second at least while waiting.
+            timeout_s: Seconds to wait for entries and the limiter, at most.
+            is_active: Returns whether the caller is still there; to be called at least every second while waiting.
 
         Returns:
             The batch, valid until the next one is drawn.
 
         Raises:
-            InvalidInputError: The buffer holds fewer entries, or its limiter never lets so many out.
-            NotReadyError: No batch by then.
+            InvalidInputError: The buffer has fewer entries, or its limiter never lets so many out.
+            NotReadyError: There was no batch in time.
         """
 
 
 class ReplaySource(Protocol):
-    """The replay buffer of one substep, as ReplayServicer sees it. Called from many threads."""
+    """The replay buffer of one substep as ReplayServicer sees it. Called from many threads."""
 
     def info(self) -> ReplayInfo:
-        """How it stands."""
+        """Returns the state of the buffer."""
 
     def batches(self, batch_size: int) -> BatchSource:
-        """Makes room for batches of one size.
+        """Allocates room for batches of one size, and returns their source.
 
         Args:
-            batch_size: B, whatever the caller sent.
-
-        Returns:
-            Where to draw them.
+            batch_size: B, as the caller sent it.
 
         Raises:
             InvalidInputError: B is below 1.
@@ -62,13 +59,13 @@ class ReplaySource(Protocol):
 
         Args:
             keys: `[N]`.
-            priorities: `[N]`, unchecked.
+            priorities: `[N]`, not checked yet.
 
         Returns:
-            How many were ignored, because their entries are no longer there.
+            The number of keys that were ignored, because their entries are gone.
 
         Raises:
-            InvalidInputError: A priority cannot be right; none is set.
+            InvalidInputError: A priority is invalid; then none is set.
         """
 
     def reset(self) -> None:
@@ -76,14 +73,14 @@ class ReplaySource(Protocol):
 
 
 class ReplayServicer:
-    """Serves learners elsewhere.
+    """Serves a replay buffer to learners elsewhere.
 
-    A stream draws its next batch when gRPC has taken the last one: flow control is all the prefetch there is. So a
-    reader that stops costs one thread, the room of one batch, and what fits its window.
+    A stream draws its next batch when gRPC has taken the last one: flow control alone decides how much is prefetched. A
+    reader that stops costs one thread, the memory of one batch, and the content of its window.
 
     Args:
         sources: The replay buffers, by substep key.
-        gate: Says when the server stops; shared with its other services.
+        gate: Tells when the server stops; shared with its other services.
     """
 
     def __init__(self, sources: Mapping[str, ReplaySource], gate: StreamGate) -> None:
@@ -118,7 +115,7 @@ class ReplayServicer:
                 batch = batches.next(timeout_s=request.timeout_s, is_active=is_active)
             except NotReadyError:
                 if not context.is_active():
-                    return  # nobody waits for it any more
+                    return
                 self._gate.check_running()
                 raise
             yield from encoder.encode(batch)
@@ -139,24 +136,24 @@ class ReplayServicer:
         return replay_pb2.ResetResponse()
 
     def _source_of(self, substep_key: str) -> ReplaySource:
-        """The buffer that a request names.
+        """Returns the buffer that a request names.
 
         Raises:
-            InvalidInputError: There is no such buffer, or none is named and there are several.
+            InvalidInputError: There is no such buffer, or the request names none and there are several.
         """
         if not substep_key and len(self._sources) == 1:
             return next(iter(self._sources.values()))
         source = self._sources.get(substep_key)
         if source is None:
             raise InvalidInputError(
-                f"substep_key is {substep_key[:64]!r}; expected one of {list(self._sources)}, each of which has a "
-                "replay buffer of its own; name one"
+                f"substep_key is {substep_key[:64]!r}; expected one of {list(self._sources)}, since each substep has "
+                "its own replay buffer; name one"
             )
         return source
 
 
 def add_replay_service(servicer: ReplayServicer, server: grpc.Server) -> None:
-    """Adds ReplayService to a server, with a handler that sends batches that are serialised already.
+    """Adds ReplayService to a server, with a handler that sends serialised batches.
 
     Args:
         servicer: The servicer.

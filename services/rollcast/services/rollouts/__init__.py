@@ -1,1 +1,1 @@
-"""TODO room rollcast.services.rollouts."""
+"""Carries rollouts from actors to a learner or into a file: values, codecs, checks, and both ends of RolloutService."""

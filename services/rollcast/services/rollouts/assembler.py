@@ -1,4 +1,4 @@
-"""From messages to a rollout: columns are views of the message's body, or of the bodies put together."""
+"""Puts messages together to rollouts, whose columns are views of one body, or of several bodies copied into one."""
 
 import math
 from collections.abc import Mapping
@@ -26,14 +26,14 @@ _NO_FINAL_INDEX: Final = np.empty((0, 2), INT32)
 
 
 class Hold(Protocol):
-    """Makes room for what a message brings of a rollout."""
+    """Makes room for the tensor bytes of a message."""
 
     def __call__(self, n_bytes: int, /, *, completes: bool) -> None:
         """Waits until there is room.
 
         Args:
-            n_bytes: Bytes of tensors in the message.
-            completes: Whether the rollout is whole with them.
+            n_bytes: Tensor bytes in the message.
+            completes: Whether they complete the rollout.
         """
 
 
@@ -51,18 +51,17 @@ class _Pending:
 class RolloutAssembler:
     """Puts the rollouts of one stream together. Used by one thread.
 
-    Invariant: no byte is allocated for a deferred tensor before the dtype, shape and size of every column are what was
-    agreed. After an error the assembler is of no more use: the stream must end.
+    Invariant: nothing is allocated for a deferred tensor before dtype, shape and size of every column have been found
+    as agreed. After an error the assembler cannot be used again: the stream must end.
 
     Args:
         spaces: The spaces agreed at Join.
         n_rollout_steps: T.
-        n_envs: Environments of the actor; B is that, times the agents of the substep that a rollout carries.
-        max_rollout_bytes: The largest rollout, in bytes of its tensors; None: what spaces, T and B amount to.
-        actor_id: Whose rollouts these must be; None: anybody's.
-        incarnation: Which of its processes'; None: any.
-        hold: Called before a message is kept, with the bytes of tensors that it brings, and whether the rollout is
-            whole with them; may wait until there is room, or raise.
+        n_envs: Environments of the actor; B is that times the agents of the rollout's substep.
+        max_rollout_bytes: The largest rollout, in bytes of its tensors; None: as many as the spaces, T and B need.
+        actor_id: The actor that every rollout must name; None: any.
+        incarnation: The incarnation that every rollout must name; None: any.
+        hold: Called before the bytes of a message are kept; may wait until there is room, or raise.
     """
 
     def __init__(
@@ -91,16 +90,16 @@ class RolloutAssembler:
         """Takes the next message of the stream.
 
         Args:
-            request: A rollout, or a frame of the last one; not to be changed afterwards.
-            body: Its body; not to be changed afterwards.
+            request: A rollout, or a frame of the last one. It must not change afterwards.
+            body: Its body. It must not change afterwards.
 
         Returns:
-            The rollout, when this message completes it. Arrays that came in one message are read-only.
+            The rollout, if this message completes it, else None. Arrays that came in one message are read-only.
 
         Raises:
-            MissingMessageError: What should have come before the message has not.
+            MissingMessageError: The message that must come before this one is missing.
             InvalidRolloutError: The message does not fit the agreement.
-            InvalidTensorError: A tensor does not fit the agreement, or holds a value that is not allowed.
+            InvalidTensorError: A tensor does not fit the agreement, or contains a value that is not allowed.
             LimitExceededError: The rollout is above `max_rollout_bytes`, or a body above 1 MiB.
         """
         kind = request.WhichOneof("message")
@@ -114,11 +113,11 @@ class RolloutAssembler:
         )
 
     def assemble(self, head: bytes, body: memoryview) -> Rollout:
-        """Decodes a rollout that `RolloutEncoder.pieces` has taken apart; it is checked as one from a stream.
+        """Decodes a rollout from `RolloutEncoder.pieces`; checks it like one from a stream.
 
         Args:
             head: Its serialised header.
-            body: The bytes of its deferred tensors, all of them; not to be changed afterwards.
+            body: The bytes of all its deferred tensors. They must not change afterwards.
 
         Returns:
             The rollout; its arrays are views of `body`.
@@ -154,7 +153,7 @@ class RolloutAssembler:
         self._hold(layout.n_bytes - n_deferred + len(body), completes=is_whole)
         if is_whole:
             return _finish(header, check, layout, body)
-        # the kernel gives no memory for it before bytes are written there
+        # The kernel provides memory only for the parts that are written.
         self._pending = _Pending(header, check, layout, np.empty(n_deferred, np.uint8))
         return self._fill(self._pending, body)
 
@@ -198,7 +197,7 @@ def _finish(
     if len(final_index):
         _check_final_index(header, final_index, check.step_shape)
     for episode in header.episodes:
-        # after the columns: a reward that is not finite names its step, which says more
+        # After the columns: the error about a reward that is not finite names its step.
         if not math.isfinite(episode.episode_return):
             refuse(
                 header,
@@ -239,7 +238,7 @@ def _miss(header: rollout_pb2.Rollout, found: str, expected: str) -> NoReturn:
 
 
 def _check_final_index(header: rollout_pb2.Rollout, final_index: NDArray[Any], step_shape: tuple[int, int]) -> None:
-    # as unsigned numbers, those below 0 are the largest
+    # As unsigned numbers, those below 0 are the largest.
     largest_t, largest_b = np.maximum.reduce(final_index.view(np.uint32)).tolist()
     n_steps, n_trajectories = step_shape
     if largest_t < n_steps and largest_b < n_trajectories:

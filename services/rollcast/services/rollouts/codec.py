@@ -1,4 +1,4 @@
-"""Rollouts as messages: one that holds all of it, or those of a stream, with the tensors' bytes in their bodies."""
+"""Encodes rollouts as messages: one that contains all of it, or those of a stream, with tensor bytes in bodies."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -15,23 +15,23 @@ from rollcast.services.wire.seal import seal
 from rollcast.services.wire.tensors import fill_tensor, wire_array
 from rollcast.v1 import rollout_pb2, tensor_pb2
 
-# What tells apart headers that differ in more than their numbers.
+# Names, shapes and dtypes of all columns: headers of one form differ only in their numbers.
 _Form = tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]
-# A message gives nothing back before it is gone: neither what was in a field that is set anew, nor what Clear() clears.
-# Measured: a stream's message that was kept for all of its rollouts grew by 105 bytes with each of them.
+# A message frees no memory before it is gone: neither the old content of a field that is set again, nor what Clear()
+# clears. Measured: a message reused for all rollouts of a stream grew by 105 bytes with each.
 _USES_OF_A_MESSAGE: Final = 256
 
 _ARRAY_NAMES: Final = ("reward", "terminated", "truncated", "valid", "final_index")
 
 
 def rollout_to_proto(rollout: Rollout) -> rollout_pb2.Rollout:
-    """Encodes a rollout as one message, tensors and all: for files, and wherever ease counts more than speed.
+    """Encodes a rollout as one message, tensors included: for files, and wherever ease counts more than speed.
 
     Args:
         rollout: The rollout.
 
     Returns:
-        The message, of any size; on a stream it may not be above `max_message_bytes`.
+        The message, of any size; a stream takes it only up to `max_message_bytes`.
 
     Raises:
         InvalidTensorError: A column has a dtype that is not on the whitelist.
@@ -43,7 +43,7 @@ def rollout_to_proto(rollout: Rollout) -> rollout_pb2.Rollout:
 
 
 class RolloutEncoder:
-    """Encodes the rollouts of one stream, tensors deferred; their bytes are copied once. Used by one thread."""
+    """Encodes the rollouts of one stream with deferred tensors, whose bytes it copies once. Used by one thread."""
 
     def __init__(self) -> None:
         self._form: _Form = ()
@@ -58,7 +58,7 @@ class RolloutEncoder:
 
         Yields:
             Serialised messages: the rollout with up to 1 MiB of its tensors as its body; then frames of exactly 1 MiB,
-            the last one smaller.
+                the last one smaller.
 
         Raises:
             InvalidTensorError: A column has a dtype that is not on the whitelist.
@@ -78,7 +78,7 @@ class RolloutEncoder:
             rollout: The rollout.
 
         Returns:
-            The serialised header, tensors deferred; and the tensors, C-contiguous, whose bytes follow one another.
+            The serialised header, with deferred tensors; and the tensors, C-contiguous, in the order of their bytes.
 
         Raises:
             InvalidTensorError: A column has a dtype that is not on the whitelist.
@@ -87,7 +87,7 @@ class RolloutEncoder:
         return self._request.rollout.SerializeToString(), arrays
 
     def _fill(self, rollout: Rollout) -> list[NDArray[Any]]:
-        """Fills the header in; returns what it defers."""
+        """Fills in the header; returns the arrays that it defers."""
         columns = list(_columns(rollout))
         form = tuple((name, array.shape, array.dtype) for name, array in columns)
         if form != self._form or not self._n_more_uses:
@@ -106,7 +106,7 @@ def _describe(rollout: Rollout) -> str:
 
 
 def _columns(rollout: Rollout) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Every column that has values, by name, in the order of the fields of the message."""
+    """Yields the name and array of every column with values, in the order of the message's fields."""
     for key, columns in rollout.substeps.items():
         for name, leaves in _leaf_columns(columns):
             for path, array in leaves:
@@ -158,7 +158,7 @@ def _fill_tensors(header: rollout_pb2.Rollout, rollout: Rollout, *, deferred: bo
 
 
 def _cut(arrays: Sequence[NDArray[Any]]) -> Iterator[tuple[Sequence[memoryview | NDArray[Any]], int]]:
-    """At least one body: the arrays' bytes one after the other, `MAX_FRAME_BYTES` each, the last one smaller; views."""
+    """Yields at least one body: views of the arrays' bytes in order, `MAX_FRAME_BYTES` each, the last one smaller."""
     n_total = sum(array.nbytes for array in arrays)
     if n_total <= MAX_FRAME_BYTES:
         yield arrays, n_total

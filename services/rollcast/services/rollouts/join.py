@@ -1,4 +1,4 @@
-"""The agreement an actor and a learner come to before the first rollout."""
+"""Defines the agreement between an actor and a learner before the first rollout."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ PROTOCOL_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinOffer:
-    """Who wants to act; field by field as `rollcast.v1.JoinRequest` documents it."""
+    """An actor's offer to act; field by field as `rollcast.v1.JoinRequest` documents it."""
 
     actor_id: str
     process_nonce: int
@@ -26,7 +26,7 @@ class JoinOffer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinAgreement:
-    """What the actor shall do; field by field as `rollcast.v1.JoinResponse` documents it."""
+    """The work that a learner gives an actor; field by field as `rollcast.v1.JoinResponse` documents it."""
 
     actor_id: str
     slot: int
@@ -41,5 +41,5 @@ class JoinAgreement:
     learner_nonce: int = 0
     awaiting_s: float = 0.0
     policy_version: int = 0
-    # The learner's, where the offer has substeps or members of a Dict in another order; None: the order is the offer's.
+    # The learner's spaces, if it has substeps or members of a Dict in another order; None: the offer's order holds.
     spaces: EnvironmentSpaces | None = None

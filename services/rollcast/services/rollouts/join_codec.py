@@ -1,4 +1,4 @@
-"""Join as protobuf, and back; what comes in is validated here, what it means is the learner's business."""
+"""Encodes Join as protobuf, and back; validates everything that needs no knowledge of the learner."""
 
 import math
 import re
@@ -13,7 +13,7 @@ from rollcast.services.spaces.spaces import check_action_space_supported, check_
 from rollcast.v1 import rollout_pb2
 
 _ACTOR_ID: Final = re.compile(r"[A-Za-z0-9._-]*", re.ASCII)
-# A run that makes a million rollouts a second makes so many in 150,000 years.
+# A run with a million rollouts a second reaches this number after 150,000 years.
 _MAX_COUNT: Final = 2**62
 
 
@@ -21,10 +21,7 @@ def join_offer_to_proto(offer: JoinOffer) -> rollout_pb2.JoinRequest:
     """Encodes an actor's offer.
 
     Args:
-        offer: The offer; `peer` stays here, the learner sees it for itself.
-
-    Returns:
-        The request.
+        offer: The offer; `peer` is left out, the learner sees it itself.
 
     Raises:
         InvalidSpaceError: A space is not supported.
@@ -43,14 +40,11 @@ def join_offer_to_proto(offer: JoinOffer) -> rollout_pb2.JoinRequest:
 
 
 def join_offer_from_proto(proto: rollout_pb2.JoinRequest, *, peer: str = "") -> JoinOffer:
-    """Decodes an actor's offer and validates what can be validated without knowing the learner.
+    """Decodes an actor's offer and validates what can be validated without the learner.
 
     Args:
         proto: The request.
-        peer: Where it comes from, as gRPC names it.
-
-    Returns:
-        The offer.
+        peer: The caller's address, as gRPC names it.
 
     Raises:
         ProtocolMismatchError: The actor speaks another version of the protocol.
@@ -104,9 +98,6 @@ def join_agreement_to_proto(agreement: JoinAgreement) -> rollout_pb2.JoinRespons
 
     Args:
         agreement: The agreement.
-
-    Returns:
-        The response.
     """
     return rollout_pb2.JoinResponse(
         actor_id=agreement.actor_id,
@@ -131,16 +122,12 @@ def join_agreement_from_proto(proto: rollout_pb2.JoinResponse, offer: JoinOffer)
 
     Args:
         proto: The response.
-        offer: What the actor offered: where the response has no number of environments, the offered one is agreed.
-
-    Returns:
-        The agreement.
+        offer: The actor's offer, whose number of environments holds if the response has none.
 
     Raises:
-        InvalidInputError: The learner gives no name or another than was offered, no incarnation, no work, another
-            number of environments than was offered, numbers that cannot be right, a policy that is not known, or a
-            malformed space.
-        SpacesMismatchError: It gives other spaces than were offered.
+        InvalidInputError: The learner gives no name or another than offered, no incarnation, no work, another number of
+            environments than offered, impossible numbers, an unknown policy, or a malformed space.
+        SpacesMismatchError: The learner gives other spaces than offered.
     """
     if not proto.actor_id or proto.incarnation < 1 or proto.n_rollout_steps < 1:
         raise InvalidInputError(
@@ -178,19 +165,19 @@ def join_agreement_from_proto(proto: rollout_pb2.JoinResponse, offer: JoinOffer)
 
 
 def _check_identity(proto: rollout_pb2.JoinResponse, offer: JoinOffer) -> None:
-    """Refuses who the actor is told to be, and how far, where that cannot be right."""
+    """Refuses an impossible name, incarnation, sequence or time from the learner."""
     name = proto.actor_id
     if len(name) > MAX_ACTOR_ID_LENGTH or not _ACTOR_ID.fullmatch(name) or offer.actor_id not in ("", name):
         raise InvalidInputError(
-            f"the learner calls this actor {name[:160]!r}, which offered {offer.actor_id!r}; expected that name, or, "
-            f"where there is none, at most {MAX_ACTOR_ID_LENGTH} characters of [A-Za-z0-9._-]; check that it is a "
-            "rollcast learner"
+            f"the learner calls this actor {name[:160]!r}, which offered {offer.actor_id!r}; expected the offered "
+            f"name, or at most {MAX_ACTOR_ID_LENGTH} characters of [A-Za-z0-9._-] if none was offered; check that it "
+            "is a rollcast learner"
         )
     for what, number in (("incarnation", proto.incarnation), ("rollout", proto.acknowledged_sequence)):
         if number > _MAX_COUNT:
             raise InvalidInputError(
-                f"the learner goes on from {what} {number}; expected at most {_MAX_COUNT}, which nobody reaches; check "
-                "that it is a rollcast learner"
+                f"the learner continues from {what} {number}; expected at most {_MAX_COUNT}, more than any run "
+                "reaches; check that it is a rollcast learner"
             )
     if not 0.0 <= proto.awaiting_s < math.inf:  # NaN too
         raise InvalidInputError(

@@ -32,7 +32,7 @@ class Column(NamedTuple):
 
     @property
     def is_deferred(self) -> bool:
-        """Whether its bytes are outside its tensor."""
+        """True if its bytes are outside its tensor."""
         return self.proto is not None and self.proto.deferred
 
 
@@ -66,7 +66,7 @@ class RolloutLayout:
 
     @property
     def is_reusable(self) -> bool:
-        """Whether it holds for every rollout with an equal header: the header itself contains no values."""
+        """True if it holds for every rollout with an equal header: the header itself contains no values."""
         return all(column.proto is None for column in self._elsewhere)
 
     def read(self, deferred: memoryview, *, what: str, whose: Whose = _nobody) -> Mapping[str, NDArray[Any]]:
@@ -97,7 +97,7 @@ class RolloutLayout:
             doubtful = [
                 columns
                 for leaf, offset, n_values, columns in self._runs
-                if not leaf.may_hold(np.ndarray((n_values,), leaf.dtype, deferred, offset))
+                if not leaf.are_surely_allowed(np.ndarray((n_values,), leaf.dtype, deferred, offset))
             ]
         for schema, *_ in itertools.chain.from_iterable(doubtful):
             _check(schema, values[schema.name], what, whose)

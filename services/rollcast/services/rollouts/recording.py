@@ -1,4 +1,4 @@
-"""Rollouts in a file: a header, then rollouts, each message preceded by its length as a varint."""
+"""Writes rollouts to a file and reads them: a header, then rollouts, each message after its length as a varint."""
 
 import io
 import os
@@ -25,27 +25,27 @@ from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import EnvironmentSpaces, check_spaces_match
 from rollcast.v1 import recording_pb2, rollout_pb2
 
-# Of a length below 2**35, the most that `_read_length` looks at.
+# The bytes of a length below 2**35.
 _MAX_VARINT_BYTES: Final = 5
 
 
 class RolloutWriter:
-    """Writes a file of rollouts under a temporary name beside it; closing it gives the file its own name.
+    """Writes a file of rollouts under a temporary name; closing it gives the file its own name.
 
         with RolloutWriter(path, header) as writer:
             writer.append(rollout)
 
     Invariant: after each `append` the file ends with a whole message, and every rollout in it can be read. Leaving the
-    block keeps what was appended, also after an exception; without a rollout nothing is left behind. A process that is
-    killed leaves `.NAME.xxxxxxxx.partial`, which can be read, too. One thread uses it.
+    block keeps the appended rollouts, also after an exception; without a rollout no file remains. A killed process
+    leaves `.NAME.xxxxxxxx.partial`, which can be read too. One thread uses it.
 
     Args:
-        path: The file to be.
-        header: What its rollouts look like.
-        overwrite: Whether it may take the place of a file of that name.
+        path: The file to write.
+        header: Describes its rollouts.
+        overwrite: Whether it may replace a file of that name.
 
     Raises:
-        ConfigurationError: There is a file already, or the place cannot be written to.
+        ConfigurationError: The file exists already, or cannot be written.
         InvalidSpaceError: A space is not supported.
     """
 
@@ -62,7 +62,7 @@ class RolloutWriter:
             self._file = self._partial.open("xb", buffering=0)
         except OSError as error:
             raise ConfigurationError(
-                f"{path} cannot be written: {error.strerror}; expected a place that can be written to; choose another"
+                f"{path} cannot be written: {error.strerror}; expected a writable place; choose another"
             ) from error
         try:
             self._write(message)
@@ -79,27 +79,27 @@ class RolloutWriter:
         self.close()
 
     def append(self, rollout: Rollout) -> None:
-        """Writes one rollout, whole or not at all.
+        """Writes one rollout, or nothing of it.
 
         Args:
-            rollout: As the header says; it is checked as a reader will check it.
+            rollout: A rollout that fits the header; checked as a reader checks it.
 
         Raises:
             InvalidInputError: It could not be read back: it has other columns, or values that are not allowed.
-            RecordingError: It cannot be written; what was written before is whole.
+            RecordingError: It cannot be written; the rollouts before it are whole.
         """
         message = rollout_to_proto(rollout)
-        # one for each: after an error an assembler is of no more use, and the file is
+        # A new one each time: after an error an assembler cannot be used again, but the file can.
         _assembler(self._header, MAX_MESSAGE_BYTES).add(rollout_pb2.StreamRolloutsRequest(rollout=message))
         self._write(message)
         self.n_rollouts += 1
 
     def close(self) -> None:
-        """Gives the file its name, or removes it where it holds no rollout. Closing twice is closing once.
+        """Gives the file its name, or removes it if it has no rollout. Does nothing the second time.
 
         Raises:
-            RecordingError: Somebody else has made a file of that name by now, or the disk fails; the rollouts are
-                where the message says.
+            RecordingError: Another process has made a file of that name meanwhile, or the disk fails; the message says
+                where the rollouts are.
         """
         if self._file.closed:
             return
@@ -114,8 +114,8 @@ class RolloutWriter:
             self._partial.replace(self._path)
         except (OSError, ConfigurationError) as error:
             raise RecordingError(
-                f"{error}; expected to name the recording {self._path}; its {self.n_rollouts} rollouts are in "
-                f"{self._partial}: rename it"
+                f"{error}; expected to rename the recording to {self._path}; its {self.n_rollouts} rollouts are in "
+                f"{self._partial}: rename that file"
             ) from error
 
     def _check_vacant(self) -> None:
@@ -130,8 +130,8 @@ class RolloutWriter:
             serialize_length_prefixed(message, framed)
         except EncodeError as error:
             raise RecordingError(
-                f"rollout {self.n_rollouts + 1} is above {MAX_MESSAGE_BYTES} bytes; expected at most as many in one "
-                "message; lower n_rollout_steps or n_envs"
+                f"rollout {self.n_rollouts + 1} is above {MAX_MESSAGE_BYTES} bytes, the most that one message takes; "
+                "expected less; lower n_rollout_steps or n_envs"
             ) from error
         left = framed.getbuffer()
         n_bytes = len(left)
@@ -151,18 +151,15 @@ class RolloutWriter:
 
 
 def read_header(path: Path) -> RecordingHeader:
-    """Reads what the rollouts of a file look like.
+    """Reads the header of a file of rollouts.
 
     Args:
         path: The file.
 
-    Returns:
-        The header.
-
     Raises:
         ConfigurationError: The file cannot be opened.
-        RecordingError: It is not a recording, or its header is not whole.
-        ProtocolMismatchError: It follows another version of the protocol.
+        RecordingError: The file is not a recording, or its header is incomplete.
+        ProtocolMismatchError: The file has another version of the protocol.
     """
     with _opened(path) as file:
         return _Reader(file, path).header
@@ -171,28 +168,27 @@ def read_header(path: Path) -> RecordingHeader:
 def read_rollouts(path: Path, spaces: EnvironmentSpaces | None = None) -> Iterator[Rollout]:
     """Reads a file of rollouts, one after the other; the file is not trusted.
 
-    No byte is allocated for a message before its length is known to be in the file and no more than T steps of B
-    environments can take. Every rollout is checked as one that comes over the wire: order and shape of columns, dtypes,
-    values. A flipped bit is noticed where it breaks that, and not where it turns one number into another that is
-    allowed.
+    Memory for a message is allocated only if the file has its bytes and T steps of B environments can need them. Every
+    rollout is checked like one from the wire: order and shape of columns, dtypes, values. A flipped bit is noticed if
+    it breaks one of these, and not if it turns a number into another allowed one.
 
-    A file whose last message was cut off is refused like any other that is not whole, when its whole rollouts have been
-    yielded; the message says how many they are, and how to keep them.
+    If the last message was cut off, the whole rollouts are yielded before the file is refused; the message says how
+    many there are, and how to keep them.
 
     Args:
         path: The file.
-        spaces: What its spaces must be; None: any.
+        spaces: The spaces that it must have; None: any.
 
     Yields:
         The rollouts. Their arrays are read-only.
 
     Raises:
         ConfigurationError: The file cannot be opened.
-        RecordingError: It is not a recording, or not whole, or a rollout is not as its header says; the message names
-            file, rollout and offset.
+        RecordingError: The file is not a recording or incomplete, or a rollout does not fit the header; the message
+            names file, rollout and offset.
         SpacesMismatchError: It was recorded with other spaces; the message has the path inside the space and both
             sides.
-        ProtocolMismatchError: It follows another version of the protocol.
+        ProtocolMismatchError: The file has another version of the protocol.
     """
     with _opened(path) as file:
         reader = _Reader(file, path)
@@ -203,7 +199,7 @@ def read_rollouts(path: Path, spaces: EnvironmentSpaces | None = None) -> Iterat
 
 
 class _Reader:
-    """Reads a file from the front; keeps track of where it is, for messages."""
+    """Reads a file from the front, and knows its position for messages."""
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
         self._file = file
@@ -226,7 +222,7 @@ class _Reader:
         self._assembler = _assembler(self.header, self._n_bytes)
 
     def next_rollout(self) -> Rollout | None:
-        """The next rollout; None at the end of the file."""
+        """Returns the next rollout; None at the end of the file."""
         try:
             payload = self._next_message(self._max_rollout_bytes)
             if payload is None:
@@ -253,14 +249,14 @@ class _Reader:
         return recording_header_from_proto(recording_pb2.RecordingHeader.FromString(payload))
 
     def _next_message(self, max_bytes: int) -> bytes | None:
-        """The bytes of the next message; None at the end of the file."""
+        """Returns the bytes of the next message; None at the end of the file."""
         self._start = self._file.tell()
         length = self._read_length()
         if length is None:
             return None
         if length > max_bytes:
             raise RecordingError(
-                f"a message of {length} bytes; expected at most {max_bytes}; it is damaged, or no recording: "
+                f"a message of {length} bytes; expected at most {max_bytes}; the file is damaged or not a recording: "
                 "record it again"
             )
         n_left = self._n_bytes - self._file.tell()
@@ -268,7 +264,7 @@ class _Reader:
         if len(payload) < length:
             raise RecordingError(
                 f"a message of {length} bytes is cut off after {max(n_left, 0)}; expected all of it; its writer was "
-                "killed, or the copy is not complete: copy or record it again"
+                "killed, or the copy is incomplete: copy or record it again"
             )
         return payload
 
@@ -286,8 +282,8 @@ class _Reader:
             if byte[0] < 0x80:
                 return length
         raise RecordingError(
-            f"a length of more than {_MAX_VARINT_BYTES} bytes; expected that of a message below 2 GiB; it is damaged, "
-            "or no recording: record it again"
+            f"a length of more than {_MAX_VARINT_BYTES} bytes; expected that of a message below 2 GiB; the file is "
+            "damaged or not a recording: record it again"
         )
 
 

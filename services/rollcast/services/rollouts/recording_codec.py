@@ -1,4 +1,4 @@
-"""The first message of a file of rollouts, and as protobuf; what a rollout in the file may take at most."""
+"""Encodes the header of a file of rollouts, and bounds the size of the rollouts in the file."""
 
 import math
 from dataclasses import dataclass
@@ -16,19 +16,19 @@ from rollcast.v1 import recording_pb2
 
 RECORDING_FORMAT: Final = "rollcast.v1.Recording"
 
-# As large as the largest Join: what two processes can agree on, a file can say.
+# The size of the largest Join: what two processes can agree on fits into a file.
 MAX_HEADER_BYTES: Final = 4 << 20
 # Protobuf's own limit, in every language.
 MAX_MESSAGE_BYTES: Final = (1 << 31) - 1
-# A step's reward, three flags, row of final_index, seed, and an episode that ends in it: 61 bytes at most.
+# A step's reward, three flags, row of final_index, seed, and an episode that ends in it: at most 61 bytes.
 _STEP_BYTES: Final = 64
-# Names, paths, shapes and lengths: no more than the header that has the same paths, and these.
+# Names, paths, shapes and lengths: at most the header, which has the same paths, and as much again.
 _NAMES_BYTES: Final = 2 * MAX_HEADER_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingHeader:
-    """What the rollouts of a file look like; field by field as `rollcast.v1.RecordingHeader` documents it."""
+    """The header of a file of rollouts; field by field as `rollcast.v1.RecordingHeader` documents it."""
 
     spaces: EnvironmentSpaces
     n_rollout_steps: int
@@ -39,7 +39,7 @@ class RecordingHeader:
 
     @property
     def max_rollout_bytes(self) -> int:
-        """What a rollout may take in the file, in bytes: every observation could be a final one, too."""
+        """The largest size of a rollout in the file: every observation could also be a final one."""
         n_bytes = max(self._rollout_bytes(substep) for substep in self.spaces.values())
         return min(n_bytes + _NAMES_BYTES, MAX_MESSAGE_BYTES)
 
@@ -57,10 +57,7 @@ def recording_header_to_proto(header: RecordingHeader) -> recording_pb2.Recordin
     """Encodes a header.
 
     Args:
-        header: The header; an empty `software_version` becomes the one that is running.
-
-    Returns:
-        The message.
+        header: The header; an empty `software_version` becomes the running one.
 
     Raises:
         InvalidSpaceError: A space is not supported.
@@ -83,12 +80,9 @@ def recording_header_from_proto(proto: recording_pb2.RecordingHeader) -> Recordi
     Args:
         proto: The message.
 
-    Returns:
-        The header.
-
     Raises:
         RecordingError: It is the first message of another kind of file.
-        ProtocolMismatchError: It is of another version of the protocol.
+        ProtocolMismatchError: It has another version of the protocol.
         InvalidInputError: T or B is below 1.
         InvalidSpaceError: A space is malformed or not supported.
         InvalidTensorError: A bound of a space is malformed.
@@ -129,12 +123,12 @@ def encode_recording_header(header: RecordingHeader) -> bytes:
 
 
 def decode_recording_header(serialized: bytes) -> RecordingHeader:
-    """Reads what `encode_recording_header` wrote, or anything else.
+    """Decodes bytes from `encode_recording_header`, or any others.
 
     Raises:
-        RecordingError: It is no header.
-        ProtocolMismatchError: It is of another version of the protocol.
-        InvalidInputError: A number or a space is malformed, or not supported.
+        RecordingError: The bytes are not a header.
+        ProtocolMismatchError: It has another version of the protocol.
+        InvalidInputError: A number or a space is malformed or not supported.
     """
     try:
         return recording_header_from_proto(recording_pb2.RecordingHeader.FromString(serialized))

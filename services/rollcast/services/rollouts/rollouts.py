@@ -1,4 +1,4 @@
-"""Rollouts as values: T steps of B environments, columnar and time-major."""
+"""Defines rollouts as values: T steps of B environments, columnar and time-major."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from rollcast.services.spaces.spaces import Observation
 
 
 class EpisodeStatistics(NamedTuple):
-    """One finished episode, as one agent went through it.
+    """One finished episode of one agent.
 
     A tuple, for its speed: some vector environments end 30,000 episodes a second.
 
     Attributes:
-        env_index: Which of the B trajectories.
+        env_index: The trajectory, of B.
         episode_return: Sum of its rewards.
         n_steps: Its number of steps.
-        events: What its environment fired, reduced.
+        events: The events that its environment fired, reduced.
     """
 
     env_index: int
@@ -37,7 +37,7 @@ class ActorFailure:
         exception_type: Its class, for example `"ValueError"`.
         message: Its message.
         traceback: Its traceback, as text.
-        env_seed: The seed of the environments at the time.
+        env_seed: The seed of the environments at that time.
     """
 
     exception_type: str
@@ -48,13 +48,13 @@ class ActorFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamProgress:
-    """How far a rollout stream is.
+    """The progress of a rollout stream.
 
     Attributes:
         acknowledged_sequence: Every rollout up to this sequence has been accepted, exactly once.
         credit_sequence: The actor may start and send rollouts up to this sequence.
         end_of_training: Training has ended: stop stepping, close the stream and exit.
-        min_policy_version: Wait for this version, or a newer one, before the next rollout is started; 0: for none.
+        min_policy_version: Wait for this version or a newer one before starting the next rollout; 0: do not wait.
     """
 
     acknowledged_sequence: int
@@ -65,7 +65,7 @@ class StreamProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubstepColumns:
-    """What one substep saw and did.
+    """The observations and actions of one substep.
 
     Attributes:
         observation: `[T, B, ...]` for every leaf of the observation space, in the order of the space.
@@ -85,28 +85,27 @@ class SubstepColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """T steps of B trajectories; it continues where the last one stopped.
+    """T steps of B trajectories, which continue the actor's previous rollout.
 
-    A trajectory is what one agent of one environment goes through, a row for every action of its own; its number is
-    `environment * n_agents + agent`. In a flat environment it is the environment's.
+    A trajectory is the experience of one agent of one environment, with a row for each of its actions; its number is
+    `environment * n_agents + agent`. In a flat environment it is the environment's number.
 
     Attributes:
-        actor_id: The actor, as it joined.
-        incarnation: Which process of that actor, from 1.
+        actor_id: The actor's name from Join.
+        incarnation: The process of that actor, from 1.
         sequence: 1, 2, 3, ... within an incarnation.
         policy_version: The version that acted, from the first step to the last.
         substeps: Columns by substep key; exactly one on the wire, `FLAT_SUBSTEP` for a flat environment.
         reward: float32 `[T, B]`.
-        terminated: bool `[T, B]`, nothing follows from this step.
-        truncated: bool `[T, B]`, the episode was cut here; its value goes on from the final observation.
-        valid: bool `[T, B]`, or None when every row is a transition. False marks the reset rows of vector environments
-            that reset in the step after the last; the observation of such a row is the final one of its episode. It
-            also marks the rows before a trajectory whose agent has acted fewer than T times, which hold nothing.
-        final_index: int32 `[N, 2]`, rows (t, b) where the final observations belong.
+        terminated: bool `[T, B]`, the episode ended in this step and nothing follows from it.
+        truncated: bool `[T, B]`, the episode was cut in this step; its value continues from the final observation.
+        valid: bool `[T, B]`, or None if every row is a transition. False marks the reset rows of vector environments
+            that reset in the step after the last; the observation of such a row is the final one of its episode. False
+            also marks the empty rows before a trajectory whose agent has acted fewer than T times.
+        final_index: int32 `[N, 2]`, the rows (t, b) of the final observations.
         episodes: Episodes that ended in this rollout.
-        env_seeds: The seed the environment of each of the B trajectories was started with.
-        env_seeds: The seed each of the B environments was started with.
-        events: What the policy fired while it played, reduced.
+        env_seeds: The seed with which the environment of each of the B trajectories was started.
+        events: The events that the policy fired while it played, reduced.
     """
 
     actor_id: str
@@ -125,12 +124,12 @@ class Rollout:
 
     @property
     def substep_key(self) -> str:
-        """The substep that it carries."""
+        """The key of its substep."""
         return next(iter(self.substeps))
 
     @property
     def n_steps(self) -> int:
-        """T, counting the reset rows too."""
+        """T, including reset rows."""
         return int(self.reward.shape[0])
 
     @property
@@ -140,5 +139,5 @@ class Rollout:
 
     @property
     def n_env_steps(self) -> int:
-        """The number of transitions, agents' steps: T times B, less the rows that are none."""
+        """The number of transitions, which are agents' steps: T times B, without invalid rows."""
         return self.reward.size if self.valid is None else int(np.count_nonzero(self.valid))

@@ -1,4 +1,4 @@
-"""RolloutService: actors join and stream what they have played; the learner is behind two Protocols."""
+"""Serves RolloutService: actors join and stream their rollouts; sees the learner through two Protocols."""
 
 import functools
 import logging
@@ -21,22 +21,22 @@ from rollcast.v1 import rollout_pb2
 
 _log = logging.getLogger(__name__)
 
-# gRPC reports the end of the requests an instant before it reports that the call was cancelled or the connection lost.
-# The actor's half-close, where the call lives on, is told from these by waiting for that instant.
+# gRPC reports the end of the requests a moment before it reports a cancelled call or a lost connection. After the
+# actor's half-close the call lives on; waiting for that moment tells the two apart.
 _CANCELLATION_S: Final = 0.1
 
 _SERVICE: Final = "rollcast.v1.RolloutService"
 
 
 class RequestWithBody(NamedTuple):
-    """A message of a rollout stream, its body apart: `request.body` is not to be looked at."""
+    """A message of a rollout stream and its body; `request.body` must not be read."""
 
     request: rollout_pb2.StreamRolloutsRequest
     body: memoryview
 
 
 def parse_request(serialized: bytes) -> RequestWithBody:
-    """Parses a message of a rollout stream; the bytes of its tensors stay where they are.
+    """Parses a message of a rollout stream; leaves the bytes of its tensors in place.
 
     Args:
         serialized: The message.
@@ -45,29 +45,29 @@ def parse_request(serialized: bytes) -> RequestWithBody:
         The message and its body.
 
     Raises:
-        google.protobuf.message.DecodeError: The bytes are no such message.
-        DamagedMessageError: They are not those that their writer sealed.
+        google.protobuf.message.DecodeError: The bytes do not parse as such a message.
+        DamagedMessageError: The bytes are not those that the writer sealed.
     """
     head, body = split_body(serialized)
     n_sealed = find_seal(head)
     if n_sealed is not None and not matches_seal(head, body, n_sealed):
-        raise damaged(f"the digest of its {len(serialized)} bytes is another's")
+        raise damaged(f"the digest of its {len(serialized)} bytes does not match")
     request = rollout_pb2.StreamRolloutsRequest.FromString(head)
     if n_sealed is None and request.digest:
-        raise damaged(f"the digest of its {len(serialized)} bytes is not where it was put, before the body")
+        raise damaged(f"the digest of its {len(serialized)} bytes is not right before the body")
     return RequestWithBody(request, body or memoryview(request.body))
 
 
 class RolloutStream(Protocol):
-    """One actor's open stream, as the learner sees it. Called from the one thread that serves the stream."""
+    """One actor's open stream as the learner sees it. Called from the one thread that serves the stream."""
 
     @property
     def actor_id(self) -> str:
-        """Whose stream it is."""
+        """The actor's name."""
 
     @property
     def incarnation(self) -> int:
-        """Which of the actor's processes'."""
+        """The number of the actor's process."""
 
     @property
     def spaces(self) -> EnvironmentSpaces:
@@ -82,17 +82,17 @@ class RolloutStream(Protocol):
         """B of its rollouts."""
 
     def progress(self) -> StreamProgress:
-        """How far the stream is; sent as soon as it opens."""
+        """Returns the stream's progress, which is sent as soon as it opens."""
 
     def accept(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> StreamProgress:
-        """Takes a rollout; waits while the queue is full, which is the back-pressure.
+        """Takes a rollout; waits while the queue is full, which slows the actor down.
 
         Args:
-            rollout: Checked against the agreement. Its arrays are the stream's no longer.
-            is_active: Whether the caller is still there; to be looked at every second at least while waiting.
+            rollout: A rollout checked against the agreement. The stream must not use its arrays afterwards.
+            is_active: Returns whether the caller is still there; to be called at least every second while waiting.
 
         Returns:
-            How far the stream is now.
+            The stream's progress now.
 
         Raises:
             DuplicateSequenceError: The sequence came on this stream before.
@@ -102,28 +102,28 @@ class RolloutStream(Protocol):
         """
 
     def awaits_message(self, awaits: bool) -> None:
-        """Notes whether nothing is left to do but to wait for what the actor sends next.
+        """Notes whether the stream now waits for the actor's next message.
 
         Args:
-            awaits: Whether it is so now.
+            awaits: Whether it waits.
         """
 
     def fail(self, failure: ActorFailure) -> None:
         """Notes that the actor has failed.
 
         Args:
-            failure: What it reported.
+            failure: The actor's report.
         """
 
     def rejected(self, error: RollcastError) -> None:
         """Notes that a message was refused, which ends the stream.
 
         Args:
-            error: Why.
+            error: The reason.
         """
 
     def close(self, *, clean: bool) -> None:
-        """The stream has ended; called exactly once.
+        """Notes that the stream has ended; called exactly once.
 
         Args:
             clean: The actor said that it was done, or was told that training has ended.
@@ -131,21 +131,18 @@ class RolloutStream(Protocol):
 
 
 class RolloutSink(Protocol):
-    """The learner, as RolloutServicer sees it. Called from many threads."""
+    """The learner as RolloutServicer sees it. Called from many threads."""
 
     def join(self, offer: JoinOffer) -> JoinAgreement:
         """Agrees with an actor.
 
         Args:
-            offer: Its offer, validated for itself.
-
-        Returns:
-            The agreement.
+            offer: The offer, already validated by itself.
 
         Raises:
-            SpacesMismatchError: Its spaces are not the learner's.
-            ProtocolMismatchError: Its policy network is not the learner's.
-            LimitExceededError: There are as many actors as there may be.
+            SpacesMismatchError: The actor's spaces are not the learner's.
+            ProtocolMismatchError: The actor's policy network is not the learner's.
+            LimitExceededError: No more actors are allowed.
             NotReadyError: The learner is starting or stopping.
             TrainingEndedError: Training has ended.
         """
@@ -155,29 +152,26 @@ class RolloutSink(Protocol):
 
         Args:
             actor_id: The actor.
-            incarnation: Which of its processes.
-            peer: Where it calls from, as gRPC names it.
-            cancel: Ends the stream from any thread, when it is replaced while its actor is silent; the actor sees an
-                error and reconnects. A stream that still talks is better told by an error from `accept`.
-
-        Returns:
-            The stream.
+            incarnation: The number of its process.
+            peer: The caller's address, as gRPC names it.
+            cancel: Ends the stream from any thread; for a stream that is replaced while its actor is silent. The actor
+                sees an error and reconnects. A stream that still talks should get an error from `accept` instead.
 
         Raises:
-            UnknownActorError: It has not joined.
+            UnknownActorError: The actor has not joined.
             ActorReplacedError: A later incarnation has joined.
             NotReadyError: The learner is stopping.
         """
 
 
 class RolloutServicer:
-    """Serves actors in lock-step: a rollout is answered when it has been accepted.
+    """Serves actors in lock-step: each rollout is answered once it has been accepted.
 
     Each stream holds one thread of the server, which waits with its actor.
 
     Args:
         sink: The learner.
-        bytes_in_flight: Room for the rollouts of all streams.
+        bytes_in_flight: Memory for the rollouts of all streams.
         max_rollout_bytes: The largest rollout to accept.
     """
 
@@ -199,8 +193,8 @@ class RolloutServicer:
             return
         if first.WhichOneof("message") != "open":
             raise InvalidRolloutError(
-                f"the stream began with {first.WhichOneof('message') or 'an empty message'}; expected open; send who "
-                "you are first"
+                f"the stream began with {first.WhichOneof('message') or 'an empty message'}; expected open; send the "
+                "actor's name and incarnation first"
             )
         stream = self._sink.open_stream(
             first.open.actor_id, first.open.incarnation, peer=context.peer(), cancel=context.cancel
@@ -224,7 +218,7 @@ class RolloutServicer:
         *,
         sealed: bool,
     ) -> Generator[rollout_pb2.StreamRolloutsResponse, None, bool]:
-        """Returns whether the stream ended as agreed."""
+        """Receives rollouts until the stream ends; returns whether it ended as agreed."""
         ended = threading.Event()
         if not context.add_callback(ended.set):
             return False
@@ -250,13 +244,13 @@ class RolloutServicer:
                     stream.fail(_failure(message.request.failure))
                     continue
                 rollout = assembler.add(*message)
-            except DamagedMessageError as error:  # nothing is wrong with what the actor played
-                _log.warning("actor %r will send a message again: %s", stream.actor_id, error)
+            except DamagedMessageError as error:  # not `rejected`: the actor did nothing wrong
+                _log.warning("actor %r must send a message again: %s", stream.actor_id, error)
                 raise
             except RollcastError as error:
                 stream.rejected(error)
                 raise
-            del message  # and its bytes; `accept` may wait for long
+            del message  # frees its bytes; `accept` may wait for long
             if rollout is not None:
                 progress = stream.accept(rollout, is_active=context.is_active)
                 del rollout
@@ -267,7 +261,7 @@ class RolloutServicer:
 
 
 def add_rollout_service(servicer: RolloutServicer, server: grpc.Server) -> None:
-    """Adds RolloutService to a server, with a handler that leaves the bytes of rollouts where they came in.
+    """Adds RolloutService to a server, with a handler that leaves the bytes of rollouts in place.
 
     Args:
         servicer: The servicer.

@@ -1,20 +1,20 @@
-"""How many bytes the rollouts of some work take, and a refusal of work whose rollouts are above the limit."""
+"""Computes the bytes of a rollout, and refuses work whose rollouts are above the limit."""
 
 from rollcast.services.errors import LimitExceededError
 from rollcast.services.rollouts.column_schema import ColumnSchema, SubstepSchema
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
-# Reward, and whether the row ended, was cut, or is a transition at all.
+# A reward of four bytes; terminated, truncated and valid.
 _SCALARS_BYTES = 4 + 3
 
 
 def rollout_bytes(spaces: EnvironmentSpaces, n_steps: int, n_envs: int) -> int:
-    """Returns the bytes of the largest rollout, by its spaces alone: final observations are not counted.
+    """Returns the bytes of the largest rollout, from its spaces alone: final observations are not counted.
 
     Args:
         spaces: The spaces by substep key.
         n_steps: T.
-        n_envs: Environments; B is that, times the agents of the substep.
+        n_envs: Environments; B is that times the agents of the substep.
     """
     return max(
         _column_bytes(SubstepSchema.of(key, substep, n_steps, n_envs * substep.n_agents))
@@ -33,7 +33,7 @@ def check_rollout_size(
         n_steps: T.
         n_envs: Environments of one actor.
         max_rollout_bytes: The limit.
-        advice: What to do about it.
+        advice: What to do about it, for the message.
 
     Raises:
         LimitExceededError: A rollout would be larger.

@@ -1,22 +1,22 @@
-"""What events come to in an episode, as values that travel: declarations of names and reductions, and numbers."""
+"""Defines the reduced events of an episode as values: the declared statistics, and their numbers."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 from rollcast.services.limits.limits import MAX_NAME_LENGTH
 
-# "own": a function that only those know who have its interface class.
+# "own" is a user's function, known only to processes that have the interface class.
 Reduction: TypeAlias = Literal["mean", "std", "min", "max", "sum", "count", "median", "own"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochStatistic:
-    """What an epoch makes of the values of its episodes.
+    """A statistic of an epoch, computed from the values of its episodes.
 
     Attributes:
-        name: Its name among the event's statistics of epochs; empty where there is only one.
-        reduction: How.
-        cumulative: Over all epochs instead of one.
+        name: Its name among the event's statistics of epochs; empty if there is only one.
+        reduction: The function that reduces the values.
+        cumulative: Whether it covers all epochs instead of one.
     """
 
     name: str
@@ -26,12 +26,12 @@ class EpochStatistic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventStatistic:
-    """What an episode makes of an event.
+    """A statistic of an episode, computed from the occurrences of an event.
 
     Attributes:
         event: The event's name.
-        name: Its name among the event's statistics of episodes; empty where there is only one.
-        epoch: What epochs make of it.
+        name: Its name among the event's statistics of episodes; empty if there is only one.
+        epoch: The statistics of epochs that are computed from it.
     """
 
     event: str
@@ -40,12 +40,12 @@ class EventStatistic:
 
 
 class EventValue(NamedTuple):
-    """What one episode came to. A tuple, like `EpisodeStatistics`, for its speed.
+    """The value of a statistic for one episode. A tuple, like `EpisodeStatistics`, for its speed.
 
     Attributes:
-        statistic: Of what.
-        group: The texts of the grouping attributes' values; empty where nothing is grouped.
-        value: Finite.
+        statistic: The statistic.
+        group: The values of the grouping attributes as texts; empty without grouping.
+        value: The finite value.
     """
 
     statistic: EventStatistic
@@ -54,7 +54,7 @@ class EventValue(NamedTuple):
 
 
 def name_problem(name: str) -> str | None:
-    """What is wrong with the name of an event, a statistic or a group, if anything is."""
+    """Returns what is wrong with the name of an event, statistic or group; None if it is valid."""
     if len(name) > MAX_NAME_LENGTH:
         return f"{name[:32]!r}... of {len(name)} characters"
     return None if name.isprintable() else repr(name)

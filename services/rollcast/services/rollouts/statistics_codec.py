@@ -1,4 +1,7 @@
-"""Values of events as protobuf, and back. A rollout has each declaration once; values name it by its place."""
+"""Encodes events of episodes as protobuf, and back.
+
+A rollout declares each statistic once; a value names its statistic by the position of the declaration.
+"""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -23,7 +26,7 @@ _NUMBERS: Final = {reduction: number for number, reduction in _REDUCTIONS.items(
 
 
 def fill_statistics(header: rollout_pb2.Rollout, rollout: Rollout) -> None:
-    """Puts a rollout's episodes and events into its header, in place of what is there.
+    """Writes a rollout's episodes and events into its header, replacing those that are there.
 
     Args:
         header: The header.
@@ -50,13 +53,13 @@ def fill_statistics(header: rollout_pb2.Rollout, rollout: Rollout) -> None:
 
 
 def event_statistics_from_proto(header: rollout_pb2.Rollout) -> Sequence[EventStatistic]:
-    """Decodes the declarations of a header that `statistics_problem` finds no fault with.
+    """Decodes the declarations of a header that passed `statistics_problem`.
 
     Args:
         header: The header.
 
     Returns:
-        The declarations, in their places.
+        The declarations, in order.
     """
     return [
         EventStatistic(
@@ -79,23 +82,20 @@ def event_values_from_proto(
     """Decodes values.
 
     Args:
-        events: Of an episode, or of a rollout.
-        statistics: The declarations they name.
-
-    Returns:
-        The values.
+        events: The values of an episode, or of a rollout.
+        statistics: The declared statistics.
     """
     return tuple(EventValue(statistics[event.statistic], tuple(event.group), event.value) for event in events)
 
 
 def statistics_problem(header: rollout_pb2.Rollout) -> tuple[str, str, str] | None:
-    """Looks for what is wrong with the events of a rollout.
+    """Looks for a problem with the events of a rollout.
 
     Args:
         header: The rollout.
 
     Returns:
-        What was found, what was expected, and the limit that is exceeded, if one is; None if nothing is wrong.
+        What was found, what was expected, and the exceeded limit or an empty string; None if there is no problem.
     """
     n_statistics = len(header.event_statistics)
     if n_statistics > MAX_EVENT_STATISTICS:

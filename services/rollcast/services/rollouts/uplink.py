@@ -1,4 +1,4 @@
-"""The actor's end of StreamRollouts."""
+"""Sends rollouts to a learner: the actor's end of StreamRollouts."""
 
 import threading
 from collections import deque
@@ -16,18 +16,18 @@ from rollcast.services.wire.seal import damaged, seal
 from rollcast.v1 import rollout_pb2
 
 _METHOD: Final = "/rollcast.v1.RolloutService/StreamRollouts"
-# gRPC's sending thread looks this often whether its call has ended while it waits for credit.
+# Seconds after which gRPC's sending thread, waiting for credit, checks that its call is still open.
 _LOOK_S: Final = 1.0
 
 
 class RolloutUplink:
-    """An open rollout stream. One thread sends, another iterates over `responses`; `close` and `cancel` from any.
+    """An open rollout stream. One thread sends, another iterates over `responses`; any may `close` and `cancel`.
 
-    Invariant: no rollout is put on the wire whose sequence is above the last credit. Credit arrives by iterating over
-    `responses`, so somebody must.
+    Invariant: no rollout above the last credit is sent. Credit arrives by iterating over `responses`, so a thread must
+    do that all the time.
 
     Args:
-        channel: To the learner.
+        channel: The channel to the learner.
         target: The learner's address, for messages.
         actor_id: From the agreement.
         incarnation: From the agreement.
@@ -42,27 +42,26 @@ class RolloutUplink:
         self._cancelled = False
         self._reason: RollcastError | None = None
         opening = rollout_pb2.OpenStream(actor_id=actor_id, incarnation=incarnation)
-        # without serialisers: the requests are serialised already, and damage in a response is to be noticed here
+        # Without serialisers: the requests are serialised already, and damage in a response is noticed here.
         stream_rollouts = channel.stream_stream(_METHOD, request_serializer=None, response_deserializer=None)
         self._call: Any = stream_rollouts(self._requests(opening))
         self._call.add_callback(self._finish)
 
     def send(self, rollout: Rollout) -> None:
-        """Hands a rollout over and returns at once; it travels when there is credit for it.
+        """Queues a rollout and returns at once; it travels when there is credit for it.
 
         Args:
             rollout: The rollout; its arrays must not change until it is acknowledged.
 
         Raises:
-            NotReadyError: The stream has ended; `responses` says why.
-            LimitExceededError: 256 rollouts are waiting for credit already.
+            NotReadyError: The stream has ended; `responses` raises the reason.
+            LimitExceededError: 256 rollouts already wait for credit.
         """
         with self._changed:
             if self._closed:
                 raise NotReadyError(
                     f"rollout {rollout.sequence} came after the stream to {self._target} ended; expected an open "
-                    "stream; "
-                    "read responses() for the reason, then reconnect"
+                    "stream; read responses() for the reason, then reconnect"
                 )
             if len(self._waiting) >= MAX_WAITING_ROLLOUTS:
                 raise LimitExceededError(
@@ -74,10 +73,10 @@ class RolloutUplink:
             self._changed.notify_all()
 
     def fail(self, failure: ActorFailure) -> None:
-        """Reports that the actor has failed; close the stream afterwards. It overtakes rollouts without credit.
+        """Reports that the actor has failed, before any rollout without credit; close the stream afterwards.
 
         Args:
-            failure: What happened.
+            failure: The failure.
         """
         with self._changed:
             if not self._closed:
@@ -85,17 +84,17 @@ class RolloutUplink:
                 self._changed.notify_all()
 
     def responses(self) -> Iterator[StreamProgress]:
-        """What the learner answers, until the stream ends. To be called once.
+        """Yields the learner's answers until the stream ends. Call it once.
 
         Yields:
-            How far the stream is.
+            The progress of the stream.
 
         Raises:
             UnknownActorError: The learner does not know the actor: join again.
             ActorReplacedError: Another process has joined under the same name.
             LearnerUnreachableError: The connection broke: reconnect with backoff.
             NotReadyError: The learner is stopping, or a message was damaged: reconnect with backoff.
-            UnreadableMessageError: What came is no message: reconnect a few times.
+            UnreadableMessageError: The bytes that came do not parse: reconnect a few times.
             InvalidInputError: The learner refused a rollout; sending it again will not help.
             DuplicateSequenceError: A sequence was sent twice on this stream.
             LimitExceededError: A rollout, or the number of streams, was above a limit of the learner.
@@ -109,7 +108,7 @@ class RolloutUplink:
                 sealed = bool(response.digest)
                 with self._changed:
                     self._credit_sequence = max(self._credit_sequence, response.credit_sequence)
-                    # A sending thread woken for nothing costs a switch of threads a rollout.
+                    # Waking the sending thread for nothing costs one thread switch for each rollout.
                     if self._waiting and self._may_go(self._waiting[0]):
                         self._changed.notify_all()
                 yield StreamProgress(
@@ -129,7 +128,7 @@ class RolloutUplink:
     def close(self) -> None:
         """Says that no more rollouts come.
 
-        What has credit is still sent; iterate `responses` to its end to see it out.
+        Rollouts with credit are still sent; iterate `responses` to its end to wait for them.
         """
         self._finish()
 
@@ -137,7 +136,7 @@ class RolloutUplink:
         """Ends the stream at once.
 
         Args:
-            reason: What `responses` raises; None: it ends without an error.
+            reason: The error that `responses` raises; None: it ends without an error.
         """
         with self._changed:
             self._cancelled, self._reason = True, reason
@@ -150,7 +149,7 @@ class RolloutUplink:
             self._changed.notify_all()
 
     def _requests(self, opening: rollout_pb2.OpenStream) -> Iterator[bytes]:
-        """Consumed by gRPC in a thread of its own, where rollouts are encoded as well."""
+        """Yields the serialised messages; gRPC's own thread iterates over it, and so encodes the rollouts."""
         encoder = RolloutEncoder()
         yield seal(rollout_pb2.StreamRolloutsRequest(open=opening).SerializeToString())
         while (item := self._next()) is not None:

@@ -1,4 +1,4 @@
-"""Whether a rollout's values can be learnt from: the same words wherever a rollout is made, or comes in."""
+"""Checks the values of a rollout where it is made, with the learner's messages plus environment and seed."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ _NUMBER = LeafSchema(FLOAT32)
 
 
 class _Column(NamedTuple):
-    """Values to check, and what they are."""
+    """Values to check, with their name and schema."""
 
     name: str
     axes: tuple[str, ...]
@@ -24,9 +24,7 @@ class _Column(NamedTuple):
 
 
 class ValueCheck:
-    """Checks the rollouts of one worker before they leave it. Stateless but for the spaces; any thread may call.
-
-    It refuses what a learner would refuse when it came over the wire, and names the environment and its seed.
+    """Refuses the rollouts that a learner would refuse, and names the environment and its seed. Any thread may call it.
 
     Args:
         spaces: The spaces by substep key.
@@ -44,10 +42,11 @@ class ValueCheck:
         """Checks a rollout.
 
         Args:
-            rollout: Of the spaces.
+            rollout: A rollout of these spaces.
 
         Raises:
-            InvalidTensorError: It holds a value that is not allowed: NaN, an infinity, one outside of a discrete space.
+            InvalidTensorError: It contains a value that is not allowed: NaN, an infinity, or a value outside a discrete
+                space.
         """
         what = f"actor {rollout.actor_id!r}, rollout {rollout.sequence}: column "
         n_agents = self._n_agents[rollout.substep_key]
@@ -55,12 +54,12 @@ class ValueCheck:
             _check(column, what, rollout.env_seeds, n_agents, rollout.final_index)
 
     def check_observations(self, observation: Observation, *, key: str, what: str, env_seeds: Sequence[int]) -> None:
-        """Checks what was seen so far of a rollout that is not complete: an error that came of it has it for its cause.
+        """Checks the observations of an incomplete rollout: a wrong one may be the cause of another error.
 
         Args:
             observation: `[t, B, ...]` for every leaf.
             key: The substep.
-            what: Whose rollout it is, for the message.
+            what: Names the rollout, for messages.
             env_seeds: The seed of each environment.
 
         Raises:
@@ -70,7 +69,7 @@ class ValueCheck:
             _check(column, f"{what}: column ", env_seeds, self._n_agents[key], None)
 
     def _columns(self, rollout: Rollout) -> Iterator[_Column]:
-        """Every column with values that may be wrong; observations first, of which the others are made."""
+        """Yields every column that may contain wrong values; observations first, since the others derive from them."""
         key, columns = rollout.substep_key, rollout.substeps[rollout.substep_key]
         yield from self._observations(key, "observation", STEP_AXES, columns.observation)
         yield from self._observations(key, "last_observation", LAST_AXES, columns.last_observation)
@@ -94,17 +93,17 @@ def environment_at(
     n_agents: int,
     final_index: NDArray[Any] | None,
 ) -> str:
-    """Names the environment that a value is of, for a message.
+    """Returns the environment of a value in words, for a message.
 
     Args:
         axes: Names of the column's leading dimensions.
-        index: Where the value is in it.
+        index: The value's index in the column.
         env_seeds: The seed of each trajectory's environment, or none.
         n_agents: Trajectories of an environment.
-        final_index: Where final observations belong; None: it is not known.
+        final_index: The rows of the final observations; None: not known.
 
     Returns:
-        `", of environment 3 (seed 17)"`, or what is known of it.
+        `", of environment 3 (seed 17)"`, or the part of it that is known.
     """
     if "b" in axes:
         trajectory = index[axes.index("b")]

@@ -1,1 +1,1 @@
-"""TODO room rollcast.services.security."""
+"""Protects connections: TLS, tokens, and the table of which role may call what."""

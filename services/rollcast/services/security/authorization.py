@@ -1,4 +1,4 @@
-"""Which role may call what: one table over all RPCs, and the interceptor that keeps to it."""
+"""Decides which role may make which call: one table over all RPCs, and the interceptor that enforces it."""
 
 import logging
 from collections.abc import Callable
@@ -14,11 +14,12 @@ from rollcast.services.wire.error_status import error_to_status
 
 _log = logging.getLogger(__name__)
 
-# Not even a token: whoever reaches the port may ask whether it serves. Load balancers and kubelets hold no secrets.
+# No token is needed: anyone who reaches the port may ask whether it serves. Load balancers and kubelets have no
+# secrets.
 EVERYBODY: Final = None
 
-# Whose calls they are. The operator may make all of them, so it is named only where nobody else may. What is not in
-# here is the operator's.
+# The role that each call needs. An operator may make all of them, so it is named only if no other role may. A call that
+# is missing here needs an operator.
 METHOD_ROLES: Final[dict[str, Role | None]] = {
     "/rollcast.v1.RolloutService/Join": Role.ACTOR,
     "/rollcast.v1.RolloutService/StreamRollouts": Role.ACTOR,
@@ -38,7 +39,7 @@ METHOD_ROLES: Final[dict[str, Role | None]] = {
     "/rollcast.v1.ReplayService/UpdatePriorities": Role.OPERATOR,
     "/rollcast.v1.ReplayService/Reset": Role.OPERATOR,
     "/grpc.health.v1.Health/Check": EVERYBODY,
-    # it stays open for as long as the client likes
+    # It stays open for as long as the client likes.
     "/grpc.health.v1.Health/Watch": Role.VIEWER,
     "/grpc.health.v1.Health/List": Role.VIEWER,
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": Role.VIEWER,
@@ -46,13 +47,13 @@ METHOD_ROLES: Final[dict[str, Role | None]] = {
 
 
 class AuthorizationInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
-    """Lets a call through when its token's role may make it; goes before every other interceptor.
+    """Admits a call if its token's role may make it; goes before every other interceptor.
 
-    It decides in the one thread that takes all calls. A refusal takes a thread of the pool for as long as it takes to
-    say no, and reads nothing of the request.
+    It decides in the one thread that takes all calls. A refusal occupies a thread of the pool only to answer, and reads
+    nothing of the request.
 
     Args:
-        tokens: Whose each token is.
+        tokens: Returns the role of each token.
     """
 
     def __init__(self, tokens: Tokens) -> None:
@@ -63,14 +64,11 @@ class AuthorizationInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg
         continuation: Callable[[grpc.HandlerCallDetails], "grpc.RpcMethodHandler[Any, Any] | None"],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> "grpc.RpcMethodHandler[Any, Any] | None":  # gRPC's classes are generic in the stubs only
-        """Finds the handler of a call, or one that refuses it.
+        """Returns the handler of a call, or one that refuses it.
 
         Args:
             continuation: Finds the handler.
             handler_call_details: The call's method and metadata.
-
-        Returns:
-            The handler.
         """
         method = handler_call_details.method
         try:
@@ -91,7 +89,7 @@ class AuthorizationInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg
         role = self._tokens.role_of(token)
         if role is None:
             raise UnauthenticatedError(
-                f"the token of the call of {method} is none of this learner's; expected one of its tokens file; "
+                f"the token of the call of {method} is unknown to this learner; expected one from its tokens file; "
                 "correct it, or add it there"
             )
         if role not in (needed, Role.OPERATOR):
@@ -103,7 +101,7 @@ class AuthorizationInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg
 
 
 def _refusal(error: RollcastError, method: str) -> "grpc.RpcMethodHandler[Any, Any]":
-    """Ends a call of whatever shape before it reads a request."""
+    """Returns a handler that ends a call of any kind before it reads a request."""
 
     def refuse(requests: object, context: grpc.ServicerContext) -> NoReturn:
         del requests

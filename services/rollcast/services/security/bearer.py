@@ -1,4 +1,4 @@
-"""The header a token travels in: `authorization: Bearer TOKEN`, with every call."""
+"""Puts a token into the header of every call, `authorization: Bearer TOKEN`, and finds it there."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -12,7 +12,7 @@ Metadata = Iterable[tuple[str, str | bytes]]
 
 
 def token_in(metadata: Metadata | None) -> str | None:
-    """The token that came with a call; None: none did, or more than one."""
+    """Returns the token that came with a call; None if there is none, or more than one."""
     tokens = [value for key, value in metadata or () if key == _KEY]
     if len(tokens) != 1 or not isinstance(tokens[0], str) or not tokens[0].startswith(_SCHEME):
         return None
@@ -20,7 +20,7 @@ def token_in(metadata: Metadata | None) -> str | None:
 
 
 class _WithToken(grpc.ClientCallDetails):
-    """The details of a call, and the token."""
+    """The details of a call, with the token added."""
 
     def __init__(self, details: Any, token: str) -> None:  # noqa: ANN401  # an untyped named tuple
         self.method = details.method
@@ -37,9 +37,9 @@ class BearerInterceptor(
     grpc.StreamUnaryClientInterceptor,  # type: ignore[type-arg]
     grpc.StreamStreamClientInterceptor,  # type: ignore[type-arg]
 ):
-    """Sends the token with every call. A stream pays for it once, when it is opened.
+    """Sends the token with every call; with a stream only once, when it is opened.
 
-    gRPC's own call credentials refuse channels without TLS, which `--insecure` and the loopback are.
+    gRPC's own call credentials refuse channels without TLS, which `--insecure` and the loopback use.
     """
 
     def __init__(self, token: str) -> None:

@@ -1,4 +1,4 @@
-"""gRPC's credentials from the files of TLS; a server's follow their files without a restart."""
+"""Makes gRPC's credentials from the files of TLS; a server notices new files without a restart."""
 
 import logging
 
@@ -12,16 +12,14 @@ _log = logging.getLogger(__name__)
 
 
 def server_credentials(tls: ServerTls) -> grpc.ServerCredentials:
-    """The credentials of a server. Before each handshake it looks whether the files have changed.
+    """Makes the credentials of a server, which checks before each handshake whether the files have changed.
 
-    A new connection gets the new certificate, and is checked against the new authorities; open ones go on. Files that
-    cannot be used, such as a certificate whose key has not been replaced yet, change nothing, and the log says so.
+    A new connection gets the new certificate and is checked against the new authorities; open connections continue.
+    Files that cannot be used, such as a certificate whose key has not been replaced yet, change nothing, and the log
+    says so.
 
     Args:
         tls: The files.
-
-    Returns:
-        The credentials.
 
     Raises:
         ConfigurationError: The files cannot be used.
@@ -41,7 +39,7 @@ def server_credentials(tls: ServerTls) -> grpc.ServerCredentials:
 
     return grpc.dynamic_ssl_server_credentials(
         _configuration(tls),
-        newer,  # type: ignore[arg-type]  # None: nothing is newer, says gRPC; its stubs do not
+        newer,  # type: ignore[arg-type]  # gRPC takes None for "nothing is newer"; its stubs do not
         require_client_authentication=tls.client_ca is not None,
     )
 
@@ -52,18 +50,15 @@ def _configuration(tls: ServerTls) -> grpc.ServerCertificateConfiguration:
         authorities = None if tls.client_ca is None else tls.client_ca.read_bytes()
         pair = (tls.key.read_bytes(), tls.cert.read_bytes())
     except OSError as error:  # replaced between the check and now
-        raise ConfigurationError(f"{error}; expected the files of TLS; put them back") from error
+        raise ConfigurationError(f"{error}; expected the files of TLS; restore them") from error
     return grpc.ssl_server_certificate_configuration([pair], root_certificates=authorities)
 
 
 def channel_credentials(security: ClientSecurity) -> grpc.ChannelCredentials | None:
-    """The credentials of a channel, from the files as they are now; None: plain TCP.
+    """Makes the credentials of a channel from the files as they are now; returns None for plain TCP.
 
     Args:
-        security: How to connect.
-
-    Returns:
-        The credentials.
+        security: TLS and token of the client.
 
     Raises:
         ConfigurationError: The files cannot be used.
@@ -76,5 +71,5 @@ def channel_credentials(security: ClientSecurity) -> grpc.ChannelCredentials | N
         cert = None if security.tls_cert is None else security.tls_cert.read_bytes()
         key = None if security.tls_key is None else security.tls_key.read_bytes()
     except OSError as error:  # replaced between the check and now
-        raise ConfigurationError(f"{error}; expected the files of TLS; put them back") from error
+        raise ConfigurationError(f"{error}; expected the files of TLS; restore them") from error
     return grpc.ssl_channel_credentials(authorities, key, cert)

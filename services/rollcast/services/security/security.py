@@ -1,6 +1,6 @@
-"""What protects a connection: TLS by the paths of files, and tokens. Values only; imports no gRPC.
+"""Defines the protection of a connection as values: TLS files and tokens. Imports no gRPC.
 
-A unix socket needs neither: who may open it is decided by the mode of the socket and of the folder it is in.
+A unix socket needs neither: the modes of the socket and its folder decide who may open it.
 """
 
 import ssl
@@ -15,13 +15,13 @@ from rollcast.services.security.tokens import TokenFile, Tokens, check_token, re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTls:
-    """The files a server proves itself with, in PEM.
+    """The TLS files of a server, in PEM.
 
     Attributes:
-        cert: Its certificate, with those in between up to the authority.
-        key: The key of it.
-        client_ca: Authorities of clients: a client without a certificate of theirs is refused (mutual TLS); None: all
-            are let in.
+        cert: Its certificate, followed by those of the authorities in between.
+        key: The key of the certificate.
+        client_ca: Authorities of clients: a client without a certificate from one of them is refused (mutual TLS);
+            None: every client may connect.
     """
 
     cert: Path
@@ -37,7 +37,7 @@ class ServerTls:
         """Reads the files.
 
         Raises:
-            ConfigurationError: One cannot be read, is no PEM, or certificate and key do not belong together.
+            ConfigurationError: A file cannot be read or is not PEM, or certificate and key do not belong together.
         """
         _check_pair(self.cert, self.key)
         if self.client_ca is not None:
@@ -46,12 +46,12 @@ class ServerTls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSecurity:
-    """What a server asks of its clients. The default is for loopback and unix sockets.
+    """The TLS and tokens that a server demands of its clients. The default is for loopback and unix sockets.
 
     Attributes:
         tls: Its files; None: it serves plain TCP.
-        tokens: Who may do what; None: whoever reaches it may do everything.
-        insecure: Serves other machines without TLS, too.
+        tokens: Returns the role of each token; None: every client may make every call.
+        insecure: Also serves other machines without TLS.
     """
 
     tls: ServerTls | None = None
@@ -68,18 +68,18 @@ class ServerSecurity:
         tokens_file: Path | None = None,
         insecure: bool = False,
     ) -> Self:
-        """Makes it from what a user has given, and reads all of it.
+        """Makes it from a user's settings, and reads all files.
 
         Raises:
-            ConfigurationError: Something is missing, cannot be read or is malformed.
+            ConfigurationError: A setting is missing, or a file cannot be read or is malformed.
         """
         if (tls_cert is None) != (tls_key is None):
             given, missing = ("tls_cert", "tls_key") if tls_key is None else ("tls_key", "tls_cert")
             raise ConfigurationError(f"{given} is given and {missing} is not; expected both; give {_option(missing)}")
         if tls_client_ca is not None and tls_cert is None:
             raise ConfigurationError(
-                "tls_client_ca is given without tls_cert; expected the learner's own certificate, too; give "
-                "--tls-cert and --tls-key"
+                "tls_client_ca is given without tls_cert; expected the learner's own certificate too; give --tls-cert "
+                "and --tls-key"
             )
         tls = None
         if tls_cert is not None and tls_key is not None:
@@ -88,18 +88,18 @@ class ServerSecurity:
         return cls(tls=tls, tokens=None if tokens_file is None else TokenFile(tokens_file), insecure=insecure)
 
     def check_address(self, address: str) -> None:
-        """Refuses to serve other machines in the open, unless that was asked for.
+        """Refuses to serve other machines without TLS, unless `insecure` is set.
 
         Args:
-            address: Where to serve.
+            address: The address to serve.
 
         Raises:
-            ConfigurationError: The address is malformed; or others than this machine reach it, there is no TLS, and
-                `insecure` is False.
+            ConfigurationError: The address is malformed; or other machines reach it, there is no TLS, and `insecure` is
+                False.
         """
         if self.tls is None and not self.insecure and not parse_address(address).is_local:
             raise ConfigurationError(
-                f"the address {address!r} can be reached from other machines and has no TLS: whoever sees the network "
+                f"the address {address!r} can be reached from other machines and has no TLS: anyone on the network "
                 "could read and steer everything; expected localhost, a unix socket, or TLS; give --tls-cert and "
                 "--tls-key (rollcast certs makes some), or --insecure on a network you trust"
             )
@@ -107,18 +107,18 @@ class ServerSecurity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSecurity:
-    """How a client connects. Files are read anew for every channel. The default is plain TCP, or a unix socket.
+    """The TLS and token with which a client connects. Files are read again for every channel. The default is plain TCP.
 
     Attributes:
-        tls_ca: Authorities that the server's certificate has to come from, in PEM; None: plain TCP.
+        tls_ca: Authorities of the server's certificate, in PEM; None: plain TCP.
         tls_cert: The client's certificate, for servers with mutual TLS.
-        tls_key: The key of it.
-        token: What the client may be let in with; never shown.
+        tls_key: The key of the certificate.
+        token: The token to send; never shown.
         token_file: A file with the token instead.
-        insecure: Sends the token without TLS to other machines, too.
+        insecure: Also sends the token to other machines without TLS.
 
     Raises:
-        ConfigurationError: Some of it is of no use without something that is missing, or the token cannot be one.
+        ConfigurationError: A setting lacks another one that it needs, or the token is malformed.
     """
 
     tls_ca: Path | None = None
@@ -134,8 +134,7 @@ class ClientSecurity:
             raise ConfigurationError(f"{given} is given and {missing} is not; expected both; give {_option(missing)}")
         if self.tls_cert is not None and self.tls_ca is None:
             raise ConfigurationError(
-                "tls_cert is given without tls_ca; expected the authority that the learner's certificate comes from; "
-                "give --tls-ca"
+                "tls_cert is given without tls_ca; expected the authority of the learner's certificate; give --tls-ca"
             )
         if self.token is not None and self.token_file is not None:
             raise ConfigurationError("token and token_file are both given; expected one of them; leave one out")
@@ -143,18 +142,18 @@ class ClientSecurity:
             check_token(self.token, "token")
 
     def token_for(self, address: str) -> str | None:
-        """The token to send to an address; None: none.
+        """Returns the token to send to an address; None if there is none.
 
         Raises:
-            ConfigurationError: The file cannot be read or has no token; or everybody on the way could read it.
+            ConfigurationError: The file cannot be read or has no token; or the token would travel without TLS.
         """
         parsed = parse_address(address)
         if parsed.path is not None or (self.token is None and self.token_file is None):
             return None
         if self.tls_ca is None and not self.insecure and not parsed.is_local:
             raise ConfigurationError(
-                f"a token would travel to {address!r} without TLS, for everybody on the way to read; expected TLS or "
-                "this machine; give --tls-ca, or --insecure on a network you trust"
+                f"a token would travel to {address!r} without TLS, readable for anyone on the network path; expected "
+                "TLS or this machine; give --tls-ca, or --insecure on a network you trust"
             )
         if self.token_file is None:
             return self.token
@@ -164,7 +163,7 @@ class ClientSecurity:
         """Reads the files of TLS.
 
         Raises:
-            ConfigurationError: One cannot be read, is no PEM, or certificate and key do not belong together.
+            ConfigurationError: A file cannot be read or is not PEM, or certificate and key do not belong together.
         """
         if self.tls_ca is not None:
             _check_authority(self.tls_ca, "tls_ca")
@@ -182,7 +181,7 @@ def _option(name: str) -> str:
 
 def _check_pair(cert: Path, key: Path) -> None:
     try:
-        # without a password, or OpenSSL would ask the terminal for one
+        # Without a password OpenSSL would ask the terminal for one.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")
     except (OSError, ValueError) as error:
         raise ConfigurationError(

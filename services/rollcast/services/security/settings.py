@@ -1,4 +1,4 @@
-"""The settings of TLS and tokens: one set for who serves, one for who connects. Imports no grpc."""
+"""Defines the settings of TLS and tokens, for servers and for clients. Imports no grpc."""
 
 from pathlib import Path
 
@@ -10,42 +10,42 @@ from rollcast.services.settings.settings import ProcessSettings
 
 
 class ServerSecuritySettings(ProcessSettings):
-    """What a server asks of its clients."""
+    """The settings of a server's TLS and tokens."""
 
     address: str
     tls_cert: Path | None = Field(
         None,
-        description="Serve with TLS: the certificate, in PEM. It is read again when it changes.",
+        description="Serve with TLS: the certificate file, in PEM. It is read again when it changes.",
         json_schema_extra=FREE,
     )
     tls_key: Path | None = Field(
         None,
-        description="The key of --tls-cert, in PEM, without a password.",
+        description="The key file for --tls-cert, in PEM, without a password.",
         json_schema_extra=FREE,
     )
     tls_client_ca: Path | None = Field(
         None,
-        description="Mutual TLS: clients need a certificate of one of the authorities in this file.",
+        description="Mutual TLS: clients need a certificate from one of the authorities in this file.",
         json_schema_extra=FREE,
     )
     tokens_file: Path | None = Field(
         None,
-        description="Clients need one of the tokens in this file of lines role:token, with the roles actor, viewer and "
-        "operator. It is read again when it changes.",
+        description="Clients need one of the tokens in this file. Its lines are role:token, with the roles actor, "
+        "viewer and operator. It is read again when it changes.",
         json_schema_extra=FREE,
     )
     insecure: bool = Field(
         False,
-        description="Serve other machines without TLS, on a network where everybody may read and steer.",
+        description="Serve other machines without TLS. Everyone on the network can then read and steer.",
         json_schema_extra=FREE,
     )
 
     def server_security(self) -> ServerSecurity:
-        """Reads the files.
+        """Makes the server's security, and reads the files.
 
         Raises:
-            ConfigurationError: One cannot be used, or the address is open to other machines without TLS and that was
-                not asked for.
+            ConfigurationError: A file cannot be used, or the address is open to other machines without TLS and
+                `insecure` is not set.
         """
         security = ServerSecurity.from_files(
             tls_cert=self.tls_cert,
@@ -59,26 +59,26 @@ class ServerSecuritySettings(ProcessSettings):
 
 
 class ClientSecuritySettings(ProcessSettings):
-    """How a client connects."""
+    """The settings of a client's TLS and token."""
 
     tls_ca: Path | None = Field(
-        None, description="Connect with TLS: the authorities that the learner's certificate may come from, in PEM."
+        None, description="Connect with TLS: a file with the authorities of the learner's certificate, in PEM."
     )
     tls_cert: Path | None = Field(None, description="This client's certificate, for a learner with mutual TLS.")
-    tls_key: Path | None = Field(None, description="The key of --tls-cert, in PEM, without a password.")
+    tls_key: Path | None = Field(None, description="The key file for --tls-cert, in PEM, without a password.")
     token: SecretStr | None = Field(
         None,
-        description="What the learner lets this client in with. Better in the environment, as ROLLCAST_TOKEN, or in "
-        "--token-file: everybody on this machine sees command lines.",
+        description="The token for a learner that demands one. Rather set ROLLCAST_TOKEN or --token-file: everyone on "
+        "this machine sees command lines.",
     )
     token_file: Path | None = Field(None, description="A file with the token, read at every connection.")
-    insecure: bool = Field(False, description="Send the token to other machines without TLS, too.")
+    insecure: bool = Field(False, description="Also send the token to other machines without TLS.")
 
     def client_security(self) -> ClientSecurity:
-        """Puts them together; the files are read when a connection is made.
+        """Makes the client's security; the files are read when a connection is made.
 
         Raises:
-            ConfigurationError: Something is missing, or the token cannot be one.
+            ConfigurationError: A setting is missing, or the token is malformed.
         """
         return ClientSecurity(
             tls_ca=self.tls_ca,

@@ -1,4 +1,4 @@
-"""Tokens: who holds one may do what its role may."""
+"""Maps tokens to roles, from memory or from a file."""
 
 import enum
 import hashlib
@@ -14,12 +14,12 @@ from rollcast.services.security.watched_files import WatchedFiles
 
 _log = logging.getLogger(__name__)
 
-# What a header may carry and nobody mistypes: visible ASCII. 16 characters are the least that cannot be tried out.
+# Visible ASCII: a header can carry it, and people can type it. 16 characters are too many to guess.
 _TOKEN: Final = re.compile(r"[!-~]{16,512}")
 
 
 class Role(enum.Enum):
-    """What the holder of a token does; `rollcast.services.security.authorization` says which calls that takes."""
+    """The role of a token's holder; `rollcast.services.security.authorization` lists the calls of each."""
 
     ACTOR = "actor"
     VIEWER = "viewer"
@@ -27,23 +27,23 @@ class Role(enum.Enum):
 
 
 class Tokens(Protocol):
-    """Knows whose a token is. Called from any thread, also from the one that serves all calls: it must not block."""
+    """A map from token to role. Called from any thread, also from the one that serves all calls: it must not block."""
 
     def role_of(self, token: str) -> Role | None:
-        """The role of a token; None: nobody's."""
+        """Returns the role of a token; None for an unknown one."""
 
 
 class TokenTable:
-    """Tokens that do not change. Safe from any thread.
+    """A fixed set of tokens. Safe from any thread.
 
-    Only their SHA-256 digests are kept, and every one of them is compared in constant time at every call, so that
-    neither its duration nor a dump of this object says anything about a token.
+    It keeps only their SHA-256 digests and compares all of them in constant time at every call, so neither the duration
+    nor a dump of this object tells anything about a token.
 
     Args:
-        roles: Whose each token is.
+        roles: The role of each token.
 
     Raises:
-        ConfigurationError: There is none, or one is too short or has characters that no header carries.
+        ConfigurationError: There is no token, or one is too short or has characters that no header carries.
     """
 
     def __init__(self, roles: Mapping[str, Role]) -> None:
@@ -52,7 +52,7 @@ class TokenTable:
         self._digests = tuple((_digest(check_token(token, "a token")), role) for token, role in roles.items())
 
     def role_of(self, token: str) -> Role | None:
-        """The role of a token; None: nobody's."""
+        """Returns the role of a token; None for an unknown one."""
         digest = _digest(token)
         found = None
         for known, role in self._digests:
@@ -62,17 +62,17 @@ class TokenTable:
 
 
 class TokenFile:
-    """The tokens of a file, read again when it has changed. Safe from any thread.
+    """The tokens of a file, read again when it changes. Safe from any thread.
 
     A line is `role:token`, with a role of `actor`, `viewer` and `operator`; empty lines and lines that begin with # are
-    comments. A role may have many tokens. A file that cannot be read any more, or is malformed, changes nothing: the
-    tokens that were read last go on, and the log says so.
+    comments. A role may have many tokens. If the file becomes unreadable or malformed, the last tokens stay valid, and
+    the log says so.
 
     Args:
         path: The file.
 
     Raises:
-        ConfigurationError: It cannot be read, or is malformed.
+        ConfigurationError: The file cannot be read, or is malformed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -81,12 +81,12 @@ class TokenFile:
         self._table = self._read()
 
     def role_of(self, token: str) -> Role | None:
-        """The role of a token; None: nobody's."""
-        if self._watched.have_changed():  # of two threads one may still see the old table, for one call
+        """Returns the role of a token; None for an unknown one."""
+        if self._watched.have_changed():  # another thread may use the old table for one more call
             try:
                 self._table = self._read()
             except ConfigurationError as error:
-                _log.warning("the tokens stay as they were: %s", error)
+                _log.warning("the old tokens stay valid: %s", error)
             else:
                 _log.info("read the tokens of %s again", self._path)
         return self._table.role_of(token)
@@ -100,7 +100,7 @@ class TokenFile:
             name, _, token = line.strip().partition(":")
             where = f"line {number} of {str(self._path)!r}"
             if name not in {role.value for role in Role}:
-                # not the line itself: what stands there may be a token
+                # The message does not show the line, which may contain a token.
                 raise ConfigurationError(
                     f"{where} names no role; expected 'actor:TOKEN', 'viewer:TOKEN' or 'operator:TOKEN'; correct it"
                 )
@@ -113,11 +113,11 @@ class TokenFile:
 
 
 def check_token(token: str, what: str) -> str:
-    """Returns a token that can be one.
+    """Returns the token if it is well-formed.
 
     Args:
         token: The token.
-        what: What to call it in the error, which does not show it.
+        what: Names it in the error, which does not show it.
 
     Raises:
         ConfigurationError: It is empty, too short or too long, or has characters that no header carries.
@@ -131,13 +131,10 @@ def check_token(token: str, what: str) -> str:
 
 
 def read_secret(path: Path) -> str:
-    """Reads a file that only its owner should be able to read; says so in the log where others can.
+    """Reads the text of a file that only its owner should be able to read; warns in the log if others can.
 
     Args:
         path: The file.
-
-    Returns:
-        Its text.
 
     Raises:
         ConfigurationError: It cannot be read.
@@ -151,7 +148,7 @@ def read_secret(path: Path) -> str:
             "may read; correct the path or its mode"
         ) from error
     if mode & 0o007:
-        # no error: secrets that Docker and Kubernetes mount are often readable by all of a container
+        # Only a warning: secrets that Docker and Kubernetes mount are often readable for all of a container.
         _log.warning("%s has mode %03o, so others can read it; expected 600: chmod 600 %s", path, mode & 0o777, path)
     return text
 

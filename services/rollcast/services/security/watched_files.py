@@ -1,4 +1,4 @@
-"""Whether files have been replaced since they were read."""
+"""Detects that files have been replaced since they were read."""
 
 import os
 from collections.abc import Iterable
@@ -6,12 +6,12 @@ from pathlib import Path
 
 
 class WatchedFiles:
-    """Notices that files have changed, by their inodes, sizes and times; a missing file is a state like any other.
+    """Detects changes of files by their inodes, sizes and times; a missing file is a state like any other.
 
-    Safe from any thread; of several that ask at once, more than one may hear of the same change.
+    Safe from any thread; several threads that ask at once may all see the same change.
 
     Args:
-        paths: The files; symbolic links are followed, so a mounted secret that is swapped is noticed.
+        paths: The files; symbolic links are followed, so a swapped mounted secret is noticed.
     """
 
     def __init__(self, paths: Iterable[Path]) -> None:
@@ -19,7 +19,7 @@ class WatchedFiles:
         self._seen = self._state()
 
     def have_changed(self) -> bool:
-        """Whether anything is different from the last time this was asked, or from the beginning."""
+        """Returns whether a file has changed since the last call, or since the beginning."""
         state = self._state()
         if state == self._seen:
             return False
@@ -32,7 +32,7 @@ class WatchedFiles:
 
 def _stat(path: Path) -> tuple[int, int, int] | None:
     try:
-        found = os.stat(path)  # noqa: PTH116 - a third of the time of Path.stat, at every call
+        found = os.stat(path)  # noqa: PTH116  # runs at every call; Path.stat takes three times as long
     except OSError:
         return None
     return found.st_ino, found.st_mtime_ns, found.st_size

@@ -1,4 +1,4 @@
-"""Who may make a call now: calls a second, streams at once, and requests and answers that do not get anywhere."""
+"""Admits or refuses calls, by rate and number, and ends those whose requests or answers make no progress."""
 
 import contextlib
 import itertools
@@ -12,11 +12,11 @@ from rollcast.services.limits.call_rate import CallRate
 from rollcast.services.limits.half_open_calls import HalfOpenCalls
 from rollcast.services.limits.stream_gate import CallPlace, StreamGate
 
-# What watches over a learner is not put off, however often it asks.
+# Health checks are never refused, however often they come.
 _UNCOUNTED: Final = frozenset({"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/List"})
-# Answered at once, from memory: these need no room of those that take long.
+# Answered at once from memory, so these need no place among the calls that take long.
 _PROBES: Final = _UNCOUNTED | {"/rollcast.v1.LearnerService/GetStatus"}
-# A request that brings tensors or spaces takes its time on a slow network.
+# Requests with tensors or spaces take long on a slow network.
 _LARGE_REQUESTS: Final = frozenset(
     {
         "/rollcast.v1.RolloutService/Join",
@@ -24,18 +24,18 @@ _LARGE_REQUESTS: Final = frozenset(
         "/rollcast.v1.ReplayService/UpdatePriorities",
     }
 )
-# Whose reader may take its time, since that is how it prefetches: it costs one batch, however long it takes.
+# Readers of these may pause, since that is how they prefetch: each costs one batch, however long it takes.
 _UNHURRIED: Final = frozenset({"/rollcast.v1.ReplayService/Sample"})
 
 
 class AdmissionInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
-    """Goes inside `ErrorInterceptor`, so that a refusal is a rich status. Checks of health are not counted.
+    """Admits calls. Goes inside `ErrorInterceptor`, so that a refusal is a rich status. Does not count health checks.
 
-    Every method becomes one of a stream of requests: gRPC would wait for the only request of a unary one in a thread of
-    the pool, without a deadline, before anybody is asked.
+    Every method becomes one with a stream of requests: for a unary method gRPC would wait for the request in a thread
+    of the pool, without a deadline, before any interceptor runs.
 
     Args:
-        gate: Counts streams and calls, and ends streams that are stuck.
+        gate: Counts streams and calls, and ends stuck streams.
         half_open: Bounds the calls that wait for their request, which count as neither before it has come.
         rate: Counts calls.
     """
@@ -57,7 +57,7 @@ class AdmissionInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  #
             handler_call_details: The call's method and metadata.
 
         Returns:
-            The handler, wrapped; None for a method that does not exist.
+            The wrapped handler; None for an unknown method.
         """
         handler: Any = continuation(handler_call_details)
         method = handler_call_details.method
@@ -115,13 +115,13 @@ def _only(requests: Iterator[Any], method: str, context: grpc.ServicerContext) -
 
 
 def _begun(requests: Iterator[Any]) -> Iterator[Any]:
-    """Waits for the first request, and returns all of them."""
+    """Waits for the first request, and returns an iterator over all of them."""
     first = next(requests, None)
     return iter(()) if first is None else itertools.chain((first,), requests)
 
 
 def _taken_in_time(responses: Iterator[Any], place: CallPlace) -> Iterator[Any]:
     for response in responses:
-        place.expect("take a message")
+        place.expect("accept a message")
         yield response
         place.settle()

@@ -1,4 +1,4 @@
-"""Taking an address: what is wrong with it is found out before gRPC, whose errors do not say."""
+"""Checks that an address can be taken, since gRPC's own errors do not say why not."""
 
 import contextlib
 import errno
@@ -14,15 +14,15 @@ _CONNECT_TIMEOUT_S: Final = 1.0
 
 
 def check_bindable(address: Address) -> None:
-    """Checks that nobody serves an address and that it can be taken; removes a unix socket nobody listens on.
+    """Checks that no server has an address and that it can be taken; removes a unix socket that no process listens on.
 
-    gRPC unlinks whatever socket it finds at its path, and so would steal another server's clients.
+    gRPC unlinks any socket at its path, and so would steal another server's clients.
 
     Args:
         address: The address.
 
     Raises:
-        AddressInUseError: Somebody serves it.
+        AddressInUseError: Another server has it.
         ConfigurationError: It cannot be taken for another reason.
     """
     if address.path is None:
@@ -44,7 +44,7 @@ def _check_tcp(address: Address) -> None:
     for family, kind, protocol, _, where in candidates:
         try:
             probe = socket.socket(family, kind, protocol)
-        except OSError:  # a family this machine does not have: gRPC goes by it too
+        except OSError:  # a family that this machine lacks; gRPC skips it too
             continue
         with probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -61,35 +61,32 @@ def _explain(address: Address, error: OSError) -> AddressInUseError | Configurat
     if error.errno == errno.EADDRINUSE:
         return AddressInUseError(
             f"the address {address.text!r} is in use by another process; expected it to be free; stop the other "
-            "learner or "
-            "choose another port (0 takes any free one)"
+            "learner or choose another port (0 takes any free one)"
         )
     return ConfigurationError(
-        f"the address {address.text!r} cannot be bound: {error.strerror}; expected an address of this machine "
-        "and a port "
-        "this user may use; correct it"
+        f"the address {address.text!r} cannot be bound: {error.strerror}; expected an address of this machine and a "
+        "port that this user may use; correct it"
     )
 
 
 def _check_unix(address: Address) -> None:
     path = address.path
-    assert path is not None  # the caller has looked
+    assert path is not None  # the caller has checked
     if not path.parent.is_dir():
         raise ConfigurationError(
             f"the socket {str(path)!r} has no folder: {str(path.parent)!r} does not exist; expected a folder; make it"
         )
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise ConfigurationError(
-            f"the socket {str(path)!r} cannot be made in {str(path.parent)!r}; expected a folder this user may "
-            "write to; "
-            "choose another"
+            f"the socket {str(path)!r} cannot be made in {str(path.parent)!r}; expected a folder that this user may "
+            "write to; choose another"
         )
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise ConfigurationError(f"{str(path)!r} is no socket; expected a socket or nothing there; choose another path")
+        raise ConfigurationError(f"{str(path)!r} is not a socket; expected a socket or no file; choose another path")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_CONNECT_TIMEOUT_S)
         try:
@@ -98,10 +95,9 @@ def _check_unix(address: Address) -> None:
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()  # left behind by a server that was killed
             return
-        except OSError:  # a full backlog (EAGAIN, timeout) or no permission: somebody is there
+        except OSError:  # a full backlog (EAGAIN, timeout) or no permission: a server is there
             pass
     raise AddressInUseError(
-        f"the socket {str(path)!r} is in use by another process; expected it to be free; stop the other learner "
-        "or choose "
-        "another path"
+        f"the socket {str(path)!r} is in use by another process; expected it to be free; stop the other learner or "
+        "choose another path"
     )

@@ -1,4 +1,4 @@
-"""Errors of the tree become rich statuses, wherever in a handler they are raised; anything else is logged."""
+"""Turns errors of the tree into rich statuses, wherever in a handler they are raised, and logs any others."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -16,13 +16,13 @@ _log = logging.getLogger(__name__)
 
 
 class ErrorInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
-    """Wraps what `AdmissionInterceptor` makes of handlers: all have a stream of requests.
+    """Reports the errors of handlers as rich statuses; wraps the handlers of `AdmissionInterceptor`.
 
-    A stream pays for it once, at its start and end: messages are delegated with `yield from`. Handlers without
-    serialisers (raw bytes) stay without.
+    All of those take a stream of requests. A stream pays for this only at its start and end, since messages are
+    delegated with `yield from`. Handlers without serialisers (raw bytes) stay without.
 
     Args:
-        refusals: Notes errors that have a limit for their reason.
+        refusals: Notes the errors that a limit caused.
     """
 
     def __init__(self, refusals: Refusals) -> None:
@@ -40,7 +40,7 @@ class ErrorInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # gen
             handler_call_details: The call's method and metadata.
 
         Returns:
-            The handler, wrapped; None for a method that does not exist.
+            The wrapped handler; None for an unknown method.
         """
         handler: Any = continuation(handler_call_details)
         method = handler_call_details.method
@@ -61,7 +61,7 @@ class ErrorInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # gen
         def call(request: object, context: grpc.ServicerContext) -> object:
             try:
                 return behaviour(decode(request), context)
-            except Exception as error:  # noqa: BLE001  # the end of the line: every error must become a status
+            except Exception as error:  # noqa: BLE001  # every error must become a status
                 self._end_call(error, context, method)
 
         return call
@@ -72,21 +72,21 @@ class ErrorInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # gen
         def stream(request: object, context: grpc.ServicerContext) -> Iterator[Any]:
             try:
                 yield from behaviour(decode(request), context)
-            except Exception as error:  # noqa: BLE001  # the end of the line: every error must become a status
+            except Exception as error:  # noqa: BLE001  # every error must become a status
                 self._end_call(error, context, method)
 
         return stream
 
     def _end_call(self, error: Exception, context: grpc.ServicerContext, method: str) -> NoReturn:
-        if isinstance(error, grpc.RpcError):  # the caller has gone: there is nobody to tell
+        if isinstance(error, grpc.RpcError):  # the caller is gone
             raise error
         code = context.code()  # type: ignore[attr-defined]  # the stubs do not have it
         if isinstance(error, NotImplementedError) and code is grpc.StatusCode.UNIMPLEMENTED:
-            raise error  # a generated servicer says so of a method that it does not have
+            raise error  # a generated servicer, of a method that it lacks
         if not isinstance(error, RollcastError):
             _log.error("%s failed on a request from %s", method, context.peer(), exc_info=error)
             error = RollcastError(
-                f"the learner failed on {method}: {type(error).__name__}: {error}; expected no such thing; see its log"
+                f"the learner failed on {method}: {type(error).__name__}: {error}; expected no error; see its log"
             )
         if error.limit:
             self._refusals.note(host_of(context.peer()), error.limit)
@@ -94,9 +94,9 @@ class ErrorInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # gen
 
 
 def _decoder(handler: Any, method: str) -> Callable[[Any], Any]:  # noqa: ANN401  # an untyped named tuple
-    """Parses requests in the handler's own thread, where a malformed one is an error of the tree.
+    """Returns a parser that runs in the handler's own thread, where a malformed request becomes an error of the tree.
 
-    gRPC would parse them in the one thread that serves all completions, and answer INTERNAL.
+    gRPC would parse requests in the one thread that serves all completions, and answer INTERNAL.
     """
     deserializer = handler.request_deserializer
     if deserializer is None:
@@ -108,7 +108,7 @@ def _decoder(handler: Any, method: str) -> Callable[[Any], Any]:  # noqa: ANN401
         except DecodeError as error:
             raise UnreadableMessageError(
                 f"{method} got {len(serialized)} bytes that do not parse ({error}); expected its request message; send "
-                "the message of rollcast/v1/*.proto, again if it was damaged on its way"
+                "the message of rollcast/v1/*.proto; send it again if it was damaged on its way"
             ) from error
 
     return lambda requests: map(decode, requests)

@@ -1,4 +1,4 @@
-"""The learner's gRPC server: threads, options, health, reflection, and a clear error for an address it cannot have."""
+"""Makes the learner's gRPC server: threads, options, health, reflection, and clear errors for a bad address."""
 
 import contextlib
 import functools
@@ -47,27 +47,27 @@ LEARNER_SERVICE: Final = learner_pb2.DESCRIPTOR.services_by_name["LearnerService
 REPLAY_SERVICE: Final = replay_pb2.DESCRIPTOR.services_by_name["ReplayService"].full_name
 _SERVICES: Final[tuple[str, ...]] = ("", ROLLOUT_SERVICE, POLICY_SERVICE, LEARNER_SERVICE)
 
-# Threads for probes: no stream, no call that takes long, and none that is half open may take them.
+# Threads for probes: no stream, slow call or half-open call may take them.
 _PROBE_THREADS: Final = 8
 # Below KEEPALIVE_TIME_MS of the clients, or their connections die with too_many_pings.
 MIN_PING_INTERVAL_MS: Final = KEEPALIVE_TIME_MS // 2
-# A connection that does not get through TLS or the first frames of HTTP/2 is nobody's; gRPC's default is two minutes.
+# Time for TLS and the first frames of HTTP/2, after which a connection is closed; gRPC's default is two minutes.
 _HANDSHAKE_TIMEOUT_MS: Final = 10_000
-# How long handlers may take to notice that their call has been cancelled.
+# Seconds that handlers may take to notice that their call has been cancelled.
 _JOIN_TIMEOUT_S: Final = 5.0
 
-# What a server has to have, so that it finds dead connections, and bears the pings of our clients.
+# A server needs these to find dead connections, and to accept the pings of our clients.
 KEEPALIVE_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    # The name of GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, which has "recv" in its name but not its value.
+    # The value of GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, which, unlike the name, lacks "recv".
     ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
 )
 _OPTIONS: Final[tuple[tuple[str, int], ...]] = (
-    # Otherwise a second learner would silently share the port.
+    # Otherwise a second learner could silently share the port.
     ("grpc.so_reuseport", 0),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -77,21 +77,21 @@ _OPTIONS: Final[tuple[tuple[str, int], ...]] = (
 
 
 class LearnerServer:
-    """Serves a learner; made by `make_server`. Call `start` and `stop` once each, from any thread.
+    """The gRPC server of a learner, made by `make_server`. Call `start` and `stop` once each, from any thread.
 
     Invariant: a call that sends its request waits for a thread for a moment at most. The pool has a thread for each
-    stream, each unary call and each half-open call that the limits allow, and eight for probes. What comes above these
-    is refused or ended at once, by `StreamGate` and `HalfOpenCalls`; saying so takes a thread for that moment.
+    stream, each unary call and each half-open call that the limits allow, and eight for probes. `StreamGate` and
+    `HalfOpenCalls` refuse or end what is above these limits at once, which takes a thread for that moment.
 
     Args:
-        address: Where to serve.
+        address: The address to serve.
         server: The gRPC server, with its services.
         executor: Its threads.
-        gate: Counts its streams, and ends calls that are stuck.
-        health_servicer: Its health.
-        services: The names it answers for, the empty one for the whole server included.
-        security: What it asks of clients that come over TCP.
-        refusals: Who met which limit lately.
+        gate: Counts its streams, and ends stuck calls.
+        health_servicer: Reports its health.
+        services: The names whose health it reports, including the empty name of the whole server.
+        security: TLS and tokens for clients that come over TCP.
+        refusals: The clients that met a limit lately.
     """
 
     def __init__(
@@ -125,12 +125,12 @@ class LearnerServer:
             NotReadyError: The server has not been started.
         """
         if self._port is None:
-            raise NotReadyError("the server has no port yet; expected that it was started; call start() before")
+            raise NotReadyError("the server has no port yet; expected a started server; call start() first")
         return self._port
 
     @property
     def address(self) -> str:
-        """The address that is served, with the port that was found where 0 was asked for.
+        """The address that is served, with the real port if 0 was asked for.
 
         Raises:
             NotReadyError: The server has not been started.
@@ -141,14 +141,14 @@ class LearnerServer:
         return f"{host}:{self.port}"
 
     def start(self) -> None:
-        """Takes the address and serves; health says SERVING from now on.
+        """Takes the address and serves; health reports SERVING from now on.
 
         Raises:
-            AddressInUseError: Somebody else serves the address.
-            ConfigurationError: The address cannot be taken for another reason, or the files of TLS cannot be used.
+            AddressInUseError: Another server has the address.
+            ConfigurationError: The address cannot be taken for another reason, or the TLS files cannot be used.
         """
         check_bindable(self._address)
-        # who may open a unix socket is decided by the modes of files
+        # File modes decide who may open a unix socket.
         tls = None if self._address.path is not None else self._security.tls
         credentials = None if tls is None else server_credentials(tls)
         try:
@@ -158,9 +158,8 @@ class LearnerServer:
                 port = self._server.add_secure_port(self._address.text, credentials)
         except RuntimeError as error:
             raise AddressInUseError(
-                f"the address {self._address.text!r} could not be bound: {error}; expected it to be free; "
-                "another process "
-                "may have taken it this moment: try again or choose another"
+                f"the address {self._address.text!r} could not be bound: {error}; expected it to be free; another "
+                "process may have taken it this moment: try again or choose another"
             ) from error
         if self._address.path is not None:
             self._socket_inode = self._address.path.lstat().st_ino
@@ -173,7 +172,7 @@ class LearnerServer:
             self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
 
     def drain(self) -> None:
-        """Says NOT_SERVING and refuses new streams; open streams and control calls go on."""
+        """Reports NOT_SERVING and refuses new streams; open streams and control calls continue."""
         self._gate.drain()
         self._health.enter_graceful_shutdown()
 
@@ -181,12 +180,12 @@ class LearnerServer:
         """Ends every call and frees the address. Does nothing the second time.
 
         Args:
-            grace_s: How long calls may take to end by themselves before they are cancelled.
+            grace_s: Seconds that calls may take to end by themselves before they are cancelled.
         """
         self.drain()
         self._gate.stop()
         if not self._server.stop(grace_s).wait(grace_s + _JOIN_TIMEOUT_S):
-            _log.warning("the server did not stop within %.1f s; a handler does not look at its call", grace_s)
+            _log.warning("the server did not stop within %.1f s; a handler ignores that its call has ended", grace_s)
         # `shutdown` itself cannot wait with a deadline.
         joiner = threading.Thread(target=self._executor.shutdown, name="rollcast-rpc-join", daemon=True)
         joiner.start()
@@ -203,12 +202,12 @@ class LearnerServer:
                 path.unlink()
 
 
-@functools.cache  # once a process for each address: a learner that waits for its first actor serves there twice
+@functools.cache  # once for each address: a learner that waits for its first actor serves there twice
 def _warn_of_open_door(address: str, has_tokens: bool) -> None:
     _log.warning(
-        "%s is served without TLS: whoever is on the way can read everything, %s",
+        "%s is served without TLS: anyone on the network path can read everything, %s",
         address,
-        "the tokens included" if has_tokens else "and whoever reaches it can join, steer and stop the learner",
+        "including tokens" if has_tokens else "and anyone who reaches it can join, steer and stop the learner",
     )
 
 
@@ -222,23 +221,20 @@ def make_server(
     limits: Limits = DEFAULT_LIMITS,
     security: ServerSecurity = PLAIN_SERVER,
 ) -> LearnerServer:
-    """Makes a learner's server with all its services, health and reflection; it serves once it is started.
+    """Makes a learner's server with all its services, health and reflection; `start` begins to serve.
 
     Args:
         address: "host:port" (port 0: any free one) or "unix:/path".
-        sink: Where rollouts go.
-        source: Where policies come from.
-        control: Who is steered.
-        replay: The replay buffers to serve, by substep key; None: there is no ReplayService.
-        limits: What clients get; threads are made when they are needed.
-        security: What it asks of clients that come over TCP; a unix socket is for whoever may open it.
-
-    Returns:
-        The server.
+        sink: Takes the rollouts.
+        source: Provides the policies.
+        control: Reports the status and takes an operator's commands.
+        replay: The replay buffers to serve, by substep key; None: no ReplayService.
+        limits: Limits on clients; they also decide the number of threads, which are made when needed.
+        security: TLS and tokens for clients that come over TCP; a unix socket uses neither.
 
     Raises:
         ConfigurationError: The address is malformed, or open to other machines without TLS and `insecure`; or a limit
-            cannot be right; or a package of the extra `learner` is missing.
+            is invalid; or a package of the extra `learner` is missing.
     """
     require_extra("learner", "a learner's server", "grpc_reflection")
     from grpc_reflection.v1alpha import reflection
@@ -263,7 +259,7 @@ def make_server(
         ("grpc.max_allowed_incoming_connections", limits.max_connections),
         ("grpc.max_concurrent_streams", limits.max_streams_per_connection),
     )
-    # as many again may wait for that moment; what comes above is a flood
+    # As many again may wait for a thread for that moment; more than that is a flood.
     n_concurrent = 2 * n_threads
     server = grpc.server(executor, interceptors=interceptors, options=options, maximum_concurrent_rpcs=n_concurrent)
     add_rollout_service(RolloutServicer(sink, bytes_in_flight, max_rollout_bytes=limits.max_rollout_bytes), server)

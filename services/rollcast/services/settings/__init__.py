@@ -1,1 +1,1 @@
-"""TODO room rollcast.services.settings."""
+"""Reads the settings of a process from command line, environment and file, and explains them."""

@@ -1,4 +1,4 @@
-"""A process's command line: no abbreviations, and errors that say which option somebody may have meant."""
+"""Parses a process's command line: no abbreviations, and errors that suggest existing options."""
 
 import argparse
 import re
@@ -15,18 +15,18 @@ HELP_ALL: Final = "--help-all"
 
 
 class CommandLineParser(argparse.ArgumentParser):
-    """Parses options as they are spelt, and raises what argparse would print.
+    """Parses options exactly as they are spelt, and raises the errors that argparse would print.
 
     Args:
-        program: What the user typed so far: `"rollcast train"`.
-        known: The options that exist, of which somebody who mistypes one may mean any.
-        applicable: Those of them that apply, and are more likely to be meant.
+        program: The beginning of the command line: `"rollcast train"`.
+        known: All options, for suggestions.
+        applicable: The options that apply here, which are suggested first.
     """
 
     def __init__(self, program: str, known: Sequence[str], applicable: Sequence[str]) -> None:
         super().__init__(prog=program, allow_abbrev=False, add_help=False)
         self._known, self._applicable = [*known, CONFIG, HELP, HELP_ALL], applicable
-        # -1e3 is a value, too, not only -1000
+        # also takes -1e3 for a value, not only -1000
         self._negative_number_matcher = re.compile(r"-(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$")
 
     def parse_known_args(  # type: ignore[override]
@@ -35,7 +35,7 @@ class CommandLineParser(argparse.ArgumentParser):
         """Parses the options.
 
         Raises:
-            ConfigurationError: There is none of that name.
+            ConfigurationError: An option does not exist.
         """
         parsed, unknown = super().parse_known_args(args, namespace)
         options = [argument.partition("=")[0] for argument in unknown if argument.startswith("-")]
@@ -45,7 +45,7 @@ class CommandLineParser(argparse.ArgumentParser):
         return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
-        """Raises what is wrong with an option.
+        """Raises argparse's error about an option.
 
         Raises:
             ConfigurationError: Always.
@@ -59,28 +59,28 @@ class CommandLineParser(argparse.ArgumentParser):
         option = option.partition("/")[0]
         if problem == "expected one argument":
             raise ConfigurationError(
-                f"{option}: no value is given; expected one; say {option} VALUE, or {option}=VALUE where it begins "
-                "with a dash"
+                f"{option}: no value is given; expected one; write {option} VALUE, or {option}=VALUE if it begins with "
+                "a dash"
             )
         raise ConfigurationError(f"{option}: {problem}; {HELP} explains it")
 
     def _unknown(self, option: str) -> str:
         guess = did_you_mean(option, self._known, self._applicable)
-        # what is typed may be as long as it likes
-        return f"{option[:120]}: there is no such option; {guess or f'{HELP_ALL} lists those there are'}"
+        # cut, since a typed word may have any length
+        return f"{option[:120]}: there is no such option; {guess or f'{HELP_ALL} lists all'}"
 
 
 def take_config(arguments: Sequence[str]) -> tuple[list[str], Path | None]:
-    """Takes `--config FILE` out of the arguments: it says where the other settings are, so it is read before them.
+    """Takes `--config FILE` out of the arguments, to be read before them.
 
     Args:
         arguments: The command line.
 
     Returns:
-        The other arguments, and the file, None where none is named.
+        The other arguments, and the file or None.
 
     Raises:
-        ConfigurationError: No file follows, or it is given twice.
+        ConfigurationError: No file follows, or the option is given twice.
     """
     rest: list[str] = []
     files: list[str] = []

@@ -1,4 +1,7 @@
-"""Settings as YAML, of a run or of `--config`: no file takes more to read than its length is worth."""
+"""Reads and writes files of settings, of a run or for `--config`, as plain YAML.
+
+Reading costs no more than in proportion to the file's length.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,30 +11,30 @@ import yaml
 
 from rollcast.services.errors import ConfigurationError
 
-# A run's settings take 3 KiB. 0.1 s of a core with libyaml, 10 s without it.
+# A run's settings take 3 KiB. This much takes 0.1 s of a core with libyaml, 10 s without it.
 MAX_SETTINGS_BYTES: Final = 1 << 17
 _MAX_DEPTH: Final = 32
-# Longer ones take time that grows as the square of it, and cannot be shown in a message.
+# Parsing a number takes time that grows with the square of its length.
 _MAX_NUMBER_CHARACTERS: Final = 400
 _NUMBERS: Final = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
 
-# yaml's wheels have libyaml; what is built from source without it has the same loader in Python
+# yaml's wheels contain libyaml; a build from source without it has the same loader in Python.
 _Loader: Final[type[Any]] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _NotPlainError(ValueError):
-    """Begins with the line, where there is one."""
+    """The settings are not plain YAML; the message begins with the line, if there is one."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes in full what comes twice: aliases are refused when they are read."""
+    """Writes repeated values in full: reading refuses aliases."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
 
 
 def encode_settings(settings: Mapping[str, Any]) -> bytes:
-    """As YAML.
+    """Returns settings as YAML.
 
     Args:
         settings: Plain values, lists and mappings.
@@ -44,7 +47,7 @@ def encode_settings(settings: Mapping[str, Any]) -> bytes:
         _checked(content)
     except (ValueError, yaml.YAMLError) as error:
         raise ConfigurationError(
-            f"the settings of this run could not be read again: {error}; expected no more in them; pass less to the "
+            f"the settings of this run could not be read again: {error}; expected smaller settings; pass less to the "
             "environment by --env-kwargs"
         ) from error
     return content
@@ -55,15 +58,15 @@ def read_settings(path: Path, *, expected: str, advice: str) -> dict[str, Any]:
 
     Args:
         path: The file.
-        expected: What an error says the file should be, such as "the settings of a run".
-        advice: What an error says is to be done.
+        expected: The kind of file, for messages, such as "the settings of a run".
+        advice: What to do about it, for messages.
 
     Returns:
-        Plain values by name; none for a file that has nothing but comments.
+        Plain values by name; none for a file with nothing but comments.
 
     Raises:
-        ConfigurationError: The file cannot be read, or is no mapping of names to plain values. The message names the
-            file, and the line where there is one.
+        ConfigurationError: The file cannot be read, or is not a mapping of names to plain values. The message names the
+            file, and the line if there is one.
     """
     try:
         with path.open("rb") as file:
@@ -83,13 +86,13 @@ def read_settings(path: Path, *, expected: str, advice: str) -> dict[str, Any]:
         raise _unreadable(path, f" cannot be read: {error.strerror}", expected, advice) from error
     except _NotPlainError as error:
         raise _unreadable(path, f", {error}", expected, advice) from error
-    # ValueError: a date of a thirteenth month; ArithmeticError: a number above every float
+    # ValueError comes from a date in a thirteenth month, ArithmeticError from a number above every float.
     except (ValueError, ArithmeticError, yaml.YAMLError) as error:
         raise _unreadable(path, f": {error}", expected, advice) from error
     if settings is None:
         return {}
     if not isinstance(settings, dict) or not all(isinstance(name, str) for name in settings):
-        what = "a name that is no text" if isinstance(settings, dict) else f"a {type(settings).__name__}"
+        what = "a name that is not text" if isinstance(settings, dict) else f"a {type(settings).__name__}"
         raise _unreadable(path, f" holds {what}, not a mapping of names to values", expected, advice)
     return settings
 
@@ -99,18 +102,18 @@ def _unreadable(path: Path, problem: str, expected: str, advice: str) -> Configu
 
 
 def _yaml_problem(error: yaml.MarkedYAMLError) -> str:
-    """The line, and what is wrong in it, on one line of text."""
+    """Returns the line and its problem as one line of text."""
     mark = error.problem_mark or error.context_mark
     where = f", line {mark.line + 1}" if mark is not None else ""
     return f"{where}: {' '.join(filter(None, (error.problem, error.context)))}"
 
 
 def _checked(content: bytes) -> str:
-    """The text, which has nothing that takes more to build, or to show, than to write down, and no tags.
+    """Returns the text of plain YAML, without tags, whose values take no more to build or show than to write down.
 
     Raises:
-        _NotPlainError: It has.
-        yaml.YAMLError: It is no YAML.
+        _NotPlainError: The YAML is not plain.
+        yaml.YAMLError: The content is not YAML.
     """
     if len(content) > MAX_SETTINGS_BYTES:
         raise _NotPlainError(f"above {MAX_SETTINGS_BYTES} bytes")
@@ -125,9 +128,11 @@ def _checked(content: bytes) -> str:
             if depth > _MAX_DEPTH:
                 raise _NotPlainError(f"line {line} is nested deeper than {_MAX_DEPTH} mappings and lists")
             if getattr(event, "anchor", None) is not None:
-                raise _NotPlainError(f"line {line} has the anchor or alias {event.anchor!r:.80}, and not a plain value")
+                raise _NotPlainError(
+                    f"line {line} has the anchor or alias {event.anchor!r:.80} instead of a plain value"
+                )
             if getattr(event, "tag", None) is not None:
-                raise _NotPlainError(f"line {line} has the tag {event.tag!r:.80}, and not a plain value")
+                raise _NotPlainError(f"line {line} has the tag {event.tag!r:.80} instead of a plain value")
             if _is_long(event) and loader.resolve(yaml.ScalarNode, event.value, event.implicit) in _NUMBERS:
                 raise _NotPlainError(f"line {line} has a number of {len(event.value)} characters")
     finally:

@@ -1,4 +1,4 @@
-"""The help of a command, made of its options: those that matter first, or all."""
+"""Writes the help of a command: its most important options, or all."""
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,11 +19,11 @@ _OTHER_SOURCES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HelpScope:
-    """The settings that apply, for what has been chosen so far.
+    """The settings that apply to the choices made so far.
 
     Attributes:
-        hidden: Nested settings that belong to another choice, and are not shown: `("sac", "dqn")`.
-        defaults: Values by name, nested as the settings are, that are the defaults instead of the class's own.
+        hidden: Groups of settings that belong to another choice and are not shown: `("sac", "dqn")`.
+        defaults: Defaults that replace those of the class, by name, nested like the settings.
         note: How to see the settings of another choice; empty: there is none.
     """
 
@@ -36,7 +36,7 @@ class HelpScope:
         return [option for option in options_of(settings, self.defaults) if option.path[0] not in self.hidden]
 
     def spellings(self, settings: type[BaseModel]) -> list[str]:
-        """Returns everything that may be typed of the options that apply."""
+        """Returns every spelling of the options that apply."""
         return [name for option in self.options(settings) for name in option.spellings]
 
 
@@ -46,11 +46,11 @@ def help_text(
     """Returns the help.
 
     Args:
-        program: What the user typed so far: `"rollcast train"`.
-        settings: The settings class; its docstring says what the command does.
+        program: The beginning of the command line: `"rollcast train"`.
+        settings: The settings class; its docstring describes the command.
         scope: The settings that apply.
-        first: The settings that matter first, in their order, nested ones as `impala.learning_rate`; empty: all do.
-        everything: Whether to show the others, too.
+        first: The most important settings in order, nested ones as `impala.learning_rate`; empty: all are shown.
+        everything: Whether to show the others too.
         width: Columns of the text.
     """
     options = scope.options(settings)
@@ -69,11 +69,11 @@ def help_text(
         ]
     lines += ["", "the options that matter first:" if rest else "options:"]
     lines += _entries(((_typed(option), _what(option)) for option in chosen), width)
-    asked = [(f"-h, {HELP}", "Show this and end."), (f"{CONFIG} FILE", "Read settings from a YAML file.")]
+    asked = [(f"-h, {HELP}", "Show this help and exit."), (f"{CONFIG} FILE", "Read settings from a YAML file.")]
     if everything:
         lines += _grouped(settings, rest, width)
     elif rest:
-        asked.insert(1, (HELP_ALL, f"Show the other {len(rest)} options, too, and end."))
+        asked.insert(1, (HELP_ALL, f"Show the other {len(rest)} options too, and exit."))
     lines += ["", *_entries(iter(asked), width)]
     if scope.note:
         lines += ["", *textwrap.wrap(scope.note, width)]
@@ -81,7 +81,7 @@ def help_text(
 
 
 def _grouped(settings: type[BaseModel], options: Sequence[Option], width: int) -> Iterator[str]:
-    """The options by the settings they are nested in, each under what these are."""
+    """Yields the options by the group they are nested in, each group under its description."""
     own = [option for option in options if len(option.path) == 1]
     if own:
         yield from ("", "further options:")
@@ -109,7 +109,7 @@ def _what(option: Option) -> str:
 
 
 def _entries(entries: Iterator[tuple[str, str]], width: int) -> Iterator[str]:
-    """Two columns; a name that is longer than its column has a line of its own."""
+    """Yields two columns; a name that is longer than its column gets its own line."""
     indent = " " * _COLUMN
     for name, what in entries:
         head = f"  {name}"

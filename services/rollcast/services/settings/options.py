@@ -1,4 +1,4 @@
-"""The options of a settings class, one for each setting: help, errors and completion are made of them."""
+"""Lists the options of a settings class, one for each setting, for help, errors and completion."""
 
 import types
 import typing
@@ -14,7 +14,7 @@ from pydantic_core import PydanticUndefined
 
 
 class Takes(Enum):
-    """What follows an option."""
+    """The kind of value that an option takes."""
 
     NOTHING = auto()  # --insecure, --no-insecure
     CHOICE = auto()
@@ -24,16 +24,16 @@ class Takes(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """An option of the command line, or an argument without a name.
+    """An option of the command line, or a positional argument.
 
     Attributes:
         path: The setting: `("impala", "learning_rate")`.
-        takes: What follows it.
-        metavar: The value in the help: `INT`, `{cpu,cuda}`; empty where it takes none.
-        choices: The values it takes, or of any some; empty: any.
-        description: What the setting says.
-        default: Its default; `None` where it has none, or is empty.
-        positional: Whether it is an argument without a name.
+        takes: The kind of value.
+        metavar: The value in the help: `INT`, `{cpu,cuda}`; empty if the option takes none.
+        choices: The allowed values, or examples of them; empty: any.
+        description: The setting's description.
+        default: Its default; None if it has none, or an empty one.
+        positional: Whether it is a positional argument.
     """
 
     path: tuple[str, ...]
@@ -46,12 +46,12 @@ class Option:
 
     @property
     def name(self) -> str:
-        """The option as it is typed: `--impala.learning-rate`."""
+        """The option as typed: `--impala.learning-rate`."""
         return option_name(self.path)
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """Everything that may be typed: a flag has `--no-NAME`, too; an argument without a name nothing."""
+        """All spellings: a flag also has `--no-NAME`, a positional argument has none."""
         if self.positional:
             return ()
         return (self.name, f"--no-{self.name[2:]}") if self.takes is Takes.NOTHING else (self.name,)
@@ -68,11 +68,11 @@ def variable_name(path: Iterable[str]) -> str:
 
 
 def options_of(settings: type[BaseModel], defaults: Mapping[str, Any] | None = None) -> tuple[Option, ...]:
-    """Returns the options of a settings class, those of nested settings with their path.
+    """Returns the options of a settings class, including those of nested settings.
 
     Args:
         settings: The class.
-        defaults: Values by name, nested as the settings are, that are the defaults instead of the class's own.
+        defaults: Defaults that replace those of the class, by name, nested like the settings.
     """
     return tuple(_options(settings, {} if defaults is None else defaults, ()))
 
@@ -95,8 +95,8 @@ def _options(settings: type[BaseModel], defaults: Mapping[str, Any], prefix: tup
         )
 
 
-def _bare(annotation: Any) -> Any:  # noqa: ANN401 - whatever an annotation is
-    """The type without `Annotated` and without None."""
+def _bare(annotation: Any) -> Any:  # noqa: ANN401  # an annotation has no common type
+    """Returns the type without `Annotated` and without None."""
     while typing.get_origin(annotation) is Annotated:
         annotation = typing.get_args(annotation)[0]
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
@@ -105,8 +105,8 @@ def _bare(annotation: Any) -> Any:  # noqa: ANN401 - whatever an annotation is
     return annotation
 
 
-def _value(kind: Any) -> tuple[Takes, str, tuple[str, ...]]:  # noqa: ANN401 - whatever an annotation is
-    """What an option of such a type takes, what it is called in the help, and the values it may have."""
+def _value(kind: Any) -> tuple[Takes, str, tuple[str, ...]]:  # noqa: ANN401  # an annotation has no common type
+    """Returns what an option of a type takes, its name in the help, and its possible values."""
     if kind is bool:
         return Takes.NOTHING, "", ()
     if typing.get_origin(kind) is Literal:

@@ -1,4 +1,4 @@
-"""Where a setting's value comes from: the command line, the environment, a file, or nowhere."""
+"""Finds the source of a setting's value: the command line, the environment or a file."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from rollcast.services.settings.options import option_name, variable_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origins:
-    """The sources of a process's settings, as they were given.
+    """The sources of a process's settings, as given.
 
     Attributes:
         arguments: The command line.
@@ -24,7 +24,7 @@ class Origins:
     file: Path | None = None
 
     def value_of(self, name: str) -> object:
-        """Returns what is given for a setting that is not nested, unchecked; None where nothing is."""
+        """Returns the given value of a setting that is not nested, unchecked; None if it is not given."""
         option = option_name((name,))
         for index, argument in enumerate(self.arguments):
             if argument == option and index + 1 < len(self.arguments):

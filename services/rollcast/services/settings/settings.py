@@ -1,4 +1,4 @@
-"""One typed settings class a process: command line, then `ROLLCAST_*`, then `--config file.yaml`, then the default."""
+"""Defines the base of every process's settings: command line, then environment, then file, then default."""
 
 import json
 import re
@@ -42,26 +42,26 @@ LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 
 class _Environment(EnvSettingsSource):
-    """`ROLLCAST_*`; a list may also be written with commas, as on the command line."""
+    """Reads `ROLLCAST_*` variables; a list may also be written with commas, as on the command line."""
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:  # noqa: ANN401 - pydantic's
-        """Reads a value that is more than a text or a number."""
+        """Decodes a value that is more than a text or a number."""
         try:
             return super().decode_complex_value(field_name, field, value)
         except ValueError:
-            # as it is: its validator says what is wrong with it
+            # Left as it is: its validator explains the error.
             return value.split(",") if get_origin(field.annotation) is tuple else value
 
 
 class ProcessSettings(BaseSettings):
     """Base of every process's settings.
 
-    Unknown options are errors on the command line and in the file. `ROLLCAST_*` variables that belong to another
-    process are not: one environment often serves several.
+    Unknown options are errors on the command line and in the file. `ROLLCAST_*` variables of another process are not,
+    since one environment often serves several.
 
     Attributes:
-        first_options: The settings that the help shows, in their order, nested ones as `impala.learning_rate`;
-            `--help-all` shows all. Empty: the help shows all, too.
+        first_options: The settings that the help shows, in order, nested ones as `impala.learning_rate`; `--help-all`
+            shows all. Empty: the help shows all.
     """
 
     model_config = SettingsConfigDict(
@@ -91,7 +91,7 @@ class ProcessSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Command line (which pydantic-settings puts first by itself), arguments, environment, file."""
+        """Orders the sources: the command line (which pydantic-settings puts first), arguments, environment, file."""
         del env_settings, dotenv_settings, file_secret_settings
         return init_settings, _Environment(settings_cls), InitSettingsSource(settings_cls, dict(cls._from_file))
 
@@ -100,11 +100,12 @@ class ProcessSettings(BaseSettings):
         """Reads the settings of one process.
 
         Args:
-            program: What the user typed so far, for the help text: `"rollcast train"`.
+            program: The beginning of the command line, for the help: `"rollcast train"`.
             arguments: The rest of the command line.
 
         Raises:
-            ConfigurationError: Names every option or field that is wrong, its value, and what was expected.
+            ConfigurationError: An option or field is wrong; the message names each with its value and what was
+                expected.
             SystemExit: From `--help` and `--help-all` (0).
         """
         rest, file = take_config(arguments)
@@ -116,7 +117,7 @@ class ProcessSettings(BaseSettings):
             everything = HELP_ALL in rest
             sys.stdout.write(help_text(program, cls, scope, cls.first_options, everything=everything, width=width))
             raise SystemExit(0)
-        # a subclass of its own, so that no call leaves a file's settings behind for the next
+        # A new subclass, so that one call's file does not affect the next.
         reader = type(cls.__name__, (cls,), {"_from_file": from_file, "__module__": cls.__module__})
         parser = CommandLineParser(program, HelpScope().spellings(cls), scope.spellings(cls))
         try:
@@ -144,7 +145,7 @@ class ProcessSettings(BaseSettings):
 
     @classmethod
     def help_scope(cls, origins: Origins) -> HelpScope:
-        """Returns the settings that apply, for what is given."""
+        """Returns the settings that apply to the given values."""
         del origins
         return HelpScope()
 
@@ -152,12 +153,12 @@ class ProcessSettings(BaseSettings):
 def describe_validation_error(
     error: ValidationError, settings: type[BaseModel] | None = None, origins: Origins | None = None
 ) -> str:
-    """Returns one line a field: the option, the value and its source, what was expected, what to do.
+    """Returns one line for each wrong field: the option, the value and its source, what was expected, what to do.
 
     Args:
         error: The error.
-        settings: The class that was to be made; None: names that may be meant are not guessed.
-        origins: Where its values come from; None: sources are not named.
+        settings: The class that failed validation; None: no names are suggested.
+        origins: The sources of the values; None: sources are not named.
     """
     lines = []
     for detail in error.errors():
@@ -173,14 +174,14 @@ def describe_validation_error(
         elif not path:  # all settings together
             lines.append(message)
         else:
-            # a token is not to be shown, whatever is wrong with it
+            # A token must not be shown, even if it is wrong.
             value = "what is given" if path == ["token"] else repr(detail["input"])
             lines.append(f"{option}: {value} is not valid{source}: {message}")
     return "\n".join(lines)
 
 
 def _names_beside(settings: type[BaseModel] | None, path: Sequence[str]) -> list[str]:
-    """The settings that are where a setting was looked for."""
+    """Returns the settings that exist at the place of an unknown one."""
     for name in path[:-1]:
         field = None if settings is None else settings.model_fields.get(name)
         kind = None if field is None else field.annotation
@@ -189,7 +190,7 @@ def _names_beside(settings: type[BaseModel] | None, path: Sequence[str]) -> list
 
 
 def _describe_settings_error(error: SettingsError) -> str:
-    """What pydantic-settings says of a value that it cannot take apart, after the name of its option."""
+    """Returns pydantic-settings' error about an unreadable value, after the name of its option."""
     found = re.match(r"Parsing error encountered for ([\w.]+): (.*)", str(error))
     if found is None:
         return f"a setting cannot be read: {error}; see {HELP} for what is expected"
@@ -198,7 +199,7 @@ def _describe_settings_error(error: SettingsError) -> str:
 
 
 def _read_config(file: Path) -> dict[str, Any]:
-    # imported here: most processes have no file, and YAML takes time to import
+    # Imported here: most processes have no file, and YAML takes time to import.
     from rollcast.services.settings.file import read_settings
 
     return read_settings(file, expected=f"a YAML file of settings for {CONFIG}", advice="correct the file")

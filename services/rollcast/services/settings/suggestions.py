@@ -1,4 +1,4 @@
-"""Guesses what somebody meant who typed a name that does not exist."""
+"""Guesses the existing name behind a mistyped one."""
 
 import difflib
 from collections.abc import Iterable
@@ -7,21 +7,21 @@ from typing import Final
 _MOST: Final = 3
 # Fewer letters begin too many names.
 _LEAST_LETTERS: Final = 3
-# Of names that are spelt alike, those that are nearly as near as the nearest.
+# Keeps names whose similarity is nearly that of the best.
 _AS_NEAR: Final = 0.92
 
 
 def did_you_mean(name: str, known: Iterable[str], preferred: Iterable[str] = ()) -> str:
-    """Returns `"did you mean A, or B?"`, or an empty string where no known name is like it.
+    """Returns `"did you mean A, or B?"`, or an empty string if no known name is similar.
 
-    The first of these that finds any: names that the given one begins (`--n-actor`: `--n-actors`), names that end as
-    it does (`--learning-rate`: `--impala.learning-rate`), names that are spelt much like it, and names whose last part
-    is spelt much like its own (`--learnig-rate`).
+    The guesses are the first of these that exist: names that begin with the given one (`--n-actor`: `--n-actors`),
+    names that end with it (`--learning-rate`: `--impala.learning-rate`), names with a similar spelling, and names whose
+    last part has a spelling similar to its own last part (`--learnig-rate`).
 
     Args:
-        name: What was typed.
+        name: The typed name.
         known: The names that exist.
-        preferred: Those of them that are more likely to be meant than the others.
+        preferred: Those of them that are more likely to be meant.
     """
     negated = name.startswith("--no-")
     known = [other for other in dict.fromkeys(known) if other.startswith("--no-") == negated or other == name]
@@ -44,7 +44,7 @@ def _end(name: str) -> str:
 
 
 def _spelt_like(name: str, known: Iterable[str]) -> list[str]:
-    """The nearest, and those that are nearly as near."""
+    """Returns the most similar names, and those that are nearly as similar."""
     lower = {other.lower(): other for other in known}
     names = difflib.get_close_matches(name.lower(), lower, n=_MOST, cutoff=0.7)
     nearness = {other: difflib.SequenceMatcher(None, name.lower(), other).ratio() for other in names}

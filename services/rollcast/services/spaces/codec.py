@@ -1,4 +1,4 @@
-"""Spaces as protobuf, and back, with limits on what a stranger may make us build."""
+"""Encodes spaces as protobuf, and back, with limits on what a stranger may make us build."""
 
 import math
 from collections.abc import Iterable
@@ -24,11 +24,11 @@ def space_to_proto(space: gymnasium.Space[Any]) -> space_pb2.Space:
         space: Box, Discrete, MultiBinary, MultiDiscrete, or Dict and Tuple of them.
 
     Returns:
-        The space; members of a Dict keep their order, and a constant bound of a Box is a scalar.
+        The space. Members of a Dict keep their order, and a constant bound of a Box becomes a scalar.
 
     Raises:
-        InvalidSpaceError: A kind of space that is not supported, or a Discrete whose dtype is not int64.
-        InvalidTensorError: A Box of a dtype that is not on the whitelist.
+        InvalidSpaceError: The kind of space is not supported, or a Discrete's dtype is not int64.
+        InvalidTensorError: A Box has a dtype that is not on the whitelist.
     """
     space_leaves(space)
     return _encode(space)
@@ -39,37 +39,31 @@ def space_from_proto(proto: space_pb2.Space, *, what: str = "the space") -> gymn
 
     Args:
         proto: The space.
-        what: What the space is, for the message.
-
-    Returns:
-        The gymnasium space.
+        what: Names the space, for messages.
 
     Raises:
-        InvalidSpaceError: It is malformed, deeper than 16, has more than 1024 leaves, or more than 2**23 elements.
+        InvalidSpaceError: The space is malformed, deeper than 16, or has more than 1024 leaves or 2**23 elements.
         InvalidTensorError: A bound is malformed.
     """
     return _Decoder().decode(proto, what, 0)
 
 
 def environment_spaces_to_proto(environment: EnvironmentSpaces) -> list[space_pb2.SubstepSpaces]:
-    """Encodes the spaces of an environment, a substep each.
+    """Encodes the spaces of an environment, one message for each substep, in order.
 
     Args:
         environment: The spaces by substep key.
 
-    Returns:
-        One message a substep, in order.
-
     Raises:
         InvalidSpaceError: A space is not supported.
-        InvalidTensorError: A Box of a dtype that is not on the whitelist.
+        InvalidTensorError: A Box has a dtype that is not on the whitelist.
     """
     return [
         space_pb2.SubstepSpaces(
             key=key,
             observation=space_to_proto(substep.observation),
             action=space_to_proto(substep.action),
-            # left out for one agent, as in messages of flat environments
+            # Left out for one agent, as in messages of flat environments.
             n_agents=substep.n_agents if substep.n_agents > 1 else 0,
         )
         for key, substep in environment.items()
@@ -77,14 +71,14 @@ def environment_spaces_to_proto(environment: EnvironmentSpaces) -> list[space_pb
 
 
 def check_spaces_travel(environment: EnvironmentSpaces) -> None:
-    """Refuses spaces that a learner would refuse when an actor joins with them: at its own start, and only once.
+    """Refuses spaces that a learner would refuse at Join, so that an actor finds out when it starts.
 
     Args:
         environment: The spaces by substep key.
 
     Raises:
-        InvalidSpaceError: They are above a limit, or of a kind or dtype that has no place on the wire.
-        InvalidTensorError: A Box is of a dtype that is not on the whitelist.
+        InvalidSpaceError: The spaces are above a limit, or of a kind or dtype that the wire does not support.
+        InvalidTensorError: A Box has a dtype that is not on the whitelist.
     """
     environment_spaces_from_proto(environment_spaces_to_proto(environment))
 
@@ -93,13 +87,13 @@ def environment_spaces_from_proto(protos: Iterable[space_pb2.SubstepSpaces]) -> 
     """Decodes the spaces of an environment.
 
     Args:
-        protos: One message a substep.
+        protos: One message for each substep.
 
     Returns:
         The spaces by substep key, in order.
 
     Raises:
-        InvalidSpaceError: No substep, two of one key, or a space that is malformed or above a limit; the limits count
+        InvalidSpaceError: There is no substep, two have one key, or a space is malformed or above a limit. Limits count
             for all substeps together.
         InvalidTensorError: A bound is malformed.
     """
@@ -187,12 +181,12 @@ def _encode(space: gymnasium.Space[Any]) -> space_pb2.Space:
 
 
 def _shortest(bound: NDArray[Any]) -> NDArray[Any]:
-    """A constant bound as a scalar: an 84x84x4 image's bounds are two bytes instead of 56 kB."""
+    """Returns a constant bound as a scalar: an 84x84x4 image's bounds take two bytes instead of 56 kB."""
     return bound.reshape(-1)[:1].reshape(()) if bound.size and np.all(bound == bound.flat[0]) else bound
 
 
 class _Decoder:
-    """Counts what it builds: the limits hold for everything one message makes."""
+    """Decodes spaces and counts what it builds; the limits hold for everything in one message."""
 
     def __init__(self) -> None:
         self._n_leaves = 0
@@ -221,7 +215,7 @@ class _Decoder:
             return self._decode_leaf(proto, kind, what)
         except InvalidInputError:
             raise
-        except (ValueError, TypeError, AssertionError, OverflowError) as error:  # what gymnasium's constructors raise
+        except (ValueError, TypeError, AssertionError, OverflowError) as error:  # from gymnasium's constructors
             raise InvalidSpaceError(f"{what} is not a valid {kind}: {error}; see rollcast.v1.Space") from error
 
     def _decode_leaf(self, proto: space_pb2.Space, kind: str | None, what: str) -> gymnasium.Space[Any]:
@@ -231,7 +225,7 @@ class _Decoder:
             low = _bound(proto.box.low, dtype, shape, f"the lower bound of {what}")
             high = _bound(proto.box.high, dtype, shape, f"the upper bound of {what}")
             if np.any(np.isnan(low)) or np.any(np.isnan(high)) or not np.all(low <= high):
-                raise InvalidSpaceError(f"{what} is a Box whose bounds are not low <= high; expected that they are")
+                raise InvalidSpaceError(f"{what} is a Box whose bounds are not low <= high; correct the bounds")
             return spaces.Box(low=low, high=high, shape=shape, dtype=dtype.type)
         if kind == "discrete":
             self._count((), what)
@@ -253,7 +247,7 @@ class _Decoder:
                     proto.multi_discrete.start, dtype=nvec.dtype, shape=shape, what=f"start of {what}"
                 )
             return spaces.MultiDiscrete(nvec, dtype=nvec.dtype.type, start=start)
-        raise InvalidSpaceError(f"{what} states no kind that is known; expected one of rollcast.v1.Space; set it")
+        raise InvalidSpaceError(f"{what} has no known kind; expected one of rollcast.v1.Space; set it")
 
     def _count(self, shape: Iterable[int], what: str) -> tuple[int, ...]:
         dimensions = tuple(shape)

@@ -1,4 +1,4 @@
-"""What a column of a rollout, or of a batch of observations, may hold: dtype, shape and values of one leaf."""
+"""Describes the values of one leaf of a space: dtype, shape and range, and checks values against them."""
 
 import math
 from collections.abc import Callable
@@ -21,14 +21,14 @@ INT32: Final[np.dtype[Any]] = np.dtype(np.int32)
 
 @dataclass(frozen=True, slots=True)
 class LeafSchema:
-    """What the values of one column look like, behind its leading dimensions.
+    """The dtype, shape and allowed values of one entry of a column.
 
     Attributes:
-        dtype: The dtype, exactly.
-        shape: The shape of one value.
-        low: The smallest value allowed, a scalar or an array of `shape`; None: anything. Bounds of a Box are not
+        dtype: The exact dtype.
+        shape: The shape of one entry.
+        low: The smallest allowed value, a scalar or an array of `shape`; None: no limit. Bounds of a Box are not
             checked, because environments overstep them and their training still works.
-        n_values: How many values from `low` up are allowed, likewise.
+        n_values: The number of allowed values from `low` up, in the same form.
     """
 
     dtype: np.dtype[Any]
@@ -38,27 +38,27 @@ class LeafSchema:
 
     @property
     def is_checked(self) -> bool:
-        """Whether there are values of its dtype that it may not hold."""
+        """True if its dtype has values that are not allowed."""
         return self.dtype.kind in "fb" or self.n_values is not None
 
     def is_checked_like(self, other: "LeafSchema") -> bool:
-        """Whether `may_hold` may look at values of both at once: floats, or bools, of one dtype."""
+        """Returns whether one pass can check values of both schemas: floats, or bools, of one dtype."""
         return self.dtype == other.dtype and self.dtype.kind in "fb"
 
-    def may_hold(self, values: NDArray[Any]) -> bool:
-        """Whether all values are certainly allowed; one pass over them. To be called where numpy's warnings are off.
+    def are_surely_allowed(self, values: NDArray[Any]) -> bool:
+        """Returns whether all values are certainly allowed, in one pass over them. Call it with numpy's warnings off.
 
         Args:
-            values: Of `dtype`, C-contiguous; their shape does not matter where `low` is a number.
+            values: Values of `dtype`, C-contiguous, of any shape if `low` is a number.
 
         Returns:
-            True: they are. False: `check_values` has to look for one that is not; there may be none.
+            True if they are. False if `check_values` has to look for a wrong value; there may be none.
         """
         if not values.size or not self.is_checked:
             return True
         kind = self.dtype.kind
         if kind == "f":
-            # A sum that is finite has no NaN and no infinity in it. The converse fails only on overflow.
+            # A finite sum contains no NaN and no infinity. The converse fails only on overflow.
             return math.isfinite(np.add.reduce(values, None, FLOAT32 if values.dtype.itemsize <= 2 else None))
         if kind == "b":
             return int(values.view(np.uint8).max()) <= 1
@@ -66,7 +66,7 @@ class LeafSchema:
         if not (isinstance(n_values, int) and isinstance(low, int)):
             return False
         if low == 0:
-            # as unsigned numbers, those below 0 are the largest
+            # As unsigned numbers, those below 0 are the largest.
             return int(values.view(f"u{self.dtype.itemsize}").max()) < n_values
         return int(values.min()) >= low and int(values.max()) < low + n_values
 
@@ -78,19 +78,19 @@ class LeafSchema:
         axes: tuple[str, ...],
         whose: Callable[[tuple[int, ...]], str] = lambda _index: "",
     ) -> None:
-        """Refuses what no policy could learn from: NaN, infinities, values outside a discrete range, odd bools.
+        """Refuses values that no policy could learn from: NaN, infinities, values outside a discrete range, odd bools.
 
         Args:
             values: `[*axes, *shape]` of `dtype`, C-contiguous.
-            what: What the column is, for the message.
-            axes: Names of the leading dimensions, for the message: `("t", "b")`.
-            whose: Says of an index whose value it is, for the message.
+            what: Names the column, for messages.
+            axes: Names of the leading dimensions, for messages: `("t", "b")`.
+            whose: Returns the owner of the value at an index, for messages.
 
         Raises:
             InvalidTensorError: A value is not allowed; the message has its index.
         """
         with np.errstate(all="ignore"):
-            if self.may_hold(values):
+            if self.are_surely_allowed(values):
                 return
         if self.dtype.kind == "b":
             check_bools(values, what=what)
@@ -106,9 +106,9 @@ class LeafSchema:
             )
 
     def _out_of_range(self, values: NDArray[Any]) -> tuple[NDArray[np.bool_], str]:
-        """Which values are outside the range, and what it is."""
+        """Returns a mask of the values outside the range, and the range in words."""
         low, n_values = self.low, self.n_values
-        assert low is not None  # set together, by leaf_schema
+        assert low is not None  # leaf_schema sets both
         assert n_values is not None
         wrong = (values < low) | (values > low + (n_values - 1))  # `values - low` could wrap around
         if isinstance(low, int) and isinstance(n_values, int):
@@ -120,13 +120,10 @@ _ADVICE: Final = "find where the environment or the policy makes it"
 
 
 def leaf_schema(space: gymnasium.Space[Any]) -> LeafSchema:
-    """The column of a leaf space.
+    """Returns the schema of a leaf space.
 
     Args:
         space: Box, Discrete, MultiBinary or MultiDiscrete.
-
-    Returns:
-        What its values look like.
 
     Raises:
         InvalidSpaceError: It is another kind of space.
@@ -138,7 +135,7 @@ def leaf_schema(space: gymnasium.Space[Any]) -> LeafSchema:
     if isinstance(space, spaces.MultiBinary):
         return LeafSchema(np.dtype(space.dtype), tuple(space.shape), 0, 2)
     if isinstance(space, spaces.MultiDiscrete):
-        # In int64, lest the upper bound wraps around in a narrow type.
+        # In int64, so that the upper bound does not wrap around in a narrow type.
         return LeafSchema(np.dtype(space.dtype), space.shape, space.start.astype(np.int64), space.nvec.astype(np.int64))
     raise InvalidSpaceError(f"{describe_space(space)} is no leaf; expected Box, Discrete, MultiBinary or MultiDiscrete")
 

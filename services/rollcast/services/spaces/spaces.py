@@ -1,4 +1,4 @@
-"""Observation and action spaces: their leaves, and whether two sides agree on them."""
+"""Defines observation and action spaces as values: their leaves, and whether two sides agree on them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ _LEAF_KINDS: Final = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.Mu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubstepSpaces:
-    """What the actors of one substep see and do.
+    """The spaces of one substep.
 
     Attributes:
-        observation: What each of them sees.
-        action: What each of them does.
-        n_agents: How many agents of one environment act in it, each with its own observation; at least 1.
+        observation: The observation of each agent.
+        action: The action of each agent.
+        n_agents: The agents of one environment that act in the substep, each with its own observation; at least 1.
     """
 
     observation: gymnasium.Space[Any]
@@ -33,26 +33,26 @@ class SubstepSpaces:
 
 EnvironmentSpaces = Mapping[str, SubstepSpaces]
 
-# One array per leaf of an observation space, by the leaf's path; "" when the space itself is a leaf.
+# One array for each leaf of an observation space, by the leaf's path; "" if the space itself is a leaf.
 Observation = Mapping[str, NDArray[np.generic]]
 
-# Dicts and tuples of arrays, nested as the space is; a type checker cannot know how.
+# Dicts and tuples of arrays, nested like the space, which a type checker cannot know.
 NestedObservation: TypeAlias = Any
 
 
 def space_leaves(space: gymnasium.Space[Any]) -> dict[str, gymnasium.Space[Any]]:
-    """The leaves of a space by their path, in the order of the space.
+    """Returns the leaves of a space by path, in the order of the space.
 
     Args:
         space: Box, Discrete, MultiBinary, MultiDiscrete, or Dict and Tuple of them, nested at will.
 
     Returns:
-        Path to leaf: `"camera/left"` for Dict(camera=Dict(left=...)), `"1"` for the second member of a Tuple, `""`
-        when the space itself is a leaf.
+        Path to leaf: `"camera/left"` for Dict(camera=Dict(left=...)), `"1"` for the second member of a Tuple, `""` if
+            the space itself is a leaf.
 
     Raises:
-        InvalidSpaceError: A kind of space that is not supported, an empty Dict or Tuple, or a key that is not a
-            non-empty string without "/".
+        InvalidSpaceError: The kind of space is not supported, a Dict or Tuple is empty, or a key is not a non-empty
+            string without "/".
     """
     leaves: dict[str, gymnasium.Space[Any]] = {}
     _collect_leaves(space, "", leaves)
@@ -60,13 +60,13 @@ def space_leaves(space: gymnasium.Space[Any]) -> dict[str, gymnasium.Space[Any]]
 
 
 def flatten_observation(space: gymnasium.Space[Any], value: NestedObservation) -> dict[str, NDArray[Any]]:
-    """Takes a nested observation apart, one or a batch of them.
+    """Takes a nested observation, or a batch of them, apart into leaves.
 
-    Nothing is copied where the members are arrays; the caller has checked the space with `space_leaves`.
+    Copies nothing if the members are arrays. The caller has checked the space with `space_leaves`.
 
     Args:
         space: The space of a single observation.
-        value: A value of the space, or what a vector environment returns: nested the same way, each leaf `[N, ...]`.
+        value: A value of the space, or a vector environment's observation: nested the same way, each leaf `[N, ...]`.
 
     Returns:
         Path to array, in the order of the space.
@@ -87,14 +87,14 @@ def flatten_observation(space: gymnasium.Space[Any], value: NestedObservation) -
 
 
 def unflatten_observation(space: gymnasium.Space[Any], leaves: Observation) -> NestedObservation:
-    """Puts a nested observation together again: the inverse of `flatten_observation`.
+    """Puts a nested observation together from its leaves: the inverse of `flatten_observation`.
 
     Args:
         space: The space of a single observation.
         leaves: Path to array, `[...]` or `[N, ...]`.
 
     Returns:
-        Dicts and tuples of the arrays, nested as the space is.
+        Dicts and tuples of the arrays, nested like the space.
 
     Raises:
         InvalidSpaceError: A leaf is missing.
@@ -103,18 +103,18 @@ def unflatten_observation(space: gymnasium.Space[Any], leaves: Observation) -> N
 
 
 def check_action_space_supported(space: gymnasium.Space[Any], *, where: str) -> None:
-    """Refuses action spaces no policy here can act in.
+    """Refuses action spaces that no policy of rollcast can act in.
 
     Args:
         space: The action space of one substep.
-        where: Whose it is, for the message.
+        where: Names the owner of the space, for messages.
 
     Raises:
-        InvalidSpaceError: It is not a Discrete, MultiDiscrete, MultiBinary or Box of floats, or has no number in it.
+        InvalidSpaceError: The space is not a Discrete, MultiDiscrete, MultiBinary or Box of floats, or has no element.
     """
     if 0 in (space.shape or ()):
         raise InvalidSpaceError(
-            f"the action space of {where} is {describe_space(space)}, without a number in it; expected at least one; "
+            f"the action space of {where} is {describe_space(space)}, which has no element; expected at least one; "
             "give it an action, a Discrete(1) if there is nothing to choose"
         )
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
@@ -130,15 +130,15 @@ def check_action_space_supported(space: gymnasium.Space[Any], *, where: str) -> 
 def check_spaces_match(
     expected: EnvironmentSpaces, offered: EnvironmentSpaces, *, expected_side: str, offered_side: str
 ) -> None:
-    """Refuses spaces that differ, naming the first path at which they do.
+    """Refuses spaces that differ, and names the first path at which they do.
 
-    Substeps and the members of a Dict have names, so their order does not count; `leaf_order` tells where it does.
+    Substeps and the members of a Dict have names, so their order does not count; `leaf_order` returns it where it does.
 
     Args:
-        expected: The spaces that were there first.
-        offered: The spaces to compare.
-        expected_side: Whose the first are: "the learner".
-        offered_side: Whose the second are: "actor 'x'".
+        expected: The spaces to compare with.
+        offered: The spaces to check.
+        expected_side: The owner of the first: "the learner".
+        offered_side: The owner of the second: "actor 'x'".
 
     Raises:
         SpacesMismatchError: They differ; the message has the path inside the space and both sides.
@@ -151,25 +151,19 @@ def check_spaces_match(
 
 
 def leaf_order(environment: EnvironmentSpaces) -> list[tuple[str, str]]:
-    """Lists the leaves of all observations in their order, which is the order in which a network sees them.
+    """Returns the substep key and path of every observation leaf, in the order in which a network sees them.
 
     Args:
         environment: The spaces by substep key.
-
-    Returns:
-        Substep key and path of every leaf.
     """
     return [(key, path) for key, substep in environment.items() for path in space_leaves(substep.observation)]
 
 
 def describe_space(space: gymnasium.Space[Any]) -> str:
-    """A space on one line of at most 200 characters, for messages.
+    """Returns a space's repr on one line of at most 200 characters, for messages.
 
     Args:
         space: Any space.
-
-    Returns:
-        Its repr, with white space collapsed and its end cut.
     """
     text = " ".join(repr(space).split())
     return text if len(text) <= 200 else text[:197] + "..."
@@ -182,7 +176,7 @@ def described_spaces(environment: EnvironmentSpaces) -> dict[str, str]:
         environment: The spaces by substep key.
 
     Returns:
-        What `describe_space` says of each observation leaf and action space, by its path: `"0/observation/camera"`.
+        The description of each observation leaf and action space, by path: `"0/observation/camera"`.
     """
     described: dict[str, str] = {}
     for key, substep in environment.items():
@@ -264,8 +258,8 @@ def _space_differences(
 
 def _same_leaf(mine: gymnasium.Space[Any], theirs: gymnasium.Space[Any]) -> bool:
     if isinstance(mine, spaces.MultiBinary) and isinstance(theirs, spaces.MultiBinary):
-        return mine.shape == theirs.shape  # gymnasium tells MultiBinary(3) from MultiBinary([3])
-    # gymnasium compares a Discrete's n and start but not its dtype, which is what its column is made of.
+        return mine.shape == theirs.shape  # to gymnasium, MultiBinary(3) and MultiBinary([3]) differ
+    # gymnasium compares a Discrete's n and start but not its dtype, which becomes its column's dtype.
     return type(mine) is type(theirs) and mine == theirs and mine.dtype == theirs.dtype
 
 

@@ -1,1 +1,1 @@
-"""TODO room rollcast.services.status."""
+"""Describes a learner and its actors to operators, and serves LearnerService."""

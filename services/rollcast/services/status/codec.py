@@ -1,4 +1,4 @@
-"""How a learner and its actors stand, as protobuf, and back."""
+"""Encodes the status of a learner and its actors as protobuf, and back."""
 
 import dataclasses
 from typing import Final
@@ -9,7 +9,7 @@ from rollcast.services.replay.codec import replay_status_from_proto, replay_stat
 from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
 from rollcast.v1 import learner_pb2
 
-# The enums' numbers are the contract's; the fields have the contract's names. Tests compare both with the descriptors.
+# The numbers of the enums and the names of the fields are the contract's; tests compare both with the descriptors.
 _STATUS_FIELDS: Final = tuple(
     field.name
     for field in dataclasses.fields(LearnerStatus)
@@ -25,7 +25,7 @@ def status_to_proto(status: LearnerStatus) -> learner_pb2.LearnerStatus:
         status: The status.
 
     Returns:
-        The message; `mean_return` and `replay` are absent when they are None.
+        The message; without `mean_return` and `replay` if they are None.
     """
     proto = learner_pb2.LearnerStatus(**{name: getattr(status, name) for name in _STATUS_FIELDS})
     proto.phase = status.phase.value  # type: ignore[assignment]  # the stub's enum class exists for checkers only
@@ -44,11 +44,8 @@ def status_from_proto(proto: learner_pb2.LearnerStatus) -> LearnerStatus:
     Args:
         proto: The message.
 
-    Returns:
-        The status.
-
     Raises:
-        InvalidInputError: The phase is not known.
+        InvalidInputError: The phase is unknown.
     """
     try:
         phase = Phase(proto.phase)
@@ -69,13 +66,10 @@ def status_from_proto(proto: learner_pb2.LearnerStatus) -> LearnerStatus:
 
 
 def actor_to_proto(actor: ActorInfo) -> learner_pb2.ActorInfo:
-    """Encodes what is known of an actor.
+    """Encodes the state of an actor.
 
     Args:
         actor: The actor.
-
-    Returns:
-        The message.
     """
     proto = learner_pb2.ActorInfo(**{name: getattr(actor, name) for name in _ACTOR_FIELDS})
     proto.state = actor.state.value  # type: ignore[assignment]  # the stub's enum class exists for checkers only
@@ -83,23 +77,19 @@ def actor_to_proto(actor: ActorInfo) -> learner_pb2.ActorInfo:
 
 
 def actor_from_proto(proto: learner_pb2.ActorInfo) -> ActorInfo:
-    """Decodes what is known of an actor.
+    """Decodes the state of an actor.
 
     Args:
         proto: The message.
 
-    Returns:
-        The actor.
-
     Raises:
-        InvalidInputError: The state is not known.
+        InvalidInputError: The state is unknown.
     """
     try:
         state = ActorState(proto.state)
     except ValueError as error:
         raise InvalidInputError(
             f"actor {proto.actor_id!r} is in state {proto.state}; expected one of "
-            f"{[state.value for state in ActorState]}; "
-            "update rollcast here"
+            f"{[state.value for state in ActorState]}; update rollcast here"
         ) from error
     return ActorInfo(state=state, **{name: getattr(proto, name) for name in _ACTOR_FIELDS})

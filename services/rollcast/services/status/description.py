@@ -1,4 +1,4 @@
-"""What a learner tells of itself before anybody joins."""
+"""Describes a learner to actors that have not joined yet, as values."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerLimits:
-    """What a learner lets its clients do; field by field as `rollcast.v1.LearnerLimits` documents it."""
+    """The limits of a learner that clients should know; field by field as `rollcast.v1.LearnerLimits` documents it."""
 
     max_actors: int
     max_connections: int
@@ -28,10 +28,7 @@ class LearnerLimits:
         """Picks from a server's limits those that its clients are told.
 
         Args:
-            limits: The server's.
-
-        Returns:
-            What clients are told.
+            limits: The server's limits.
         """
         names = (name for name in cls.__dataclass_fields__ if name != "max_message_bytes")
         return cls(max_message_bytes=MAX_MESSAGE_BYTES, **{name: getattr(limits, name) for name in names})
@@ -39,7 +36,7 @@ class LearnerLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerDescription:
-    """What a learner learns, and from what; field by field as `rollcast.v1.LearnerDescription` documents it."""
+    """The spaces, policy and work of a learner; field by field as `rollcast.v1.LearnerDescription` documents it."""
 
     spaces: EnvironmentSpaces
     policy: PolicySpec

@@ -1,4 +1,4 @@
-"""A learner's description as protobuf, and back."""
+"""Encodes a learner's description as protobuf, and back."""
 
 import dataclasses
 from typing import Final
@@ -8,7 +8,7 @@ from rollcast.services.spaces.codec import environment_spaces_from_proto, enviro
 from rollcast.services.status.description import LearnerDescription, LearnerLimits
 from rollcast.v1 import learner_pb2
 
-# They have the contract's names; a test compares them with the descriptors.
+# These have the contract's names; a test compares them with the descriptors.
 _NUMBERS_AND_NAMES: Final = tuple(
     field.name for field in dataclasses.fields(LearnerDescription) if field.name not in ("spaces", "policy", "limits")
 )
@@ -20,9 +20,6 @@ def description_to_proto(description: LearnerDescription) -> learner_pb2.Learner
 
     Args:
         description: The description.
-
-    Returns:
-        The message.
 
     Raises:
         InvalidSpaceError: A space is not supported.
@@ -42,11 +39,8 @@ def description_from_proto(proto: learner_pb2.LearnerDescription) -> LearnerDesc
     Args:
         proto: The message.
 
-    Returns:
-        The description.
-
     Raises:
-        InvalidInputError: The activation or the head of the policy is not known.
+        InvalidInputError: The activation or the head of the policy is unknown.
         InvalidSpaceError: A space is malformed, or above a limit.
         InvalidTensorError: A bound of a space is malformed.
     """

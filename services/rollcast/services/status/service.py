@@ -1,4 +1,4 @@
-"""LearnerService: looking in and steering; the learner is behind a Protocol."""
+"""Serves LearnerService: shows and steers the learner, seen through a Protocol."""
 
 import dataclasses
 import threading
@@ -18,35 +18,35 @@ from rollcast.services.status.description_codec import description_to_proto
 from rollcast.services.status.status import ActorInfo, LearnerStatus, Phase
 from rollcast.v1 import learner_pb2, learner_pb2_grpc
 
-# How often a watch looks whether training or the server has ended.
+# Seconds after which a watch checks whether training or the server has ended.
 _LOOK_S: Final = 0.5
 
 
 class LearnerControl(Protocol):
-    """The learner, as LearnerServicer sees it. Called from many threads."""
+    """The learner as LearnerServicer sees it. Called from many threads."""
 
     def describe(self) -> LearnerDescription:
-        """Tells what is learnt, and from what; the servicer adds the limits.
+        """Describes the learner; the servicer adds the limits.
 
         Raises:
             NotReadyError: The spaces are not known yet.
         """
 
     def status(self) -> LearnerStatus:
-        """How training stands; answers at once in every phase."""
+        """Returns the state of training, at once and in every phase."""
 
     def actors(self) -> Sequence[ActorInfo]:
-        """Every actor that has joined, by slot."""
+        """Returns every actor that has joined, by slot."""
 
     def pause(self) -> None:
-        """Stops updates; returns when none is running. Pausing twice is pausing once.
+        """Stops updates; returns when none is running. Does nothing the second time.
 
         Raises:
             RefusedError: Training has ended.
         """
 
     def resume(self) -> None:
-        """Ends a pause; does nothing where there is none."""
+        """Ends a pause; does nothing without one."""
 
     def save_checkpoint(self) -> tuple[str, int]:
         """Writes a checkpoint between two updates.
@@ -55,7 +55,7 @@ class LearnerControl(Protocol):
             Its folder, and the policy version in it.
 
         Raises:
-            RefusedError: The run keeps no directory.
+            RefusedError: The run has no directory.
         """
 
     def request_stop(self) -> None:
@@ -67,9 +67,9 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
 
     Args:
         control: The learner.
-        gate: Says when the server stops; shared with its other services.
-        refusals: Who was refused or held back lately, which the status tells.
-        limits: What clients may do.
+        gate: Tells when the server stops; shared with its other services.
+        refusals: The clients refused or held back lately, for the status.
+        limits: The server's limits.
     """
 
     def __init__(self, control: LearnerControl, gate: StreamGate, refusals: Refusals, limits: Limits) -> None:
@@ -117,7 +117,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
                 return
 
     def _wait(self, interval_s: float, caller_gone: threading.Event) -> bool:
-        """Waits for the next answer, or until training is over. False: there is nobody to answer."""
+        """Waits for the next answer or the end of training; returns False if the caller is gone."""
         deadline = time.monotonic() + interval_s
         while (remaining_s := deadline - time.monotonic()) > 0:
             if caller_gone.wait(min(remaining_s, _LOOK_S)):

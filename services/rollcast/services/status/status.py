@@ -1,4 +1,4 @@
-"""How a learner and its actors stand, as values."""
+"""Defines the status of a learner and its actors as values."""
 
 import enum
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from rollcast.services.replay.replay import ReplayStatus
 
 
 class Phase(enum.Enum):
-    """Where in its life a learner is."""
+    """The phase of a learner's life."""
 
     STARTING = 1
     TRAINING = 2
@@ -18,7 +18,7 @@ class Phase(enum.Enum):
 
 
 class ActorState(enum.Enum):
-    """Whether an actor is there."""
+    """The state of an actor's connection."""
 
     JOINED = 1
     STREAMING = 2
@@ -30,7 +30,7 @@ class ActorState(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerStatus:
-    """How training stands; field by field as `rollcast.v1.LearnerStatus` documents it."""
+    """The state of training; field by field as `rollcast.v1.LearnerStatus` documents it."""
 
     phase: Phase
     waiting_for: str = ""
@@ -62,7 +62,7 @@ class LearnerStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorInfo:
-    """One actor; field by field as `rollcast.v1.ActorInfo` documents it."""
+    """The state of one actor; field by field as `rollcast.v1.ActorInfo` documents it."""
 
     actor_id: str
     slot: int

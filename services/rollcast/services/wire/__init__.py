@@ -1,1 +1,1 @@
-"""TODO room rollcast.services.wire."""
+"""Turns tensors, message bodies, digests and errors into bytes, and back."""

@@ -1,4 +1,4 @@
-"""Keeps the memory of large buffers in the process, where glibc would give it back with every message."""
+"""Keeps the memory of large buffers in the process, instead of giving it back after every message."""
 
 import ctypes
 import sys
@@ -7,9 +7,9 @@ from typing import Final
 # From malloc.h.
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
-# The largest glibc takes: half a heap of a thread's arena.
+# The largest value that glibc accepts: half a heap of a thread's arena.
 _LARGEST_REUSED_BYTES: Final = 32 << 20
-# How much may lie idle at the top of a heap before it is given back.
+# Idle bytes at the top of a heap before they are given back.
 _KEPT_BYTES: Final = 64 << 20
 
 
@@ -17,11 +17,12 @@ def reuse_large_buffers() -> None:
     """Makes glibc's malloc take buffers of up to 32 MiB from its heaps, for the whole process; call it once, early.
 
     A rollout or a policy passes through half a dozen buffers of its size. By default glibc maps each of them, the
-    kernel faults in and zeroes page after page, and all is unmapped again. From the heap they are the same warm pages
-    each time: measured on 2 cores, a learner takes a rollout of 1 MiB in 1.4 instead of 1.9 ms of a core, and encodes
-    a policy of 6.75 MB in 2 to 6 instead of 11 to 31 ms; an actor decodes that in 4 to 8 instead of 24 to 45 ms.
+    kernel faults in and zeroes page after page, and then all is unmapped again. On the heap they are the same warm
+    pages each time. Measured on 2 cores: a learner takes a rollout of 1 MiB in 1.4 instead of 1.9 ms of a core, and
+    encodes a policy of 6.75 MB in 2 to 6 instead of 11 to 31 ms; an actor decodes that policy in 4 to 8 instead of 24
+    to 45 ms.
 
-    What it costs: up to 64 MiB that stay resident in a process that had such buffers. Does nothing without glibc.
+    The cost: up to 64 MiB stay resident in a process that had such buffers. Does nothing without glibc.
     """
     if not sys.platform.startswith("linux"):
         return

@@ -1,4 +1,4 @@
-"""From error to status and back: one table, and the error's class in a google.rpc.ErrorInfo."""
+"""Maps errors to gRPC statuses and back: one table of codes, and the error's class in a google.rpc.ErrorInfo."""
 
 import re
 from typing import Final, TypeVar
@@ -15,7 +15,7 @@ from rollcast.services.wire.seal import SealedMessage, parse_sealed
 _Message = TypeVar("_Message", bound=SealedMessage)
 
 ERROR_DOMAIN: Final = "rollcast.v1"
-# In the metadata of an ErrorInfo: which limit, as `rollcast.services.limits.limits` calls it.
+# The key, in the metadata of an ErrorInfo, of the limit's name in `rollcast.services.limits.limits`.
 _LIMIT_KEY: Final = "limit"
 
 # The status travels twice in the trailing metadata (text and detail), whose hard limit is 16 KiB in every language.
@@ -54,10 +54,10 @@ STATUS_CODES: Final[dict[type[RollcastError], grpc.StatusCode]] = {
     errors.StatisticsError: grpc.StatusCode.NOT_FOUND,
 }
 
-# What gRPC says where it got through to somebody, and TLS failed.
+# gRPC's words if it reached a server and TLS failed.
 _HANDSHAKE: Final = re.compile(r"handshake failed|SSL_ERROR|Verification Check failed")
-# What it says where somebody only closed the connection: a server that refuses a client's certificate or takes no plain
-# TCP does, and so does a proxy whose learner is down.
+# gRPC's words if the connection was only closed: by a server that refuses the client's certificate or takes no plain
+# TCP, or by a proxy whose learner is down.
 _CLOSED: Final = re.compile(r"failed to connect.*(Socket closed|reset by peer)", re.DOTALL)
 _TLS_TO_CHECK: Final = "check --tls-ca, --tls-cert and --tls-key here, --tls-cert and --tls-client-ca there"
 
@@ -65,7 +65,7 @@ _TOO_LARGE: Final = re.compile(r"message larger than max \(\d+ vs\. \d+\)")
 
 _CLASS_BY_NAME: Final = {error_class.__name__: error_class for error_class in STATUS_CODES}
 
-# What a status without our detail means: it comes from gRPC itself, a proxy, or a server that is not rollcast.
+# The errors for a status without our detail: it comes from gRPC itself, a proxy, or a server that is not rollcast.
 _CLASS_BY_BARE_CODE: Final[dict[grpc.StatusCode, type[RollcastError]]] = {
     grpc.StatusCode.INVALID_ARGUMENT: errors.InvalidInputError,
     grpc.StatusCode.OUT_OF_RANGE: errors.InvalidInputError,
@@ -75,31 +75,28 @@ _CLASS_BY_BARE_CODE: Final[dict[grpc.StatusCode, type[RollcastError]]] = {
     grpc.StatusCode.ABORTED: errors.ActorReplacedError,
     grpc.StatusCode.UNAUTHENTICATED: errors.UnauthenticatedError,
     grpc.StatusCode.PERMISSION_DENIED: errors.PermissionDeniedError,
-    # gRPC itself, where a server has more calls than threads; it has another text for a message that is too large
+    # From gRPC itself, if a server has more calls than threads; it has another text for a message that is too large.
     grpc.StatusCode.RESOURCE_EXHAUSTED: errors.ThrottledError,
     grpc.StatusCode.UNIMPLEMENTED: errors.ProtocolMismatchError,
-    # gRPC itself, of frames that make no sense
+    # From gRPC itself, for malformed frames.
     grpc.StatusCode.INTERNAL: errors.UnreadableMessageError,
 }
 
 
 def status_code(error: RollcastError) -> grpc.StatusCode:
-    """The status code of an error: its class's, or that of the nearest base class in the table.
+    """Returns the status code of an error's class, or of its nearest base class in `STATUS_CODES`.
 
     Args:
-        error: Any error of the tree, subclasses made elsewhere included.
-
-    Returns:
-        The code that `STATUS_CODES` gives.
+        error: Any error of the tree, including subclasses defined elsewhere.
     """
     return next(STATUS_CODES[base] for base in type(error).__mro__ if base in STATUS_CODES)
 
 
 def error_to_status(error: RollcastError) -> status_pb2.Status:
-    """Makes the rich status of an error: code, message, and as `ErrorInfo` its class and the limit that it names.
+    """Makes the rich status of an error: code, message, and an `ErrorInfo` with its class and the exceeded limit.
 
     Args:
-        error: The error; of a message above 2 KiB the rest is cut.
+        error: The error; its message is cut at 2 KiB.
 
     Returns:
         The status, for `grpc_status.rpc_status.to_status`.
@@ -116,15 +113,16 @@ def error_to_status(error: RollcastError) -> status_pb2.Status:
 
 
 def error_from_rpc(rpc_error: grpc.RpcError, target: str) -> RollcastError:
-    """Rebuilds the error a call ended with.
+    """Rebuilds the error that ended a call.
 
     Args:
-        rpc_error: What gRPC raised.
+        rpc_error: The error that gRPC raised.
         target: The address that was called, for the message.
 
     Returns:
-        An error of the class the server raised where it said so, else of the class its code stands for. UNAVAILABLE,
-        DEADLINE_EXCEEDED and CANCELLED that come from no rollcast server are a `LearnerUnreachableError`.
+        An error of the class that the server raised, if it says so; else of the class that the code stands for.
+        UNAVAILABLE, DEADLINE_EXCEEDED and CANCELLED from anything but a rollcast server become a
+        `LearnerUnreachableError`.
     """
     if not isinstance(rpc_error, grpc.Call):
         return errors.LearnerUnreachableError(
@@ -162,40 +160,37 @@ def _bare(code: grpc.StatusCode, details: str, target: str) -> RollcastError:
 
 
 def parse_response(message_class: type[_Message], serialized: bytes) -> _Message:
-    """Parses what a server sent, in the caller's own thread: gRPC would make INTERNAL of whatever is raised in its.
+    """Parses a server's message in the caller's own thread; in gRPC's thread any error would become INTERNAL.
 
     Args:
         message_class: Its class.
         serialized: The message.
 
-    Returns:
-        The message.
-
     Raises:
-        DamagedMessageError: It is not what the server sealed.
-        UnreadableMessageError: It is none.
+        DamagedMessageError: The message is not the one that the server sealed.
+        UnreadableMessageError: The bytes do not parse as the message.
     """
     try:
         return parse_sealed(message_class, serialized)
     except DecodeError as error:
         raise errors.UnreadableMessageError(
-            f"{len(serialized)} bytes came that are no {message_class.__name__} ({error}); expected one; they may have "
-            "been damaged on their way: ask again"
+            f"{len(serialized)} bytes came that do not parse as {message_class.__name__} ({error}); expected one; they "
+            "may have been damaged on their way: ask again"
         ) from error
 
 
 def _unreachable(details: str, target: str) -> errors.LearnerUnreachableError:
     if _HANDSHAKE.search(details):
         return errors.LearnerUnreachableError(
-            f"the learner at {target} and this client do not agree on TLS ({details}); expected it on both sides or on "
-            "neither, with certificates that are in force, name this address and come from authorities that the other "
-            f"side knows; {_TLS_TO_CHECK}"
+            f"the learner at {target} and this client do not agree on TLS ({details}); expected TLS on both sides or "
+            "on neither, with certificates that are valid now, name this address and come from authorities that the "
+            f"other side knows; {_TLS_TO_CHECK}"
         )
     if _CLOSED.search(details):
         return errors.LearnerUnreachableError(
-            f"whoever listens at {target} closed the connection at once ({details}); expected a rollcast learner; "
-            "either a proxy listens there and the learner behind it is down: start it; or learner and client do not "
-            f"agree on TLS: {_TLS_TO_CHECK}"
+            f"the server at {target} closed the connection at once ({details}); expected a rollcast learner; either "
+            "it is a proxy and the learner behind it is down: start the learner; or learner and client do not agree "
+            f"on TLS: {_TLS_TO_CHECK}"
         )
     return errors.LearnerUnreachableError(
         f"no learner answers at {target} ({details}); expected a rollcast learner there; start one with "
@@ -204,7 +199,7 @@ def _unreachable(details: str, target: str) -> errors.LearnerUnreachableError:
 
 
 def _info_from_trailer(call: grpc.Call) -> error_details_pb2.ErrorInfo | None:
-    """Reads the google.rpc detail of the call that is ours; None where there is none."""
+    """Returns our own google.rpc detail of a call; None if it has none."""
     for key, value in call.trailing_metadata() or ():
         if key != "grpc-status-details-bin":
             continue
@@ -214,6 +209,6 @@ def _info_from_trailer(call: grpc.Call) -> error_details_pb2.ErrorInfo | None:
                 info = error_details_pb2.ErrorInfo()
                 if detail.Unpack(info) and info.domain == ERROR_DOMAIN:
                     return info
-        except DecodeError:  # a detail that does not parse tells us nothing
+        except DecodeError:
             return None
     return None

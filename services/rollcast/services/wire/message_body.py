@@ -1,6 +1,6 @@
-"""Messages with the bytes of their tensors at the end, written and found without a copy.
+"""Writes and finds, without a copy, the body of a message: the bytes of its tensors, at its end.
 
-They are ordinary protobuf messages, which any library reads and writes. Their last field is `bytes body = 15`, so the
+Such messages are ordinary protobuf, which any library reads and writes. Their last field is `bytes body = 15`, so the
 serialised rest followed by tag, length and bytes is the serialised whole. Arrow Flight does the same with its
 data_body: https://arrow.apache.org/docs/format/Flight.html.
 """
@@ -16,7 +16,7 @@ _VARINT, FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 _BODY_NUMBER: Final = 15
 # Below field 16 a tag is one byte.
 _BODY_TAG: Final = _BODY_NUMBER << 3 | _LENGTH_DELIMITED
-# Messages of ours have fewer; somebody else's with more are parsed whole.
+# Our messages have fewer; a foreign message with more is parsed whole.
 MAX_FIELDS: Final = 64
 NO_BODY: Final = memoryview(b"")
 
@@ -26,41 +26,35 @@ for _message in (rollout_pb2.StreamRolloutsRequest, replay_pb2.SampleResponse):
 
 
 def append_body(head: bytes, pieces: Iterable[memoryview | NDArray[Any]], n_bytes: int) -> bytes:
-    """Puts a body behind a serialised message; copies both once.
+    """Appends a body to a serialised message; copies both once.
 
     Args:
         head: The serialised message, without its body.
         pieces: C-contiguous buffers that together are the body.
-        n_bytes: How many bytes they hold.
-
-    Returns:
-        The serialised message, with its body.
+        n_bytes: The bytes in all pieces.
     """
     return b"".join((open_body(head, n_bytes), *pieces)) if n_bytes else head  # type: ignore[arg-type]  # arrays are buffers
 
 
 def open_body(head: bytes, n_bytes: int) -> bytes:
-    """A serialised message up to its body's first byte.
+    """Returns a serialised message up to its body's first byte; followed by the body, it is the whole message.
 
     Args:
         head: The serialised message, without its body.
-        n_bytes: How many bytes the body will have, at least 1.
-
-    Returns:
-        What, followed by the body, is the serialised message.
+        n_bytes: The bytes of the body, at least 1.
     """
     return b"".join((head, bytes((_BODY_TAG,)), _varint(n_bytes)))
 
 
 def split_body(serialized: bytes) -> tuple[bytes, memoryview]:
-    """Takes a serialised message apart.
+    """Splits a serialised message into its head and its body.
 
     Args:
-        serialized: The message, from any protobuf library, or anything else.
+        serialized: The message, from any protobuf library, or any other bytes.
 
     Returns:
-        The message without its body, and the body as a view of `serialized`. Where the body is not the last of a
-        reasonable number of fields, as we write it: all of `serialized`, and nothing; then parsing finds the body.
+        The message without its body, and the body as a view of `serialized`. If the body is not the last field, or
+        comes after too many fields: all of `serialized` and an empty body; parsing then finds the body.
     """
     position, n_total = 0, len(serialized)
     for _ in range(MAX_FIELDS):
@@ -77,7 +71,7 @@ def split_body(serialized: bytes) -> tuple[bytes, memoryview]:
 
 
 def skip_field(serialized: bytes, tag: int, position: int) -> int:
-    """The position behind a field's value; the end where the tag is longer than a byte, or is none."""
+    """Returns the position behind a field's value; the end if the tag is longer than a byte, or invalid."""
     wire_type = tag & 0x7
     if tag > 0x7F:
         return len(serialized)
@@ -99,7 +93,7 @@ def _varint(value: int) -> bytes:
 
 
 def _read_varint(serialized: bytes, position: int) -> tuple[int, int]:
-    """The varint there and the position behind it, which is beyond the end where there is none."""
+    """Returns the varint at a position and the position behind it, which is beyond the end if there is none."""
     value = shift = 0
     for byte in serialized[position : position + 10]:
         value |= (byte & 0x7F) << shift

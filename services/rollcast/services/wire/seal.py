@@ -1,4 +1,4 @@
-"""Seals messages with a digest, and finds those that were damaged on their way."""
+"""Seals messages with a digest, and detects messages that were damaged on their way."""
 
 from collections.abc import Iterable
 from typing import Any, Final, Protocol, Self, TypeVar
@@ -28,27 +28,24 @@ for _sealed in (
 
 
 class SealedMessage(Protocol):
-    """A protobuf message with a digest."""
+    """A protobuf message that has a digest."""
 
     digest: int
 
     @classmethod
     def FromString(cls, s: bytes, /) -> Self:  # noqa: N802  # protobuf's name
-        """Parses it."""
+        """Parses the message."""
 
 
 _Message = TypeVar("_Message", bound=SealedMessage)
 
 
 def seal(head: bytes, pieces: Iterable[memoryview | NDArray[Any]] = ()) -> bytes:
-    """Appends its digest to a serialised message: XXH3-64 with seed 0.
+    """Appends its digest, XXH3-64 with seed 0, to a serialised message; the body's field may follow.
 
     Args:
         head: The serialised message, without digest and body.
         pieces: C-contiguous buffers that together are the body.
-
-    Returns:
-        What, followed by the body's field, is the serialised message.
     """
     digest = xxhash.xxh3_64(head)
     for piece in pieces:
@@ -57,13 +54,13 @@ def seal(head: bytes, pieces: Iterable[memoryview | NDArray[Any]] = ()) -> bytes
 
 
 def find_seal(head: bytes) -> int | None:
-    """Where the digest begins with which a message ends, its body apart.
+    """Returns the position of the digest that ends a message, its body apart; None if no digest is there.
 
     Args:
-        head: The message without its body, as `split_body` finds it.
+        head: The message without its body, as `split_body` returns it.
 
     Returns:
-        How many bytes before it are sealed; None where there is no digest at the end.
+        The number of sealed bytes before the digest.
     """
     end = len(head) - _N_DIGEST_BYTES
     if end < 0 or head[end] != _DIGEST_TAG:
@@ -77,7 +74,7 @@ def find_seal(head: bytes) -> int | None:
 
 
 def matches_seal(head: bytes, body: memoryview, n_sealed: int) -> bool:
-    """Whether a message is what its writer sealed.
+    """Returns whether a message is the one that its writer sealed.
 
     Args:
         head: The message without its body.
@@ -90,34 +87,31 @@ def matches_seal(head: bytes, body: memoryview, n_sealed: int) -> bool:
 
 
 def parse_sealed(message_class: type[_Message], serialized: bytes) -> _Message:
-    """Parses a message that has no body.
+    """Parses a message without a body, after comparing it with its digest if it has one.
 
     Args:
         message_class: Its class.
         serialized: The message.
 
-    Returns:
-        The message; with a digest, it is what its writer sealed.
-
     Raises:
-        google.protobuf.message.DecodeError: The bytes are no such message.
-        DamagedMessageError: They are not those that their writer sealed.
+        google.protobuf.message.DecodeError: The bytes do not parse as the message.
+        DamagedMessageError: The bytes are not those that the writer sealed.
     """
-    # nearly always it does, and no field need be looked at
+    # It nearly always matches, and then no field need be looked at.
     is_sealed = matches_seal(serialized, NO_BODY, max(len(serialized) - _N_DIGEST_BYTES, 0))
     if not is_sealed and find_seal(serialized) is not None:
-        raise damaged(f"the digest of its {len(serialized)} bytes is another's")
+        raise damaged(f"the digest of its {len(serialized)} bytes does not match")
     message = message_class.FromString(serialized)
     if not is_sealed and message.digest:
-        raise damaged(f"the digest of its {len(serialized)} bytes is not where it was put, at the end")
+        raise damaged(f"the digest of its {len(serialized)} bytes is not at their end")
     return message
 
 
 def damaged(how: str) -> DamagedMessageError:
-    """The error of a message that is not what its writer sealed.
+    """Makes the error for a message that differs from the one its writer sealed.
 
     Args:
-        how: What tells.
+        how: The sign of the damage.
     """
     return DamagedMessageError(
         f"a message was damaged on its way: {how}; expected what was sent; join again with backoff and send it again"

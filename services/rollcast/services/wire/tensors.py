@@ -1,6 +1,6 @@
-"""Bytes to arrays and back: the only code that looks at a tensor's bytes.
+"""Turns arrays into tensors' bytes and back; no other code looks at a tensor's bytes.
 
-Sizes are worked out in Python's unbounded integers before anything is allocated, so that no product overflows.
+Sizes are computed in Python's unbounded integers before anything is allocated, so no product overflows.
 """
 
 import math
@@ -16,7 +16,7 @@ from rollcast.v1 import tensor_pb2
 
 _MAX_ARRAY_BYTES: Final = (1 << 63) - 1
 
-# Little-endian, as the contract says; on the machines we know these are numpy's native types.
+# Little-endian, as the contract says; numpy's native types on all common machines.
 DTYPES: Final[dict[int, np.dtype[Any]]] = {
     tensor_pb2.DATA_TYPE_BOOL: np.dtype(np.bool_),
     tensor_pb2.DATA_TYPE_UINT8: np.dtype("u1"),
@@ -32,21 +32,18 @@ DTYPES: Final[dict[int, np.dtype[Any]]] = {
     tensor_pb2.DATA_TYPE_UINT64: np.dtype("<u8"),
 }
 DTYPE_NUMBERS: Final[dict[np.dtype[Any], int]] = {dtype: number for number, dtype in DTYPES.items()}
-# Up to so many, bytes are looked through in a third of numpy's time, and without handing the interpreter over.
+# Up to this many, `translate` takes a third of numpy's time and keeps the interpreter lock.
 _FEW_BOOLS: Final = 2048
 
 _BOOL: Final = DTYPES[tensor_pb2.DATA_TYPE_BOOL]
 
 
 def wire_array(array: NDArray[Any] | np.generic, *, what: str) -> NDArray[Any]:
-    """The array as it goes over the wire: little-endian and C-contiguous; itself where it already is.
+    """Returns an array as it crosses the wire, little-endian and C-contiguous; the array itself if it already is.
 
     Args:
         array: Any array or scalar of a dtype on the whitelist.
-        what: What the array is, for the message.
-
-    Returns:
-        The same values, shape unchanged.
+        what: Names the array, for messages.
 
     Raises:
         InvalidTensorError: The dtype is not on the whitelist, or the rank is above 32.
@@ -77,11 +74,8 @@ def tensor_to_proto(
 
     Args:
         array: Any array or scalar of a dtype on the whitelist; copied, and converted to little-endian C order.
-        deferred: Leave the bytes out; they follow in frames.
-        what: What the array is, for the message.
-
-    Returns:
-        The tensor.
+        deferred: Leave the bytes out; they follow in a message body.
+        what: Names the array, for messages.
 
     Raises:
         InvalidTensorError: The dtype is not on the whitelist, or the rank is above 32.
@@ -96,14 +90,14 @@ def fill_tensor(
 ) -> None:
     """Encodes an array into a field of a message that is being built.
 
-    A message given to the constructor of another is copied, bytes and all, once a level: four levels made a rollout
-    of 900 KiB cost 420 us instead of 90.
+    A message passed to another's constructor is copied, bytes and all, once a level: with four levels a rollout of 900
+    KiB cost 420 us instead of 90.
 
     Args:
         proto: The field, empty.
         array: Any array or scalar of a dtype on the whitelist; copied, and converted to little-endian C order.
-        deferred: Leave the bytes out; they follow in frames.
-        what: What the array is, for the message.
+        deferred: Leave the bytes out; they follow in a message body.
+        what: Names the array, for messages.
 
     Raises:
         InvalidTensorError: The dtype is not on the whitelist, or the rank is above 32.
@@ -120,19 +114,19 @@ def fill_tensor(
 def tensor_header(
     proto: tensor_pb2.Tensor, *, dtype: np.dtype[Any] | None = None, shape: Sequence[int] | None = None, what: str
 ) -> tuple[np.dtype[Any], tuple[int, ...], int]:
-    """Checks everything about a tensor but its bytes, and allocates nothing.
+    """Checks everything about a tensor except its bytes; allocates nothing.
 
     Args:
         proto: The tensor.
         dtype: The dtype it must have; None: any on the whitelist.
-        shape: The shape it must have; None: any; a dimension of -1 may be anything.
-        what: What the tensor is, for the message.
+        shape: The shape it must have, where -1 stands for any size; None: any shape.
+        what: Names the tensor, for messages.
 
     Returns:
-        Its dtype, its shape, and the number of bytes they make.
+        Its dtype, its shape, and its size in bytes.
 
     Raises:
-        InvalidTensorError: The dtype or shape is not what was expected, or malformed.
+        InvalidTensorError: The dtype or shape is malformed, or not the expected one.
     """
     actual_dtype = DTYPES.get(proto.dtype)
     if actual_dtype is None:
@@ -153,7 +147,7 @@ def tensor_header(
         )
     n_bytes = math.prod(actual_shape) * actual_dtype.itemsize
     if not n_bytes and math.prod(filter(None, actual_shape)) * actual_dtype.itemsize > _MAX_ARRAY_BYTES:
-        # no bytes, and yet numpy makes no array of it; every other size is compared with that of the content
+        # It has no bytes, but numpy would refuse to make it; every other size is compared with that of the content.
         raise InvalidTensorError(
             f"{what} has shape {list(actual_shape)}; expected less than 2**63 bytes without its dimensions of 0; "
             "correct it"
@@ -164,19 +158,19 @@ def tensor_header(
 def tensor_from_proto(
     proto: tensor_pb2.Tensor, *, dtype: np.dtype[Any] | None = None, shape: Sequence[int] | None = None, what: str
 ) -> NDArray[Any]:
-    """Decodes a tensor that carries its bytes.
+    """Decodes a tensor that contains its bytes.
 
     Args:
         proto: The tensor.
         dtype: The dtype it must have; None: any on the whitelist.
-        shape: The shape it must have; None: any; a dimension of -1 may be anything.
-        what: What the tensor is, for the message.
+        shape: The shape it must have, where -1 stands for any size; None: any shape.
+        what: Names the tensor, for messages.
 
     Returns:
-        A read-only array over the tensor's bytes; it keeps them alive, not the message.
+        A read-only array over the tensor's bytes, which keeps the bytes alive, not the message.
 
     Raises:
-        InvalidTensorError: The dtype, shape or size is not what was expected, the tensor is deferred, or a bool is
+        InvalidTensorError: The dtype, shape or size is not the expected one, the tensor is deferred, or a bool is
             neither 0 nor 1.
     """
     actual_dtype, actual_shape, n_bytes = tensor_header(proto, dtype=dtype, shape=shape, what=what)
@@ -194,16 +188,16 @@ def tensor_content(
         proto: The tensor.
         dtype: Its dtype.
         shape: Its shape.
-        n_bytes: What they amount to.
-        what: What the tensor is, for the message.
+        n_bytes: The bytes that dtype and shape need.
+        what: Names the tensor, for messages.
 
     Returns:
-        A read-only array over the tensor's bytes; it keeps them alive, not the message.
+        A read-only array over the tensor's bytes, which keeps the bytes alive, not the message.
 
     Raises:
-        InvalidTensorError: The size is not what was expected, or a bool is neither 0 nor 1.
+        InvalidTensorError: The size is not the expected one, or a bool is neither 0 nor 1.
     """
-    content = proto.data  # upb copies the bytes on every read: once
+    content = proto.data  # read once: upb copies the bytes at every read
     if len(content) != n_bytes:
         raise InvalidTensorError(
             f"{what} has {len(content)} bytes; expected {n_bytes} for {dtype} {list(shape)}; send them"
@@ -219,7 +213,7 @@ def check_bools(values: NDArray[Any], *, what: str) -> None:
 
     Args:
         values: A C-contiguous bool array of any shape.
-        what: What the array is, for the message.
+        what: Names the array, for messages.
 
     Raises:
         InvalidTensorError: A byte is neither 0 nor 1.

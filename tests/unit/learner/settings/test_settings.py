@@ -111,7 +111,7 @@ def test_the_help_knows_the_algorithm_of_the_environment(
 def test_an_option_that_does_not_exist_is_refused_with_the_one_that_applies(option: str, guess: str):
     with pytest.raises(ConfigurationError) as caught:
         TrainSettings.from_command_line("rollcast train", [option, "1"])
-    assert str(caught.value).endswith(f"did you mean {guess}" if guess else "--help-all lists those there are")
+    assert str(caught.value).endswith(f"did you mean {guess}" if guess else "--help-all lists all")
 
 
 class TestOptionsOfAnotherAlgorithm:

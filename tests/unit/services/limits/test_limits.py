@@ -27,9 +27,9 @@ def test_none_may_be_zero(name):
 
 
 def test_a_rollout_must_have_room():
-    with pytest.raises(ConfigurationError, match="expected room for one rollout"):
+    with pytest.raises(ConfigurationError, match="expected room for at least one rollout"):
         Limits(max_rollout_bytes=2, max_bytes_in_flight=1).check()
-    with pytest.raises(ConfigurationError, match="expected room for one rollout"):
+    with pytest.raises(ConfigurationError, match="expected room for at least one rollout"):
         ServerLimitSettings.from_command_line(
             "x", ["--limits.max-rollout-bytes", "2", "--limits.max-bytes-in-flight", "1"]
         )

@@ -335,7 +335,9 @@ class TestWriter:
         writer = RolloutWriter(tmp_path / "demo", HEADER)
         writer.append(make_rollout())
         (tmp_path / "demo").write_text("theirs")
-        with pytest.raises(RecordingError, match=r"demo exists; .* its 1 rollouts are in .*\.partial: rename it"):
+        with pytest.raises(
+            RecordingError, match=r"demo exists; .* its 1 rollouts are in .*\.partial: rename that file"
+        ):
             writer.close()
         writer.close()
         assert (tmp_path / "demo").read_text() == "theirs"

@@ -97,7 +97,7 @@ class TestFile:
         spoil(file)
         assert tokens.role_of(ACTOR) is Role.ACTOR
         assert tokens.role_of(ACTOR) is Role.ACTOR
-        assert caplog.text.count("the tokens stay as they were") == 1
+        assert caplog.text.count("the old tokens stay valid") == 1
         write(file, f"viewer:{ACTOR}\n")
         assert tokens.role_of(ACTOR) is Role.VIEWER
 

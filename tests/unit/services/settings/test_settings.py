@@ -81,7 +81,7 @@ class TestFile:
             (b"seed: 1\nn_actors: !!python/name:os.system\n", "line 2 has the tag 'tag:yaml.org,2002:python/name:"),
             (b"seed: &one 1\nn_actors: *one\n", "line 1 has the anchor or alias 'one'"),
             (b"- seed\n", " holds a list, not a mapping of names to values"),
-            (b"1: 2\n", " holds a name that is no text, not a mapping"),
+            (b"1: 2\n", " holds a name that is not text, not a mapping"),
             (b"seed: 2026-13-01\n", "month must be in 1..12"),
         ],
     )
@@ -156,12 +156,12 @@ class TestCommandLine:
                 "--learning-rate: there is no such option; did you mean --network.learning-rate?",
             ),
             (("--learnig-rate", "1"), "--learnig-rate: there is no such option; did you mean --network.learning-rate?"),
-            (("--network.lr", "1"), "--network.lr: there is no such option; --help-all lists those there are"),
+            (("--network.lr", "1"), "--network.lr: there is no such option; --help-all lists all"),
             (("--no-determinstic",), "--no-determinstic: there is no such option; did you mean --no-deterministic?"),
             (("--confg", "x"), "--confg: there is no such option; did you mean --config?"),
-            (("-x",), "-x: there is no such option; --help-all lists those there are"),
+            (("-x",), "-x: there is no such option; --help-all lists all"),
             (("3",), "'3' is one argument too many; expected options"),
-            (("--seed",), "--seed: no value is given; expected one; say --seed VALUE, or --seed=VALUE where it begins"),
+            (("--seed",), "--seed: no value is given; expected one; write --seed VALUE, or --seed=VALUE if it begins"),
             (("--deterministic=1",), "--deterministic: ignored explicit argument '1'"),
             (("--env-kwargs", "{"), "--env-kwargs: its value cannot be read (Missing end delimiter"),
             (("--seed", "-1"), "--seed: '-1' is not valid: Input should be greater than or equal to 0"),
@@ -203,7 +203,7 @@ class TestHelp:
         assert re.findall(r"^  (--[\w.-]+)", first, re.M) == [
             "--seed", "--network.learning-rate", "--help-all", "--config"
         ]  # fmt: skip
-        assert "Show the other 6 options, too, and end." in first
+        assert "Show the other 6 options too, and exit." in first
         assert "Step size. (default: 0.001)" in first
 
     def test_shows_every_option_when_asked_for_all(self, shown):

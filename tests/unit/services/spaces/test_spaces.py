@@ -74,7 +74,7 @@ def test_other_action_spaces_are_refused(space):
 
 @pytest.mark.parametrize("space", [spaces.Box(-1, 1, (0,)), spaces.Box(-1, 1, (3, 0))])
 def test_action_spaces_without_a_number_are_refused(space):
-    with pytest.raises(InvalidSpaceError, match="without a number in it; expected at least one; give it an action"):
+    with pytest.raises(InvalidSpaceError, match="which has no element; expected at least one; give it an action"):
         check_action_space_supported(space, where="the learner")
 
 

@@ -238,8 +238,8 @@ def test_malformed_agreements_are_refused():
     ("changes", "message"),
     [
         ({"actor_id": "b"}, "calls this actor 'b', which offered 'a-1.x_Y'"),
-        ({"incarnation": 2**62 + 1}, "goes on from incarnation 4611686018427387905"),
-        ({"acknowledged_sequence": 2**64 - 1}, "goes on from rollout 18446744073709551615; expected at most"),
+        ({"incarnation": 2**62 + 1}, "continues from incarnation 4611686018427387905"),
+        ({"acknowledged_sequence": 2**64 - 1}, "continues from rollout 18446744073709551615; expected at most"),
         ({"awaiting_s": float("nan")}, "has waited for nan s; expected a finite number"),
         ({"awaiting_s": float("inf")}, "has waited for inf s"),
         ({"awaiting_s": -1.0}, r"has waited for -1\.0 s"),
