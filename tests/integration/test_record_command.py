@@ -112,7 +112,7 @@ def test_a_signal_keeps_what_was_whole_and_says_so(tmp_path: Path, number: int, 
     assert process.returncode == returncode
     n_rollouts = sum(1 for _ in read_rollouts(path))
     assert n_rollouts > 0
-    assert f"by {signal.Signals(number).name}, before 1,000,000,000 rollouts: the whole rollouts are kept" in said
+    assert f"by {signal.Signals(number).name}, before 1,000,000,000 rollouts: complete rollouts are kept" in said
     assert re.search(rf"^rollouts +{n_rollouts:,} of 32 steps", said, re.MULTILINE)
     assert [file.name for file in tmp_path.iterdir()] == ["demo"]
 
@@ -148,15 +148,15 @@ def test_an_environment_that_fails_keeps_what_was_whole(tmp_path: Path):
     )
     assert done.returncode == 1
     assert "the simulator has lost its licence" in done.stderr
-    assert "by EnvironmentFailedError, before 100 rollouts: the whole rollouts are kept" in done.stdout
+    assert "by EnvironmentFailedError, before 100 rollouts: complete rollouts are kept" in done.stdout
     assert len(list(read_rollouts(tmp_path / "demo"))) == 2
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--output", "x"], "rollouts is None and steps None; expected one of them"),
-        (["--output", "x", "--rollouts", "1", "--steps", "1"], "rollouts is 1 and steps 1; expected one of them"),
+        (["--output", "x"], "rollouts is None and steps is None; expected exactly one"),
+        (["--output", "x", "--rollouts", "1", "--steps", "1"], "rollouts is 1 and steps is 1; expected exactly one"),
         (["--rollouts", "1"], "--output: it is not given"),
         (["--output", "x", "--rollouts", "0"], "--rollouts: '0' is not valid"),
         (["--output", "x", "--rollouts", "1", "--deterministic"], "deterministic is True with policy 'random'"),

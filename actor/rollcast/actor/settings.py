@@ -23,7 +23,7 @@ class EnvironmentSettings(ProcessSettings):
 
     env_id: str = Field(
         "CartPole-v1",
-        description="A gymnasium id, or package.module:factory for your own environment.",
+        description="The environment: a gymnasium id, or package.module:factory for your own.",
         json_schema_extra=stays("another environment is another task"),
     )
     env_kwargs: EntryPointKwargs = Field(
@@ -33,8 +33,8 @@ class EnvironmentSettings(ProcessSettings):
     )
     agent_policies: Literal["shared", "separate"] = Field(
         "shared",
-        description="For PettingZoo's environments: agents with equal spaces share one policy (shared), or each agent "
-        "has its own (separate).",
+        description="PettingZoo environments: one policy for all agents with equal spaces (shared), or one for "
+        "each agent (separate).",
         json_schema_extra=stays("it says which policies there are"),
     )
 
@@ -44,22 +44,22 @@ class ActingSettings(EnvironmentSettings):
 
     vectorization: Literal["auto", "sync", "entry_point", "subprocess", "measure"] = Field(
         "auto",
-        description="How an actor steps its environments. auto: with the environment's own vector_entry_point if "
-        "there is one, else like sync. sync: one after the other. entry_point: with the vector_entry_point, or an "
-        "error if there is none. subprocess: in processes, one for each core. measure: tries sync and subprocess, and "
-        "takes the faster.",
+        description="How to step an actor's environments. auto: with the environment's own vector_entry_point if "
+        "it has one, else one after the other; sync: one after the other; entry_point: with the "
+        "vector_entry_point, or fail; subprocess: in processes, one per core; measure: try sync and "
+        "subprocess and take the faster.",
         json_schema_extra=ACTING,
     )
     on_step_failure: Literal["fail", "drop_episode"] = Field(
         "fail",
-        description="What happens when an environment raises in a step. fail: its actor fails. drop_episode: the "
-        "traceback is logged, the episode is dropped, and the environment is reset.",
+        description="What to do when an environment raises in a step. fail: the actor fails; drop_episode: log "
+        "the traceback, drop the episode and reset the environment.",
         json_schema_extra=FREE,
     )
     step_timeout_s: Annotated[float, Field(gt=0)] = Field(
         300.0,
-        description="How long a step or a reset of an actor's environments may take, in seconds. An actor that takes "
-        "longer is ended, and the learner is told where it hangs.",
+        description="Seconds that a step or reset of an actor's environments may take. After that the actor ends "
+        "and tells the learner where it hangs.",
         json_schema_extra=FREE,
     )
 
@@ -75,39 +75,41 @@ class ActorSettings(ActingSettings, ClientSecuritySettings):
     learner_address: str = Field("localhost:50051", description="The learner's address: host:port or unix:/path.")
     actor_id: Annotated[str, AfterValidator(_expand_name)] = Field(
         "{host}-{pid}",
-        description="This actor's name; {host} stands for the name of the machine, {pid} for the number of the "
-        "process. An actor that is started again with the same name keeps its slot.",
+        description="This actor's name; {host} and {pid} are replaced by the host's name and the process id. An "
+        "actor that is started again under the same name keeps its slot.",
     )
     envs_per_actor: EnvsPerActor | None = Field(
         None,
-        description="Number of environments to step at once, with one batched forward pass. Empty: the number that "
-        "suits the learner's algorithm.",
+        description="Environments to step at once, in one batched forward pass. Default: the number that the "
+        "learner asks for.",
     )
     network: str = Field(
         "auto",
-        description="The policy network this actor may build: auto, or package.module:factory. It must be the "
-        "learner's network; an actor never imports another one.",
+        description="The policy network: auto, or package.module:factory. It must be the learner's; a learner "
+        "cannot make an actor import anything else.",
     )
     connect_timeout_s: Annotated[float, Field(gt=0)] = Field(
-        60.0, description="How long to try to join the learner at the start, in seconds."
+        60.0, description="Seconds to wait for the learner at the start."
     )
     reconnect_timeout_s: Annotated[float, Field(gt=0)] = Field(
-        600.0, description="How long to try to join a lost learner again, in seconds."
+        600.0, description="Seconds to wait for a learner that was lost."
     )
     max_rollout_bytes: Annotated[int, Field(gt=0)] = Field(
         DEFAULT_LIMITS.max_rollout_bytes,
-        description="The largest rollout this actor makes, in bytes. If the learner asks for more, the actor ends with "
-        "an error. Raise it together with the learner's --limits.max-rollout-bytes.",
+        description="Largest rollout that this actor makes, in bytes; it refuses a learner that asks for more. "
+        "Raise it together with the learner's --limits.max-rollout-bytes.",
     )
     wait_for_next_run: bool = Field(
         False,
-        description="When training has ended, wait for the learner's next run instead of exiting.",
+        description="When training ends, wait for the learner's next run and act in it, instead of ending with "
+        "exit code 0.",
     )
     torch_threads: Annotated[int, Field(ge=1)] = Field(
-        1, description="Number of threads for torch and the linear algebra library."
+        1, description="CPU threads of torch and of the linear algebra library."
     )
     heartbeat_file: str = Field(
         "",
-        description="A file for health checks, touched every second while the actor works or awaits a learner.",
+        description="A file to touch every second while the actor lives, also while it waits for a learner; for "
+        "health checks. Default: none.",
     )
-    log_level: LogLevel = Field("INFO", description="The lowest level to log to stderr.")
+    log_level: LogLevel = Field("INFO", description="Least severe messages to log, on stderr.")

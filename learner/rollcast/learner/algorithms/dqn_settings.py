@@ -26,31 +26,32 @@ class DqnSettings(BaseModel):
     learning_rate: float = Field(
         5e-4,
         gt=0.0,
-        description="Step size of Adam at the start, above 0; 6e-5 to 3e-4 for images.",
+        description="Step size of Adam at the start of training, above 0. Try 6e-5 to 3e-4 for images.",
         json_schema_extra=LEARNING,
     )
     learning_rate_schedule: Literal["constant", "linear"] = Field(
         "constant",
-        description="How the learning rate goes on: constant, or linear to 0 at the end of training.",
+        description="constant: the learning rate stays; linear: it falls to 0 at the end of training.",
         json_schema_extra=LEARNING,
     )
     double: bool = Field(
         True,
-        description="Whether the network that learns chooses the next action and the target network values it (van "
-        "Hasselt et al. 2016); else the target network does both.",
+        description="Double Q-learning (van Hasselt et al. 2016): the online network chooses the next action, the "
+        "target network values it. Off: the target network does both.",
         json_schema_extra=LEARNING,
     )
     dueling: bool = Field(
         True,
-        description="Whether the network says the value of the observation and advantages (Wang et al. 2016).",
+        description="Dueling network (Wang et al. 2016): separate outputs for the value of the observation and "
+        "for advantages.",
         json_schema_extra=stays("the checkpoint has the weights of such a network"),
     )
     target_tau: float = Field(
         0.005,
         gt=0.0,
         le=1.0,
-        description="How far the target network moves when it does, in (0, 1]; 1 copies, as in the papers, which then "
-        "has to be rare: 2500 to 10,000 updates for images.",
+        description="Fraction by which the target network moves at each of its updates, in (0, 1]. 1 copies the "
+        "network, as in the papers; then raise target_update_interval to 2,500 to 10,000 for images.",
         json_schema_extra=LEARNING,
     )
     target_update_interval: int = Field(
@@ -63,15 +64,15 @@ class DqnSettings(BaseModel):
         1.0,
         gt=0.0,
         allow_inf_nan=True,
-        description="TD error from which on the loss grows linearly, above 0; 1 clips it as in Mnih et al. 2015, inf "
-        "squares all.",
+        description="TD error beyond which the loss grows linearly, above 0. 1 clips errors as in Mnih et al. "
+        "2015; inf: the squared error.",
         json_schema_extra=LEARNING,
     )
     max_grad_norm: float = Field(
         10.0,
         gt=0.0,
         allow_inf_nan=True,
-        description="Largest norm of the gradient, above 0; 10 in Wang et al. 2016, inf clips nothing.",
+        description="Clip the gradient to this norm, above 0; inf: do not clip. 10 in Wang et al. 2016.",
         json_schema_extra=LEARNING,
     )
     reward_scale: float = Field(
@@ -84,34 +85,35 @@ class DqnSettings(BaseModel):
         0.1,
         ge=0.0,
         le=1.0,
-        description="How often the actor that explores most acts at random, in [0, 1]: epsilon_i = epsilon ^ (1 + i / "
-        "(n_epsilons - 1) * epsilon_alpha) in slot i. Ape-X (Horgan et al. 2018) has 0.4, for hundreds of actors: with "
-        "two, too little of what a good policy meets is ever played, and CartPole is forgotten again.",
+        description="Rate of random actions of the actor that explores most, in [0, 1]. Slot i has epsilon ^ (1 + "
+        "i / (n_epsilons - 1) * epsilon_alpha). Ape-X (Horgan et al. 2018) uses 0.4 with hundreds of "
+        "actors; with two actors, CartPole needs less.",
         json_schema_extra=LEARNING,
     )
     epsilon_end: float | None = Field(
         None,
         ge=0.0,
         le=1.0,
-        description="epsilon at the end of training, reached in a straight line; empty: it stays.",
+        description="epsilon at the end of training, approached linearly. Default: it does not change.",
         json_schema_extra=LEARNING,
     )
     epsilon_alpha: float = Field(
         1.0,
         ge=0.0,
-        description="How steep the ladder of rates is, at least 0; 7 in Ape-X.",
+        description="Steepness of the actors' epsilons, at least 0; 0: all the same. 7 in Ape-X.",
         json_schema_extra=LEARNING,
     )
     n_epsilons: int = Field(
         8,
         ge=1,
-        description="Rungs of the ladder, at least 1: actors n, n + 1, ... start over. Best the number of actors.",
+        description="Number of different epsilons, at least 1; actor slots beyond it start over. Best: the number "
+        "of actors.",
         json_schema_extra=LEARNING,
     )
     adam_epsilon: float = Field(
         1e-5,
         gt=0.0,
-        description="Added to Adam's denominator, above 0; 1.5e-4 for images.",
+        description="Added to the denominator of Adam's step, above 0. Try 1.5e-4 for images.",
         json_schema_extra=LEARNING,
     )
 

@@ -18,84 +18,85 @@ class SacSettings(BaseModel):
         0.99,
         ge=0.0,
         le=1.0,
-        description="Discount gamma of the next step's value, in [0, 1]; the paper: 0.99.",
+        description="Discount gamma of the next step's value, in [0, 1]; 0.99 in the paper.",
         json_schema_extra=stays("what the critics have learnt to expect depends on it"),
     )
     policy_learning_rate: float = Field(
         1e-3,
         gt=0.0,
-        description="Step size of the policy's Adam, above 0; the paper: 3e-4.",
+        description="Step size of the policy's Adam, above 0; 3e-4 in the paper.",
         json_schema_extra=LEARNING,
     )
     critic_learning_rate: float = Field(
         1e-3,
         gt=0.0,
-        description="Step size of the critics' Adam, above 0; the paper: 3e-4.",
+        description="Step size of the critics' Adam, above 0; 3e-4 in the paper.",
         json_schema_extra=LEARNING,
     )
     temperature_learning_rate: float = Field(
         1e-3,
         gt=0.0,
-        description="Step size of the temperature's Adam, above 0; the paper: 3e-4.",
+        description="Step size of the temperature's Adam, above 0; 3e-4 in the paper.",
         json_schema_extra=LEARNING,
     )
     tau: float = Field(
         0.005,
         gt=0.0,
         le=1.0,
-        description="How far the target networks move towards the critics in an update, in (0, 1]; the paper: 0.005.",
+        description="Fraction by which the target networks move to the critics in each update, in (0, 1]; 0.005 "
+        "in the paper.",
         json_schema_extra=LEARNING,
     )
     initial_temperature: float = Field(
         1.0,
         gt=0.0,
-        description="Temperature alpha at first: what a nat of entropy is worth, above 0.",
+        description="Initial temperature alpha, the value of one nat of entropy, above 0.",
         json_schema_extra=stays("the checkpoint has what the temperature has become"),
     )
     learn_temperature: bool = Field(
         True,
-        description="Whether the temperature is learnt, so that the entropy becomes the target's; else it stays.",
+        description="Learn the temperature, so that the entropy reaches its target; off: keep the initial temperature.",
         json_schema_extra=LEARNING,
     )
     target_entropy: float | None = Field(
         None,
-        description="Entropy that the temperature aims at, in nats, of actions scaled to [-1, 1]; empty: -dim(A), the "
-        "paper's, and for discrete actions target_entropy_ratio * log(number of actions that are allowed).",
+        description="Target of the policy's entropy in nats, for actions scaled to [-1, 1]. Default: -(dimensions "
+        "of the action) as in the paper; for discrete actions target_entropy_ratio * log(number of "
+        "allowed actions).",
         json_schema_extra=LEARNING,
     )
     target_entropy_ratio: float = Field(
         0.98,
         gt=0.0,
         le=1.0,
-        description="Discrete actions: target entropy over that of the uniform policy, in (0, 1]; 0.98 in "
-        "Christodoulou 2019. Where one action has to be right, less learns faster.",
+        description="Discrete actions: target entropy divided by that of the uniform policy, in (0, 1]; 0.98 in "
+        "Christodoulou 2019. Smaller values learn faster where a single action is right.",
         json_schema_extra=LEARNING,
     )
     reward_scale: float = Field(
         1.0,
         gt=0.0,
-        description="Factor of every reward, above 0. With a learnt temperature it decides the size of the critics' "
-        "values only.",
+        description="Factor of every reward, above 0. With a learnt temperature it only scales the critics' values.",
         json_schema_extra=stays("what the critics have learnt to expect depends on it"),
     )
     max_grad_norm: float = Field(
         float("inf"),
         gt=0.0,
         allow_inf_nan=True,
-        description="Largest norm of a gradient, above 0; inf, the paper's, clips nothing.",
+        description="Clip gradients to this norm, above 0; inf: do not clip, as in the paper.",
         json_schema_extra=LEARNING,
     )
     adam_beta1: float = Field(
         0.9,
         ge=0.0,
         lt=1.0,
-        description="Adam: decay of the mean of gradients, in [0, 1).",
+        description="Adam's decay of the mean gradient (momentum), in [0, 1).",
         json_schema_extra=LEARNING,
     )
     adam_beta2: float = Field(
         0.999,
         ge=0.0,
         lt=1.0,
-        description="Adam: decay of the mean of squares, in [0, 1).",
+        description="Adam's decay of the mean squared gradient, in [0, 1).",
         json_schema_extra=LEARNING,
     )

@@ -1,1 +1,1 @@
-"""The commands of `rollcast`, a module each: settings in, exit code out."""
+"""The commands of `rollcast`, one module each: they take settings and return an exit code."""

@@ -1,4 +1,4 @@
-"""A development authority: certificates and tokens for a learner and its clients, in files."""
+"""Makes a certificate authority for development, with certificates and tokens for a learner and its clients."""
 
 import datetime
 import ipaddress
@@ -16,7 +16,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.security.tokens import Role
 
-# Clocks differ: certificates are in force a little before they are made.
+# Certificates are valid from a little before now, because clocks differ.
 _CLOCK_SKEW = datetime.timedelta(minutes=5)
 
 _ALWAYS_NAMED = ("localhost", "127.0.0.1", "::1")
@@ -29,24 +29,24 @@ class _Issued:
 
 
 def make_certificates(directory: Path, *, hosts: Sequence[str] = (), days: float = 365) -> list[Path]:
-    """Makes an authority and what it vouches for. All of it is new, so none of it goes with what was made before.
+    """Makes a new authority with certificates and tokens. They do not work together with those of an older authority.
 
-        ca.pem  ca.key                        the authority; who has its key can make certificates
-        server.pem  server.key                for the learner: `localhost`, the loopback, and `hosts`
+        ca.pem  ca.key                           the authority; its key can make further certificates
+        server.pem  server.key                   for the learner: `localhost`, the loopback address and `hosts`
         actor.pem  actor.key, viewer, operator   for clients, by role
-        tokens                                for the learner: a token a role
-        actor.token, viewer.token, operator.token   the same, each alone in a file for its client
+        tokens                                   for the learner: one token for each role
+        actor.token, viewer.token, operator.token   the same tokens in a file each, for the clients
 
     Args:
-        directory: Where to put them; made if it is missing. Nothing in it is overwritten.
-        hosts: Further names and numbers that clients reach the learner by.
-        days: How long the certificates are in force, from now on. At most 0: they have expired.
+        directory: The folder to write to; made if it is missing. Existing files are never overwritten.
+        hosts: Further host names and IP addresses of the learner.
+        days: Days until the certificates expire; with 0 or less they have expired already.
 
     Returns:
         The files.
 
     Raises:
-        ConfigurationError: One of the files exists, or cannot be written.
+        ConfigurationError: If one of the files exists or cannot be written.
     """
     until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
     authority = _issue("rollcast development authority", None, until)
@@ -72,30 +72,30 @@ def _write(directory: Path, files: dict[str, bytes]) -> list[Path]:
     if taken:
         raise ConfigurationError(
             f"{str(directory)!r} has {', '.join(taken)} already; expected a folder without them; choose another, or "
-            "remove them: certificates of another authority do not go with these"
+            "remove them: certificates of different authorities do not work together"
         )
     written: list[Path] = []
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name, content in files.items():
-            # never readable by others, not even before it is written
+            # others can never read it, not even before it is written
             descriptor = os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             written.append(directory / name)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
     except OSError as error:
-        # whole or not at all, so that the same command works when there is room
+        # remove what was written, so that the same command works once there is room
         for path in written:
             path.unlink(missing_ok=True)
         raise ConfigurationError(
             f"the certificates cannot be written to {str(directory)!r}: {error.strerror}; expected a folder that this "
-            "user may write to; choose another"
+            "user can write to; choose another"
         ) from error
     return written
 
 
 def _issue(name: str, authority: _Issued | None, until: datetime.datetime, *, hosts: Sequence[str] = ()) -> _Issued:
-    """Makes a key and its certificate; without an authority, that of one."""
+    """Makes a key and its certificate; without an authority, those of a new authority."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     signing_key = key if authority is None else authority.key
@@ -114,7 +114,7 @@ def _issue(name: str, authority: _Issued | None, until: datetime.datetime, *, ho
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signing_key.public_key()), critical=False)
     )
     if authority is not None:
-        # the learner's own health probe shows the learner's certificate to it
+        # CLIENT_AUTH for the server, too: the learner's health probe connects with the learner's certificate
         purposes = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [])]
         builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
     if hosts:
@@ -133,6 +133,6 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
     except ValueError as error:
         raise ConfigurationError(
-            f"the host {host!r} cannot be named in a certificate: {error}; expected a name or a number, "
+            f"the host {host!r} cannot be in a certificate: {error}; expected a host name or an IP address such as "
             "'learner.example.org' or '192.0.2.7'; correct it"
         ) from error

@@ -1,4 +1,4 @@
-"""`rollcast certs`: a development authority, and what it vouches for."""
+"""`rollcast certs`: makes certificates and tokens for development."""
 
 from rich.console import Console
 
@@ -8,15 +8,15 @@ from rollcast.learner.settings.certs import CertsSettings
 
 
 def certs(settings: CertsSettings, console: Console) -> int:
-    """Makes the files, says what to do with them, and returns the exit code.
+    """Makes the files, prints how to use them, and returns the exit code.
 
     Raises:
-        ConfigurationError: One of them exists, or cannot be written.
+        ConfigurationError: If one of the files exists or cannot be written.
     """
     make_certificates(settings.directory, hosts=settings.host, days=settings.days)
     folder = settings.directory
     for line in (
-        f"made certificates and tokens in {folder}, in force for {settings.days:g} days",
+        f"made certificates and tokens in {folder}, valid for {settings.days:g} days",
         f"learner   --tls-cert {folder}/server.pem --tls-key {folder}/server.key --tls-client-ca {folder}/ca.pem "
         f"--tokens-file {folder}/tokens",
         *(
@@ -24,7 +24,7 @@ def certs(settings: CertsSettings, console: Console) -> int:
             f"--token-file {folder}/{role}.token"
             for role in ("actor", "viewer", "operator")
         ),
-        f"{folder}/ca.key makes further certificates: keep it from everybody, or delete it",
+        f"{folder}/ca.key can make further certificates: keep it secret, or delete it",
     ):
         print_line(console, line)
     return 0

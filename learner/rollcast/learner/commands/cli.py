@@ -1,4 +1,4 @@
-"""The `rollcast` command. Light to import: actor processes that are spawned import it again."""
+"""The `rollcast` command. Imports little, because spawned actor processes import it again."""
 
 import os
 import sys
@@ -18,20 +18,20 @@ usage: rollcast COMMAND [options]
 Rollouts in, policies cast out: distributed reinforcement learning over gRPC.
 
 commands:
-  train      train with actors on this machine: the learner and its actors, started and ended together
-  learner    learn from whichever actors dial in, and serve the gRPC API
-  actor      step environments for a learner somewhere else
-  status     show how a learner stands
-  doctor     say what is wrong with a run: who waits, for whom, since when, and what to do
-  evaluate   play episodes with the policy of a run
-  record     play rollouts into a file: demonstrations, to fill a replay buffer with
+  train      train with actors on this machine: start the learner and its actors, end them after training
+  learner    train with the actors that connect, and serve the gRPC API
+  actor      step environments for a learner on another machine
+  status     show the status of a learner
+  doctor     find out what is wrong with a run, and what to do
+  evaluate   play episodes with a saved policy of a run
+  record     record rollouts in a file: demonstrations, to fill a replay buffer with
   certs      make certificates and tokens for a learner and its clients, for development
-  replay     serve: a replay buffer alone, filled by actors, for a learner of one's own
-  completion print a script that makes bash or zsh complete all of this
+  replay     replay serve: serve a replay buffer that actors fill, for your own learner
+  completion print a script that lets bash or zsh complete commands, options and values
 
-`rollcast COMMAND --help` explains the settings that matter first, --help-all each. They can be given on the command
-line, as ROLLCAST_<NAME> in the environment, or in a YAML file with --config FILE; the command line wins, then the
-environment, then the file.
+`rollcast COMMAND --help` explains the most important settings, --help-all explains all. Give settings on the command
+line, as ROLLCAST_<NAME> in the environment, or in a YAML file with --config FILE. The command line wins over the
+environment, the environment over the file.
 """
 
 
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command.
 
     Returns:
-        The exit code: 0, 1 after an error, 2 for settings that cannot be right, 130 after Ctrl-C.
+        The exit code: 0, 1 after an error, 2 for settings that are not valid, 130 after Ctrl-C.
     """
     command, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if command in ("-h", "--help", "help"):
@@ -64,7 +64,7 @@ def _run(command: str, arguments: list[str]) -> int:
         return bad_settings_exit_code(os.environ)
     except RollcastError as error:
         told = f"rollcast {command}: {type(error).__name__}: {error}"
-        # of an environment that raised: its message says that this shows where
+        # the traceback of an environment that raised; the message refers to it
         where = getattr(error, "exception_traceback", "")
         sys.stderr.write(printable_lines(f"{told}\n{where}" if where else told) + "\n")
         return 1
@@ -89,7 +89,7 @@ def _train(arguments: list[str]) -> int:
     if settings.actor_kind == "subprocess" and settings.start_method in (None, "forkserver"):
         from rollcast.learner.actors.forkserver import start_forkserver
 
-        # on another core, while this one imports torch
+        # it starts on another core while this one imports torch
         start_forkserver()
     from rich.console import Console
 
@@ -185,7 +185,7 @@ def _replay(arguments: list[str]) -> int:
     if what in ("-h", "--help"):
         rest = ["--help"]
     elif what != "serve":
-        raise ConfigurationError(f"there is no {what!r} for a replay buffer; expected serve")
+        raise ConfigurationError(f"there is no command replay {what!r}; expected rollcast replay serve")
     from rollcast.learner.settings.replay_serve import ReplayServeSettings
 
     settings = ReplayServeSettings.from_command_line("rollcast replay serve", rest)

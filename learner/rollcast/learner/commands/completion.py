@@ -1,4 +1,4 @@
-"""`rollcast completion SHELL`: a script that makes the shell complete commands, options and their values."""
+"""`rollcast completion SHELL`: prints a script that lets the shell complete commands, options and values."""
 
 from collections.abc import Iterator
 
@@ -26,7 +26,7 @@ _rollcast() {{
 }}
 complete -o filenames -F _rollcast rollcast
 """
-# zsh runs bash's function
+# zsh runs the function of bash
 _ZSH = """\
 # rollcast for zsh: eval "$(rollcast completion zsh)", in ~/.zshrc
 autoload -Uz compinit bashcompinit && compinit && bashcompinit
@@ -49,7 +49,7 @@ def completion_script(settings: CompletionSettings) -> str:
 
 
 def _values(command: str, options: tuple[Option, ...]) -> Iterator[str]:
-    """What follows an option: one of its choices, a file, or what only the user knows."""
+    """Returns the cases of the script for values of options: choices, files, or nothing to complete."""
     paths, free = [CONFIG], list[str]()
     for option in options:
         if option.choices and not option.positional:

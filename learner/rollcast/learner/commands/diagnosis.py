@@ -1,4 +1,4 @@
-"""What is wrong with a run, from what its learner tells: who waits, for whom, since when, and what to do."""
+"""Diagnoses a run from its learner's status: who waits for whom, since when, and what to do."""
 
 import enum
 from collections.abc import Iterator, Sequence
@@ -8,35 +8,37 @@ from typing import Final
 
 from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
 
-# Shorter waits are everyday.
+# Shorter waits are normal.
 _LONG_WAIT_S = 10.0
-# An actor is quiet for too long when the others have delivered so many times meanwhile.
+# An actor is quiet for too long after this many times the others' median, and at least this many seconds.
 _TIMES_THE_OTHERS = 5.0
 _QUIET_S = 30.0
-# Shares of the trainer's time spent waiting at which one side is said to be the slower one.
+# Fractions of the trainer's time spent waiting: above the first the actors are slow, below the second the learner.
 _ACTORS_ARE_SLOW, _LEARNER_IS_SLOW = 0.5, 0.05
 
-# What to do about those limits that are not the sender's fault.
+# Advice for limits that a correct client can meet.
 _LIMIT_ADVICE: Final = {
     "max_actors": "stop an actor, or raise --max-actors",
-    "max_streams": "end some of those who watch or subscribe, or raise --max-actors",
-    "max_bytes_in_flight": "it is held back until the learner has taken what is there: raise "
+    "max_streams": "end some clients that watch or subscribe, or raise --max-actors",
+    "max_bytes_in_flight": "it waits until the learner has taken earlier rollouts: raise "
     "--limits.max-bytes-in-flight if there is memory, or make rollouts smaller",
     "max_rollout_bytes": "make rollouts smaller, or raise --limits.max-rollout-bytes",
-    "calls_per_second": "find out who calls so often, or raise --limits.calls-per-second",
-    "calls_per_second_per_host": "find out what there calls so often, or raise --limits.calls-per-second-per-host",
-    "max_calls": "find out who calls so often, or raise --max-actors",
-    "max_half_open_calls": "its calls sent no request: find out what there calls, or raise "
+    "calls_per_second": "find out which client calls so often, or raise --limits.calls-per-second",
+    "calls_per_second_per_host": "find out which program there calls so often, or raise "
+    "--limits.calls-per-second-per-host",
+    "max_calls": "find out which client calls so often, or raise --max-actors",
+    "max_half_open_calls": "its calls sent no request: find out which program there calls, or raise "
     "--limits.max-half-open-calls",
-    "max_half_open_calls_per_host": "its calls sent no request: find out what there calls, or raise "
+    "max_half_open_calls_per_host": "its calls sent no request: find out which program there calls, or raise "
     "--limits.max-half-open-calls-per-host",
-    "request_s": "its calls sent no request: find out what there calls, or raise --limits.request-s",
-    "stalled_stream_s": "its call was ended: look why it neither sends nor reads, or raise --limits.stalled-stream-s",
+    "request_s": "its calls sent no request: find out which program there calls, or raise --limits.request-s",
+    "stalled_stream_s": "its call was ended: find out why it neither sends nor reads, or raise "
+    "--limits.stalled-stream-s",
 }
 
 
 class Severity(enum.Enum):
-    """How bad a finding is."""
+    """The severity of a finding."""
 
     WRONG = "wrong"
     NOTE = "note"
@@ -44,12 +46,12 @@ class Severity(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was found.
+    """A finding of the diagnosis.
 
     Attributes:
-        severity: `WRONG` where training does not go on, or somebody is missing; `NOTE` where it could go better.
-        what: What it is, with its numbers.
-        advice: What to do.
+        severity: `WRONG` if training has stopped or an actor is missing; `NOTE` if training could be faster.
+        what: The finding, with its numbers.
+        advice: The advice: what to do.
     """
 
     severity: Severity
@@ -58,15 +60,15 @@ class Finding:
 
 
 def diagnose(status: LearnerStatus, actors: Sequence[ActorInfo], *, own_version: str) -> list[Finding]:
-    """Looks at a learner's answers.
+    """Diagnoses a run.
 
     Args:
-        status: Of the learner.
-        actors: All that have ever joined.
-        own_version: The version of rollcast that asks.
+        status: The learner's status.
+        actors: All actors that have joined so far.
+        own_version: The version of rollcast that runs this command.
 
     Returns:
-        What was found, the worst first; empty where all is well.
+        The findings, the worst first; empty if nothing is wrong.
     """
     found = [
         *_waits(status, actors),
@@ -84,26 +86,26 @@ def _waits(status: LearnerStatus, actors: Sequence[ActorInfo]) -> Iterator[Findi
     if status.phase is Phase.PAUSED:
         yield _wrong(
             f"training is paused, for {status.waiting_s:.0f} s",
-            "call Resume (LearnerClient.resume) if that was not meant",
+            "call Resume (LearnerClient.resume) to go on",
         )
     elif status.phase is Phase.STARTING:
         yield _wrong(
             f"training has not begun: the learner waits for {status.waiting_for or 'its start to finish'}",
-            "do what it says, or look into the learner's log",
+            "provide what it waits for, or read the learner's log",
         )
     elif status.waiting_for and status.waiting_s >= _LONG_WAIT_S:
         streaming = [info for info in actors if info.state is ActorState.STREAMING]
         advice = (
             "start actors: rollcast actor --learner-address HOST:PORT"
             if not streaming
-            else "look at the actors below: their environments are slow, hang, or wait themselves"
+            else "see the actors below: their environments are slow or hang, or the actors wait themselves"
         )
         yield _wrong(f"the trainer has waited {status.waiting_s:.0f} s for {status.waiting_for}", advice)
     for wait in status.replay.waiting if status.replay is not None else ():
         if wait.seconds >= _LONG_WAIT_S:
             yield _wrong(
                 f"{wait.who or 'somebody'} has waited {wait.seconds:.0f} s at the replay buffer: {wait.reason}",
-                "let the other side go faster, or widen the limiter's band (--replay.samples-per-insert, "
+                "make the other side faster, or change the rate limiter (--replay.samples-per-insert, "
                 "--replay.error-buffer, --replay.min-size)",
             )
 
@@ -112,17 +114,17 @@ def _missing(status: LearnerStatus, actors: Sequence[ActorInfo]) -> Iterator[Fin
     somebody_plays = any(info.state is ActorState.STREAMING for info in actors)
     for info in actors:
         if info.state in (ActorState.LOST, ActorState.FAILED, ActorState.REFUSED):
-            why = f": {info.last_error}" if info.last_error else ", and did not say why"
+            why = f": {info.last_error}" if info.last_error else ", without a reason"
             yield Finding(
                 severity=Severity.NOTE if somebody_plays else Severity.WRONG,
                 what=f"actor {info.actor_id} (slot {info.slot}) is {info.state.name.lower()}, for {info.idle_s:.0f} s"
                 f"{why}",
-                advice="mend what it says and start it again under its name, or look into its own log",
+                advice="fix the error and start it again under its name, or read its own log",
             )
     if status.actors_alive < status.actors_expected:
         yield _wrong(
-            f"{status.actors_alive} of {status.actors_expected} actors are there",
-            "a local one is started again with backoff; the learner's log says why it ended",
+            f"{status.actors_alive} of {status.actors_expected} actors are alive",
+            "a local actor is started again after a delay; the learner's log says why it ended",
         )
 
 
@@ -134,28 +136,28 @@ def _quiet(actors: Sequence[ActorInfo]) -> Iterator[Finding]:
         if info.idle_s > limit:
             yield _wrong(
                 f"actor {info.actor_id} at {info.peer or 'an unknown peer'} has delivered nothing for "
-                f"{info.idle_s:.0f} s; the others, in the middle, for {median(others) if others else 0.0:.0f} s",
-                "its environments are slow or hang: --step-timeout-s ends it and shows where; or its machine has gone",
+                f"{info.idle_s:.0f} s; the median of the others is {median(others) if others else 0.0:.0f} s",
+                "its environments are slow or hang (--step-timeout-s ends it and shows where), or its machine is down",
             )
 
 
 def _lost_work(status: LearnerStatus) -> Iterator[Finding]:
     if status.rejected_rollouts:
         yield _wrong(
-            f"{status.rejected_rollouts:,} rollouts were refused, because they did not fit",
+            f"{status.rejected_rollouts:,} rollouts were refused, because they were not valid",
             "the learner's log and the actor's last error name actor, column and index",
         )
     if status.stale_trajectories:
         yield _note(
             f"{status.stale_trajectories:,} trajectories were dropped as stale",
-            "they were played for an earlier learner, or are older than --max-policy-lag: raise it, or have actors of "
-            "one speed",
+            "they were played for an earlier learner, or are older than --max-policy-lag: raise it, or use actors of "
+            "equal speed",
         )
 
 
 def _throttled(status: LearnerStatus) -> Iterator[Finding]:
     for met in status.throttled:
-        advice = _LIMIT_ADVICE.get(met.limit, "mend what it sends: docs/operations.md has the limit")
+        advice = _LIMIT_ADVICE.get(met.limit, "fix the client: docs/operations.md explains the limit")
         yield _note(f"{met.who} met the limit {met.limit} {met.times:,} times, last {met.idle_s:.0f} s ago", advice)
 
 
@@ -168,8 +170,8 @@ def _versions(status: LearnerStatus, actors: Sequence[ActorInfo], own_version: s
     if different:
         others = ", ".join(f"{who} {version}" for who, version in different.items())
         yield _note(
-            f"the learner runs rollcast {status.software_version or '(unknown)'}, others do not: {others}",
-            "install one version everywhere; protocols that differ are refused at Join",
+            f"the learner runs rollcast {status.software_version or '(unknown)'}, others run another version: {others}",
+            "install one version everywhere; an actor with another protocol version is refused when it joins",
         )
 
 
@@ -178,13 +180,13 @@ def _balance(status: LearnerStatus) -> Iterator[Finding]:
         return
     if status.waiting_fraction > _ACTORS_ARE_SLOW:
         yield _note(
-            f"the trainer waits {status.waiting_fraction:.0%} of its time: the actors are the slower side",
-            "more actors, or more environments each (--envs-per-actor), make training faster",
+            f"the trainer waits {status.waiting_fraction:.0%} of its time: the actors are slower than the learner",
+            "for faster training, add actors, or environments for each actor (--envs-per-actor)",
         )
     elif status.waiting_fraction < _LEARNER_IS_SLOW and status.queue_size >= status.queue_capacity > 0:
         yield _note(
-            f"the queue is full ({status.queue_size} trajectories): the learner is the slower side, and actors wait",
-            "a GPU, larger batches, or fewer actors",
+            f"the queue is full ({status.queue_size} trajectories): the learner is slower than the actors, which wait",
+            "for faster training, use a GPU or larger batches; or use fewer actors",
         )
 
 

@@ -1,4 +1,4 @@
-"""`rollcast doctor`: what is wrong with a run, and what to do."""
+"""`rollcast doctor`: finds out what is wrong with a run, and what to do."""
 
 from collections.abc import Sequence
 
@@ -13,14 +13,14 @@ from rollcast.services.version import software_version
 
 
 def doctor(settings: DoctorSettings, console: Console) -> int:
-    """Asks the learner, prints what is wrong, and returns the exit code: 0 where nothing is, else 1."""
+    """Asks the learner, prints what is wrong, and returns the exit code: 0 if nothing is wrong, else 1."""
     try:
         with LearnerClient(
             settings.address, timeout_s=settings.timeout_s, security=settings.client_security()
         ) as client:
             status, actors = client.status(), client.actors()
     except LearnerUnreachableError as error:
-        findings, summary = [_unreachable(settings, error)], f"nobody answers at {settings.address}"
+        findings, summary = [_unreachable(settings, error)], f"no answer from {settings.address}"
     else:
         findings = diagnose(status, actors, own_version=software_version())
         summary = (
@@ -39,7 +39,7 @@ def _unreachable(settings: DoctorSettings, error: LearnerUnreachableError) -> Fi
     return Finding(
         severity=Severity.WRONG,
         what=f"{error}",
-        advice=f"is the learner running, does it listen at {settings.address}, and does the port pass the firewall?",
+        advice=f"check that the learner runs, listens at {settings.address}, and is not behind a firewall",
     )
 
 

@@ -1,4 +1,4 @@
-"""`rollcast evaluate RUN_DIR`: how good is the policy that a run has saved?"""
+"""`rollcast evaluate RUN_DIR`: plays episodes with a policy that a run has saved."""
 
 import dataclasses
 import json
@@ -17,10 +17,10 @@ from rollcast.learner.settings.evaluate import EvaluateSettings
 
 
 def evaluate(settings: EvaluateSettings, console: Console) -> int:
-    """Plays the episodes, prints the figures, and returns the exit code.
+    """Plays the episodes, prints the results, and returns the exit code.
 
     Raises:
-        ConfigurationError: The folder holds no such policy, or it does not fit the environment.
+        ConfigurationError: If the folder has no such policy, or the policy does not fit the environment.
     """
     run = RunDirectory.open(settings.run_dir)
     saved = run.read_policy(settings.saved_policy)

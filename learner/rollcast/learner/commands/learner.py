@@ -1,4 +1,4 @@
-"""`rollcast learner`: learns from actors that dial in."""
+"""`rollcast learner`: trains with the actors that connect to it."""
 
 from functools import partial
 
@@ -19,10 +19,10 @@ from rollcast.learner.training.training_run import training_run
 
 
 def learner(settings: ServingSettings, console: Console) -> int:
-    """Learns to the end and returns the exit code.
+    """Trains until the end and returns the exit code.
 
     Raises:
-        RollcastError: Training cannot start, or cannot go on.
+        RollcastError: If training cannot start or go on.
     """
     security = settings.server_security()
     if settings.spaces_from == "environment":

@@ -1,4 +1,4 @@
-"""`rollcast record`: plays rollouts into a file."""
+"""`rollcast record`: records rollouts in a file."""
 
 import contextlib
 import dataclasses
@@ -33,13 +33,13 @@ from rollcast.services.rollouts.recording_codec import RecordingHeader
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
-# Other than those of the actors in a run with the same seed, which play 0 and 1.
+# Streams of seeds. Actors of a run use 0 and 1, so a recording with the same seed plays other episodes.
 _ENVIRONMENT_SEEDS, _ACTION_SEEDS = 2, 3
 
 
 @dataclasses.dataclass(slots=True)
 class RecordingSummary:
-    """What was recorded; what `--summary-json` writes."""
+    """The summary of a recording, as `--summary-json` writes it."""
 
     rollouts: int = 0
     env_steps: int = 0
@@ -51,7 +51,7 @@ class RecordingSummary:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Player:
-    """Who plays what."""
+    """The policy and the environment of a recording."""
 
     env_factory: EnvironmentFactory
     name: str
@@ -66,14 +66,13 @@ class _Player:
 
 
 def record(settings: RecordSettings, console: Console) -> int:
-    """Plays, writes, prints the figures, and returns the exit code: 0, or 130 after Ctrl-C.
+    """Plays, writes the file, prints the summary, and returns the exit code: 0, or 130 after Ctrl-C.
 
-    Whatever ends it, the rollouts that were complete are in the file. Ctrl-C and SIGTERM end it after the running step.
+    Ctrl-C and SIGTERM end it after the running step. All complete rollouts are in the file, even after an error.
 
     Raises:
-        ConfigurationError: The file exists, or the policy cannot be had or does not fit the environment.
-        RollcastError: An environment failed, a rollout holds what is not allowed, or the disk is full; the rollouts
-            before are kept.
+        ConfigurationError: If the file exists, or the policy cannot be read or does not fit the environment.
+        RollcastError: If an environment failed, a rollout is not valid, or the disk is full. Earlier rollouts are kept.
     """
     player = _player(settings)
     limit_threads(1)
@@ -109,7 +108,7 @@ def record(settings: RecordSettings, console: Console) -> int:
 
 
 def _player(settings: RecordSettings) -> _Player:
-    """Reads the run, where one is named."""
+    """Returns the player; reads the run if one is given."""
     saved, name = None, RANDOM
     trained: Mapping[str, Any] = {}
     if settings.policy != RANDOM:
@@ -126,7 +125,7 @@ def _play(
     writer: RolloutWriter,
     summary: RecordingSummary,
 ) -> None:
-    """Plays until there is enough, or a signal comes."""
+    """Plays until enough is recorded, or a signal comes."""
     returns: list[float] = []
     while not _is_enough(settings, summary):
         rollout = collect()
@@ -154,11 +153,11 @@ def _report(
     failure: str,
     received: list[int],
 ) -> None:
-    """Prints what was recorded, and by what it was cut short."""
+    """Prints and writes the summary, and the reason if recording ended early."""
     cause = failure or (signal.Signals(received[0]).name if received else "")
     if cause and not _is_enough(settings, summary):
         wanted = f"{settings.steps:,} env steps" if settings.rollouts is None else f"{settings.rollouts:,} rollouts"
-        kept = "the whole rollouts are kept" if summary.rollouts else "no rollout was whole, nothing is kept"
+        kept = "complete rollouts are kept" if summary.rollouts else "no rollout was complete, nothing is kept"
         print_line(console, f"{'stopped':<15}by {cause}, before {wanted}: {kept}")
     if summary.rollouts:
         mean_return = "no episode has ended" if summary.mean_return is None else f"{summary.mean_return:.1f}"
@@ -179,7 +178,7 @@ def _report(
 
 
 def _training(settings: RecordSettings, env_factory: EnvironmentFactory) -> str:
-    """The command that learns from the file."""
+    """Returns the command that trains with the file."""
     words = ["train", "--algorithm", "sac", "--env-id", env_factory.env_id]
     if env_factory.env_kwargs:
         words += ["--env-kwargs", json.dumps(dict(env_factory.env_kwargs))]

@@ -1,4 +1,4 @@
-"""`rollcast replay serve`: a replay buffer alone, for actors that fill it and learners that draw from it."""
+"""`rollcast replay serve`: serves a replay buffer that actors fill and other learners draw from."""
 
 import logging
 import signal
@@ -23,27 +23,27 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 logger = logging.getLogger(__name__)
 
-# How often it looks whether rollouts come in, and whether it is to stop.
+# Seconds between two looks at the buffer and at the request to stop.
 _LOOK_S = 0.25
 
 
-class _Stopped(Exception):  # noqa: N818  # no error: somebody has asked for it
-    """A signal came before there was anything to stop."""
+class _Stopped(Exception):  # noqa: N818  # not an error: the user asked for it
+    """A signal came before the server was made."""
 
 
 def replay_serve(settings: ReplayServeSettings) -> int:
     """Serves until SIGTERM, Ctrl-C, or LearnerService.Stop; returns the exit code: 0, or 130 after Ctrl-C.
 
     Raises:
-        RollcastError: The buffer cannot be made, or filled from the file; the network cannot be made; or the address
-            cannot be had.
+        RollcastError: If the buffer or the network cannot be made, the file cannot be read, or the address cannot be
+            bound.
     """
     stops: list[RemoteDistributedActors] = []
 
     def stop() -> None:
         if not stops:
             raise _Stopped
-        # the actors stay, and wait for the buffer that comes next
+        # the actors stay, and wait for the next buffer at this address
         for actors in stops:
             actors.leave_waiting()
             actors.interrupt()
@@ -56,16 +56,16 @@ def replay_serve(settings: ReplayServeSettings) -> int:
         try:
             _serve(settings, stops)
         except _Stopped:
-            logger.info("stopped before anything was served")
+            logger.info("stopped before the buffer was served")
     return 130 if signal.SIGINT in received else 0
 
 
 def watch(buffers: SubstepBuffers, actors: RemoteDistributedActors) -> None:
-    """Says what is waited for while nothing is inserted, until it is interrupted.
+    """Reports what it waits for while nothing is inserted, until it is interrupted.
 
     Args:
-        buffers: By substep key, into which the actors play.
-        actors: Who plays; started.
+        buffers: The buffers by substep key, which the actors fill.
+        actors: The actors, started.
     """
     while not actors.interrupted:
         inserted = _inserted(buffers)
@@ -83,7 +83,7 @@ def _inserted(buffers: SubstepBuffers) -> int:
 
 
 def _limiter_wait(buffers: SubstepBuffers) -> str:
-    """What the actors wait for at the first limiter that holds them back; empty: none does."""
+    """Returns what the actors wait for at the first rate limiter that blocks them; empty if none does."""
     for key, buffer in buffers.items():
         wait = buffer.wait_of(ACTORS)
         if wait is not None:
@@ -104,7 +104,7 @@ def _serve(settings: ReplayServeSettings, stops: list[RemoteDistributedActors]) 
         discount=settings.discount,
         seed=settings.seed,
     )
-    # Its weights are of no account: it acts uniformly at random. Small, because every actor gets them all the same.
+    # It acts uniformly at random, so its weights have no effect; they are few, because every actor receives them.
     policy = TorchPolicy(spaces, PolicySpec(network=settings.network, hidden_sizes=(1,)))
     policy.set_uniform_exploration(True)
     if settings.initial_data is not None:

@@ -1,4 +1,4 @@
-"""What `train` and `learner` do around a run: signals, the live view, the summary, the exit code."""
+"""Runs training for `train` and `learner`, with signals, the live view, the summary and the exit code."""
 
 import contextlib
 import shlex
@@ -21,10 +21,10 @@ def run_and_report(run: TrainingRun, settings: LearnerSettings, console: Console
     Ctrl-C and SIGTERM end training after the running update; a second Ctrl-C ends it at once.
 
     Args:
-        run: What is to be trained.
-        settings: What was asked for.
-        console: Where the view and the summary go.
-        serves: When training has reached its end, the last policy is served until the run is stopped.
+        run: The training run.
+        settings: The settings of the run.
+        console: The console for the view and the summary.
+        serves: True: after training, serve the last policy until the run is stopped.
     """
     view = ConsoleView(
         run.control.status,
@@ -50,17 +50,17 @@ def run_and_report(run: TrainingRun, settings: LearnerSettings, console: Console
         run.control.wait_for_stop()
 
     def stop() -> None:
-        # `docker-compose restart learner`: the actors stay, and go on with the learner that comes next
+        # after `docker-compose restart learner`, the actors go on with the next learner
         run.actors.leave_waiting()
         run.control.request_stop()
 
     with (
         stop_on_signals(stop, run.actors.hurry) as received,
         contextlib.ExitStack() as at_the_end,
-        # closed before a finished learner serves
+        # closes the view before a finished learner serves
         contextlib.ExitStack() as shown,
     ):
-        # the second time, where the second Ctrl-C has come in the middle of the first
+        # again, because the second Ctrl-C may have interrupted the first stop
         at_the_end.callback(run.actors.stop)
         shown.enter_context(view)
         report(run.train(serve if serves else None))
@@ -68,7 +68,7 @@ def run_and_report(run: TrainingRun, settings: LearnerSettings, console: Console
 
 
 def print_summary(console: Console, summary: TrainingSummary, run: TrainingRun) -> None:
-    """Prints how training went and where to find it."""
+    """Prints the results of training, the run's folder, and the command that evaluates it."""
     mean_return = "no episode has ended" if summary.mean_return is None else f"{summary.mean_return:.1f}"
     if run.stop_return is not None:
         mean_return += f" ({'solved' if summary.solved else 'not solved'}: {run.stop_return:g} over 100 episodes)"
@@ -83,5 +83,5 @@ def print_summary(console: Console, summary: TrainingSummary, run: TrainingRun) 
         ("run directory", str(run.run_directory.path)),
         ("look at it", f"{typed('rollcast')} evaluate {shlex.quote(str(run.run_directory.path))}"),
     ):
-        # no table: it would fold the command that is meant to be copied, where the output is a log of 80 columns
+        # no table, which would wrap the command at 80 columns, so that it could not be copied
         print_line(console, f"{name:<15}{value}")

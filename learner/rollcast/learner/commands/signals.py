@@ -1,4 +1,4 @@
-"""Signals that end a command: one asks it to stop, a second Ctrl-C makes it hurry, and none cuts its tidying short."""
+"""Handles the signals that end a command: the first asks it to stop, a second Ctrl-C makes it hurry."""
 
 import contextlib
 import signal
@@ -10,16 +10,16 @@ from rollcast.services.process.stop_signals import stop_signals
 
 @contextlib.contextmanager
 def stop_on_signals(stop: Callable[[], object], hurry: Callable[[], object] = lambda: None) -> Iterator[list[int]]:
-    """Ctrl-C and SIGTERM ask the body to end; a second Ctrl-C ends it with a KeyboardInterrupt.
+    """Calls `stop` at Ctrl-C or SIGTERM; a second Ctrl-C ends the body with a KeyboardInterrupt.
 
-    Further ones change nothing: what puts processes, sockets and files away runs to its end.
+    Further signals have no effect, so that processes, sockets and files are always cleaned up.
 
     Args:
-        stop: Called by the first signal; it may raise, where there is nothing to stop.
-        hurry: Called by the second Ctrl-C: what puts things away is to wait for nobody.
+        stop: Called by the first signal. It may raise if there is nothing to stop yet.
+        hurry: Called by the second Ctrl-C, so that cleaning up waits for nobody.
 
     Yields:
-        The signals that have come, so far.
+        The signals received so far.
     """
     received: list[int] = []
     is_hurried = False

@@ -1,4 +1,4 @@
-"""`rollcast status`: how a learner stands."""
+"""`rollcast status`: shows the status of a learner."""
 
 import dataclasses
 import enum
@@ -18,13 +18,13 @@ from rollcast.services.status.status import ActorInfo, LearnerStatus
 
 
 def status(settings: StatusSettings, console: Console) -> int:
-    """Asks the learner and prints what it says; returns the exit code.
+    """Asks the learner for its status, prints it, and returns the exit code.
 
     Raises:
-        ConfigurationError: What is to protect the connection cannot be used.
-        LearnerUnreachableError: Nobody answers at the address.
-        UnauthenticatedError: It wants a token, or another one.
-        PermissionDeniedError: The token's role may not see it.
+        ConfigurationError: If the certificates or tokens cannot be used.
+        LearnerUnreachableError: If there is no answer from the address.
+        UnauthenticatedError: If the learner requires a token, or another one.
+        PermissionDeniedError: If the token's role may not read the status.
     """
     with LearnerClient(settings.address, timeout_s=settings.timeout_s, security=settings.client_security()) as client:
         if settings.watch:
@@ -36,7 +36,7 @@ def status(settings: StatusSettings, console: Console) -> int:
 
 
 def _describe(client: LearnerClient) -> dict[str, Any]:
-    """Asks what the learner learns; returns nothing where it cannot say: it is starting, or from before this call."""
+    """Returns the learner's description; empty if the learner is starting, or too old to know this call."""
     try:
         description = client.describe()
     except (NotReadyError, ProtocolMismatchError):
@@ -99,7 +99,7 @@ def _actors_table(actors: Sequence[ActorInfo]) -> Table:
 
 
 def _rows(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Names and values as people read them; what is inside of something is named after it."""
+    """Yields the rows of the table: names with dots for nested values, and values as text."""
     for name, value in values.items():
         if isinstance(value, dict):
             yield from _rows(value, f"{prefix}{name}.")
@@ -119,7 +119,7 @@ def _as_text(value: Any) -> str:  # noqa: ANN401 - whatever a status holds
 
 
 def _as_json(value: Any) -> Any:  # noqa: ANN401 - whatever a status holds
-    """What JSON has for a value; it has neither enums nor infinity, which a limit that is none is."""
+    """Converts a value for JSON: enums to names, infinity (no limit) and NaN to null."""
     if isinstance(value, enum.Enum):
         return value.name.lower()
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""`rollcast train`: the learner and its actors on this machine."""
+"""`rollcast train`: trains with a learner and actors on this machine."""
 
 from functools import partial
 
@@ -19,10 +19,10 @@ from rollcast.learner.training.training_run import training_run
 
 
 def train(settings: TrainSettings, console: Console) -> int:
-    """Trains to the end and returns the exit code.
+    """Trains until the end and returns the exit code.
 
     Raises:
-        RollcastError: Training cannot start, or cannot go on.
+        RollcastError: If training cannot start or go on.
     """
     # Refuses wrong certificates and tokens before the environment is made.
     settings.server_security()
@@ -56,7 +56,7 @@ def train(settings: TrainSettings, console: Console) -> int:
             envs_per_actor=settings.envs_per_actor,
             seed=settings.seed,
             serving=serving,
-            # An actor that is started again has other seeds.
+            # a restarted actor has other seeds
             on_actor_failure="fail" if settings.deterministic else settings.on_actor_failure,
             max_restarts=settings.max_restarts,
             step_timeout_s=settings.step_timeout_s,

@@ -1,1 +1,1 @@
-"""TODO room rollcast.learner.playing."""
+"""Plays whole episodes with a policy that a run has saved."""

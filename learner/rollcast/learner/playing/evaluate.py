@@ -1,4 +1,4 @@
-"""Plays whole episodes with a policy and says how good it is, and how sure that is."""
+"""Plays episodes with a policy and computes its mean return with a confidence interval."""
 
 import math
 import warnings
@@ -23,7 +23,7 @@ from rollcast.services.errors import ConfigurationError
 from rollcast.services.process.installation import install_extra
 from rollcast.services.spaces.spaces import Observation
 
-# Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom: where the series below is not exact to 1e-3.
+# Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom, where the series below is off by over 1e-3.
 _T_975 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
     2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
@@ -33,16 +33,15 @@ _T_975 = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What came of some episodes.
+    """The results of some episodes.
 
     Attributes:
-        returns: Sum of rewards of each episode, in the order of their seeds; the mean over its agents, where there
-            are several.
-        lengths: Number of steps of each: the turns of a structured environment.
-        mean: Of the returns.
+        returns: Sum of rewards of each episode, in the order of their seeds; with several agents, the mean over them.
+        lengths: Number of steps of each episode; in a structured environment, of turns.
+        mean: Mean of the returns.
         std: Sample standard deviation of the returns (n - 1); 0 for one episode.
-        confidence_interval: 95 %, of the mean, by Student's t: (low, high). Infinite for one episode.
-        agent_returns: The mean of each agent, by `"substep/agent"`.
+        confidence_interval: 95 % confidence interval of the mean by Student's t, (low, high); infinite for one episode.
+        agent_returns: Mean return of each agent, by `"substep/agent"`.
     """
 
     returns: tuple[float, ...]
@@ -64,23 +63,23 @@ def evaluate_policy(
 ) -> Evaluation:
     """Plays episodes, one after the other in one environment.
 
-    Episode i is reset with the i-th seed derived from `seed`, and its actions are sampled with it: it is the same
-    episode whatever was played before it, however training stepped its environments, and wherever it is played.
+    The i-th seed derived from `seed` resets episode i and samples its actions. So episode i is always the same: it
+    depends neither on the episodes before it, nor on the vectorization of training, nor on the machine.
 
     Args:
         env_factory: Makes the environment as `make_vector_env` does for an actor; for a video, an `EnvironmentFactory`.
-        policy: Has weights loaded; its sampling is seeded anew.
-        n_episodes: At least 1.
-        seed: At least 0; decides every episode.
-        deterministic: The likeliest action instead of a sample.
-        video_dir: Where to record every episode, None for nowhere.
+        policy: A policy with loaded weights. This function sets its seed.
+        n_episodes: Number of episodes, at least 1.
+        seed: Seed of all episodes, at least 0.
+        deterministic: True: take the most likely action instead of a sample.
+        video_dir: Folder for a video of every episode; None: no videos.
 
     Returns:
         Returns, lengths and their statistics.
 
     Raises:
         ConfigurationError: If a number is out of its range, or a video cannot be recorded.
-        EnvironmentFailedError: If the environment raised, or returned what it must not.
+        EnvironmentFailedError: If the environment raised, or returned something that is not valid.
     """
     if n_episodes < 1:
         raise ConfigurationError(f"n_episodes is {n_episodes}; expected at least 1. Raise it.")
@@ -89,7 +88,7 @@ def evaluate_policy(
     seeds = derive_seeds([seed], n_episodes)
     env = make_single_env(env_factory) if video_dir is None else _recording_env(env_factory, video_dir)
     structured = env if isinstance(env, StructuredEnv) else SingleAgentEnv(env)
-    # a vector of one: it checks what the environment returns, and names it with its seed where it fails
+    # a vector of one, because it checks what the environment returns, and its errors name environment and seed
     vector_env = StructuredVectorEnv([lambda: structured])
     try:
         played = [_play_episode(vector_env, policy, episode_seed, deterministic) for episode_seed in seeds]
@@ -109,11 +108,11 @@ def evaluate_policy(
 
 
 def summarize(returns: tuple[float, ...], lengths: tuple[int, ...]) -> Evaluation:
-    """Computes the statistics of episodes that were played.
+    """Computes the statistics of played episodes.
 
     Args:
-        returns: Sum of rewards of each, at least one.
-        lengths: Number of steps of each.
+        returns: Sum of rewards of each episode, at least one.
+        lengths: Number of steps of each episode.
     """
     n, mean = len(returns), fmean(returns)
     std = stdev(returns) if n > 1 else 0.0
@@ -124,10 +123,10 @@ def summarize(returns: tuple[float, ...], lengths: tuple[int, ...]) -> Evaluatio
 
 
 def t_quantile_975(degrees_of_freedom: int) -> float:
-    """The 97.5 % quantile of Student's t distribution, right to three decimals.
+    """Returns the 97.5 % quantile of Student's t distribution, exact to three decimals.
 
-    A table up to 30 degrees of freedom, above it the first terms of the Cornish-Fisher expansion around the normal
-    quantile z: t = z + (z^3 + z) / 4n + (5 z^5 + 16 z^3 + 3 z) / 96 n^2. Not scipy, for one number.
+    Up to 30 degrees of freedom it comes from a table, above from the first terms of the Cornish-Fisher expansion around
+    the normal quantile z: t = z + (z^3 + z) / 4n + (5 z^5 + 16 z^3 + 3 z) / 96 n^2. This one number is not worth scipy.
 
     Args:
         degrees_of_freedom: n, at least 1.
@@ -141,7 +140,7 @@ def t_quantile_975(degrees_of_freedom: int) -> float:
 def _play_episode(
     vector_env: StructuredVectorEnv, policy: Policy, seed: int, deterministic: bool
 ) -> tuple[dict[ActorId, float], int]:
-    """Returns what each agent has earned, and how many turns it took."""
+    """Plays an episode; returns each agent's return, and the number of turns."""
     policy.seed(seed)
     executed = {key: ExecutedActions(substep.action) for key, substep in vector_env.spaces.items()}
     turn = vector_env.reset(0, seed=seed)
@@ -178,9 +177,9 @@ def _recording_env(env_factory: EnvFactory, video_dir: Path) -> gymnasium.Env[An
     played.close()
     if isinstance(played, OneOfVector):
         raise ConfigurationError(
-            f"A video of {env_factory.env_id!r} cannot be recorded: the policy plays in the vector environment that is "
-            "registered with it, which shows something else than a single one, and draws nothing. Evaluate it without "
-            "a video, or train with --vectorization sync."
+            f"A video of {env_factory.env_id!r} cannot be recorded: the policy plays in the registered vector "
+            "environment, which has other spaces than the single one and cannot render. Evaluate without a video, or "
+            "train with --vectorization sync."
         )
     env: gymnasium.Env[Any, Any] | StructuredEnv | None = None
     try:
@@ -191,13 +190,13 @@ def _recording_env(env_factory: EnvFactory, video_dir: Path) -> gymnasium.Env[An
                 "gymnasium.Env. Evaluate it without a video."
             )
         with warnings.catch_warnings():
-            # That videos of that name are written over: the same episodes, if the policy is the same.
+            # it warns that videos are overwritten, which is meant
             warnings.filterwarnings("ignore", message=".*Overwriting existing videos")
             return RecordVideo(env, str(video_dir), episode_trigger=lambda episode: True, disable_logger=True)
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
         if env is not None:
             env.close()
         raise ConfigurationError(
-            f"A video cannot be recorded: {error}; expected moviepy and what draws the environment. "
+            f"A video cannot be recorded: {error}; expected moviepy and the environment's renderer. "
             f"Install both: {install_extra('video')}"
         ) from error

@@ -1,4 +1,4 @@
-"""The environment in which a run's policy is played again."""
+"""Makes the environment for playing a saved policy."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -10,21 +10,21 @@ from rollcast.learner.settings.playing import PlayingSettings
 
 
 def played_environment(settings: PlayingSettings, trained: Mapping[str, Any]) -> EnvironmentFactory:
-    """Returns what makes the environment that a command plays: as the run's actors made it, where nothing else is said.
+    """Returns a factory of the environment to play in: the run's, unless the settings name another.
 
     Args:
-        settings: What was said.
+        settings: The command's settings.
         trained: The run's settings; empty without a run.
 
     Returns:
-        The factory. Another environment than the run's has its vector environment chosen anew.
+        The factory. For another environment than the run's, its vectorization is auto.
 
     Raises:
-        ConfigurationError: An argument cannot be right.
+        ConfigurationError: If an argument is not valid.
     """
     run_env_id = trained.get("env_id", EnvironmentSettings.model_fields["env_id"].default)
     env_id = run_env_id if settings.env_id is None else settings.env_id
-    # Runs before 0.2 have no agent_policies, and learners whose actors are elsewhere no vectorization.
+    # Runs before 0.2 have no agent_policies; runs of `rollcast learner` have no vectorization.
     vectorization = trained.get("vectorization", "auto") if env_id == run_env_id else "auto"
     return EnvironmentFactory(
         env_id,

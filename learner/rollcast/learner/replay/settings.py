@@ -15,113 +15,117 @@ class ReplaySettings(BaseModel):
     capacity: int = Field(
         1_000_000,
         ge=1,
-        description="Entries the buffer holds at most, at least 1.",
+        description="Largest number of entries in the buffer, at least 1.",
         json_schema_extra=stays("the checkpoint has the replay buffer in the layout that it had"),
     )
     capacity_bytes: int | None = Field(
         None,
         ge=1,
-        description="Bytes its arrays take at most, wherever they are; empty: as many as the capacity needs.",
+        description="Largest size of the buffer's arrays in bytes, on any device. Default: what the capacity needs.",
         json_schema_extra=stays("the checkpoint has the replay buffer in the layout that it had"),
     )
     device: Literal["cpu", "learner"] = Field(
         "cpu",
-        description="Where observations, actions and log-probabilities are kept. cpu: in main memory; learner: on the "
-        "learner's device, so that batches of a learner on a GPU are drawn there, and are not copied to it.",
+        description="Where to keep observations, actions and log-probabilities. cpu: main memory; learner: the "
+        "learner's device, so that a learner on a GPU draws batches there, without copying.",
         json_schema_extra=stays("the checkpoint has the replay buffer in the layout that it had"),
     )
     entry: Literal["transitions", "rollouts"] = Field(
         "transitions",
-        description="transitions: an entry is one step; rollouts: all T steps of one environment.",
+        description="Unit of storage. transitions: single steps; rollouts: all T steps of one environment.",
         json_schema_extra=stays("the checkpoint has the replay buffer in the layout that it had"),
     )
     sampler: Literal["uniform", "prioritized", "fifo", "lifo"] = Field(
         "uniform",
-        description="Which entries are drawn: any, by priority, the oldest, the newest.",
+        description="Which entries to draw. uniform: any; prioritized: by priority; fifo: the oldest; lifo: the "
+        "newest.",
         json_schema_extra=stays("the checkpoint has the replay buffer in the layout that it had"),
     )
     alpha: float = Field(
         0.6,
         ge=0.0,
         le=1.0,
-        description="Prioritised: how much priorities count, in [0, 1]; 0: not at all.",
+        description="Prioritized: exponent of the priorities, in [0, 1]; 0: uniform.",
         json_schema_extra=stays("the checkpoint has priorities that were raised to that power"),
     )
     priority_epsilon: float = Field(
         1e-6,
         ge=1e-12,
         le=1e12,
-        description="Prioritised: added to every priority before alpha, so that entries of error 0 are drawn again, "
-        "from 1e-12 to 1e12.",
+        description="Prioritized: added to every priority before alpha, so that entries with error 0 are drawn "
+        "again, from 1e-12 to 1e12.",
         json_schema_extra=stays("the checkpoint has the replay buffer in the layout that it had"),
     )
     beta: float = Field(
         0.4,
         ge=0.0,
         le=1.0,
-        description="Prioritised: how much of the bias importance weights take back at first, in [0, 1].",
+        description="Prioritized: exponent of the importance weights at the start, in [0, 1]; 1 corrects all of "
+        "the bias.",
         json_schema_extra=LEARNING,
     )
     beta_end: float = Field(
         1.0,
         ge=0.0,
         le=1.0,
-        description="Prioritised: what beta has become after all of --total-steps, linearly, in [0, 1]; where nothing "
-        "trains, as in replay serve, beta stays.",
+        description="Prioritized: exponent of the importance weights at --total-steps, approached linearly, in "
+        "[0, 1]. It has no effect in rollcast replay serve, where nothing trains.",
         json_schema_extra=LEARNING,
     )
     removal: Literal["oldest", "lowest_priority"] = Field(
         "oldest",
-        description="Which entry makes room for a new one. lowest_priority keeps transitions in any order, so that "
-        "each needs its own next observation: twice the bytes.",
+        description="Which entry to remove when the buffer is full. lowest_priority makes each transition store "
+        "its own next observation, which doubles the bytes.",
         json_schema_extra=stays("the checkpoint has the replay buffer in the layout that it had"),
     )
     max_times_sampled: int | None = Field(
         None,
         ge=1,
-        description="How often an entry is drawn before it is removed, at least 1; empty: no matter.",
+        description="Times an entry is drawn before it is removed, at least 1. Default: no limit.",
         json_schema_extra=stays("the checkpoint has the replay buffer in the layout that it had"),
     )
     n_step: int = Field(
         1,
         ge=1,
         le=1000,
-        description="Transitions: rewards of so many steps are folded into one, at least 1.",
+        description="Transitions: number of steps whose rewards are summed into one transition, at least 1.",
         json_schema_extra=stays("the checkpoint has the replay buffer in the layout that it had"),
     )
     sequence_length: int | None = Field(
         None,
         ge=1,
-        description="Rollouts: draw sequences of so many steps, after those of the burn-in; empty: all T.",
+        description="Rollouts: steps of the sequences to draw, without the burn-in. Default: all T.",
         json_schema_extra=stays("the checkpoint has the replay buffer in the layout that it had"),
     )
     burn_in: int = Field(
         0,
         ge=0,
-        description="Rollouts: steps before a sequence, only for the recurrent state to warm up on.",
+        description="Rollouts: steps before each sequence that only warm up the recurrent state; 0: none.",
         json_schema_extra=stays("the checkpoint has the replay buffer in the layout that it had"),
     )
     log_prob: bool | None = Field(
         None,
-        description="Whether log-probabilities of the actions are kept; empty: with rollouts only.",
+        description="Keep the log-probabilities of actions. Default: only with rollouts as entries.",
         json_schema_extra=stays("the checkpoint has the replay buffer in the layout that it had"),
     )
     samples_per_insert: float | None = Field(
         None,
         gt=0.0,
-        description="Entries drawn for each that is inserted, on average; whoever is ahead waits. Empty: nobody waits.",
+        description="Average number of times each inserted entry is drawn. The side that is ahead waits. Default: "
+        "nobody waits.",
         json_schema_extra=stays("the limiter would make up for all that was inserted before"),
     )
     min_size: int | None = Field(
         None,
         ge=1,
-        description="Entries in the buffer before any is drawn, at least a batch; empty: a batch.",
+        description="Entries in the buffer before the first batch is drawn, at least batch_size. Default: batch_size.",
         json_schema_extra=stays("the limiter has counted from there"),
     )
     error_buffer: float | None = Field(
         None,
         gt=0.0,
-        description="Samples that either side may be ahead; empty: as few as inserts and batches allow.",
+        description="Samples that either side may be ahead of samples_per_insert. Default: the least that inserts "
+        "and batches allow.",
         json_schema_extra=LEARNING,
     )
 

@@ -1,1 +1,1 @@
-"""TODO room rollcast.learner.settings."""
+"""The settings of every command. Imports neither torch nor grpc, so that `--help` is quick."""

@@ -10,12 +10,14 @@ from rollcast.services.settings.settings import ProcessSettings
 
 
 class CertsSettings(ProcessSettings):
-    """Makes a development authority, and certificates and tokens for a learner and its clients, in a folder."""
+    """Makes a certificate authority for development, with certificates and tokens for a learner and its clients."""
 
-    directory: CliPositionalArg[Path] = Field(description="The folder; nothing in it is overwritten.")
+    directory: CliPositionalArg[Path] = Field(
+        description="The folder to write to. Existing files are never overwritten."
+    )
     host: tuple[str, ...] = Field(
         (),
-        description="A further name or number that clients reach the learner by, besides localhost and the loopback; "
-        "may be given several times.",
+        description="Another host name or IP address of the learner, besides localhost and the loopback address. "
+        "May be given several times.",
     )
-    days: Annotated[float, Field(gt=0, le=3650)] = Field(365.0, description="How long they are in force.")
+    days: Annotated[float, Field(gt=0, le=3650)] = Field(365.0, description="Days until the certificates expire.")

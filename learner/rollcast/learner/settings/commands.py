@@ -1,4 +1,4 @@
-"""The settings of every command. Imports neither torch nor grpc."""
+"""The settings class of every command. Imports neither torch nor grpc."""
 
 from typing import Final
 

@@ -9,8 +9,8 @@ from rollcast.services.settings.settings import ProcessSettings
 
 
 class CompletionSettings(ProcessSettings):
-    """Prints a script that makes a shell complete rollcast's commands, options and their values."""
+    """Prints a script that lets a shell complete rollcast's commands, options and values."""
 
     shell: CliPositionalArg[Literal["bash", "zsh"]] = Field(
-        description='The shell, whose startup file is to have: eval "$(rollcast completion bash)".'
+        description='The shell. Put eval "$(rollcast completion bash)" into its startup file.'
     )

@@ -11,14 +11,16 @@ from rollcast.services.settings.settings import LogLevel
 
 
 class EvaluateSettings(PlayingSettings):
-    """Plays episodes with a policy that a run has saved."""
+    """Plays episodes with a saved policy of a run, and prints its mean return."""
 
     run_dir: CliPositionalArg[Path] = Field(description="The run's folder.")
     n_episodes: Annotated[int, Field(ge=1)] = Field(20, description="Episodes to play.")
-    deterministic: bool = Field(True, description="Take the most likely action, instead of sampling.")
+    deterministic: bool = Field(True, description="Take the most likely action instead of sampling.")
     seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(
-        0, description="Episode i is played with a seed derived from this one and i."
+        0, description="The seed of the evaluation; the seed of episode i derives from it and i."
     )
-    video: Path | None = Field(None, description="Record the episodes into this folder; needs the extra 'video'.")
-    summary_json: Path | None = Field(None, description="Write the figures to this file.")
-    log_level: LogLevel = Field("WARNING", description="What to log, to stderr.")
+    video: Path | None = Field(
+        None, description="Record videos of the episodes into this folder; needs the extra 'video'. Default: no videos."
+    )
+    summary_json: Path | None = Field(None, description="Write the results to this file. Default: no file.")
+    log_level: LogLevel = Field("WARNING", description="Least severe messages to log, on stderr.")

@@ -9,19 +9,21 @@ from rollcast.services.settings.resume_rules import FREE
 
 
 class ServingSettings(LearnerSettings):
-    """Learns from whoever joins, and serves the gRPC API."""
+    """Trains with the actors that connect to it, and serves the gRPC API."""
 
     first_options: ClassVar = ("env_id", "env_kwargs", "address", "insecure", "max_actors", *FIRST_OF_LEARNING)
 
     spaces_from: Literal["environment", "first_actor"] = Field(
         "environment",
-        description="Where the learner learns what observations and actions look like: from --env-id, made once on its "
-        "own machine; or from the first actor that joins, so that only actors need the environment.",
+        description="Source of the observation and action spaces. environment: make --env-id once on this "
+        "machine; first_actor: ask the first actor that joins, so that only actors need the "
+        "environment.",
         json_schema_extra=FREE,
     )
     when_finished: Literal["exit", "serve"] = Field(
         "exit",
-        description="What to do when training has ended: exit with 0; or serve the last policy until the learner is "
-        "stopped. With serve, --resume auto goes on with a run that has ended, too, and serves its policy again.",
+        description="What to do when training ends. exit: end with exit code 0; serve: serve the last policy "
+        "until the learner is stopped. With serve, --resume auto also resumes a finished run and "
+        "serves its policy again.",
         json_schema_extra=FREE,
     )

@@ -28,7 +28,7 @@ from rollcast.services.settings.origins import Origins
 from rollcast.services.settings.resume_rules import ACTING, FREE, LEARNING, stays
 from rollcast.services.settings.settings import EntryPointKwargs, LogLevel, describe_validation_error
 
-# What the help shows first of every learner; of the algorithms' own only those of the one that is chosen.
+# The options that the help shows first; of the algorithms' own options, only those of the chosen one.
 FIRST_OF_LEARNING: Final = (
     *("total_steps", "stop_return", "seed", "run_dir", "resume", "algorithm"),
     *("impala.learning_rate", "impala.discount", "impala.entropy_cost", "impala.reward_scale"),
@@ -40,48 +40,50 @@ FIRST_OF_LEARNING: Final = (
 
 
 class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSettings):
-    """How to learn: shared by `train` and `learner`."""
+    """The settings that `train` and `learner` share."""
 
     address: str = Field(
         "localhost:50051",
-        description="Where to listen: host:port (port 0: any free one) or unix:/path.",
+        description="The address to listen on: host:port (port 0: any free port) or unix:/path.",
         json_schema_extra=FREE,
     )
     algorithm: Annotated[str, AfterValidator(check_algorithm)] = Field(
         "impala",
-        description="What learns: impala, sac, dqn, or package.module:factory for one's own; the defaults are its own: "
-        "--algorithm sac --help shows those of SAC.",
+        description="The algorithm: impala, sac, dqn, or package.module:factory for your own. Options you do not "
+        "set use the algorithm's defaults; --algorithm sac --help shows those of SAC.",
         examples=list(ALGORITHM_DEFAULTS),
         json_schema_extra=stays("the checkpoint is of that algorithm"),
     )
     algorithm_kwargs: EntryPointKwargs = Field(
         default_factory=dict,
-        description="Keyword arguments of an algorithm of one's own, as JSON: '{\"learning_rate\": 0.001}'.",
+        description="Keyword arguments for your own algorithm, as JSON: '{\"learning_rate\": 0.001}'.",
         json_schema_extra=LEARNING,
     )
     impala: ImpalaSettings = Field(default_factory=ImpalaSettings, description="Settings of IMPALA.")
     sac: SacSettings = Field(default_factory=SacSettings, description="Settings of SAC.")
     dqn: DqnSettings = Field(default_factory=DqnSettings, description="Settings of DQN.")
     replay: ReplaySettings = Field(
-        default_factory=ReplaySettings, description="The replay buffer of off-policy algorithms."
+        default_factory=ReplaySettings, description="The replay buffer of SAC, DQN and your own off-policy algorithm."
     )
     initial_data: Path | None = Field(
         None,
-        description="Fill the replay buffer from this file of rollouts, which rollcast record writes, instead of "
-        "acting at random; where it has fewer entries than --replay.min-size, actors act at random for the rest.",
+        description="A file of rollouts, written by rollcast record, that fills the replay buffer before "
+        "training. If it has fewer entries than --replay.min-size, actors add random ones. Default: "
+        "actors fill the buffer at random.",
         json_schema_extra=stays("it fills the replay buffer of a new run"),
     )
     initial_policy: Path | None = Field(
         None,
-        description="Begin a new run with the weights of another: a run's folder (its last policy, and its critics if "
-        "it has the same algorithm), or the file of a policy. Spaces and network must be the same.",
+        description="Start a new run with the weights of another: the folder of a run (its last policy, and its "
+        "critics if the algorithm is the same) or a policy file. Spaces and network must match. "
+        "Default: random weights.",
         json_schema_extra=stays("it says with what a run begins"),
     )
     network: str = Field(
         "auto",
-        description="The policy network: auto (an MLP for vectors, the Nature CNN for images, chosen from the space), "
-        "or package.module:factory, called with the observation space and the number of outputs. Actors must be "
-        "started with the same name.",
+        description="The policy network: auto (an MLP for vectors, the Nature CNN for images), or "
+        "package.module:factory, which is called with the observation space and the number of "
+        "outputs. Start actors with the same name.",
         json_schema_extra=stays("the checkpoint has the weights of that network"),
     )
     hidden_sizes: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(max_length=MAX_HIDDEN_LAYERS)] = Field(
@@ -91,7 +93,7 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
     )
     activation: Activation = Field(
         "tanh",
-        description="Activation of the MLP.",
+        description="Activation function of the MLP.",
         json_schema_extra=stays("the checkpoint's weights were learnt with it"),
     )
     n_rollout_steps: Annotated[int, Field(ge=1)] = Field(
@@ -103,81 +105,83 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
     )
     envs_per_actor: EnvsPerActor = Field(
         8,
-        description="Environments an actor steps at once, in one batched forward pass; so does one from elsewhere that "
-        "was not started with a number of its own.",
+        description="Environments that an actor steps at once, in one batched forward pass. An actor on another "
+        "machine may have its own number.",
         json_schema_extra=ACTING,
     )
     batch_size: Annotated[int, Field(ge=1)] = Field(
         8,
-        description="B: rollouts (trajectories of one environment) in a batch.",
+        description="B: rollouts in a batch, each of one environment; with a replay buffer, entries in a batch.",
         json_schema_extra=LEARNING,
     )
     updates_per_broadcast: Annotated[int, Field(ge=1)] = Field(
         1,
-        description="Updates between two policies that are cast to the actors.",
+        description="Updates after which a new policy is sent to the actors.",
         json_schema_extra=LEARNING,
     )
     queue_out_of_sync_factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
         1.0,
-        description="Times batch_size, the rollouts that may wait in the queue: bounds how stale they are.",
+        description="Capacity of the rollout queue as a multiple of batch_size. A smaller queue holds fresher "
+        "rollouts.",
         json_schema_extra=LEARNING,
     )
     max_policy_lag: Annotated[int, Field(ge=0)] | None = Field(
         None,
-        description="Drop rollouts whose policy is more versions old than this, and count their trajectories as stale; "
-        "empty: drop none.",
+        description="Drop rollouts whose policy is more than this many versions old, and count their trajectories "
+        "as stale. Default: drop none.",
         json_schema_extra=LEARNING,
     )
     bounded_staleness: bool = Field(
         False,
-        description="Let actors wait for the newest policy before they start a rollout. Between actors of equal speed "
-        "no rollout is then more than ceil(queue_out_of_sync_factor + n_actors * envs_per_actor / batch_size) updates "
-        "old.",
+        description="Make actors wait for the newest policy before each rollout. If actors are equally fast, no "
+        "rollout is then more than ceil(queue_out_of_sync_factor + n_actors * envs_per_actor / "
+        "batch_size) updates old.",
         json_schema_extra=LEARNING,
     )
     deterministic: bool = Field(
         False,
-        description="Actors play in step with the updates, in the order of their slots, and all arithmetic has one "
-        "thread: the same seeds give the same policy, whoever is faster, in this process, in others, or elsewhere. "
-        "IMPALA: a rollout each for every batch; batch_size must be a multiple of envs_per_actor (times agents). With "
-        "a replay buffer: a rollout each, and then as many updates as --replay.samples-per-insert asks for, whatever "
-        "--updates-per-broadcast says; rollcast learner waits for --max-actors of them.",
+        description="Make the same seeds give the same policy: actors play in step with the updates, in the order "
+        "of their slots, and all arithmetic uses one thread. IMPALA takes one rollout of every actor "
+        "for each batch, so batch_size must be a multiple of envs_per_actor (times agents). With a "
+        "replay buffer, every actor sends one rollout, then as many updates follow as "
+        "--replay.samples-per-insert asks for; --updates-per-broadcast has no effect. rollcast "
+        "learner waits for --max-actors actors.",
         json_schema_extra=stays("a run is deterministic from its first step on, or not at all"),
     )
     total_steps: Annotated[int, Field(ge=1)] = Field(
         20_000_000,
-        description="Environment steps after which training ends; every agent's count, where there are several.",
+        description="Environment steps after which training ends; with several agents, each agent's steps count.",
         json_schema_extra=ACTING,
     )
     stop_return: float | None = Field(
         None,
-        description="Mean return of the last 100 episodes at which training ends; empty: the environment's own reward "
-        "threshold, where it has one.",
+        description="End training at this mean return over 100 episodes. Default: the environment's reward "
+        "threshold, if it has one.",
         json_schema_extra=FREE,
     )
     seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(
         0,
-        description="From which every other seed derives: networks, environments, sampling of actions.",
+        description="The seed that all others derive from: networks, environments, sampling of actions.",
         json_schema_extra=stays("everything that was drawn so far came from it"),
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto",
-        description="Where to learn; auto: on a GPU if there is one.",
+        description="The device to train on; auto: a GPU if there is one.",
         json_schema_extra=ACTING,
     )
     torch_threads: Annotated[int, Field(ge=0)] = Field(
         0,
-        description="Threads of torch in the learner; 0: as many as there are cores left beside local actors.",
+        description="CPU threads of torch in the learner; 0: the cores that local actors leave free.",
         json_schema_extra=ACTING,
     )
     run_dir: Path | None = Field(
         None,
-        description="A new folder for what the run leaves behind; empty: one below runs/, named after the run.",
+        description="A new folder for the run's output. Default: a folder below runs/, named after the run.",
         json_schema_extra=FREE,
     )
     summary_json: Path | None = Field(
         None,
-        description="Write the summary to this file when training has ended.",
+        description="Write the summary of the run to this file when training ends. Default: no file.",
         json_schema_extra=FREE,
     )
     log_interval_s: Annotated[float, Field(gt=0)] = Field(
@@ -192,59 +196,61 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
     )
     checkpoint_interval_updates: Annotated[int, Field(ge=1)] | None = Field(
         None,
-        description="Updates between two checkpoints, instead of seconds; with sequential actors, a run that is "
-        "resumed then has the same bits as one that was never interrupted.",
+        description="Updates between two checkpoints, instead of seconds. With sequential actors, a resumed run "
+        "then gives the same bits as an uninterrupted one. Default: use seconds.",
         json_schema_extra=ACTING,
     )
     keep_checkpoints: Annotated[int, Field(ge=1)] = Field(
         3,
-        description="How many of the last checkpoints are kept, besides the one with the highest mean return.",
+        description="Number of newest checkpoints to keep, besides the one with the highest mean return.",
         json_schema_extra=FREE,
     )
     stop_timeout_s: Annotated[float, Field(gt=0)] = Field(
         600.0,
-        description="How long the last checkpoint of a run that is stopped may take, in seconds; less than the time "
-        "after which an engine kills what it stops. What is not written by then is given up for the one before.",
+        description="Seconds that the last checkpoint of a stopped run may take; after that the run ends with the "
+        "checkpoint before. Choose less than the time after which your container engine kills a "
+        "stopped container.",
         json_schema_extra=FREE,
     )
     durable: bool = Field(
         False,
-        description="Write every rollout to a log in the run's folder before it is acknowledged, so that a learner "
-        "that is killed and resumed loses none that was; actors of other processes only.",
+        description="Write every rollout to a log in the run's folder before acknowledging it: a learner that is "
+        "killed and resumed loses no acknowledged rollout. For actors in other processes only.",
         json_schema_extra=FREE,
     )
     durable_max_bytes: Annotated[int, Field(ge=1 << 20)] = Field(
         8 << 30,
-        description="What that log may take on the disk, in bytes: at half of it a checkpoint is made early, at all of "
-        "it actors wait.",
+        description="Largest size of that log on disk, in bytes. At half of it a checkpoint is made early; when "
+        "it is full, actors wait.",
         json_schema_extra=FREE,
     )
     resume: str | None = Field(
         None,
-        description="Go on with the run in this folder, with its settings; auto: with the newest run of these very "
-        "settings, in --run-dir where that is given, or a new one where there is none.",
+        description="Resume the run in this folder, with its settings. auto: resume the newest run with the same "
+        "settings (in --run-dir if given), or start a new one if there is none. Default: start a new "
+        "run.",
         json_schema_extra=FREE,
     )
     collect_timeout_s: Annotated[float, Field(gt=0)] = Field(
         600.0,
-        description="Seconds without any rollout after which training fails, saying whom it waited for.",
+        description="Seconds without a rollout after which training fails; the error names the actors it waited for.",
         json_schema_extra=FREE,
     )
     log_level: LogLevel = Field(
         "WARNING",
-        description="What to log, to stderr.",
+        description="Least severe messages to log, on stderr.",
         json_schema_extra=FREE,
     )
 
     @classmethod
     def help_scope(cls, origins: Origins) -> HelpScope:
-        """Returns the settings that apply to the algorithm that is given, and its defaults."""
+        """Returns the options and the defaults of the chosen algorithm."""
         algorithm = origins.value_of("algorithm") or cls.model_fields["algorithm"].default
         others = [name for name in ALGORITHM_DEFAULTS if name != algorithm]
         return HelpScope(
             hidden=tuple(sorted(foreign_groups(str(algorithm)))),
             defaults={**ALGORITHM_DEFAULTS.get(str(algorithm), {}), "algorithm": algorithm},
-            note=f"Settings and defaults are {algorithm}'s; for others: --algorithm {'|'.join(others)} {HELP}",
+            note=f"Options and defaults are {algorithm}'s; for others: --algorithm {'|'.join(others)} {HELP}",
         )
 
     def completed(self, origins: Origins) -> Self:

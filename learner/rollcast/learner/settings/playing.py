@@ -1,4 +1,4 @@
-"""What the settings of the commands that play with a run's policy have in common. Imports neither torch nor grpc."""
+"""The settings that `evaluate` and `record` share. Imports neither torch nor grpc."""
 
 from typing import Literal
 
@@ -8,23 +8,24 @@ from rollcast.services.settings.settings import EntryPointKwargs, ProcessSetting
 
 
 class PlayingSettings(ProcessSettings):
-    """Which of a run's policies plays, in which environment."""
+    """The settings of commands that play with a run's policy: which policy, in which environment."""
 
     saved_policy: Literal["best", "last"] = Field(
-        "best", description="Which of the run's policies: the one that earned most (best), or the newest (last)."
+        "best", description="The policy of the run to play with: best (highest mean return) or last (newest)."
     )
     env_id: str | None = Field(
         None,
-        description="The environment to play, as of rollcast train. Default: the run's; without a run, CartPole-v1.",
+        description="The environment to play in, as for rollcast train. Default: the run's; without a run, "
+        "CartPole-v1.",
     )
     env_kwargs: EntryPointKwargs | None = Field(
-        None, description="Its keyword arguments, as JSON. Default: those of the run, or none."
+        None, description="Keyword arguments of the environment, as JSON. Default: the run's, or none."
     )
     agent_policies: Literal["shared", "separate"] | None = Field(
-        None, description="As of rollcast train. Default: the run's, or shared."
+        None, description="As for rollcast train. Default: the run's, or shared."
     )
     vectorization: Literal["auto", "sync", "entry_point", "subprocess", "measure"] | None = Field(
         None,
-        description="Which vector environment is stepped, as of rollcast train: the one that is registered with an "
-        "environment may show it in another way. Default: the run's, or auto.",
+        description="Which vector environment to step, as for rollcast train; a registered vector environment may "
+        "have other observations than the single one. Default: the run's, or auto.",
     )

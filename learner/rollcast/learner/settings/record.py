@@ -13,42 +13,40 @@ RANDOM = "random"
 
 
 class RecordSettings(PlayingSettings):
-    """Plays rollouts into a file: demonstrations, for --initial-data, and for programs in any language."""
+    """Records rollouts in a file: demonstrations for --initial-data, or data for programs in any language."""
 
     output: Path = Field(description="The file to write.")
-    overwrite: bool = Field(False, description="Take the place of a file of that name.")
+    overwrite: bool = Field(False, description="Replace the file if it exists.")
     rollouts: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="How many rollouts, of all --envs-per-actor environments each; this, or --steps."
+        None, description="Rollouts to record, each of all --envs-per-actor environments. Give either this or --steps."
     )
     steps: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="As many rollouts as have so many environment steps; this, or --rollouts."
+        None, description="Environment steps to record, rounded up to whole rollouts. Give either this or --rollouts."
     )
     policy: str = Field(
-        RANDOM, description="Who plays: the folder of a run, or random, uniformly from the action space."
+        RANDOM, description="The policy that plays: the folder of a run, or random for uniformly random actions."
     )
-    deterministic: bool = Field(
-        False, description="Take the most likely action of a run's policy, instead of sampling."
-    )
+    deterministic: bool = Field(False, description="Take the most likely action of a run's policy instead of sampling.")
     n_rollout_steps: Annotated[int, Field(ge=1)] = Field(
-        32, description="T: environment steps in a rollout; a run that loads the file may have another."
+        32, description="T: environment steps in a rollout. A run that loads the file may have another T."
     )
-    envs_per_actor: EnvsPerActor = Field(8, description="B: environments played at once.")
+    envs_per_actor: EnvsPerActor = Field(8, description="B: environments that are played at once.")
     seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(
-        0, description="From which the seeds of environments and actions derive; the same seed gives the same file."
+        0, description="The seed that those of environments and actions derive from. The same seed gives the same file."
     )
-    summary_json: Path | None = Field(None, description="Write the figures to this file.")
-    log_level: LogLevel = Field("WARNING", description="What to log, to stderr.")
+    summary_json: Path | None = Field(None, description="Write the summary to this file. Default: no file.")
+    log_level: LogLevel = Field("WARNING", description="Least severe messages to log, on stderr.")
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
-        """Refuses settings of which each is right and all together are not; pydantic makes its own error of ours."""
+        """Checks settings that depend on each other; pydantic turns the ValueError into its own error."""
         if (self.rollouts is None) is (self.steps is None):
             raise ValueError(
-                f"rollouts is {self.rollouts} and steps {self.steps}; expected one of them; say --rollouts N, or "
+                f"rollouts is {self.rollouts} and steps is {self.steps}; expected exactly one; give --rollouts N or "
                 "--steps N"
             )
         if self.deterministic and self.policy == RANDOM:
             raise ValueError(
-                "deterministic is True with policy 'random'; expected a run's policy; say --policy RUN_DIR"
+                "deterministic is True with policy 'random'; expected the policy of a run; give --policy RUN_DIR"
             )
         return self

@@ -13,7 +13,7 @@ from rollcast.services.settings.settings import LogLevel
 
 
 class ReplayServeSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSettings):
-    """Serves a replay buffer alone: actors fill it, acting at random, and learners elsewhere draw from it."""
+    """Serves a replay buffer without a learner: actors fill it at random, and learners elsewhere draw from it."""
 
     first_options: ClassVar = (
         *("env_id", "env_kwargs", "address", "insecure", "max_actors", "spaces_from", "initial_data"),
@@ -22,48 +22,52 @@ class ReplayServeSettings(EnvironmentSettings, ServerSecuritySettings, ServerLim
     )
 
     address: str = Field(
-        "localhost:50051", description="Where to listen: host:port (port 0: any free one) or unix:/path."
+        "localhost:50051", description="The address to listen on: host:port (port 0: any free port) or unix:/path."
     )
     spaces_from: Literal["environment", "first_actor"] = Field(
         "environment",
-        description="Where it learns what observations and actions look like: from --env-id, made once here; or from "
-        "the first actor that joins, so that only actors need the environment.",
+        description="Source of the observation and action spaces. environment: make --env-id once on this "
+        "machine; first_actor: ask the first actor that joins, so that only actors need the "
+        "environment.",
     )
-    replay: ReplaySettings = Field(default_factory=ReplaySettings, description="The buffer.")
+    replay: ReplaySettings = Field(default_factory=ReplaySettings, description="The replay buffer.")
     initial_data: Path | None = Field(
         None,
-        description="Fill the buffer from this file of rollouts, which rollcast record writes, before it is served.",
+        description="A file of rollouts, written by rollcast record, that fills the buffer before it is served. "
+        "Default: start empty.",
     )
     network: str = Field(
         "auto",
-        description="The policy network that actors were started with: auto, or package.module:factory. They act at "
-        "random all the same, but join nobody who names another.",
+        description="The policy network that actors are started with: auto, or package.module:factory. Actors act "
+        "at random here, but join only a server with the same name.",
     )
     n_rollout_steps: Annotated[int, Field(ge=1)] = Field(32, description="T: environment steps in a rollout.")
     envs_per_actor: EnvsPerActor = Field(
-        64, description="Environments an actor steps at once that was not started with a number of its own."
+        64, description="Environments that an actor steps at once, unless it has its own number."
     )
     batch_size: Annotated[int, Field(ge=1)] = Field(
         256,
-        description="Entries in the batches that are to be drawn: the least there have to be, unless --replay.min-size "
-        "says so, and with --replay.samples-per-insert the largest that can be drawn.",
+        description="Entries in a batch. No batch is drawn from fewer entries, unless --replay.min-size is set; "
+        "with --replay.samples-per-insert, no batch may be larger.",
     )
-    discount: Annotated[float, Field(ge=0, le=1)] = Field(0.99, description="gamma, in [0, 1], for n-step folding.")
+    discount: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.99, description="Discount gamma of n-step transitions, in [0, 1]."
+    )
     seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(
-        0, description="From which the seeds of the actors, and of what is drawn, derive."
+        0, description="The seed that those of the actors and of sampling derive from."
     )
     first_actor_timeout_s: Annotated[float, Field(gt=0, le=86400)] = Field(
-        600.0, description="With --spaces-from first_actor: seconds to wait for it."
+        600.0, description="With --spaces-from first_actor: seconds to wait for the first actor."
     )
-    log_level: LogLevel = Field("INFO", description="What to log, to stderr.")
+    log_level: LogLevel = Field("INFO", description="Least severe messages to log, on stderr.")
 
     @field_validator("replay")
     @classmethod
     def _check_device(cls, replay: ReplaySettings) -> ReplaySettings:
-        """Refuses the device of a learner, because none is here; pydantic makes its own error of ours."""
+        """Refuses a learner's device, as there is no learner; pydantic turns the ValueError into its own error."""
         if replay.device != "cpu":
             raise ValueError(
-                f"device is {replay.device!r}, and a buffer that is served alone has no learner beside it; expected "
-                "'cpu'; leave --replay.device out"
+                f"device is {replay.device!r}, but replay serve has no learner; expected 'cpu'; leave "
+                "--replay.device out"
             )
         return replay

@@ -8,18 +8,18 @@ from rollcast.services.security.settings import ClientSecuritySettings
 
 
 class StatusSettings(ClientSecuritySettings):
-    """Shows how a learner stands, over its gRPC API."""
+    """Shows the status of a learner."""
 
-    address: str = Field("localhost:50051", description="Where the learner listens: host:port or unix:/path.")
-    watch: bool = Field(False, description="Show it again and again until training ends.")
-    actors: bool = Field(False, description="List the actors, too.")
+    address: str = Field("localhost:50051", description="The learner's address: host:port or unix:/path.")
+    watch: bool = Field(False, description="Show the status again every second until training ends.")
+    actors: bool = Field(False, description="Also list the actors.")
     json_output: bool = Field(False, description="Print JSON instead of a table.")
-    timeout_s: Annotated[float, Field(gt=0)] = Field(5.0, description="How long to wait for an answer, in seconds.")
+    timeout_s: Annotated[float, Field(gt=0)] = Field(5.0, description="Seconds to wait for an answer.")
 
 
 class DoctorSettings(ClientSecuritySettings):
-    """Says what is wrong with a run: who waits, for whom, since when, and what to do."""
+    """Finds out what is wrong with a run, and what to do: who waits for whom, and since when."""
 
-    address: str = Field("localhost:50051", description="Where the learner listens: host:port or unix:/path.")
+    address: str = Field("localhost:50051", description="The learner's address: host:port or unix:/path.")
     json_output: bool = Field(False, description="Print JSON instead of lines.")
-    timeout_s: Annotated[float, Field(gt=0)] = Field(5.0, description="How long to wait for an answer, in seconds.")
+    timeout_s: Annotated[float, Field(gt=0)] = Field(5.0, description="Seconds to wait for an answer.")

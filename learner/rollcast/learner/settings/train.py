@@ -10,43 +10,48 @@ from rollcast.services.settings.resume_rules import ACTING, FREE, LEARNING, stay
 
 
 class TrainSettings(ActingSettings, LearnerSettings):
-    """Trains with actors on this machine: starts the learner and its actors, and ends with them."""
+    """Trains with actors on this machine: starts the learner and its actors, and ends them after training."""
 
     first_options: ClassVar = ("env_id", "env_kwargs", "n_actors", *FIRST_OF_LEARNING, "log_level")
 
     address: str = Field(
         "localhost:0",
-        description="Where to serve the API, and further actors from elsewhere, besides the local socket: host:port "
-        "(port 0: any free one).",
+        description="The address to serve the API on, also for further actors from elsewhere: host:port (port 0: "
+        "any free port). Local actors use a socket of their own.",
         json_schema_extra=FREE,
     )
     bounded_staleness: bool = Field(
         True,
-        description="As for a learner; on one machine policies arrive at once, so it costs little.",
+        description="Make actors wait for the newest policy before each rollout. If actors are equally fast, no "
+        "rollout is then more than ceil(queue_out_of_sync_factor + n_actors * envs_per_actor / "
+        "batch_size) updates old. On one machine policies arrive at once, so this costs little.",
         json_schema_extra=LEARNING,
     )
     n_actors: Annotated[int, Field(ge=1, le=1024)] = Field(
         2,
-        description="Actor processes on this machine.",
+        description="Number of actors on this machine.",
         json_schema_extra=ACTING,
     )
     actor_kind: Literal["subprocess", "sequential"] = Field(
         "subprocess",
-        description="subprocess; or sequential: in the learner's own thread, the same bits every time.",
+        description="subprocess: a process for each actor; sequential: all actors in the learner's own thread, "
+        "which gives the same bits every time.",
         json_schema_extra=stays("the checkpoint has what actors of that kind leave"),
     )
     start_method: Literal["forkserver", "spawn", "fork"] | None = Field(
         None,
-        description="How actor processes are started; empty: forkserver where there is one, else spawn.",
+        description="How to start actor processes. Default: forkserver where available, else spawn.",
         json_schema_extra=FREE,
     )
     on_actor_failure: Literal["restart", "fail"] = Field(
         "restart",
-        description="What to do when an actor fails: start it again (with backoff), or end the run.",
+        description="What to do when an actor fails. restart: start it again, after a growing delay; fail: end "
+        "the run.",
         json_schema_extra=FREE,
     )
     max_restarts: Annotated[int, Field(ge=0)] = Field(
         10,
-        description="How often an actor may fail in a row before the run fails.",
+        description="Times that an actor is started again after failures in a row; the next failure ends the "
+        "run. 0: the first failure ends it.",
         json_schema_extra=FREE,
     )

@@ -15,28 +15,31 @@ class ServerSecuritySettings(ProcessSettings):
     address: str
     tls_cert: Path | None = Field(
         None,
-        description="Serve with TLS: the certificate file, in PEM. It is read again when it changes.",
+        description="Serve with TLS, with this certificate (PEM). The file is read again when it changes. "
+        "Default: no TLS.",
         json_schema_extra=FREE,
     )
     tls_key: Path | None = Field(
         None,
-        description="The key file for --tls-cert, in PEM, without a password.",
+        description="The private key of --tls-cert (PEM, without a password).",
         json_schema_extra=FREE,
     )
     tls_client_ca: Path | None = Field(
         None,
-        description="Mutual TLS: clients need a certificate from one of the authorities in this file.",
+        description="Mutual TLS: require client certificates from one of the authorities in this file (PEM). "
+        "Default: none required.",
         json_schema_extra=FREE,
     )
     tokens_file: Path | None = Field(
         None,
-        description="Clients need one of the tokens in this file. Its lines are role:token, with the roles actor, "
-        "viewer and operator. It is read again when it changes.",
+        description="Require a token from this file. Each line is ROLE:TOKEN, with the role actor, viewer or "
+        "operator. The file is read again when it changes. Default: no token required.",
         json_schema_extra=FREE,
     )
     insecure: bool = Field(
         False,
-        description="Serve other machines without TLS. Everyone on the network can then read and steer.",
+        description="Allow serving other machines without TLS, where everybody on the network can read and "
+        "control the run.",
         json_schema_extra=FREE,
     )
 
@@ -62,17 +65,19 @@ class ClientSecuritySettings(ProcessSettings):
     """The settings of a client's TLS and token."""
 
     tls_ca: Path | None = Field(
-        None, description="Connect with TLS: a file with the authorities of the learner's certificate, in PEM."
+        None,
+        description="Connect with TLS; the learner's certificate must come from one of the authorities in this "
+        "file (PEM). Default: no TLS.",
     )
-    tls_cert: Path | None = Field(None, description="This client's certificate, for a learner with mutual TLS.")
-    tls_key: Path | None = Field(None, description="The key file for --tls-cert, in PEM, without a password.")
+    tls_cert: Path | None = Field(None, description="This client's certificate (PEM), for a learner with mutual TLS.")
+    tls_key: Path | None = Field(None, description="The private key of --tls-cert (PEM, without a password).")
     token: SecretStr | None = Field(
         None,
-        description="The token for a learner that demands one. Rather set ROLLCAST_TOKEN or --token-file: everyone on "
-        "this machine sees command lines.",
+        description="The token to send to the learner. Prefer ROLLCAST_TOKEN or --token-file: everybody on this "
+        "machine can see command lines.",
     )
-    token_file: Path | None = Field(None, description="A file with the token, read at every connection.")
-    insecure: bool = Field(False, description="Also send the token to other machines without TLS.")
+    token_file: Path | None = Field(None, description="A file with the token to send. It is read at every connection.")
+    insecure: bool = Field(False, description="Allow sending the token to other machines without TLS.")
 
     def client_security(self) -> ClientSecurity:
         """Makes the client's security; the files are read when a connection is made.

@@ -63,7 +63,7 @@ def test_nothing_is_overwritten(made):
 
 
 def test_a_host_that_is_none(tmp_path):
-    with pytest.raises(ConfigurationError, match="the host 'schön' cannot be named"):
+    with pytest.raises(ConfigurationError, match="the host 'schön' cannot be in a certificate"):
         make_certificates(tmp_path / "x", hosts=("schön",))
     assert not (tmp_path / "x").exists()
 

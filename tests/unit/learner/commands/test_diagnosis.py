@@ -57,8 +57,8 @@ def test_all_is_well():
         ),
         (status_of(), [actor("a", state=ActorState.LOST, last_error="boom")], "wrong", r"a \(slot 0\) is lost.*: boom"),
         (status_of(), [actor("a", state=ActorState.REFUSED, last_error="NaN")], "wrong", r"is refused.*: NaN"),
-        (status_of(), [actor("a", state=ActorState.FAILED), actor("b")], "note", "is failed.*did not say why"),
-        (status_of(actors_expected=4), (), "wrong", "2 of 4 actors are there"),
+        (status_of(), [actor("a", state=ActorState.FAILED), actor("b")], "note", "is failed.*without a reason"),
+        (status_of(actors_expected=4), (), "wrong", "2 of 4 actors are alive"),
         (
             status_of(),
             [actor("a", idle_s=40.0, peer="10.0.0.7"), actor("b")],
@@ -73,8 +73,13 @@ def test_all_is_well():
             "note",
             r"ipv4:10\.0\.0\.7 met the limit max_streams 3 times, last 5 s ago",
         ),
-        (status_of(), [actor("a", software_version="0.9")], "note", "rollcast 1.0, others do not: actor a 0.9"),
-        (status_of(waiting_fraction=0.8), (), "note", "waits 80% of its time: the actors are the slower side"),
+        (
+            status_of(),
+            [actor("a", software_version="0.9")],
+            "note",
+            "rollcast 1.0, others run another version: actor a 0.9",
+        ),
+        (status_of(waiting_fraction=0.8), (), "note", "waits 80% of its time: the actors are slower than the learner"),
         (status_of(waiting_fraction=0.01, queue_size=64), (), "note", r"queue is full \(64 trajectories\)"),
     ],
 )

@@ -167,7 +167,7 @@ def test_without_a_learner_there_is_no_learners_device():
 
 
 def test_a_buffer_that_is_served_alone_is_refused_the_device_before_anything_is_asked_of_an_actor():
-    with pytest.raises(ValidationError, match="device is 'learner', and a buffer that is served alone has no learner"):
+    with pytest.raises(ValidationError, match="device is 'learner', but replay serve has no learner"):
         ReplayServeSettings(replay=ReplaySettings(device="learner"))
 
 
