@@ -1,4 +1,4 @@
-"""Actors' containers: started, watched, restarted with backoff, ended."""
+"""Starts actors' containers, watches them, restarts them with backoff, and ends them."""
 
 import logging
 import signal
@@ -13,28 +13,28 @@ from rollcast.services.process.exit_codes import BAD_SETTINGS
 
 logger = logging.getLogger(__name__)
 
-# How often the engine is asked how the containers are, in seconds: 1.5 ms for two of them, 2.4 ms for eight.
+# How often the engine is asked for the containers' states; that takes 1.5 ms for two containers, 2.4 ms for eight.
 _LOOK_S = 1.0
 
 _LOG_LINES = 20
 _LOG_CHARACTERS = 4000
 
-# Lines are kept in a file whatever the engine's default is, so that they can be read, and not for ever.
+# Logs go to a bounded file whatever the engine's default is, so that they can be read.
 _LOG_CONFIG = {"Type": "json-file", "Config": {"max-size": "10m", "max-file": "2"}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerPlan:
-    """What an actor's container is started with.
+    """The plan of one actor's container.
 
     Attributes:
         actor_id: The actor's name.
         image: The image, whose entry point is `python -m rollcast.actor`.
         arguments: The command line.
-        environment: Its variables.
-        network: The network it is in, or `host`.
-        memory_limit_bytes: What it may take before it is killed; None: what there is.
-        cpu_limit: Cores it may take; None: what there is.
+        environment: The environment variables.
+        network: The network, or `host`.
+        memory_limit_bytes: The memory above which it is killed; None for no limit.
+        cpu_limit: The cores it may use; None for no limit.
     """
 
     actor_id: str
@@ -47,14 +47,14 @@ class ContainerPlan:
 
 
 class _Container:
-    """One actor and its container, while it has one."""
+    """An actor, with its container while it has one."""
 
     def __init__(self, plan: ContainerPlan, run: DockerRun, name: str) -> None:
         self._plan = plan
         self._run = run
         self._name = name
         self._id: str | None = None
-        # What was heard last of the containers of the run; None: nothing since the launch.
+        # The last known states of the run's containers; None if none are known since the launch.
         self.states: dict[str, str] | None = None
 
     @property
@@ -72,13 +72,13 @@ class _Container:
                 labels=self._run.labels,
                 network=plan.network,
                 mem_limit=plan.memory_limit_bytes,
-                # as much again in swap space would be the default
+                # the default would add as much swap space again
                 memswap_limit=plan.memory_limit_bytes,
                 nano_cpus=None if plan.cpu_limit is None else int(plan.cpu_limit * 1e9),
                 # an actor needs no rights beyond its user's
                 cap_drop=["ALL"],
                 security_opt=["no-new-privileges"],
-                # hands SIGTERM on while Python is still starting, and buries what environments leave
+                # passes SIGTERM on while Python is still starting, and reaps processes that environments leave
                 init=True,
                 log_config=_LOG_CONFIG,
             )
@@ -125,10 +125,10 @@ class DockerContainers:
     """A fixed set of actors in containers. Used by one thread, which calls `look_after` now and then.
 
     Args:
-        plans: One an actor.
-        run: Where they are made, and who removes them.
-        max_restarts: How often an actor may fail in a row before it is lost for good.
-        on_exit: Called with the actor's name and what is known of its end, for every container that ended unasked.
+        plans: One for each actor.
+        run: Makes and removes the containers.
+        max_restarts: The failures in a row of one actor after which it is not started again.
+        on_exit: Called with the actor's name and a report, for every container that ended by itself.
     """
 
     def __init__(
@@ -143,15 +143,15 @@ class DockerContainers:
         """Starts every actor.
 
         Raises:
-            ContainerEngineError: The engine does not start one of them.
+            ContainerEngineError: The engine does not start a container.
         """
         self._supervision.start()
 
     def look_after(self) -> None:
-        """Restarts what has ended; see `Supervision.look_after`.
+        """Restarts actors that have ended; see `Supervision.look_after`.
 
         Raises:
-            ActorFailedError: An actor cannot go on; with the last lines that it has logged.
+            ActorFailedError: An actor cannot go on; the message has the last lines of its log.
             ContainerEngineError: The engine does not answer, or does not start an actor again.
         """
         now = time.monotonic()
@@ -163,7 +163,7 @@ class DockerContainers:
         self._supervision.look_after()
 
     def stop(self, timeout_s: float) -> None:
-        """Asks every container to end and waits for `timeout_s`; whoever removes them kills the rest.
+        """Asks every container to end, and waits for `timeout_s`; `DockerRun.remove` kills the rest.
 
         Raises:
             ContainerEngineError: The engine does not answer.
@@ -174,7 +174,7 @@ class DockerContainers:
             try:
                 self._run.client.api.kill(container_id, signal.SIGTERM)
             except APIError as error:
-                # 404 and 409: it has ended meanwhile
+                # 404 and 409 mean that it has ended meanwhile
                 if error.status_code not in (404, 409):
                     logger.warning("%s does not end: %s", container_id[:12], error)
         deadline = time.monotonic() + timeout_s

@@ -1,4 +1,4 @@
-"""The Docker engine of this machine: reaching it, its networks, and what learners before have left on it."""
+"""Talks to the Docker engine of this machine: connects, makes networks, and removes what dead learners left."""
 
 import contextlib
 import errno
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Whose containers these are, and which run's: what `stop` and later starts find them by.
+# The labels of a learner's name and of its run, by which `stop` and later starts find the containers.
 NAME_LABEL = "rollcast.name"
 RUN_LABEL = "rollcast.run"
 
-# How long the engine may take to answer, in seconds.
+# How long the engine may take to answer.
 _TIMEOUT_S = 30
 
 
 @contextlib.contextmanager
 def engine_asked_to(what: str) -> Iterator[None]:
-    """Turns the SDK's errors into one that says what was asked.
+    """Turns the SDK's errors into one that says what the engine was asked to do.
 
     Raises:
         ContainerEngineError: The engine did not do it.
@@ -37,17 +37,17 @@ def engine_asked_to(what: str) -> Iterator[None]:
 
     try:
         yield
-    # requests' errors, which the SDK lets through, are OSErrors
+    # OSError covers the errors of requests, which the SDK lets through
     except (DockerException, OSError) as error:
         why = error.explanation if isinstance(error, APIError) and error.explanation else error
         raise ContainerEngineError(f"the Docker engine was asked to {what}, and did not: {why}") from error
 
 
 def connect_to_engine() -> "DockerClient":
-    """A client of the engine that the `docker` command talks to, too.
+    """Connects to the engine that the `docker` command uses.
 
     Returns:
-        It is to be closed.
+        A client, which the caller closes.
 
     Raises:
         ConfigurationError: The SDK is not installed, or this is not Linux.
@@ -66,10 +66,10 @@ def connect_to_engine() -> "DockerClient":
 
     client = None
     try:
-        # With a version of the API given, nothing is asked yet: a client that cannot be made could not be closed.
+        # A given API version makes a client without a request; otherwise a failed request would leave it unclosed.
         client = docker.from_env(version=DEFAULT_DOCKER_API_VERSION, timeout=_TIMEOUT_S)
         client.api.version(api_version=False)
-        # this one speaks the engine's version
+        # This client speaks the engine's own version.
         return docker.from_env(timeout=_TIMEOUT_S)
     except (DockerException, OSError) as error:
         where = kwargs_from_env().get("base_url", "its socket")
@@ -83,15 +83,15 @@ def connect_to_engine() -> "DockerClient":
 
 
 class DockerRun:
-    """What one learner has on the engine between `start` and `stop`, found by its labels. Used by one thread.
+    """The containers and the network of one learner between `start` and `stop`. Used by one thread.
 
-    A bound abstract socket says that the learner lives: the kernel takes it back, however the process ends. Containers
-    and networks of the same name whose learner does not live are removed by whoever comes next.
+    A bound abstract socket shows that the learner lives: the kernel frees it however the process ends. The next learner
+    with the same name removes containers and networks whose learner is dead. Labels tell them apart.
 
     Args:
         client: The engine.
-        name: What the containers' names begin with.
-        labels: Further labels of what is made.
+        name: The beginning of the containers' names.
+        labels: More labels for containers and network.
     """
 
     def __init__(self, client: "DockerClient", name: str, labels: Mapping[str, str]) -> None:
@@ -103,7 +103,7 @@ class DockerRun:
         assert self._life_sign is not None, "run ids are drawn from 32 bits"
 
     def make_network(self) -> str:
-        """Makes a bridge network for this run and returns its name.
+        """Makes a bridge network for this run, and returns its name.
 
         Raises:
             ContainerEngineError: It cannot be made.
@@ -113,10 +113,10 @@ class DockerRun:
         return self.name
 
     def gateway(self, network: str) -> str:
-        """The address of this machine in a bridge network.
+        """Returns the address of this machine in a bridge network.
 
         Raises:
-            ConfigurationError: There is no such network, or it is none with a gateway here.
+            ConfigurationError: There is no such network, or its gateway is not on this machine.
             ContainerEngineError: The engine did not answer.
         """
         from docker.errors import NotFound
@@ -143,10 +143,10 @@ class DockerRun:
         return ours
 
     def check_image(self, image: str) -> None:
-        """Checks that the engine has the image. Nothing is pulled unasked.
+        """Checks that the engine has the image. It pulls nothing.
 
         Raises:
-            ConfigurationError: It does not.
+            ConfigurationError: The engine does not have it.
             ContainerEngineError: The engine did not answer.
         """
         from docker.errors import ImageNotFound
@@ -161,7 +161,7 @@ class DockerRun:
                 ) from error
 
     def states(self) -> dict[str, str]:
-        """Container -> state (`running`, `exited`, ...) of this run's containers, by id.
+        """Returns the state (`running`, `exited`, ...) of each of this run's containers, by id.
 
         Raises:
             ContainerEngineError: The engine did not answer.
@@ -171,7 +171,7 @@ class DockerRun:
         return {container["Id"]: container["State"] for container in found}
 
     def remove_leftovers(self) -> None:
-        """Removes what learners of the same name that were killed have left.
+        """Removes the containers and networks of dead learners with the same name.
 
         Raises:
             ContainerEngineError: The engine did not do it.
@@ -191,7 +191,7 @@ class DockerRun:
                     self._remove_all(run_id)
 
     def remove(self) -> None:
-        """Removes this run's containers, killing those that run, and its network.
+        """Removes this run's containers and its network; kills containers that still run.
 
         Raises:
             ContainerEngineError: The engine did not do it.
@@ -200,7 +200,7 @@ class DockerRun:
             self._remove_all(self.run_id)
 
     def close(self) -> None:
-        """Says that the learner lives no more, and lets go of the engine. Idempotent."""
+        """Frees the socket that shows that the learner lives, and closes the client. Idempotent."""
         if self._life_sign is not None:
             self._life_sign.close()
         self.client.close()
@@ -214,19 +214,19 @@ class DockerRun:
 
 
 def remove_container(client: "DockerClient", container_id: str) -> None:
-    """Removes a container and its anonymous volumes, killing it first where it runs; it may be gone already."""
+    """Removes a container and its anonymous volumes; kills it first if it runs. Does nothing if it is gone."""
     from docker.errors import APIError
 
     try:
         client.api.remove_container(container_id, force=True, v=True)
     except APIError as error:
-        # not there, or somebody is removing it just now
+        # 404: it is gone; 409: it is being removed now
         if error.status_code not in (404, 409):
             raise
 
 
 def _take_life_sign(run_id: str) -> socket.socket | None:
-    """Binds the abstract socket of a run; None where somebody has it."""
+    """Binds the abstract socket of a run; returns None if its learner lives and has it."""
     sign = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         sign.bind(f"\0rollcast-docker-{run_id}")
@@ -246,15 +246,15 @@ def _lives(run_id: str) -> bool:
 
 
 def _gateway_of(block: Mapping[str, str]) -> str:
-    """The gateway of a network's block of addresses, the first of them where the engine names none.
+    """Returns the gateway of a network's block of addresses; the block's first address if the engine names none.
 
-    Engines name none for `bridge` until they have been started a second time.
+    An engine names no gateway for `bridge` until it was started a second time.
     """
     return block.get("Gateway") or str(ip_network(block["Subnet"], strict=False).network_address + 1)
 
 
 def _is_ours(host: str) -> bool:
-    """Whether this machine has an address."""
+    """Returns whether an address belongs to this machine."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.bind((host, 0))

@@ -1,10 +1,10 @@
-"""The process from which local actors are forked. Imports neither torch nor grpc into the learner's process."""
+"""Starts the process from which local actors are forked. Imports neither torch nor grpc into the learner's process."""
 
 from multiprocessing import forkserver
 
 from rollcast.services.process.interrupts import interrupts_held_back
 
-# What it imports once, so that every actor starts in milliseconds. None of these loads torch.
+# The modules that it imports once, so that every actor starts in milliseconds. None of these loads torch.
 PRELOAD = (
     "rollcast.actor.acting.local_process",
     "rollcast.actor.policies.numpy_acting",
@@ -14,7 +14,7 @@ PRELOAD = (
 
 
 def start_forkserver() -> None:
-    """Starts it now, so that it imports what actors need while the learner imports what it needs. Idempotent."""
+    """Starts the forkserver now, so that it imports its modules while the learner imports its own. Idempotent."""
     forkserver.set_forkserver_preload(list(PRELOAD))
     with interrupts_held_back():
         forkserver.ensure_running()

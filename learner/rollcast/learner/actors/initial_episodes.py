@@ -1,4 +1,4 @@
-"""Keeps what the initial policy of a replay buffer played apart from what training counts."""
+"""Tells the episodes of a replay buffer's initial policy from those that count for training."""
 
 import math
 from collections.abc import Sequence
@@ -10,27 +10,27 @@ from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout
 
 
 class InitialEpisodes:
-    """Tells the episodes of a buffer's initial policy from those of training. Used by one thread.
+    """A filter that tells the episodes of a buffer's initial policy from those of training. Used by one thread.
 
         initial.begin(version)                  # the initial policy was cast
         initial_ones, others = initial.split(piece)
         initial.end(version)                    # the policy that learns was cast
 
-    An episode is the initial policy's if that has taken any of its actions: what both played says nothing about the one
-    that learns.
+    An episode belongs to the initial policy if that policy chose any of its actions: the return of a mixed episode says
+    nothing about the policy that learns.
     """
 
     def __init__(self) -> None:
         self._first_version: float = math.inf
         self._end_version: float = math.inf
-        # By actor and incarnation: trajectories whose running episode the initial policy has played a part of.
+        # By actor and incarnation: the trajectories with a running episode that the initial policy began.
         self._running: dict[tuple[str, int], set[int]] = {}
 
     def begin(self, version: int) -> None:
         """Notes that rollouts of this version and later ones are the initial policy's.
 
         Args:
-            version: The version under which it was cast.
+            version: The version of the initial policy.
         """
         self._first_version, self._end_version = version, math.inf
 
@@ -38,7 +38,7 @@ class InitialEpisodes:
         """Notes that rollouts of this version and later ones are training's.
 
         Args:
-            version: The version under which the policy that learns was cast.
+            version: The version of the policy that learns.
         """
         self._end_version = version
 
@@ -50,7 +50,7 @@ class InitialEpisodes:
         """Splits the episodes that ended in some trajectories.
 
         Args:
-            piece: The trajectories, each once, those of an actor in the order in which it played them.
+            piece: The trajectories. Each must come once, and those of an actor in the order in which it played them.
 
         Returns:
             The initial policy's episodes, and training's.
@@ -75,7 +75,7 @@ class InitialEpisodes:
                 continue
             running.discard(b)
             ended = [episode for episode in episodes if episode.env_index == b]
-            # An episode that was cut because its environment failed is not told: the next may then be taken for it.
+            # An episode whose environment failed has no statistics: then the next episode could be mistaken for it.
             n_steps_here = int(np.count_nonzero(valid[: int(ends.argmax()) + 1]))
             if ended and (len(ended) == np.count_nonzero(ends) or ended[0].n_steps > n_steps_here):
                 initial.append(ended[0])

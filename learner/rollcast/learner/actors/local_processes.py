@@ -1,4 +1,4 @@
-"""Local actor processes: started, watched, restarted with backoff, ended."""
+"""Starts local actor processes, watches them, restarts them with backoff, and ends them."""
 
 import json
 import logging
@@ -19,12 +19,12 @@ from rollcast.services.process.interrupts import interrupts_held_back
 
 logger = logging.getLogger(__name__)
 
-# How long the kernel may take to end a process that was killed.
+# How long a killed process may take to end.
 _KILL_TIMEOUT_S = 3.0
 
 
 def multiprocessing_context(start_method: str | None) -> BaseContext:
-    """The context for a start method; by default forkserver where there is one, else spawn.
+    """Returns multiprocessing's context for a start method; None chooses forkserver if there is one, else spawn.
 
     Raises:
         ConfigurationError: There is no such method here, or it is fork and CUDA is in use.
@@ -39,7 +39,7 @@ def multiprocessing_context(start_method: str | None) -> BaseContext:
 
 
 class _LocalActor:
-    """One actor and its process, while it has one."""
+    """An actor, with its process while it has one."""
 
     def __init__(self, plan: LocalActorPlan, context: BaseContext) -> None:
         self._plan = plan
@@ -93,10 +93,10 @@ class LocalProcesses:
     """A fixed set of local actors. Used by one thread, which calls `look_after` now and then.
 
     Args:
-        plans: One an actor.
-        start_method: Of multiprocessing; None: the best there is.
-        max_restarts: How often an actor may fail in a row before it is lost for good.
-        on_exit: Called with the actor's name and what is known of its end, for every process that ended unasked.
+        plans: One for each actor.
+        start_method: See `multiprocessing_context`.
+        max_restarts: The failures in a row of one actor after which it is not started again.
+        on_exit: Called with the actor's name and a report, for every process that ended by itself.
     """
 
     def __init__(
@@ -119,18 +119,18 @@ class LocalProcesses:
 
     @property
     def processes(self) -> list[BaseProcess]:
-        """Those that were started and not yet found ended."""
+        """The processes that were started and not found ended yet."""
         return [actor.process for actor in self._actors if actor.process is not None]
 
     def look_after(self) -> None:
-        """Restarts what has ended; see `Supervision.look_after`."""
+        """Restarts actors that have ended; see `Supervision.look_after`."""
         self._supervision.look_after()
 
     def stop(self, timeout_s: float) -> None:
-        """Ends every actor: asks, waits `timeout_s` together, then kills. Idempotent.
+        """Ends all actors: asks them to end, waits, then kills the rest. Idempotent.
 
         Args:
-            timeout_s: How long they may take to end by themselves, in seconds.
+            timeout_s: The seconds that they may take together to end by themselves.
         """
         for process in self.processes:
             if process.exitcode is None:

@@ -1,4 +1,4 @@
-"""Casts policies: a version is serialised once, and whoever asks gets the newest."""
+"""Casts policies: encodes each version once, and serves the newest."""
 
 import threading
 
@@ -15,16 +15,20 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation
 
 
 class PolicyPublisher:
-    """Holds the newest policy, encoded: a `rollcast.services.policies.service.PolicySource`.
+    """The newest policy, encoded: a `rollcast.services.policies.service.PolicySource`.
 
-    Invariant: versions are 1, 2, 3, ...; each is encoded exactly once, by the thread that publishes it.
-    `publish` and `end` belong to the trainer's thread, the rest to any.
+    Invariant: versions count up by one, and each is encoded exactly once, by the thread that publishes it. The
+    trainer's thread calls `publish` and `end`; any thread calls the rest.
+
+    Attributes:
+        spaces: See Args.
+        n_encoded: The number of versions that were encoded.
 
     Args:
-        spaces: What the policy sees and does.
-        spec: Its architecture.
-        seed: Seeds the sampling of `act`.
-        first_version: The version the first `publish` gets.
+        spaces: The spaces of the policy's observations and actions.
+        spec: The policy's architecture.
+        seed: The seed of the sampling in `act`.
+        first_version: The version of the first policy that is published.
     """
 
     def __init__(self, spaces: EnvironmentSpaces, spec: PolicySpec, *, seed: int, first_version: int = 1) -> None:
@@ -53,7 +57,7 @@ class PolicyPublisher:
             return self._ended
 
     def publish(self, state: PolicyState) -> int:
-        """Encodes a new version and wakes every subscriber; returns the version."""
+        """Encodes a new version, wakes every subscriber, and returns the version."""
         encoded = encode_policy(self._next_version, state)
         with self._changed:
             self.n_encoded += 1
@@ -63,22 +67,22 @@ class PolicyPublisher:
         return encoded.version
 
     def end(self) -> None:
-        """Says that no further version will come."""
+        """Notes that no further version will come, and wakes every subscriber."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
 
     def newest(self) -> EncodedPolicy:
-        """The newest version.
+        """Returns the newest version.
 
         Raises:
-            NotReadyError: There is none yet.
+            NotReadyError: There is no version yet.
         """
         with self._changed:
             return self._require_newest()[0]
 
     def wait_newer(self, version: int, timeout_s: float) -> EncodedPolicy | None:
-        """Waits for a version above `version`; None when none came in time or none will."""
+        """Waits for a version above `version`; returns None if none came in time, or none will come."""
 
         def newer() -> bool:
             return self._newest is not None and self._newest[0].version > version
@@ -90,9 +94,9 @@ class PolicyPublisher:
     def act(
         self, observation: Observation, *, substep_key: str, deterministic: bool
     ) -> tuple[NDArray[np.generic], int]:
-        """Chooses actions `[N, ...]` with the newest policy for observations `[N, ...]`; returns its version, too.
+        """Chooses actions `[N, ...]` for observations `[N, ...]` with the newest policy; returns them and its version.
 
-        The actions are those that an environment is given: inside the space.
+        The actions are as an environment gets them: inside the space.
 
         Raises:
             NotReadyError: There is no policy yet.

@@ -1,4 +1,4 @@
-"""When an actor that was started here has ended: started again with backoff, or the end of the run."""
+"""Decides what follows when an actor that was started here ends: a restart with backoff, or the end of the run."""
 
 import logging
 import math
@@ -12,17 +12,17 @@ from rollcast.services.errors import ActorFailedError
 
 logger = logging.getLogger(__name__)
 
-# An actor that lived this long has recovered: its next failure is its first again.
+# An actor that ran for so long has recovered: its failures are counted from the first again.
 _RECOVERED_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class ActorEnd:
-    """How an actor ended.
+    """The end of an actor.
 
     Attributes:
-        report: What is known of it; the first line says it in short.
-        may_recover: Whether starting it again can help.
+        report: A report for people; its first line is a summary.
+        may_recover: True if a restart can help.
     """
 
     report: str
@@ -34,13 +34,13 @@ class SupervisedActor(Protocol):
 
     @property
     def actor_id(self) -> str:
-        """Its name, which it keeps."""
+        """The actor's name, which every restart keeps."""
 
     def launch(self) -> None:
-        """Starts it."""
+        """Starts the actor."""
 
     def take_end(self) -> ActorEnd | None:
-        """None while it runs. Once it has ended, lets go of what is left of it and says how."""
+        """Returns None while the actor runs. Once it has ended, frees what is left of it and returns its end."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class _Watched:
     started: float = 0.0
     delays: Iterator[float] = field(default_factory=backoff_delays)
     n_failures: int = 0
-    # None: it was launched, and has not been found ended.
+    # None while it runs, as far as is known.
     restart_at: float | None = None
 
     def launch(self) -> None:
@@ -58,12 +58,12 @@ class _Watched:
 
 
 class Supervision:
-    """Watches a fixed set of actors. Used by one thread, which calls `look_after` now and then.
+    """A watch over a fixed set of actors. Used by one thread, which calls `look_after` now and then.
 
     Args:
-        actors: Whom to watch; none of them is started yet.
-        max_restarts: How often an actor may fail in a row before it is lost for good.
-        on_exit: Called with the actor's name and what is known of its end, for every one that ended unasked.
+        actors: The actors, not started.
+        max_restarts: The failures in a row of one actor after which it is not started again.
+        on_exit: Called with the actor's name and a report, for every actor that ended by itself.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Supervision:
             watched.launch()
 
     def look_after(self) -> None:
-        """Starts again what has ended, when its backoff has passed.
+        """Restarts actors that have ended, once their backoff has passed.
 
         Raises:
             ActorFailedError: An actor has failed more than `max_restarts` times in a row, or cannot recover.

@@ -1,22 +1,22 @@
-"""Which actors a learner waits for, in words."""
+"""Explains which actors a learner waits for."""
 
 from collections.abc import Sequence
 from typing import Final
 
 from rollcast.services.status.status import ActorInfo, ActorState
 
-# How long an actor is quiet before its environments are blamed: a rollout of 32 steps takes some seconds where a step
-# takes a tenth of one, which is everyday.
+# An actor's environments are blamed once it was quiet for so long. Shorter waits are normal: at a tenth of a second a
+# step, a rollout of 32 steps takes some seconds.
 QUIET_S: Final = 10.0
 
 
 def explain_wait(infos: Sequence[ActorInfo], addresses: Sequence[str], *, n_in_step: int = 0) -> str:
-    """Which actors are waited for, and what to do about it.
+    """Returns which actors are waited for, and what to do about it, in words for people.
 
     Args:
         infos: Every actor that has joined.
-        addresses: Where the learner listens.
-        n_in_step: How many have to be there, because they play in step; 0: one is enough.
+        addresses: The addresses at which the learner listens.
+        n_in_step: The number of actors that have to be there, because they play in step; 0 if one is enough.
     """
     streaming = [info for info in infos if info.state is ActorState.STREAMING]
     if streaming and len(streaming) >= n_in_step:

@@ -17,6 +17,7 @@ from rollcast.learner.durable.records import LogEntry, Payload, encode_record, r
 from rollcast.learner.durable.segments import SegmentWriter, encode_segment_head
 from rollcast.learner.ingest.queue import SliceName
 from rollcast.learner.wait_log import WaitLog
+from rollcast.learner.writers import metric_names
 from rollcast.services.errors import NotReadyError, RollcastError
 from rollcast.services.rollouts.recording_codec import RecordingHeader
 
@@ -187,10 +188,10 @@ class RolloutLog:
             n_commits, n_rollouts, commit_s = max(self._n_commits, 1), self._n_rollouts, self._commit_s
             self._n_commits, self._n_rollouts, self._commit_s = 0, 0, 0.0
             return {
-                "durable/bytes": self._files.n_bytes,
-                "durable/segments": len(self._files),
-                "durable/commit_ms": 1000 * commit_s / n_commits,
-                "durable/rollouts_per_commit": n_rollouts / n_commits,
+                metric_names.DURABLE_BYTES.tag: self._files.n_bytes,
+                metric_names.DURABLE_SEGMENTS.tag: len(self._files),
+                metric_names.DURABLE_COMMIT_MS.tag: 1000 * commit_s / n_commits,
+                metric_names.DURABLE_ROLLOUTS_PER_COMMIT.tag: n_rollouts / n_commits,
             }
 
     def close(self) -> None:

@@ -1,1 +1,1 @@
-"""TODO room rollcast.learner.experience."""
+"""Makes batches for the trainer, from fresh rollouts or from replay buffers, and counts its progress."""

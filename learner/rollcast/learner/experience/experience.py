@@ -1,4 +1,4 @@
-"""Where a trainer's batches come from: the seam between on-policy and off-policy learning."""
+"""Defines the source of a trainer's batches: the seam between on-policy and off-policy learning."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -20,14 +20,14 @@ from rollcast.services.rollouts.rollouts import EpisodeStatistics
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experience:
-    """A batch to learn from, and what has come from the actors since the one before.
+    """A batch, and what has come from the actors since the batch before.
 
     Attributes:
-        batch: What to learn from.
-        env_steps: Environment steps that have come, every agent's.
-        episodes: Episodes that have ended in them.
-        policy_lag: int64, a number each trajectory that has come: newest version less the version that acted.
-        waited_s: Seconds spent waiting for the batch.
+        batch: The batch to learn from.
+        env_steps: The environment steps that have come, those of every agent.
+        episodes: The episodes that have ended in these steps.
+        policy_lag: int64 `[trajectories that have come]`, the newest policy version minus the version that acted.
+        waited_s: The seconds spent waiting for the batch.
     """
 
     batch: Batch
@@ -38,18 +38,18 @@ class Experience:
 
 
 class SaveExperience(Protocol):
-    """Writes what a batch depends on."""
+    """Writes what the next batch depends on; see `ExperienceSource.begin_save`."""
 
     def __call__(self, directory: Path, previous: Path | None, rest: Callable[[], None]) -> Mapping[Path, str]:
         """Writes it.
 
         Args:
-            directory: Of a checkpoint.
-            previous: An earlier checkpoint of this very run, whose files may be linked; None: there is none.
-            rest: Called after each piece; may take its time.
+            directory: The folder of a checkpoint.
+            previous: An earlier checkpoint of the same run, whose files may be linked; None if there is none.
+            rest: Called after each piece; it may pause.
 
         Returns:
-            xxh3-128 of files whose digest came about while they were written.
+            The xxh3-128 digests of those files that were digested while they were written.
         """
 
 
@@ -59,15 +59,19 @@ def _save_nothing(directory: Path, previous: Path | None, rest: Callable[[], Non
 
 
 class ExperienceSource(ABC):
-    """Starts the actors and makes batches of what they play. Used by one thread, the trainer's.
+    """A source of batches, which starts and stops its actors. Used by one thread, the trainer's.
+
+    Attributes:
+        actors: See Args.
+        moving: A lock. It is held while trajectories move from the actors' account into what `begin_save` saves, and
+            by code that saves both, so that no trajectory is missing or saved twice.
 
     Args:
-        actors: Who plays; started and stopped by the source.
+        actors: The actors whose trajectories make the batches.
     """
 
     def __init__(self, actors: DistributedActors) -> None:
         self.actors = actors
-        # Held while trajectories go from the actors' account into what `begin_save` saves, and by whoever saves both.
         self.moving = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -84,14 +88,17 @@ class ExperienceSource(ABC):
         self.actors.start()
 
     def begin_save(self) -> SaveExperience:
-        """Takes note of what the next batch depends on besides the actors; what it returns writes it, in any thread."""
+        """Takes a snapshot of what the next batch depends on besides the actors; returns a function that writes it.
+
+        Any thread may call that function.
+        """
         return _save_nothing
 
     def load(self, directory: Path) -> None:  # noqa: B027  # fresh rollouts depend on nothing
-        """Reads what `begin_save` wrote; called before `start`."""
+        """Reads what `begin_save` wrote. Call it before `start`."""
 
     def renew(self) -> None:
-        """Brings source and actors into the state in which a run that is resumed finds them, where they can be."""
+        """Brings source and actors into the state in which a resumed run would find them, as far as they can be."""
         self.actors.renew()
 
     @abstractmethod
@@ -99,38 +106,38 @@ class ExperienceSource(ABC):
         """Waits for the next batch.
 
         Args:
-            learner_device: Where it is wanted.
-            progress: How far training is, in [0, 1]: how batches are drawn may depend on it.
+            learner_device: The device for the batch.
+            progress: The progress of training, from 0 to 1: the way in which batches are drawn may depend on it.
 
         Raises:
-            CollectTimeoutError: None came by the deadline; says who was waited for.
-            CollectInterruptedError: Training is to end.
+            CollectTimeoutError: No batch came by the deadline; the message names the actors that were waited for.
+            CollectInterruptedError: Training has to end.
             ActorFailedError: The actors cannot go on.
         """
 
     def learnt(self, batch: Batch, priorities: Tensor | None) -> None:
-        """Takes note of what an update made of a batch.
+        """Notes that an update has used a batch.
 
         Args:
             batch: The batch.
-            priorities: float32 `[B]`, how surprising its entries were; None where the algorithm does not say.
+            priorities: float32 `[B]`, the new priorities of its entries; None if the algorithm has none.
         """
         del batch, priorities
 
     def replay_status(self) -> ReplayStatus | None:
-        """How the replay buffer stands, and who waits for it; None where there is none. Any thread may ask."""
+        """Returns how the replay buffer stands, and who waits for it; None if there is none. Any thread may call."""
         return None
 
     def metrics(self) -> dict[str, float]:
-        """What there is to write about where batches come from, by name."""
+        """Returns the metrics of this source, by tag."""
         return {}
 
 
 class FreshExperience(ExperienceSource):
-    """Every trajectory once, in the order in which they come: for on-policy algorithms."""
+    """A source that uses every trajectory once, in the order in which they come: for on-policy algorithms."""
 
     def next(self, learner_device: str, *, progress: float = 0.0) -> Experience:
-        """The next `batch_size` trajectories."""
+        """Waits for the next `batch_size` trajectories."""
         batch, _, _, waited_s = self.actors.collect_outputs(learner_device)
         return Experience(
             batch=batch,
@@ -141,5 +148,5 @@ class FreshExperience(ExperienceSource):
         )
 
     def learnt(self, batch: Batch, priorities: Tensor | None) -> None:
-        """See `ExperienceSource.learnt`; the batch is in the weights."""
+        """Tells the actors that training has used the batch."""
         self.actors.covered(self.actors.batch_names)

@@ -1,4 +1,4 @@
-"""How far training has come: counters, rates, policy lag, returns."""
+"""Counts the progress of training: steps, updates, rates, policy lag and returns."""
 
 import dataclasses
 import threading
@@ -9,7 +9,7 @@ from typing import Any
 
 from rollcast.learner.experience.experience import Experience
 
-# Rates are taken over this many of the last seconds.
+# Rates are means over the last seconds, so many.
 _RATE_WINDOW_S = 5.0
 
 
@@ -18,16 +18,16 @@ class ProgressSnapshot:
     """Progress at one moment.
 
     Attributes:
-        env_steps: Environment steps that have come from the actors, every agent's.
-        updates: Updates done.
-        seconds: Since the start.
-        env_steps_per_second: Over the last seconds.
-        updates_per_second: Over the last seconds.
-        policy_lag_mean: Mean over all trajectories of (version that learnt - version that acted).
-        policy_lag_max: The largest.
-        episodes: Episodes finished.
-        mean_return: Of the last 100 episodes; None before the first.
-        waiting_fraction: Share of the time the trainer spent waiting for batches.
+        env_steps: The environment steps that have come from the actors, those of every agent.
+        updates: The updates that were made.
+        seconds: The seconds since the start.
+        env_steps_per_second: The rate of the last 5 seconds.
+        updates_per_second: The rate of the last 5 seconds.
+        policy_lag_mean: The mean over all trajectories of (newest policy version - version that acted).
+        policy_lag_max: The largest such lag.
+        episodes: The episodes that have ended.
+        mean_return: The mean return of the last 100 episodes; None before the first.
+        waiting_fraction: The share of its time that the trainer waited for batches.
     """
 
     env_steps: int
@@ -43,10 +43,10 @@ class ProgressSnapshot:
 
 
 class TrainingProgress:
-    """Counts. The trainer's thread records; any thread takes snapshots.
+    """The counters of a run. The trainer's thread records; any thread takes snapshots.
 
     Args:
-        n_return_episodes: Over how many of the last episodes the mean return is taken.
+        n_return_episodes: The number of last episodes in the mean return.
     """
 
     def __init__(self, n_return_episodes: int = 100) -> None:
@@ -60,21 +60,21 @@ class TrainingProgress:
 
     @property
     def env_steps(self) -> int:
-        """Environment steps that have come from the actors."""
+        """The environment steps that have come from the actors."""
         return self._env_steps
 
     @property
     def episodes(self) -> int:
-        """Episodes that have ended in them."""
+        """The episodes that have ended in these steps."""
         return self._episodes
 
     @property
     def n_return_episodes(self) -> int:
-        """Number of episodes in the mean return."""
+        """The number of last episodes in the mean return."""
         return self._returns.maxlen or 0
 
     def record(self, experience: Experience) -> None:
-        """Counts an update, and what has come from the actors for it."""
+        """Counts an update, and the steps and episodes that came with its batch."""
         lag = experience.policy_lag
         now = time.monotonic()
         with self._lock:
@@ -93,7 +93,7 @@ class TrainingProgress:
                     self._marks.popleft()
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps, as JSON has it."""
+        """Returns what a checkpoint keeps, in JSON's types."""
         with self._lock:
             return {
                 "env_steps": self._env_steps,
@@ -108,7 +108,7 @@ class TrainingProgress:
             }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on counting, seconds too, from where `state` was taken; what lay between does not count."""
+        """Continues to count from an earlier `state`. The seconds between the two processes do not count."""
         now = time.monotonic()
         with self._lock:
             self._env_steps, self._updates, self._episodes = state["env_steps"], state["updates"], state["episodes"]
@@ -119,14 +119,14 @@ class TrainingProgress:
             self._marks = deque([(now, self._env_steps, self._updates)])
 
     def recent_mean_return(self) -> float | None:
-        """Mean return of the last `n_return_episodes`; None until that many have ended."""
+        """Returns the mean return of the last `n_return_episodes`; None until that many have ended."""
         with self._lock:
             if len(self._returns) < self.n_return_episodes:
                 return None
             return sum(self._returns) / len(self._returns)
 
     def snapshot(self) -> ProgressSnapshot:
-        """Everything at this moment."""
+        """Returns the progress at this moment."""
         now = time.monotonic()
         with self._lock:
             seconds = now - self._started

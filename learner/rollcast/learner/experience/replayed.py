@@ -1,4 +1,4 @@
-"""Batches from a replay buffer, for off-policy algorithms."""
+"""Makes batches from replay buffers, for off-policy algorithms."""
 
 import math
 import time
@@ -23,23 +23,25 @@ from rollcast.learner.replay.inserter import ACTORS
 from rollcast.learner.replay.served import replay_status
 from rollcast.learner.replay.substeps import SubstepBuffers
 from rollcast.learner.wait_log import WaitLog
+from rollcast.learner.writers import metric_names
+from rollcast.learner.writers.metric_names import Metric
 from rollcast.services.errors import CollectInterruptedError, CollectTimeoutError, InvalidInputError, NotReadyError
 from rollcast.services.replay.replay import ReplayStatus, joint_replay_status
 from rollcast.services.rollouts.rollouts import EpisodeStatistics
 
-# Larger rollouts enter a limited buffer in pieces of so many trajectories: the limiter's band is as wide as a piece.
+# Larger rollouts are inserted in pieces of so many trajectories: a limiter's band must be as wide as a piece.
 MAX_TRAJECTORIES = 16
 
-# Who waits, where the rate limiter says who waits for it; see `ACTORS`.
+# The trainer's name among the callers that wait for a rate limiter; see `ACTORS`.
 TRAINER = "the trainer"
 
-# How often a trainer that waits for the limiter looks whether it is to stop.
+# How often a trainer that waits for a limiter checks whether it has to stop.
 _LOOK_S = 0.25
 
 
 @dataclass(slots=True)
 class _Arrivals:
-    """What has come from the actors since the last batch."""
+    """The steps and episodes that have come from the actors since the last batch."""
 
     env_steps: int = 0
     episodes: list[EpisodeStatistics] = field(default_factory=list)
@@ -47,23 +49,26 @@ class _Arrivals:
 
 
 class ReplayedExperience(ExperienceSource):
-    """Puts what the actors play into buffers, one a substep, as far as their rate limiters let it, and draws batches.
+    """A source that inserts rollouts into replay buffers, one per substep, and draws batches from them.
 
-    A limiter decides who goes first: while it lets nothing be drawn, the trainer waits for rollouts; while it lets
-    nothing in, rollouts stay in the queue, and the actors wait. Who waits for what, and since when, is in
-    `replay_status`; in the actors' `waiting` while it is the trainer; and in the log when it lasts. Until every buffer
-    holds its minimum, actors act uniformly at random.
+    Each buffer's rate limiter decides whether it takes a rollout or gives a batch. While it gives no batch, the trainer
+    waits for rollouts; while it takes no rollout, rollouts stay in the queue and the actors wait. `replay_status` says
+    who waits for what, and since when; so does the actors' `waiting` for the trainer, and the log if a wait lasts.
+    Until every buffer holds its minimum, actors act uniformly at random.
 
-    Batches are drawn from the buffers in turn, past those whose limiter lets nothing out. Nobody waits for ever: the
-    buffer that refuses the next rollout lets batches out, so the trainer waits only where every rollout is let in.
+    Batches are drawn from the buffers in turn; a buffer whose limiter gives none is passed over. No wait is endless: a
+    buffer that refuses the next rollout gives batches, so the trainer waits only if every rollout is taken.
+
+    Attributes:
+        buffers: See Args.
 
     Args:
-        actors: Who plays.
-        buffers: Where it is kept, by substep key; other threads may use them, too.
-        policy: The policy that is cast; told when to stop acting at random.
-        batch_size: B, entries in a batch.
-        beta: How much of the bias importance weights take back, by the progress of training; None: as the buffer was
-            made.
+        actors: The actors.
+        buffers: The buffers by substep key; other threads may use them, too.
+        policy: The policy that is cast; it is set to act at random while the buffers are filled.
+        batch_size: B, the entries in a batch.
+        beta: The share of the bias that importance weights correct, by the progress of training; None keeps the
+            buffers' own.
     """
 
     def __init__(
@@ -77,10 +82,10 @@ class ReplayedExperience(ExperienceSource):
     ) -> None:
         super().__init__(actors)
         self.buffers = buffers
-        # Whose batch is next comes first.
+        # The buffers in the order of their turns, the next one first.
         self._turns = deque(buffers)
         self._max_trajectories = min(buffer.max_trajectories for buffer in buffers.values())
-        # Those that have yet to let the first batch out.
+        # The buffers that have not given their first batch yet.
         self._unfilled: set[str] = set()
         self._filling = WaitLog()
         self._started_at = 0.0
@@ -95,13 +100,13 @@ class ReplayedExperience(ExperienceSource):
         self._arrivals = _Arrivals()
 
     def start(self) -> None:
-        """Starts the actors, acting at random while the buffer is being filled, where demonstrations have not."""
+        """Starts the actors. They act at random until the buffers are filled, unless demonstrations filled them."""
         self._begin()
         self._started_at = time.monotonic()
         self.actors.start()
 
     def begin_save(self) -> SaveExperience:
-        """Takes note of the buffers, each with its limiter, its priorities and its generators."""
+        """Takes a snapshot of the buffers, with their limiters, priorities and generators."""
         snapshots = [buffer.checkpoint.begin() for buffer in self.buffers.values()]
 
         def save(directory: Path, previous: Path | None, rest: Callable[[], None]) -> Mapping[Path, str]:
@@ -118,18 +123,18 @@ class ReplayedExperience(ExperienceSource):
         return save
 
     def load(self, directory: Path) -> None:
-        """Reads what was saved; neither a burst of updates nor one of insertions follows."""
+        """Reads the buffers. No burst of updates or insertions follows, since the limiters are restored, too."""
         for i, buffer in enumerate(self.buffers.values()):
             buffer.checkpoint.load(_path(directory, i))
 
     def renew(self) -> None:
-        """See `ExperienceSource.renew`; a rollout that the limiter had refused is dropped with those who played it."""
+        """See `ExperienceSource.renew`; a rollout that was refused is dropped if its actors have begun again."""
         self._begin()
         if self.actors.renew():
             self._drop_played()
 
     def next(self, learner_device: str, *, progress: float = 0.0) -> Experience:
-        """Takes in what has come, and draws a batch."""
+        """Inserts the rollouts that have come, and draws a batch."""
         started = time.perf_counter()
         if self._beta is not None:
             self._beta_now = self._beta(progress)
@@ -157,41 +162,43 @@ class ReplayedExperience(ExperienceSource):
         )
 
     def learnt(self, batch: Batch, priorities: Tensor | None) -> None:
-        """Updates the priorities of the entries of a batch."""
+        """Updates the priorities of a batch's entries."""
         if priorities is not None and batch.keys is not None:
             (key,) = batch.substeps
             self.buffers[key].update_priorities(batch.keys, priorities.detach().cpu().numpy())
 
     def replay_status(self) -> ReplayStatus:
-        """How the buffer stands, and who waits for it; with several substeps their buffers together."""
+        """Returns how the buffers stand together, and who waits for them."""
         return joint_replay_status({key: replay_status(buffer) for key, buffer in self.buffers.items()})
 
     def metrics(self) -> dict[str, float]:
-        """The buffer's counters, the limiter's band, and how long either side has waited in all.
+        """Returns the buffers' counters, the limiters' bands, and how long each side has waited in all.
 
-        With several substeps each buffer has its own, as `replay/KEY/size`.
+        With several substeps each buffer has its own values, as `replay/KEY/size`.
         """
         held_back_s = time.monotonic() - self._refused_at if self._refused is not None else 0.0
         metrics = {
-            "replay/insert_wait_s": self._insert_wait_s + held_back_s,
-            "replay/sample_wait_s": self._sample_wait_s,
+            metric_names.REPLAY_INSERT_WAIT_S.tag: self._insert_wait_s + held_back_s,
+            metric_names.REPLAY_SAMPLE_WAIT_S.tag: self._sample_wait_s,
         }
         for key, buffer in self.buffers.items():
-            prefix = f"replay/{key}" if len(self.buffers) > 1 else "replay"
-            metrics |= {f"{prefix}/{name}": value for name, value in _counters(buffer.info()).items()}
+            several = len(self.buffers) > 1
+            metrics |= {
+                metric.of(key) if several else metric.tag: value for metric, value in _counters(buffer.info()).items()
+            }
         if self._beta is not None:
-            metrics["replay/beta"] = self._beta_now
+            metrics[metric_names.REPLAY_BETA.tag] = self._beta_now
         return metrics
 
     def _drop_played(self) -> None:
-        """Forgets what actors have played that have begun anew since."""
+        """Forgets rollouts of actors that have begun again since."""
         self._refused = None
 
     def _take_in(self) -> None:
-        """Takes in what has come, as far as the limiters let it; waits for nothing.
+        """Inserts the rollouts that have come, as far as the limiters take them; never waits.
 
-        Leaves what comes meanwhile for the next time, or actors faster than this thread would keep it from training:
-        each has two rollouts under way at most besides those in the queue.
+        Takes at most what was there when it began: the queue, and the two rollouts that each actor may have under way.
+        Otherwise actors that are faster than this thread would keep it from training.
         """
         for _ in range(self.actors.queue_size + 2 * self.actors.n_actors_alive + 1):
             if self._refused is not None and not self._insert(self._refused):
@@ -202,21 +209,21 @@ class ReplayedExperience(ExperienceSource):
             self._insert(piece)
 
     def _next_slice(self) -> RolloutSlice:
-        """Waits for what is to be taken in next."""
+        """Waits for the next trajectories to insert."""
         return self.actors.next_slice(self._max_trajectories)
 
     def _begin(self) -> None:
-        """Looks which buffers have yet to be filled, and begins the turns with the first."""
+        """Notes which buffers are not filled yet, and lets the turns begin with the first buffer."""
         infos = {key: buffer.info() for key, buffer in self.buffers.items()}
         self._unfilled = {key for key, info in infos.items() if info.size < info.limiter.enough}
         self._policy.set_uniform_exploration(bool(self._unfilled))
         self._turns = deque(self.buffers)
 
     def _await_batch(self, learner_device: str) -> Batch:
-        """Takes in rollouts until the buffer lets a batch out; says what it waits for.
+        """Inserts rollouts until a buffer gives a batch; `waiting` says what it waits for.
 
         Raises:
-            CollectTimeoutError: No entry was let in for `collect_timeout_s`, and no batch out.
+            CollectTimeoutError: For `collect_timeout_s` the buffers have taken no entry and given no batch.
         """
         began = progressed = time.monotonic()
         n_inserted = self._n_inserted()
@@ -224,7 +231,7 @@ class ReplayedExperience(ExperienceSource):
             while (batch := self._draw(learner_device)) is None:
                 if self.actors.interrupted:
                     raise CollectInterruptedError("collecting was interrupted: training is to end")
-                # The limiter never refuses both sides; but others who draw from the buffer may have taken our turn.
+                # A limiter never refuses both sides, but other callers may have drawn the batch that was meant for us.
                 piece = self._refused or self._next_slice()
                 self._insert(piece, timeout_s=_LOOK_S)
                 now, before, n_inserted = time.monotonic(), n_inserted, self._n_inserted()
@@ -244,7 +251,7 @@ class ReplayedExperience(ExperienceSource):
         return sum(buffer.info().inserted for buffer in self.buffers.values())
 
     def _draw(self, learner_device: str) -> Batch | None:
-        """The next batch; None while the buffers hold too little, or their limiters let nothing out."""
+        """Draws the next batch; returns None if the buffers hold too little, or their limiters give no batch."""
         reasons = {}
         for key in tuple(self._turns):
             buffer = self.buffers[key]
@@ -253,7 +260,7 @@ class ReplayedExperience(ExperienceSource):
                 sample = buffer.sample(self._batch_size, who=TRAINER)
             except (InvalidInputError, NotReadyError) as error:
                 if isinstance(error, InvalidInputError) and buffer.is_full:
-                    raise  # it will never hold as many
+                    raise  # a full buffer will never hold more
                 wait = buffer.wait_of(TRAINER)
                 reasons[key] = wait.reason if wait is not None else str(error)
                 continue
@@ -265,7 +272,7 @@ class ReplayedExperience(ExperienceSource):
         return None
 
     def _insert(self, piece: RolloutSlice, *, timeout_s: float = 0.0) -> bool:
-        """Puts a rollout into the buffer, or aside where the limiter refuses it; says whether it is in."""
+        """Inserts a rollout, or keeps it for later if the limiter refuses it; returns whether it was inserted."""
         rollout = piece.to_rollout()
         key = rollout.substep_key
         buffer = self.buffers[key]
@@ -296,24 +303,24 @@ class ReplayedExperience(ExperienceSource):
 
 
 def _path(checkpoint: Path, i: int) -> Path:
-    """Where the buffer of the i-th substep is. Numbered: keys need not be names of directories."""
+    """Returns the folder of the i-th substep's buffer. It has a number, since a key may be no name of a folder."""
     return checkpoint / "replay" / f"substep{i}"
 
 
-def _counters(info: ReplayInfo) -> dict[str, float]:
-    """What there is to write about one buffer, by name."""
+def _counters(info: ReplayInfo) -> dict[Metric, float]:
+    """Returns the metrics of one buffer."""
     limiter = info.limiter
-    counters: dict[str, float] = {
-        "size": info.size,
-        "inserts": info.inserted,
-        "samples": info.sampled,
-        "samples_per_insert": info.sampled / max(info.inserted, 1),
-        "waiting": len(limiter.waiting),
+    counters: dict[Metric, float] = {
+        metric_names.REPLAY_SIZE: info.size,
+        metric_names.REPLAY_INSERTS: info.inserted,
+        metric_names.REPLAY_SAMPLES: info.sampled,
+        metric_names.REPLAY_SAMPLES_PER_INSERT: info.sampled / max(info.inserted, 1),
+        metric_names.REPLAY_WAITING: len(limiter.waiting),
     }
     if math.isfinite(limiter.max_diff):
         counters |= {
-            "difference": limiter.difference,
-            "min_diff": limiter.min_diff,
-            "max_diff": limiter.max_diff,
+            metric_names.REPLAY_DIFFERENCE: limiter.difference,
+            metric_names.REPLAY_MIN_DIFF: limiter.min_diff,
+            metric_names.REPLAY_MAX_DIFF: limiter.max_diff,
         }
     return counters

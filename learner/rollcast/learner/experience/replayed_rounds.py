@@ -1,4 +1,4 @@
-"""Batches from a replay buffer that is filled in rounds: the same in every run."""
+"""Makes batches from replay buffers that are filled in rounds, so that they are the same in every run."""
 
 from collections.abc import Callable
 
@@ -12,19 +12,19 @@ from rollcast.services.policies.policies import PolicyState
 
 
 class ReplayedRounds(ReplayedExperience):
-    """Takes a rollout in when no batch can be drawn, and only then; whoever is faster, the limiters decide alone.
+    """A `ReplayedExperience` that inserts a rollout only when no batch can be drawn, whichever side is faster.
 
-    A round is a rollout of every actor, in the order of their slots, all played with one policy. That of the next round
-    is cast when the last rollout of this one is in and the limiters ask for more: between two casts there are as many
-    updates as the buffers' ratio of samples to inserts says, from round to round one more or less. What the buffers
-    hold and what is drawn then depends on the seeds only.
+    A round is one rollout of every actor, in the order of their slots, all played with one policy. The policy of the
+    next round is cast when the last rollout of this round is inserted and the limiters ask for more. The number of
+    updates between two casts follows from the buffers' ratio of samples to inserts, and varies by one. So the entries
+    of the buffers, and the batches, depend on the seeds only.
 
     Args:
-        actors: Who plays; their `batch_size` is that of a round, and they play a rollout for each policy that is cast.
-        buffers: Where it is kept, by substep key; their limiters hold whoever is ahead. Nobody else draws from them.
+        actors: The actors; their `batch_size` is that of a round, and they play one rollout for each policy.
+        buffers: The buffers by substep key, with rate limiters. Nothing else may draw from them.
         policy: See `ReplayedExperience`.
-        policy_state: What to cast.
-        batch_size: B, entries in a batch.
+        policy_state: Returns the policy to cast.
+        batch_size: B, the entries in a batch.
         beta: See `ReplayedExperience`.
     """
 
@@ -40,21 +40,21 @@ class ReplayedRounds(ReplayedExperience):
     ) -> None:
         super().__init__(actors, buffers, policy=policy, batch_size=batch_size, beta=beta)
         self._policy_state = policy_state
-        # Trajectories of the round that are not in yet.
+        # The trajectories of the round that are not inserted yet.
         self._n_missing = 0
-        # Actors that start have a policy, with which they play their first round.
+        # True: the policy of the next round is cast already, as at the start.
         self._is_cast = True
 
     def _drop_played(self) -> None:
-        """Forgets the round, too: who begins anew has the newest policy."""
+        """Forgets the round, too: actors that begin again have the newest policy."""
         super()._drop_played()
         self._n_missing, self._is_cast = 0, True
 
     def _take_in(self) -> None:
-        """Does nothing: batches come first."""
+        """Does nothing: rollouts are inserted only when no batch can be drawn."""
 
     def _next_slice(self) -> RolloutSlice:
-        """Waits for the next rollout of the round, or begins another."""
+        """Waits for the next rollout of the round; begins another round if it is over."""
         if not self._n_missing:
             if not self._is_cast:
                 self.actors.broadcast_updated_policy(self._policy_state())

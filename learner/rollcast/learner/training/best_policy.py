@@ -1,4 +1,4 @@
-"""Chooses the best policy of a run: the one that earned the highest mean return, not the one that came after it."""
+"""Chooses the best policy of a run: the one that earned the highest mean return, not the one right after it."""
 
 from collections import deque
 from collections.abc import Callable
@@ -12,46 +12,46 @@ _EPISODES_PER_COPY = 25
 
 
 class BestPolicy:
-    """Remembers the policy with the highest mean return. Used by the trainer's thread.
+    """The policy with the highest mean return so far. Used by the trainer's thread.
 
-    The mean return is that of the last N episodes, and while they were played the policy went on changing. The policy
-    that a record belongs to is the one that was learnt when the middle one of these episodes came in: half of them
-    ended before it, half after it. The policy of the moment is the wrong one: where episodes are long it is dozens of
-    updates younger than those that earned the return.
+    The mean return is that of the last N episodes, and the policy kept changing while they were played. A record
+    belongs to the policy that was learnt when the middle one of these episodes came in: half of them ended before it,
+    half after it. The policy of the moment would be wrong: with long episodes it is dozens of updates younger than the
+    policies that earned the return.
 
     Args:
-        progress: Counts episodes, and knows their mean return.
-        snapshot: Copies the policy that is learnt.
+        progress: Has the number of episodes and their mean return.
+        snapshot: Returns a copy of the policy that is learnt.
     """
 
     def __init__(self, progress: TrainingProgress, snapshot: Callable[[], SavedPolicy]) -> None:
         self._progress = progress
         self._snapshot = snapshot
-        # How many episodes had ended, and the policy then; oldest first. Only the first is at least N / 2 episodes old.
+        # Episodes that had ended, and the policy then; the oldest first. Only the first is at least N / 2 episodes old.
         self._copies: deque[tuple[int, SavedPolicy]] = deque()
         self._best_return = self._written_return = float("-inf")
         self._unwritten: SavedPolicy | None = None
 
     @property
     def written_return(self) -> float:
-        """The mean return of the best policy that is on the disk; -inf: there is none. Any thread may ask."""
+        """The mean return of the best policy on the disk; -inf if there is none. Any thread may read it."""
         return self._written_return
 
     @property
     def unwritten(self) -> SavedPolicy | None:
-        """The best policy while it is better than the one on the disk."""
+        """The best policy, if it is better than the one on the disk; else None."""
         return self._unwritten
 
     def resume(self, best_return: float) -> None:
-        """Goes on from an earlier process, whose best policy is on the disk.
+        """Continues from an earlier process, whose best policy is on the disk.
 
         Args:
-            best_return: Its highest mean return; -inf: there was none.
+            best_return: Its highest mean return; -inf if there was none.
         """
         self._best_return = self._written_return = best_return
 
     def observe(self) -> None:
-        """Compares. Called after every update."""
+        """Copies the policy now and then, and notes a new record. Called after every update."""
         n_episodes = self._progress.episodes
         if not self._copies or n_episodes >= self._copies[-1][0] + _EPISODES_PER_COPY:
             self._copies.append((n_episodes, self._snapshot()))
@@ -64,5 +64,5 @@ class BestPolicy:
             self._unwritten = replace(self._copies[0][1], mean_return=mean_return)
 
     def note_written(self) -> None:
-        """Takes note that the best policy has been written."""
+        """Notes that the best policy was written."""
         self._unwritten, self._written_return = None, self._best_return

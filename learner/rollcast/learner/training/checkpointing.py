@@ -1,4 +1,4 @@
-"""What a checkpoint of training holds, written and read back."""
+"""Writes the checkpoints of training, and reads them back."""
 
 import json
 import logging
@@ -26,9 +26,9 @@ logger = logging.getLogger(__name__)
 
 _STATE_FILE: Final = "training.json"
 _THREAD: Final = "rollcast-checkpoint"
-# Of the time in which one is being written, unless somebody waits for it: what the trainer loses is a part of that.
+# The share of its time that the writing thread works, unless something waits for it: the rest belongs to the trainer.
 SHARE: Final = 0.05
-# How often whoever waits says so.
+# How often a wait for a checkpoint is reported.
 _LOOK_S: Final = 1.0
 
 
@@ -48,18 +48,18 @@ def _read_state(checkpoint: Path) -> Mapping[str, Any]:
 
 
 class TrainingCheckpoints:
-    """Writes everything that training depends on, and brings it back.
+    """The checkpoints of one run, with everything that training depends on.
 
-        algorithm.*      what `Algorithm.save` writes: networks, targets, optimisers, temperature, generators
-        replay/          what `ExperienceSource.begin_save` writes, for replay buffers
-        training.json    counters, returns, cumulative statistics, the best return, policy version, every actor's mark
-        manifest         what it is of, and a digest of each of these
+        algorithm.*      from `Algorithm.save`: networks, targets, optimisers, temperature, generators
+        replay/          from `ExperienceSource.begin_save`: the replay buffers
+        training.json    counters, returns, cumulative statistics, best return, policy version, last rollout per actor
+        manifest         the run and the moment, and a digest of each of these files
 
     Args:
-        store: Where checkpoints are.
-        algorithm: What learns.
-        experience: Where its batches come from.
-        progress: How far it is.
+        store: The folder of the checkpoints.
+        algorithm: The algorithm that learns.
+        experience: The source of its batches.
+        progress: The progress of training.
     """
 
     def __init__(
@@ -73,22 +73,22 @@ class TrainingCheckpoints:
         self._algorithm = algorithm
         self._experience = experience
         self._progress = progress
-        self._lock = threading.Lock()  # guards the four below: the trainer begins, and operators do
+        self._lock = threading.Lock()  # guards the five below: the trainer and operators begin checkpoints
         self._written: Future[Path] | None = None
         self._pace = Pace(SHARE)
         self._what = ""
         self._began_at = 0.0
-        # The last one that this process wrote or read: its files serve the next.
+        # The last checkpoint that this process wrote or read; the next one links its unchanged files.
         self._previous: Path | None = None
 
     @property
     def is_writing(self) -> bool:
-        """Whether the last one that was begun is not there yet."""
+        """True while a checkpoint is being written."""
         written = self._written
         return written is not None and not written.done()
 
     def describe(self) -> tuple[str, float]:
-        """Says which one is being written, and for how many seconds, for people; any thread may ask."""
+        """Returns which checkpoint is being written, in words, and for how many seconds. Any thread may call."""
         return f"{self._what} to be written by the thread {_THREAD}", time.monotonic() - self._began_at
 
     def begin(
@@ -99,21 +99,21 @@ class TrainingCheckpoints:
         has_ended: bool,
         then: Callable[[], None] = lambda: None,
     ) -> "Future[Path] | None":
-        """Takes note of everything, while no update runs; a thread writes it beside training.
+        """Takes a snapshot of everything, and starts a thread that writes it. No update may run meanwhile.
 
         Args:
-            best_return: The highest mean return so far; -inf: there was none.
-            statistics: `EpochStatsAggregator.state`.
-            has_ended: Whether training has reached its end.
-            then: Called in that thread when it is written.
+            best_return: The highest mean return so far; -inf if there was none.
+            statistics: The result of `EpochStatsAggregator.state`.
+            has_ended: True if training has reached its end.
+            then: Called in the thread once the checkpoint is written.
 
         Returns:
-            For `wait`; one that cannot be written is logged besides. None: the one before is still being written, and
-            nothing has been done.
+            A future for `wait`; a failure is logged besides. None if the checkpoint before is still being written:
+            then nothing was done.
 
         Raises:
-            RollcastError: If training diverged.
-            OSError: If nothing can be written; the one before is there.
+            RollcastError: Training diverged.
+            OSError: Nothing can be written; the checkpoint before is kept.
         """
         with self._lock:
             if self.is_writing:
@@ -129,7 +129,7 @@ class TrainingCheckpoints:
             staged = self._store.stage(info.n_updates)
             try:
                 self._algorithm.save(staged)
-                # after what is likeliest to fail, for the buffers keep copies from here on
+                # Last, because saving the algorithm is likelier to fail, and the buffers keep copies from here on.
                 with self._experience.moving:
                     actors = self._experience.actors.state()
                     save_experience = self._experience.begin_save()
@@ -139,7 +139,7 @@ class TrainingCheckpoints:
                     "best_return": best_return if math.isfinite(best_return) else None,
                     "statistics": statistics,
                 }
-                # values of actors may be numpy's
+                # The actors' values may be numpy scalars.
                 text = json.dumps(state, indent=1, default=lambda value: value.item())
             except BaseException:
                 shutil.rmtree(staged)
@@ -147,7 +147,7 @@ class TrainingCheckpoints:
             written: Future[Path] = Future()
             self._pace = Pace(SHARE)
             arguments = (staged, info, save_experience, text, actors, then, written, self._pace)
-            # a daemon: on a disk that hangs, the process ends all the same, and the one before is there
+            # A daemon, so that the process can end although the disk hangs; the checkpoint before is kept.
             thread = threading.Thread(target=self._write, args=arguments, name=_THREAD, daemon=True)
             self._written, self._began_at = written, time.monotonic()
             self._what = f"the checkpoint after {info.n_updates} updates"
@@ -155,14 +155,14 @@ class TrainingCheckpoints:
             return written
 
     def finish(self, timeout_s: float, waiting: WaitMonitor | None = None) -> bool:
-        """Waits until nothing is being written, whether it could be written or not; until then it does not rest.
+        """Waits until no checkpoint is being written; meanwhile the writing thread does not pause.
 
         Args:
-            timeout_s: How long, in seconds, at most.
-            waiting: Of the thread that waits; told for what.
+            timeout_s: The seconds to wait at most.
+            waiting: The monitor of the waiting thread, which then says what it waits for; None for no monitor.
 
         Returns:
-            Whether that is so now.
+            True if none is being written now, whether or not the last one succeeded.
         """
         written, deadline = self._written, time.monotonic() + timeout_s
         if written is None or written.done():
@@ -177,15 +177,15 @@ class TrainingCheckpoints:
         return written.done()
 
     def wait(self, written: "Future[Path]", timeout_s: float) -> Path:
-        """Waits until one is written, which does not rest until then; returns where it is.
+        """Waits until a checkpoint is written, and returns its folder; meanwhile its thread does not pause.
 
         Args:
-            written: From `begin`.
-            timeout_s: How long, in seconds, at most.
+            written: The future that `begin` returned.
+            timeout_s: The seconds to wait at most.
 
         Raises:
-            OSError: If it cannot be written; the one before is there.
-            NotReadyError: If it is not written by then.
+            OSError: It cannot be written; the checkpoint before is kept.
+            NotReadyError: It is not written in time.
         """
         self._pace.hurry()
         if futures.wait([written], timeout_s).not_done:
@@ -207,9 +207,9 @@ class TrainingCheckpoints:
         written: "Future[Path]",
         pace: Pace,
     ) -> None:
-        """Thread: writes what takes long, and makes it a checkpoint."""
+        """Writes the slow part, and makes the staged folder a checkpoint. Runs in the writing thread."""
         try:
-            # first, and whatever happens: until then the buffers keep copies of what is overwritten
+            # First, in any case: until this has run the buffers keep copies of overwritten rows.
             digests = save_experience(staged, self._previous, pace.rest)
             (staged / _STATE_FILE).write_text(text + "\n", encoding="utf-8")
             self._previous = self._store.commit(staged, info, previous=self._previous, digests=digests)
@@ -226,16 +226,16 @@ class TrainingCheckpoints:
             raise
 
     def restore(self, directory: Path) -> float:
-        """Brings everything back to where it was, before training starts; later checkpoints are removed.
+        """Restores a checkpoint, and removes later ones. Call it before training starts.
 
         Args:
             directory: A checkpoint that `CheckpointStore.newest` has found whole.
 
         Returns:
-            The highest mean return so far; -inf: there was none.
+            The highest mean return so far; -inf if there was none.
 
         Raises:
-            ConfigurationError: If it is of another algorithm, environment or network, or holds what no such run writes.
+            ConfigurationError: It is of another algorithm, environment or network, or has contents that no run writes.
         """
         with read_as_vouched_for(directory):
             best_return = self._read(directory)
@@ -244,7 +244,7 @@ class TrainingCheckpoints:
         return best_return
 
     def _read(self, directory: Path) -> float:
-        """Everything but what comes after a success."""
+        """Reads everything, and returns the best return."""
         state = _read_state(directory)
         self._algorithm.load(directory)
         self._experience.load(directory)

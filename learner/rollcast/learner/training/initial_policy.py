@@ -1,4 +1,4 @@
-"""Begins a run with the policy of another."""
+"""Gives a new run the policy of another run to begin with."""
 
 from pathlib import Path
 
@@ -16,18 +16,18 @@ _SPEC_OPTIONS = {"network": "--network", "hidden_sizes": "--hidden-sizes", "acti
 def begin_with_policy(algorithm: Algorithm, source: Path) -> str:
     """Gives an algorithm the weights of another run's policy, and its critics where that run has them.
 
-    Optimisers, counters and schedules begin anew.
+    Optimisers, counters and schedules begin from zero.
 
     Args:
-        algorithm: Has made no update yet.
+        algorithm: An algorithm that has made no update.
         source: A run's folder, whose last policy is taken; or the file of a policy, which has no critics.
 
     Returns:
-        What was taken, in a line for people.
+        A line for people that says what was taken.
 
     Raises:
         ConfigurationError: There is no such policy, or its spaces or its network are not the algorithm's; the message
-            names the path inside.
+            names the leaf or the option that differs.
     """
     saved, checkpoint = _read(source)
     _check_spaces(saved.spaces, algorithm.policy.spaces, source)
@@ -44,7 +44,7 @@ def begin_with_policy(algorithm: Algorithm, source: Path) -> str:
 
 
 def _read(source: Path) -> tuple[SavedPolicy, Path | None]:
-    """Reads the policy, and finds the checkpoint that goes with it."""
+    """Reads the policy, and finds the checkpoint with its critics; None if there is none."""
     if source.is_dir():
         run = RunDirectory.open(source)
         newest = CheckpointStore(run.checkpoints_path, keep=1).newest()
@@ -58,7 +58,7 @@ def _read(source: Path) -> tuple[SavedPolicy, Path | None]:
 
 
 def _check_spaces(saved: EnvironmentSpaces | None, own: EnvironmentSpaces, source: Path) -> None:
-    """Compares spaces leaf by leaf; a policy from before they were kept shows by its arrays whether it fits."""
+    """Compares spaces leaf by leaf. A policy of an old file has none; loading its arrays shows whether it fits."""
     if saved is None:
         return
     expected, found = described_spaces(own), described_spaces(saved)

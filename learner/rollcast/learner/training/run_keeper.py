@@ -1,4 +1,4 @@
-"""What a run keeps on the disk: policies and checkpoints, when they are due, at the end, and when an operator asks."""
+"""Writes the policies and checkpoints of a run: when they are due, at its end, and when an operator asks."""
 
 import contextlib
 import functools
@@ -24,23 +24,23 @@ from rollcast.services.policies.policies import SavedPolicy
 
 logger = logging.getLogger(__name__)
 
-# The best policy is written at most this often: early in training every episode is a record.
+# The best policy is written at most so often: early in training every episode is a record.
 _BEST_POLICY_INTERVAL_S = 2.0
-# How long the trainer waits for the checkpoint before, when the number of updates asks for the next; and an operator.
+# How long the trainer waits for the last checkpoint to be written before it begins the next; likewise an operator.
 _DUE_TIMEOUT_S = 60.0
 # How long the end of training waits for a checkpoint: a replay buffer of 60 GB at 100 MB/s.
 WRITE_TIMEOUT_S = 600.0
 
 
 class RunKeeper:
-    """Writes the policies and checkpoints of one run. Called by the trainer's thread, but for `save_for_operator`.
+    """The keeper of one run's policies and checkpoints. The trainer's thread calls all but `save_for_operator`.
 
     Args:
-        run: Where they are kept.
-        algorithm: What learns.
-        experience: Where its batches come from.
-        progress: How far it is.
-        schedule: When checkpoints are due.
+        run: The run's folder.
+        algorithm: The algorithm that learns.
+        experience: The source of its batches.
+        progress: The progress of training.
+        schedule: Says when checkpoints are due.
     """
 
     def __init__(
@@ -60,30 +60,30 @@ class RunKeeper:
         store.tidy()
         self._checkpoints = TrainingCheckpoints(store, algorithm, experience, progress)
         self._best = BestPolicy(progress, self._policy)
-        # What of the statistics a checkpoint keeps that an operator asks for, while the trainer's thread adds to them.
+        # A snapshot of the statistics for an operator's checkpoint: the trainer's thread changes the statistics.
         self._statistics: list[dict[str, Any]] = []
         self._left_out = WaitLog()
         self._next_best = 0.0
         self._next_checkpoint = time.monotonic() + schedule.checkpoint_interval_s
 
     def resume(self, checkpoint: Path) -> None:
-        """Goes back to a checkpoint of the run, before training starts.
+        """Restores a checkpoint of the run. Call it before training starts.
 
         Raises:
-            ConfigurationError: If it is of another algorithm, environment or network.
+            ConfigurationError: The checkpoint is of another algorithm, environment or network.
         """
         self._best.resume(self._checkpoints.restore(checkpoint))
         self.note_statistics()
 
     def note_statistics(self) -> None:
-        """Takes note of the statistics as they are now; called when nobody adds to them."""
+        """Takes a snapshot of the statistics. Only the trainer's thread, which changes them, may call it."""
         self._statistics = self._actors.get_epoch_stats_aggregator().state()
 
     def keep_due(self) -> bool:
-        """Writes what is due, and goes on when the disk is full: the best policy, a checkpoint.
+        """Writes the best policy and a checkpoint if they are due; logs an error if the disk is full.
 
         Returns:
-            Whether a checkpoint was due.
+            True if a checkpoint was due.
         """
         now = time.monotonic()
         self._best.observe()
@@ -99,10 +99,10 @@ class RunKeeper:
         return True
 
     def save_policies(self, timeout_s: float) -> None:
-        """Writes the last policy, and the best, when nothing else is being written any more.
+        """Waits until the running checkpoint is written, then writes the last policy and the best.
 
         Args:
-            timeout_s: How long, in seconds, to wait for that.
+            timeout_s: The seconds to wait at most.
         """
         self._checkpoints.finish(timeout_s, self._actors.waiting)
         last = self._policy()
@@ -112,31 +112,31 @@ class RunKeeper:
             self._run.write_policy("best", last)
 
     def save_last_checkpoint(self, *, has_ended: bool, timeout_s: float) -> None:
-        """Writes the checkpoint with which a process ends.
+        """Writes the last checkpoint of this process.
 
         Args:
-            has_ended: Whether training has reached its end.
-            timeout_s: How long, in seconds, it may take.
+            has_ended: True if training has reached its end.
+            timeout_s: The seconds that it may take.
 
         Raises:
-            OSError: If it cannot be written; the one before is there.
-            NotReadyError: If it is not written in time.
+            OSError: It cannot be written; the checkpoint before is kept.
+            NotReadyError: It is not written in time.
         """
         self.note_statistics()
         self._checkpoints.wait(self._begin_or_refuse(has_ended=has_ended), timeout_s)
 
     def save_for_operator(self, between_updates: Callable[[], AbstractContextManager[None]]) -> tuple[Path, int]:
-        """Writes a checkpoint now. Any thread may ask.
+        """Writes a checkpoint now. Any thread may call.
 
         Args:
-            between_updates: Inside what it returns no update runs.
+            between_updates: Returns a context in which no update runs.
 
         Returns:
-            Where the checkpoint is, and its policy version.
+            The checkpoint's folder, and its policy version.
 
         Raises:
-            OSError: If it cannot be written; the one before is there.
-            NotReadyError: If it, or the one before, is not written in time.
+            OSError: It cannot be written; the checkpoint before is kept.
+            NotReadyError: It, or the checkpoint before, is not written in time.
         """
         self._checkpoints.finish(_DUE_TIMEOUT_S)
         with between_updates():
@@ -150,7 +150,7 @@ class RunKeeper:
         return now >= self._next_checkpoint
 
     def _save_checkpoint(self) -> None:
-        """Begins the one that is due; left out while the one before is still being written."""
+        """Begins the checkpoint that is due; leaves it out while the one before is still being written."""
         if self._schedule.checkpoint_interval_updates is not None:
             self._checkpoints.finish(_DUE_TIMEOUT_S, self._actors.waiting)
         self.note_statistics()
@@ -163,8 +163,8 @@ class RunKeeper:
         if written is None:
             what, seconds = self._checkpoints.describe()
             raise NotReadyError(
-                f"no checkpoint can be begun: waiting {seconds:.0f} s for {what}; expected that to be there by now; "
-                "look whether the disk hangs, and ask again"
+                f"no checkpoint can be begun: waiting {seconds:.0f} s for {what}; expected that to be written by now; "
+                "check whether the disk hangs, and try again"
             )
         return written
 
@@ -195,7 +195,7 @@ class RunKeeper:
 
 @contextlib.contextmanager
 def _training_goes_on(what: str) -> Iterator[None]:
-    """What cannot be written, because the disk is full, is an error in the log; it is written when it is due again."""
+    """Logs an error if a file cannot be written, because the disk is full; it is written when it is due again."""
     try:
         yield
     except OSError as error:

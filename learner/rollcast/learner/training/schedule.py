@@ -1,21 +1,21 @@
-"""When training does what."""
+"""Holds the times at which training broadcasts, logs, saves and stops."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSchedule:
-    """When to do what.
+    """The schedule of a run.
 
     Attributes:
-        total_steps: Environment steps, those of every agent, after which training ends.
-        stop_return: Mean return at which training ends; None: at none.
-        updates_per_broadcast: Updates between two policies that are cast; None: the experience source casts them.
-        log_interval_s: Seconds between two records of metrics.
-        checkpoint_interval_s: Seconds between two checkpoints.
-        checkpoint_interval_updates: Updates between two checkpoints, instead; None: it is the seconds that count.
-        keep_checkpoints: How many of the last checkpoints are kept, besides the best.
-        stop_timeout_s: Seconds that the last checkpoint of a run that is stopped may take.
+        total_steps: The environment steps, those of every agent, after which training ends.
+        stop_return: The mean return at which training ends; None for no such end.
+        updates_per_broadcast: The updates between two policies that are cast; None if the experience source casts them.
+        log_interval_s: The seconds between two records of metrics.
+        checkpoint_interval_s: The seconds between two checkpoints.
+        checkpoint_interval_updates: The updates between two checkpoints, in place of seconds; None counts seconds.
+        keep_checkpoints: The number of last checkpoints that are kept, besides the best.
+        stop_timeout_s: The seconds that a stopped run may take to save.
     """
 
     total_steps: int

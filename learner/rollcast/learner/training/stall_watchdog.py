@@ -1,4 +1,4 @@
-"""Notices a trainer that does not go on, from a thread beside it, and shows where every thread is."""
+"""Logs a trainer that stalls, with the stacks of all threads, from a thread of its own."""
 
 import logging
 import sys
@@ -11,7 +11,7 @@ from typing import Self
 
 logger = logging.getLogger(__name__)
 
-# When it says so, and when it shows the stacks.
+# After how many seconds it logs a stall, and after how many it logs the stacks.
 NOTICE_S = 10.0
 STACKS_S = 60.0
 _LOOK_S = 1.0
@@ -20,17 +20,17 @@ _JOIN_S = 10.0
 
 
 class StallWatchdog:
-    """Logs a trainer that stalls without saying what it waits for: after 10 s that it does, after 60 s all stacks.
+    """A watchdog that logs a stalled trainer: after 10 s that it stalls, after 60 s the stacks of all threads.
 
-    Waits that say what they are for are told by whoever waits (`WaitMonitor`); after 60 s their stacks are shown, too,
-    unless they are meant to last.
+    A wait that names its reason in `WaitMonitor` is logged elsewhere; after 60 s its stacks are logged here, too,
+    unless it is meant to last.
 
     Args:
-        progress: A number that grows while training goes on; called from the watchdog's thread.
-        waiting: What the trainer waits for and for how many seconds; empty while it does not.
-        meant_to_last: Whether the present wait may go on for ever: training is paused, or has ended.
-        notice_s: When it says so, in seconds.
-        stacks_s: When it shows the stacks, in seconds.
+        progress: Returns a number that grows while training goes on; called from the watchdog's thread.
+        waiting: Returns what the trainer waits for, and for how many seconds; empty if it names no reason.
+        meant_to_last: Returns True if the present wait may last forever: training is paused, or has ended.
+        notice_s: The seconds after which it logs a stall.
+        stacks_s: The seconds after which it logs the stacks.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class StallWatchdog:
 
 
 def all_stacks() -> str:
-    """Where every thread of this process is, by name."""
+    """Returns the stacks of all threads of this process, by name."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return "\n".join(
         f"thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}"

@@ -1,4 +1,4 @@
-"""The training loop."""
+"""Runs the training loop: collects, updates, broadcasts, writes metrics, saves."""
 
 import dataclasses
 import json
@@ -19,7 +19,7 @@ from rollcast.learner.training.control import TrainingControl
 from rollcast.learner.training.events import TrainingEvents
 from rollcast.learner.training.run_keeper import WRITE_TIMEOUT_S, RunKeeper
 from rollcast.learner.training.schedule import TrainingSchedule
-from rollcast.learner.writers import MetricsWriter, write_all
+from rollcast.learner.writers import MetricsWriter, metric_names, write_all
 from rollcast.services.errors import CollectInterruptedError
 from rollcast.services.status.status import Phase
 
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSummary:
-    """How training went; what `--summary-json` writes."""
+    """The outcome of a training run, as `--summary-json` writes it."""
 
     env_steps: int
     seconds: float
@@ -46,16 +46,16 @@ class TrainingSummary:
 
 
 class Trainer:
-    """Collects, updates, broadcasts, until there is a reason to stop. Everything else looks on.
+    """The training loop of one run, which collects, updates and broadcasts until there is a reason to stop.
 
     Args:
-        experience: Where batches come from; its actors are started and stopped by `run`.
-        algorithm: What learns.
-        control: Who may steer.
-        schedule: When to do what.
-        device: Where batches are wanted.
-        run: Where policies and checkpoints are kept; None: nowhere.
-        writers: Where metrics go; closed by whoever opened them.
+        experience: The source of batches; `run` starts and stops its actors.
+        algorithm: The algorithm that learns.
+        control: Pauses and stops the loop, and reports on it.
+        schedule: Says when to broadcast, log, save and stop.
+        device: The device for batches.
+        run: Keeps policies and checkpoints; None keeps none.
+        writers: Write the metrics; the caller closes them.
     """
 
     def __init__(
@@ -85,20 +85,20 @@ class Trainer:
         control.attach(experience, self._progress, None if self._keeper is None else self._keeper.save_for_operator)
 
     def resume(self, checkpoint: Path) -> None:
-        """Goes on from a checkpoint of the run; called before `run`.
+        """Continues from a checkpoint of the run. Call it before `run`.
 
         Raises:
-            ConfigurationError: If it is of another algorithm, environment or network.
+            ConfigurationError: The checkpoint is of another algorithm, environment or network.
         """
         assert self._keeper is not None, "a run without a directory has no checkpoints"
         self._keeper.resume(checkpoint)
 
     def run(self, serve: Callable[[TrainingSummary], None] | None = None) -> TrainingSummary:
-        """Trains until solved, out of steps, or told to stop; saves the policy, stops the actors.
+        """Trains until the run is solved, out of steps, or stopped; saves the policy and stops the actors.
 
         Args:
-            serve: Called when training has reached its end and everything is saved, before the actors are stopped:
-                they have been told, and whoever asks is served the last policy until it returns. None: nobody is.
+            serve: Called once training has ended and everything is saved, before the actors are stopped. The actors
+                know of the end then, and clients are served the last policy until it returns. None serves none.
 
         Raises:
             CollectTimeoutError: No rollouts came.
@@ -106,10 +106,10 @@ class Trainer:
             RollcastError: Training diverged.
         """
         control = self._control
-        # a run that is resumed after its end
+        # True for a run that is resumed after its end.
         was_done = self.is_done()
         if was_done and (serve is None or not self._has_ended):
-            # nobody is to be started for it
+            # No actor need be started.
             control.enter(Phase.FINISHED)
             return self._summary()
         is_saved = was_done
@@ -131,7 +131,7 @@ class Trainer:
             logger.info("training was stopped")
         finally:
             control.enter(Phase.STOPPING)
-            # a second Ctrl-C waits for no disk
+            # A second Ctrl-C does not wait for the disk.
             if not is_saved and not self._actors.is_in_a_hurry:
                 self._save_policies()
         if not is_saved:
@@ -140,18 +140,21 @@ class Trainer:
         return self._summary()
 
     def statistics(self) -> Mapping[str, float]:
-        """What the actors' own events came to in the last record, by `"event/name[group]"`; any thread may ask."""
+        """Returns the statistics of the environments' own events in the last record, by `"event/name[group]"`.
+
+        Any thread may call.
+        """
         return self._statistics
 
     def is_done(self) -> bool:
-        """Whether there is a reason to stop: the steps, the return, or somebody's wish."""
+        """Returns whether there is a reason to stop: the steps, the return, or a request."""
         mean_return, target = self._progress.recent_mean_return(), self._schedule.stop_return
         self._solved = mean_return is not None and target is not None and mean_return >= target
         self._has_ended = self._solved or self._progress.env_steps >= self._schedule.total_steps
         return self._has_ended or self._control.stop_requested
 
     def _train(self) -> None:
-        """Collects, updates and broadcasts until there is a reason to stop."""
+        """Runs the loop until there is a reason to stop."""
         source, algorithm, progress = self._experience, self._algorithm, self._progress
         while not self.is_done():
             fraction = min(1.0, progress.env_steps / self._schedule.total_steps)
@@ -169,7 +172,7 @@ class Trainer:
             self._keep(metrics)
 
     def _cast_last_policy(self) -> None:
-        """Casts the policy of the last updates, where it has not been."""
+        """Casts the policy of the last update, unless it has been cast."""
         every = self._schedule.updates_per_broadcast
         if every is None or self._algorithm.n_updates % every:
             self._actors.broadcast_updated_policy(self._algorithm.policy_state())
@@ -182,7 +185,7 @@ class Trainer:
             self._write_metrics(metrics)
         was_due = self._keeper is not None and self._keeper.keep_due()
         if was_due and self._schedule.checkpoint_interval_updates is not None:
-            # by time, it would differ from run to run
+            # Only then: checkpoints by time come at another update in each run.
             self._experience.renew()
 
     def _save(self) -> None:
@@ -192,48 +195,49 @@ class Trainer:
 
     def _save_policies(self) -> None:
         if self._keeper is not None:
-            # what comes after the wait has as much time again, so each gets half
+            # The checkpoint that follows takes the other half of the time.
             self._keeper.save_policies(self._save_timeout_s() / 2)
 
     def _save_last_checkpoint(self) -> None:
-        # Between two checkpoints that the number of updates asks for, another one would change what follows.
+        # With checkpoints by updates, one more in between would change the updates that follow it.
         if self._keeper is not None and (self._schedule.checkpoint_interval_updates is None or self._has_ended):
             self._keeper.save_last_checkpoint(has_ended=self._has_ended, timeout_s=self._save_timeout_s() / 2)
 
     def _save_timeout_s(self) -> float:
-        """How long saving may take: whoever has stopped the run may not wait for long."""
+        """Returns how long saving may take; less for a run that was stopped, whose operator waits."""
         return 2 * WRITE_TIMEOUT_S if self._has_ended else self._schedule.stop_timeout_s
 
     def _write_metrics(self, metrics: Metrics) -> None:
         now = self._progress.snapshot()
         values = {
-            "train/mean_return": now.mean_return if now.mean_return is not None else float("nan"),
-            "train/episodes": now.episodes,
-            "train/updates": now.updates,
-            "train/policy_version": self._actors.policy_version,
-            "speed/env_steps_per_second": now.env_steps_per_second,
-            "speed/updates_per_second": now.updates_per_second,
-            "speed/waiting_fraction": now.waiting_fraction,
-            "queue/size": self._actors.queue_size,
-            "queue/policy_lag_mean": now.policy_lag_mean,
-            "queue/policy_lag_max": now.policy_lag_max,
-            "queue/stale_trajectories": self._actors.stale_trajectories,
-            "queue/duplicate_rollouts": self._actors.duplicate_rollouts,
-            "queue/rejected_rollouts": self._actors.rejected_rollouts,
-            "actors/alive": self._actors.n_actors_alive,
+            metric_names.MEAN_RETURN.tag: now.mean_return if now.mean_return is not None else float("nan"),
+            metric_names.EPISODES.tag: now.episodes,
+            metric_names.UPDATES.tag: now.updates,
+            metric_names.POLICY_VERSION.tag: self._actors.policy_version,
+            metric_names.ENV_STEPS_PER_SECOND.tag: now.env_steps_per_second,
+            metric_names.UPDATES_PER_SECOND.tag: now.updates_per_second,
+            metric_names.WAITING_FRACTION.tag: now.waiting_fraction,
+            metric_names.QUEUE_SIZE.tag: self._actors.queue_size,
+            metric_names.POLICY_LAG_MEAN.tag: now.policy_lag_mean,
+            metric_names.POLICY_LAG_MAX.tag: now.policy_lag_max,
+            metric_names.STALE_TRAJECTORIES.tag: self._actors.stale_trajectories,
+            metric_names.DUPLICATE_ROLLOUTS.tag: self._actors.duplicate_rollouts,
+            metric_names.REJECTED_ROLLOUTS.tag: self._actors.rejected_rollouts,
+            metric_names.ACTORS_ALIVE.tag: self._actors.n_actors_alive,
         }
         aggregator = self._actors.get_epoch_stats_aggregator()
         statistics = aggregator.epoch_stats()
-        # an epoch in which no episode has ended leaves those of the one before
+        # An epoch without the end of an episode keeps the statistics of the epoch before.
         if "episode_count/epoch" in statistics:
             self._statistics = aggregator.epoch_stats(without=(EpisodeEvents, TrainingEvents))
-        losses = {f"{short_name(self._control.algorithm)}/{name}": float(value) for name, value in metrics.items()}
+        algorithm = short_name(self._control.algorithm)
+        losses = {metric_names.algorithm_tag(algorithm, name): float(value) for name, value in metrics.items()}
         write_all(
             self._writers,
             now.env_steps,
             statistics | values | self._actors.metrics() | self._experience.metrics() | losses,
         )
-        # A record ends an epoch: the next one tells of its own episodes.
+        # A record ends an epoch: the next record has the episodes after it.
         aggregator.reset_epoch()
         if self._keeper is not None:
             self._keeper.note_statistics()

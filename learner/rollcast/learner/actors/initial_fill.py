@@ -1,0 +1,117 @@
+"""Fills a replay buffer before training: with demonstrations, or with rollouts of a sampling policy."""
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeAlias
+
+from rollcast.actor.policies.trainable import TorchPolicy
+from rollcast.actor.statistics.epoch_aggregator import EpochStatsAggregator
+from rollcast.learner.actors.base import DistributedActors
+from rollcast.learner.actors.initial_episodes import InitialEpisodes
+from rollcast.learner.ingest.queue import RolloutSlice
+from rollcast.learner.replay.buffer import ReplayBuffer
+from rollcast.learner.replay.demonstrations import load_demonstrations
+from rollcast.services.errors import CollectTimeoutError
+from rollcast.services.policies.policies import PolicyState
+from rollcast.services.rollouts.recording import read_rollouts
+from rollcast.services.rollouts.rollouts import Rollout
+
+# The source of a buffer's first entries: None plays uniformly at random; a state_dict plays with that policy; a path is
+# a file of rollouts, and a callable returns rollouts.
+InitialSampling: TypeAlias = PolicyState | Path | Callable[[], Iterable[Rollout]] | None
+
+
+class InitialFill:
+    """Inserts rollouts into a replay buffer, and keeps the episodes of its first entries apart. Used by one thread.
+
+    Attributes:
+        statistics: The statistics of demonstrations, and of episodes of which the sampling policy played a part.
+
+    Args:
+        actors: The actors that play.
+        policy: The policy that learns; the actors play with another one while the buffer is filled.
+    """
+
+    def __init__(self, actors: DistributedActors, policy: TorchPolicy) -> None:
+        self._actors = actors
+        self._policy = policy
+        self._episodes = InitialEpisodes()
+        self.statistics = EpochStatsAggregator()
+
+    def restart(self) -> None:
+        """Notes that the actors were started again: their policy versions begin from 1."""
+        self._episodes = InitialEpisodes()
+
+    def fill(self, buffer: ReplayBuffer, sampling: InitialSampling, n_entries: int) -> None:
+        """Fills a buffer until it has enough entries, or is full.
+
+        Demonstrations are loaded into an empty buffer only, all of them; if they are too few, the actors play uniformly
+        at random after that.
+
+        Args:
+            buffer: The buffer.
+            sampling: The source of the entries.
+            n_entries: The number of entries that are enough.
+
+        Raises:
+            ConfigurationError: The demonstrations cannot be opened, or there are none.
+            RecordingError: The file of demonstrations is damaged; nothing of it is in the buffer.
+            SpacesMismatchError: It was recorded with other spaces.
+            CollectTimeoutError: No entry came for the actors' `collect_timeout_s`.
+        """
+        if isinstance(sampling, Path) or callable(sampling):
+            if not buffer.size:
+                self._load(buffer, sampling)
+            sampling = None
+        if buffer.size < n_entries and not buffer.is_full:
+            self._play(buffer, sampling, n_entries)
+
+    def insert(self, buffer: ReplayBuffer, piece: RolloutSlice) -> int:
+        """Inserts trajectories, adds their episodes to the right statistics, and returns the number of new entries."""
+        rollout = piece.to_rollout()
+        n_entries = buffer.insert(rollout)
+        initial, others = self._episodes.split(piece)
+        is_initial = self._episodes.is_initial(rollout)
+        self.statistics.add_all(initial, rollout.events if is_initial else ())
+        self._actors.get_epoch_stats_aggregator().add_all(others, () if is_initial else rollout.events)
+        return n_entries
+
+    def _load(self, buffer: ReplayBuffer, demonstrations: Path | Callable[[], Iterable[Rollout]]) -> None:
+        if isinstance(demonstrations, Path):
+            rollouts: Iterable[Rollout] = read_rollouts(demonstrations, self._policy.spaces)
+            source = str(demonstrations)
+        else:
+            rollouts, source = demonstrations(), "the callable given as initial_sampling_policy"
+        self.statistics.add_all(load_demonstrations(buffer, rollouts, source=source).episodes)
+
+    def _play(self, buffer: ReplayBuffer, sampling_policy: PolicyState | None, n_entries: int) -> None:
+        """Lets the actors play with the sampling policy, then casts the policy that learns."""
+        learning = self._policy.state_arrays()
+        self._actors.broadcast_updated_policy(self._uniform() if sampling_policy is None else sampling_policy)
+        self._episodes.begin(self._actors.policy_version)
+        self._insert_until(buffer, n_entries)
+        self._actors.broadcast_updated_policy(learning)
+        self._episodes.end(self._actors.policy_version)
+
+    def _uniform(self) -> PolicyState:
+        """Returns the policy's state with uniform exploration, which the policy itself does not keep."""
+        self._policy.set_uniform_exploration(True)
+        state = self._policy.state_arrays()
+        self._policy.set_uniform_exploration(False)
+        return state
+
+    def _insert_until(self, buffer: ReplayBuffer, n_entries: int) -> None:
+        progressed = time.monotonic()
+        while buffer.size < n_entries and not buffer.is_full:
+            piece = self._actors.next_slice(1)
+            # Rollouts that were played before, with the policy that learns, are no part of the initial fill.
+            if self._episodes.is_initial(piece.rollout) and self.insert(buffer, piece):
+                progressed = time.monotonic()
+            elif time.monotonic() - progressed > self._actors.collect_timeout_s:
+                raise CollectTimeoutError(
+                    f"no entry for {self._actors.collect_timeout_s:g} s: the replay buffer lacks "
+                    f"{n_entries - buffer.size} of {n_entries}, though rollouts come; expected some of the "
+                    f"sampling policy, version {self._actors.policy_version}; look whether workers take up policies, "
+                    "and whether rollouts have transitions"
+                )

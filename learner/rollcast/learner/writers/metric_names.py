@@ -1,0 +1,175 @@
+"""Names every metric that a learner writes to TensorBoard and to `metrics.jsonl`: tag, unit and meaning.
+
+The modules that measure take their tags from here, and the table in docs/metrics.md has the same lines (a test compares
+the two). Not listed are the values of an environment's own events, `event/name[group]`: their declarations name them.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric.
+
+    Attributes:
+        tag: The name under which it is written; the part before the slash groups it.
+        unit: The unit of its values.
+        meaning: A line for people.
+    """
+
+    tag: str
+    unit: str
+    meaning: str
+
+    def of(self, key: str) -> str:
+        """Returns the tag for one of several substeps: `replay/size` of `scout` is `replay/scout/size`."""
+        group, _, name = self.tag.partition("/")
+        return f"{group}/{key}/{name}"
+
+
+def algorithm_tag(algorithm: str, name: str) -> str:
+    """Returns the tag of a value that an algorithm's update returned.
+
+    Args:
+        algorithm: The algorithm's short name.
+        name: The value's name; with several substeps `KEY/name`.
+    """
+    return f"{algorithm}/{name}"
+
+
+MEAN_RETURN: Final = Metric("train/mean_return", "reward", "mean return of the last 100 episodes; NaN before the first")
+EPISODES: Final = Metric("train/episodes", "episodes", "episodes that have ended")
+UPDATES: Final = Metric("train/updates", "updates", "updates that were made")
+POLICY_VERSION: Final = Metric("train/policy_version", "version", "newest policy version that was cast")
+
+ENV_STEPS_PER_SECOND: Final = Metric("speed/env_steps_per_second", "steps/s", "environment steps, over the last 5 s")
+UPDATES_PER_SECOND: Final = Metric("speed/updates_per_second", "updates/s", "updates, over the last 5 s")
+WAITING_FRACTION: Final = Metric(
+    "speed/waiting_fraction", "0 to 1", "share of its time that the trainer waited for batches"
+)
+
+QUEUE_SIZE: Final = Metric("queue/size", "trajectories", "trajectories that wait for the trainer")
+POLICY_LAG_MEAN: Final = Metric(
+    "queue/policy_lag_mean", "versions", "mean age of a trajectory's policy when it is learnt from"
+)
+POLICY_LAG_MAX: Final = Metric("queue/policy_lag_max", "versions", "largest such age of the run")
+STALE_TRAJECTORIES: Final = Metric(
+    "queue/stale_trajectories",
+    "trajectories",
+    "dropped: beyond `--max-policy-lag`, or played for an earlier learner",
+)
+DUPLICATE_ROLLOUTS: Final = Metric(
+    "queue/duplicate_rollouts", "rollouts", "came again after a reconnect, and were dropped; harmless"
+)
+REJECTED_ROLLOUTS: Final = Metric("queue/rejected_rollouts", "rollouts", "refused because they did not fit")
+ACTORS_ALIVE: Final = Metric("actors/alive", "actors", "actors with an open stream")
+
+REPLAY_SIZE: Final = Metric("replay/size", "entries", "entries in the replay buffer")
+REPLAY_INSERTS: Final = Metric("replay/inserts", "entries", "entries that were inserted")
+REPLAY_SAMPLES: Final = Metric("replay/samples", "entries", "entries that were drawn")
+REPLAY_SAMPLES_PER_INSERT: Final = Metric(
+    "replay/samples_per_insert",
+    "ratio",
+    "entries drawn for each that was inserted; below `--replay.samples-per-insert` by what filled the buffer at first",
+)
+REPLAY_WAITING: Final = Metric("replay/waiting", "callers", "callers that wait for the rate limiter now")
+REPLAY_DIFFERENCE: Final = Metric(
+    "replay/difference",
+    "entries",
+    "position of the rate limiter in its band: at the upper end actors wait, at the lower end the trainer does",
+)
+REPLAY_MIN_DIFF: Final = Metric("replay/min_diff", "entries", "lower end of that band")
+REPLAY_MAX_DIFF: Final = Metric("replay/max_diff", "entries", "upper end of that band")
+REPLAY_INSERT_WAIT_S: Final = Metric("replay/insert_wait_s", "seconds", "time that rollouts were held back, in all")
+REPLAY_SAMPLE_WAIT_S: Final = Metric(
+    "replay/sample_wait_s", "seconds", "time that the trainer waited for a batch, in all"
+)
+REPLAY_BETA: Final = Metric(
+    "replay/beta", "0 to 1", "share of the bias that importance weights correct; with prioritised replay"
+)
+
+DURABLE_BYTES: Final = Metric("durable/bytes", "bytes", "size of the write-ahead log")
+DURABLE_SEGMENTS: Final = Metric("durable/segments", "files", "files of the write-ahead log")
+DURABLE_COMMIT_MS: Final = Metric(
+    "durable/commit_ms", "milliseconds", "mean time of a write and its `fdatasync`, since the last record"
+)
+DURABLE_ROLLOUTS_PER_COMMIT: Final = Metric(
+    "durable/rollouts_per_commit", "rollouts", "mean number of rollouts per write, since the last record"
+)
+
+METRICS: Final = (
+    MEAN_RETURN,
+    EPISODES,
+    UPDATES,
+    POLICY_VERSION,
+    ENV_STEPS_PER_SECOND,
+    UPDATES_PER_SECOND,
+    WAITING_FRACTION,
+    QUEUE_SIZE,
+    POLICY_LAG_MEAN,
+    POLICY_LAG_MAX,
+    STALE_TRAJECTORIES,
+    DUPLICATE_ROLLOUTS,
+    REJECTED_ROLLOUTS,
+    ACTORS_ALIVE,
+    REPLAY_SIZE,
+    REPLAY_INSERTS,
+    REPLAY_SAMPLES,
+    REPLAY_SAMPLES_PER_INSERT,
+    REPLAY_WAITING,
+    REPLAY_DIFFERENCE,
+    REPLAY_MIN_DIFF,
+    REPLAY_MAX_DIFF,
+    REPLAY_INSERT_WAIT_S,
+    REPLAY_SAMPLE_WAIT_S,
+    REPLAY_BETA,
+    DURABLE_BYTES,
+    DURABLE_SEGMENTS,
+    DURABLE_COMMIT_MS,
+    DURABLE_ROLLOUTS_PER_COMMIT,
+)
+
+# The values of the algorithms' updates, under the names that these return.
+ALGORITHM_METRICS: Final = (
+    Metric("impala/policy_loss", "1", "policy-gradient loss"),
+    Metric("impala/value_loss", "reward^2", "squared error of the critic against V-trace's targets"),
+    Metric("impala/entropy", "nats", "mean entropy of the policy; 0 is a policy that has stopped exploring"),
+    Metric("impala/policy_grad_norm", "1", "norm of the policy's gradient before clipping"),
+    Metric("impala/critic_grad_norm", "1", "norm of the critic's gradient before clipping"),
+    Metric("impala/mean_rho", "ratio", "mean importance ratio; far from 1, policies change faster than rollouts come"),
+    Metric("impala/explained_variance", "up to 1", "share of the targets' variance that the critic explains"),
+    Metric("impala/learning_rate", "1", "learning rate of this update"),
+    Metric("impala/entropy_cost", "1", "weight of the entropy bonus in this update"),
+    Metric("dqn/loss", "reward^2", "weighted loss of the TD errors"),
+    Metric("dqn/mean_value", "reward", "mean value of the actions in the batch"),
+    Metric("dqn/mean_td_error", "reward", "mean absolute TD error"),
+    Metric("dqn/grad_norm", "1", "norm of the gradient before clipping"),
+    Metric("dqn/learning_rate", "1", "learning rate of this update"),
+    Metric("dqn/epsilon", "0 to 1", "base of the ladder of the actors' random actions"),
+    Metric("sac/critic_loss", "reward^2", "squared error of the twin critics"),
+    Metric("sac/policy_loss", "1", "loss of the policy"),
+    Metric("sac/entropy", "nats", "mean entropy of the policy"),
+    Metric("sac/temperature", "reward/nat", "weight of the entropy, which is learnt"),
+    Metric("sac/mean_value", "reward", "mean value of the actions in the batch"),
+    Metric("sac/critic_grad_norm", "1", "norm of the critics' gradient before clipping"),
+    Metric("sac/policy_grad_norm", "1", "norm of the policy's gradient before clipping"),
+)
+
+# The statistics of the events that every run has; `EpisodeEvents` and `TrainingEvents` declare them.
+EVENT_METRICS: Final = (
+    Metric("episode_return/mean", "reward", "mean return of the episodes since the last record"),
+    Metric("episode_return/std", "reward", "its standard deviation"),
+    Metric("episode_return/min", "reward", "lowest return"),
+    Metric("episode_return/max", "reward", "highest return"),
+    Metric("episode_length/mean", "steps", "mean length of the episodes since the last record"),
+    Metric("episode_length/median", "steps", "median length"),
+    Metric("episode_length/min", "steps", "shortest length"),
+    Metric("episode_length/max", "steps", "longest length"),
+    Metric("episode_length/cumulative", "steps", "steps of all episodes of the run"),
+    Metric("episode_count/epoch", "episodes", "episodes since the last record"),
+    Metric("episode_count/cumulative", "episodes", "episodes of the run"),
+    Metric("learner_update/mean_s", "seconds", "mean time of an update since the last record"),
+    Metric("learner_update/max_s", "seconds", "longest update since the last record"),
+    Metric("learner_update/max_waited_s", "seconds", "longest wait for a batch since the last record"),
+)

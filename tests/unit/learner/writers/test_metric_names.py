@@ -1,0 +1,100 @@
+"""Every tag that is written is listed, every tag that is listed is written, and docs/metrics.md has the same lines."""
+
+import re
+from collections.abc import Mapping
+
+import pytest
+import torch
+
+from rollcast.learner.algorithms.dqn import Dqn
+from rollcast.learner.algorithms.dqn_settings import DqnSettings
+from rollcast.learner.algorithms.impala import Impala
+from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+from rollcast.learner.algorithms.sac import Sac
+from rollcast.learner.algorithms.sac_settings import SacSettings
+from rollcast.learner.experience.experience import FreshExperience
+from rollcast.learner.training.control import TrainingControl
+from rollcast.learner.training.schedule import TrainingSchedule
+from rollcast.learner.training.trainer import Trainer
+from rollcast.learner.writers.metric_names import (
+    ALGORITHM_METRICS,
+    EVENT_METRICS,
+    METRICS,
+    Metric,
+    algorithm_tag,
+)
+from rollcast.services.policies.policies import PolicySpec
+from tests.actor_kinds import make_actors
+from tests.batches import SPACES, make_batch, transition_batch
+from tests.processes import ROOT
+
+ALL = (*METRICS, *ALGORITHM_METRICS, *EVENT_METRICS)
+DOCS = ROOT / "docs"
+
+
+def documented() -> list[str]:
+    return re.findall(r"^\| `[a-z]\S*/\S*` \|.*\|$", (DOCS / "metrics.md").read_text(), re.MULTILINE)
+
+
+def test_docs_have_a_line_for_every_metric_and_no_other():
+    expected = [f"| `{metric.tag}` | {metric.unit} | {metric.meaning} |" for metric in ALL]
+    assert sorted(documented()) == sorted(expected)
+
+
+def test_tags_that_other_pages_name_are_listed():
+    groups = "train|speed|queue|actors|replay|durable|impala|dqn|sac"
+    tags = {metric.tag for metric in ALL}
+    for page in DOCS.glob("*.md"):
+        if page.name == "architecture.md":  # there such names are modules
+            continue
+        for name in re.findall(rf"`((?:{groups})/[a-z_]+)`", page.read_text()):
+            assert name in tags, f"{page.name} names {name}"
+
+
+def test_each_tag_is_listed_once():
+    tags = [metric.tag for metric in ALL]
+    assert len(tags) == len(set(tags))
+
+
+def test_tag_of_a_substep_has_its_key_after_the_group():
+    assert Metric("replay/size", "entries", "").of("scout") == "replay/scout/size"
+
+
+@pytest.mark.parametrize("name", ["impala", "dqn", "sac"])
+def test_update_returns_the_listed_values(name: str):
+    spec = PolicySpec(hidden_sizes=(4,))
+    if name == "impala":
+        metrics = Impala(SPACES, spec, ImpalaSettings(), seed=0).update(make_batch(), progress=0.0)
+    elif name == "dqn":
+        metrics = Dqn(SPACES, spec, DqnSettings(), seed=0).update(transition_batch(), progress=0.0)
+    else:
+        metrics = Sac(SPACES, spec, SacSettings(), seed=0).update(transition_batch(), progress=0.0)
+    listed = {metric.tag for metric in ALGORITHM_METRICS if metric.tag.startswith(f"{name}/")}
+    assert {algorithm_tag(name, key) for key in metrics} == listed
+
+
+class KeptTags:
+    """A writer that keeps the tags of all records."""
+
+    def __init__(self) -> None:
+        self.tags: set[str] = set()
+
+    def write(self, env_steps: int, metrics: Mapping[str, float]) -> None:
+        self.tags |= metrics.keys()
+
+    def close(self) -> None:
+        pass
+
+
+def test_trainer_writes_the_listed_tags():
+    actors, kept = make_actors("sequential"), KeptTags()
+    Trainer(
+        FreshExperience(actors),
+        Impala(actors.policy.spaces, actors.policy.spec, ImpalaSettings()),
+        TrainingControl(algorithm="impala", run_dir=None),
+        TrainingSchedule(total_steps=200, stop_return=None, log_interval_s=0.0),
+        device=torch.device("cpu"),
+        writers=[kept],
+    ).run()
+    elsewhere = ("replay/", "durable/", "dqn/", "sac/")
+    assert kept.tags == {metric.tag for metric in ALL if not metric.tag.startswith(elsewhere)}
