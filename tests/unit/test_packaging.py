@@ -2,8 +2,6 @@
 
 import importlib
 import re
-import subprocess
-import sys
 import tomllib
 import zipfile
 from email.parser import HeaderParser
@@ -11,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.packages import build_wheel
 from tests.processes import SOURCE_ROOTS
 
 ROOT = Path(__file__).parents[2]
@@ -19,11 +18,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("wheel")
-    # hatchling itself rather than `pip wheel`, which would ask a registry for hatchling
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)
-    (path,) = directory.glob("*.whl")
+    path = build_wheel(tmp_path_factory.mktemp("wheel"))
     with zipfile.ZipFile(path) as archive:
         yield archive
 

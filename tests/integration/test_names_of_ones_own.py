@@ -1,0 +1,117 @@
+"""A user's folder may hold files of any name, ours included: `PYTHONPATH=.` finds the user's, and rollcast its own."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.packages import bare_environment
+from tests.processes import free_port
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+ROLLCAST = Path(sys.executable).parent / "rollcast"
+
+ENVIRONMENT = """
+import actor, learner, proto, services
+import gymnasium
+
+# the user's own modules, in every process that makes the environment
+assert [module.MINE for module in (actor, learner, proto, services)] == ["actor", "learner", "proto", "services"]
+
+def make(**kwargs):
+    return gymnasium.make("CartPole-v1", **kwargs)
+"""
+
+PROGRAM = """
+from rollcast.actor import EnvironmentFactory, probe_spaces
+from rollcast.learner import Impala, ImpalaSettings, SubprocDistributedActors
+from rollcast.services import PolicySpec
+
+
+def train(start_method):
+    env_factory = EnvironmentFactory("myenv:make", vectorization="subprocess")
+    algorithm = Impala(probe_spaces(env_factory), PolicySpec(), ImpalaSettings(), seed=0)
+    with SubprocDistributedActors(
+        env_factory, algorithm.policy, 8, 1, 2, start_method=start_method, envs_per_actor=2, seed=0
+    ) as actors:
+        for _ in range(3):
+            batch, *_ = actors.collect_outputs("cpu")
+            algorithm.update(batch, progress=0.0)
+            actors.broadcast_updated_policy(algorithm.policy_state())
+        return actors.policy_version
+
+
+if __name__ == "__main__":
+    print("trained:", [train(start_method) for start_method in ("forkserver", "spawn")])
+"""
+
+SMALL = ("--n-actors", 1, "--envs-per-actor", 2, "--n-rollout-steps", 8, "--batch-size", 2, "--stop-return", 1e9)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A project of somebody's, with an environment and modules that have the names of our folders."""
+    for name in ("actor", "learner", "services", "proto"):
+        (tmp_path / f"{name}.py").write_text(f"MINE = {name!r}\n")
+    (tmp_path / "myenv.py").write_text(ENVIRONMENT)
+    (tmp_path / "train.py").write_text(PROGRAM)
+    return tmp_path
+
+
+def started(folder: Path, *command: object) -> subprocess.Popen[str]:
+    """Starts a command in the folder, as `PYTHONPATH=. COMMAND` does there."""
+    return subprocess.Popen(
+        list(map(str, command)),
+        cwd=folder,
+        env=bare_environment() | {"PYTHONPATH": "."},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    """Waits until a command has ended well, and returns what it printed."""
+    try:
+        printed, _ = process.communicate(timeout=300)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 0, printed
+    return printed
+
+
+def run(folder: Path, *command: object) -> str:
+    return finish(started(folder, *command))
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_train_and_evaluate_work_among_modules_of_the_same_names(folder: Path, start_method: str):
+    options = ("--start-method", start_method, "--vectorization", "subprocess", "--total-steps", 400)
+    run(folder, ROLLCAST, "train", "--env-id", "myenv:make", *SMALL, *options, "--run-dir", "run")
+    run(folder, ROLLCAST, "evaluate", "run", "--n-episodes", 2, "--summary-json", "figures.json")
+    assert json.loads((folder / "figures.json").read_text())["mean"] > 0
+
+
+def test_a_program_trains_among_modules_of_the_same_names(folder: Path):
+    # a script's own folder comes first, so PYTHONPATH says nothing new
+    assert "trained: [3, 3]" in run(folder, sys.executable, "train.py")
+
+
+def test_a_learner_and_an_actor_that_dials_in_work_among_modules_of_the_same_names(folder: Path):
+    address = f"127.0.0.1:{free_port()}"
+    listening = ("learner", "--address", address, "--env-id", "myenv:make", *SMALL[2:], "--total-steps", 400)
+    learner = started(folder, ROLLCAST, *listening, "--run-dir", "run")
+    dialling = ("--learner-address", address, "--env-id", "myenv:make", "--vectorization", "subprocess")
+    # `-m` puts the current folder first
+    actor = started(folder, sys.executable, "-m", "rollcast.actor", *dialling)
+    try:
+        assert "env steps" in finish(learner)
+        finish(actor)
+    finally:
+        for process in (learner, actor):
+            process.kill()
+            process.communicate()

@@ -1,0 +1,179 @@
+"""`pip install rollcast` without extras, in an environment of its own: an actor with an MLP needs no more."""
+
+import contextlib
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import RollcastError
+from rollcast.services.status.status import ActorState
+from tests.packages import bare_environment, build_wheel, install
+from tests.processes import SOURCE_ROOTS, free_port, running, wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+IMAGES = """
+import gymnasium
+import numpy as np
+
+class Images(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, 255, (36, 36, 1), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros((36, 36, 1), np.uint8), {}
+
+    def step(self, action):
+        return np.zeros((36, 36, 1), np.uint8), 1.0, False, True, {}
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an environment that holds the wheel and what it requires."""
+    return install(wheel, tmp_path_factory.mktemp("plain") / "venv")
+
+
+def run(program: Path, *arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [str(program), *map(str, arguments)]
+    return subprocess.run(
+        command, **{"env": bare_environment(), "capture_output": True, "text": True, "timeout": 120, **options}
+    )
+
+
+@contextlib.contextmanager
+def plain_actor(programs: Path, address: str, *options: object, **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """An actor of the plain installation."""
+    command = [programs / "rollcast", "actor", "--learner-address", address, *map(str, options)]
+    with subprocess.Popen(
+        command, env=bare_environment() | variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def updates_of(client: LearnerClient) -> int:
+    try:
+        return client.status().updates
+    except RollcastError:
+        return 0
+
+
+class TestContents:
+    def test_brings_one_folder_of_ours(self, programs: Path):
+        listing = "from importlib import metadata; print(*metadata.files('rollcast'), sep='\\n')"
+        files = [Path(line) for line in run(programs / "python", "-c", listing).stdout.splitlines()]
+        version = run(programs / "rollcast", "--version").stdout.split()[1]
+        inside = {path.parts[0] for path in files if path.parts[0] != ".."}
+        assert inside == {"rollcast", f"rollcast-{version}.dist-info"}
+        assert {path.name for path in files if path.parts[0] == ".."} == {"rollcast"}, "and the command"
+
+    def test_brings_no_torch_and_nothing_else_of_the_learners(self, programs: Path):
+        search = "import importlib.util as u, json, sys; print(json.dumps([n for n in sys.argv[1:] if u.find_spec(n)]))"
+        modules = ("numpy", "torch", "tensorboard", "rich", "cryptography", "grpc_reflection", "docker", "pettingzoo")
+        assert json.loads(run(programs / "python", "-c", search, *modules).stdout) == ["numpy"]
+
+    def test_has_what_every_module_of_an_actor_imports_but_torch(self, programs: Path):
+        walk = """
+import importlib, json, pkgutil, rollcast.actor, rollcast.services
+missing = {}
+for package in (rollcast.services, rollcast.actor):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if not module.name.endswith("__main__"):
+            try:
+                importlib.import_module(module.name)
+            except ModuleNotFoundError as error:
+                missing[module.name] = error.name
+print(json.dumps(missing))
+"""
+        done = run(programs / "python", "-c", walk)
+        assert done.returncode == 0, done.stderr
+        missing = json.loads(done.stdout)
+        assert set(missing.values()) == {"torch"}
+        assert all(module.startswith("rollcast.actor.policies.") for module in missing)
+
+
+class TestActor:
+    @pytest.mark.parametrize(("algorithm", "env_id"), [("impala", "CartPole-v1"), ("sac", "Pendulum-v1")])
+    def test_a_learner_trains_with_an_actor_that_has_no_torch(self, programs, tmp_path, algorithm, env_id):
+        address = f"127.0.0.1:{free_port()}"
+        learner = ("learner", "learner", "--address", address, "--run-dir", tmp_path, "--env-id", env_id)
+        options = ("--algorithm", algorithm, "--stop-return", 1e9)
+        with (
+            running(*learner, *options),
+            plain_actor(programs, address, "--env-id", env_id) as actor,
+            LearnerClient(address) as client,
+        ):
+            wait_until(lambda: updates_of(client) > 20, "updates", 90)
+            version = client.status().policy_version
+            wait_until(lambda: client.actors()[0].policy_version > version, "rollouts with a newer policy", 60)
+            assert actor.poll() is None
+
+    def test_a_network_that_needs_torch_is_refused_with_the_command_that_installs_it(self, programs, wheel, tmp_path):
+        (tmp_path / "images.py").write_text(IMAGES)
+        address = f"127.0.0.1:{free_port()}"
+        learner = ("learner", "learner", "--address", address, "--run-dir", tmp_path / "run")
+        search_path = os.pathsep.join(map(str, (tmp_path, *SOURCE_ROOTS)))
+        with (
+            running(*learner, "--env-id", "images:Images", PYTHONPATH=search_path),
+            plain_actor(programs, address, "--env-id", "images:Images", PYTHONPATH=str(tmp_path)) as actor,
+            LearnerClient(address) as client,
+        ):
+            said, _ = actor.communicate(timeout=90)
+            assert actor.returncode == 2, said
+            told = (
+                "the CNN for images needs torch, which this Python does not have; expected the extra 'torch'; "
+                f"install it: {programs / 'pip'} install 'rollcast[torch] @ {wheel.as_uri()}'"
+            )
+            assert told in said
+            wait_until(lambda: client.actors()[0].state is ActorState.FAILED, "the learner to hear of it")
+            assert told in client.actors()[0].last_error
+
+
+class TestCommands:
+    @pytest.mark.parametrize(
+        "command", ["train", "learner", "actor", "status", "doctor", "evaluate", "record", "certs"]
+    )
+    def test_help_needs_no_extra(self, programs: Path, command: str):
+        done = run(programs / "rollcast", command, "--help")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert f"usage: rollcast {command}" in done.stdout
+
+    def test_the_list_of_commands_needs_no_extra(self, programs: Path):
+        assert run(programs / "rollcast", "--help").stdout.startswith("usage: rollcast COMMAND")
+
+    @pytest.mark.parametrize(
+        ("arguments", "modules"),
+        [
+            (("train",), "torch, rich, tensorboard, grpc_reflection, cryptography"),
+            (("learner", "--address", "localhost:0"), "torch, rich, tensorboard, grpc_reflection, cryptography"),
+            (("replay", "serve"), "torch, rich, tensorboard, grpc_reflection, cryptography"),
+            (("evaluate", "."), "torch, rich"),
+            (("record", "--output", "x.rollouts", "--rollouts", 1), "torch, rich"),
+            (("certs", "somewhere"), "cryptography, rich"),
+            (("status",), "rich"),
+            (("doctor",), "rich"),
+        ],
+    )
+    def test_a_command_says_what_it_lacks_and_what_installs_it(self, programs, wheel, tmp_path, arguments, modules):
+        done = run(programs / "rollcast", *arguments, cwd=tmp_path)
+        name = "rollcast replay serve" if arguments[0] == "replay" else f"rollcast {arguments[0]}"
+        assert done.returncode == 2
+        assert done.stderr.endswith(
+            f"{name} needs {modules}, which this Python does not have; expected the extra 'learner'; "
+            f"install it: {programs / 'pip'} install 'rollcast[learner] @ {wheel.as_uri()}'\n"
+        )
+        assert list(tmp_path.iterdir()) == [], "nothing is begun"
