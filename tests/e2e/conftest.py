@@ -67,12 +67,12 @@ def compose_command():
     return ["docker", "compose"]
 
 
-def _build(engine, name):
+def _build(engine, name, tag="latest", *options):
     """Builds an image from this tree and returns its id."""
-    command = ["docker", "build", "--network=host", "-f", IMAGES[name], "-t", name, "."]
+    command = ["docker", "build", "--network=host", "-f", IMAGES[name], *options, "-t", f"{name}:{tag}", "."]
     done = _run(command, timeout=540)
     assert done.returncode == 0, f"{' '.join(command)} failed:\n{done.stdout[-1500:]}"
-    return engine.images.get(name).id
+    return engine.images.get(f"{name}:{tag}").id
 
 
 @pytest.fixture(scope="session")
@@ -85,6 +85,13 @@ def actor_image(engine):
 def images(engine, actor_image):
     """Both images, built from this tree: name -> id."""
     return {"rollcast-actor": actor_image, "rollcast-learner": _build(engine, "rollcast-learner")}
+
+
+@pytest.fixture
+def actor_image_with_torch(engine, images):
+    """The actor's image with the extra `torch`, whose layer is the learner's: its id."""
+    yield _build(engine, "rollcast-actor", "with-torch", "--build-arg", "EXTRAS=torch")
+    engine.images.remove("rollcast-actor:with-torch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

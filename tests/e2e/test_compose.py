@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import uuid
 
+import docker
 import numpy as np
 import pytest
 
@@ -190,11 +191,37 @@ class TestImages:
         output = engine.containers.run(images[name], ["-u"], entrypoint="id", remove=True, network_mode="none")
         assert output.decode().strip() == "10001"
 
-    def test_the_actor_has_no_learner(self, engine, images):
-        check = "import actor, services, rollcast.v1, importlib.util as u; assert u.find_spec('learner') is None"
-        engine.containers.run(
-            images["rollcast-actor"], ["-c", check], entrypoint="python", remove=True, network_mode="none"
+    @staticmethod
+    def run_python(engine, image, program):
+        return engine.containers.run(
+            image, ["-c", program], entrypoint="python", remove=True, network_mode="none", stderr=True
+        ).decode()
+
+    def test_the_actor_has_no_learner_and_no_torch(self, engine, images):
+        found = "import rollcast.actor.acting.process, importlib.util as u; print(u.find_spec('{}'))"
+        for module in ("rollcast.learner", "torch"):
+            assert self.run_python(engine, images["rollcast-actor"], found.format(module)) == "None\n"
+
+    def test_the_actor_adds_at_most_200_mb_to_its_base_image(self, engine, images):
+        base = engine.images.get("python:3.11-slim-bookworm").attrs["Size"]
+        assert engine.images.get(images["rollcast-actor"]).attrs["Size"] - base < 200_000_000
+
+    def test_a_network_for_images_needs_the_extra_torch(self, engine, images, actor_image_with_torch):
+        program = (
+            "import gymnasium, numpy\n"
+            "from rollcast.actor import make_policy\n"
+            "from rollcast.services import PolicySpec, SubstepSpaces\n"
+            "images = gymnasium.spaces.Box(0, 255, (36, 36, 1), numpy.uint8)\n"
+            "spaces = {'0': SubstepSpaces(observation=images, action=gymnasium.spaces.Discrete(2))}\n"
+            "print(type(make_policy(spaces, PolicySpec(), seed=0)).__name__)"
         )
+        with pytest.raises(docker.errors.ContainerError) as refused:
+            self.run_python(engine, images["rollcast-actor"], program)
+        assert (
+            "the CNN for images needs torch, which this Python does not have; expected the extra 'torch'; install it: "
+            "docker build --network=host -f actor/Dockerfile --build-arg EXTRAS=torch -t rollcast-actor ."
+        ) in refused.value.stderr.decode()
+        assert self.run_python(engine, actor_image_with_torch, program) == "TorchActingPolicy\n"
 
     def test_the_learner_image_is_the_whole_command(self, engine, images):
         output = engine.containers.run(images["rollcast-learner"], ["--version"], remove=True, network_mode="none")

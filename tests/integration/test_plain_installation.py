@@ -105,6 +105,16 @@ print(json.dumps(missing))
         assert set(missing.values()) == {"torch"}
         assert all(module.startswith("rollcast.actor.policies.") for module in missing)
 
+    @pytest.mark.parametrize(
+        ("package", "name", "extra"), [("actor", "TorchPolicy", "torch"), ("learner", "Impala", "learner")]
+    )
+    def test_a_public_name_says_which_extra_it_lacks(self, programs: Path, wheel: Path, package, name, extra):
+        done = run(programs / "python", "-c", f"from rollcast.{package} import {name}")
+        assert done.stderr.endswith(
+            f"ModuleNotFoundError: rollcast.{package}.{name} needs torch, which this Python does not have; expected "
+            f"the extra '{extra}'; install it: {programs / 'pip'} install 'rollcast[{extra}] @ {wheel.as_uri()}'\n"
+        )
+
 
 class TestActor:
     @pytest.mark.parametrize(("algorithm", "env_id"), [("impala", "CartPole-v1"), ("sac", "Pendulum-v1")])
@@ -117,7 +127,7 @@ class TestActor:
             plain_actor(programs, address, "--env-id", env_id) as actor,
             LearnerClient(address) as client,
         ):
-            wait_until(lambda: updates_of(client) > 20, "updates", 90)
+            wait_until(lambda: updates_of(client) > 20, "updates", 150)
             version = client.status().policy_version
             wait_until(lambda: client.actors()[0].policy_version > version, "rollouts with a newer policy", 60)
             assert actor.poll() is None
@@ -145,7 +155,7 @@ class TestActor:
 
 class TestCommands:
     @pytest.mark.parametrize(
-        "command", ["train", "learner", "actor", "status", "doctor", "evaluate", "record", "certs"]
+        "command", ["train", "learner", "actor", "status", "doctor", "evaluate", "record", "certs", "completion"]
     )
     def test_help_needs_no_extra(self, programs: Path, command: str):
         done = run(programs / "rollcast", command, "--help")

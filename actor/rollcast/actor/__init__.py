@@ -107,4 +107,5 @@ if not TYPE_CHECKING:  # else every misspelt name would have the type of `__geta
             "rollcast.actor.workers.make": ("make_worker",),
             "rollcast.actor.workers.structured": ("StructuredRolloutWorker",),
         },
+        extra="torch",
     )

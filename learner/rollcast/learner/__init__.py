@@ -105,4 +105,5 @@ if not TYPE_CHECKING:  # else every misspelt name would have the type of `__geta
             "rollcast.learner.writers.tensorboard": ("TensorBoardWriter",),
             "rollcast.learner.writers.writer": ("MetricsWriter",),
         },
+        extra="learner",
     )

@@ -6,7 +6,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -60,10 +60,21 @@ def require_extra(extra: str, purpose: str, *modules: str) -> None:
     """
     missing = [module for module in modules or EXTRAS[extra] if not _is_installed(module)]
     if missing:
-        raise ConfigurationError(
-            f"{purpose} needs {', '.join(missing)}, which this Python does not have; expected the extra {extra!r}; "
-            f"install it: {install_extra(extra)}"
-        )
+        raise ConfigurationError(missing_message(extra, purpose, missing))
+
+
+def missing_message(extra: str, purpose: str, modules: Sequence[str]) -> str:
+    """Returns what to say about an extra that is not installed.
+
+    Args:
+        extra: Its name in pyproject.toml, such as `learner`.
+        purpose: What needs it, the subject of the message: `rollcast train`.
+        modules: The modules that are missing.
+    """
+    return (
+        f"{purpose} needs {', '.join(modules)}, which this Python does not have; expected the extra {extra!r}; "
+        f"install it: {install_extra(extra)}"
+    )
 
 
 def extra_with(module: str) -> str | None:
