@@ -2,14 +2,18 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import gymnasium
 import numpy as np
+from google.protobuf.proto import parse_length_prefixed
 from gymnasium import spaces
 
+from rollcast.services.rollouts.recording_codec import RecordingHeader, recording_header_from_proto
 from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout, SubstepColumns
 from rollcast.services.spaces.leaf_schema import leaf_schema
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, Observation, SubstepSpaces, space_leaves
+from rollcast.v1 import recording_pb2
 
 CARTPOLE_LIKE: EnvironmentSpaces = {
     FLAT_SUBSTEP: SubstepSpaces(observation=spaces.Box(-10, 10, (4,), np.float32), action=spaces.Discrete(2))
@@ -195,3 +199,9 @@ def _assert_same(actual: object, expected: object) -> None:
         np.testing.assert_array_equal(actual, expected, strict=True)
     else:
         assert actual == expected
+
+
+def header_of(path: Path) -> RecordingHeader:
+    """The header of a file of rollouts."""
+    with path.open("rb") as file:
+        return recording_header_from_proto(parse_length_prefixed(recording_pb2.RecordingHeader, file))

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rollcast.services.rollouts.recording import read_header, read_rollouts
+from rollcast.services.rollouts.recording import read_rollouts
 from tests.processes import ROOT, environment, rollcast, running, wait_until
+from tests.rollouts import header_of
 
 pytestmark = pytest.mark.slow
 
@@ -63,7 +64,7 @@ def test_the_summary_says_what_is_in_the_file(recording: Path):
         "n_bytes": recording.stat().st_size,
         "path": str(recording),
     }
-    header = read_header(recording)
+    header = header_of(recording)
     assert (header.env_id, header.played_by, header.n_rollout_steps, header.n_envs) == ("CartPole-v1", "random", 16, 8)
     assert [rollout.sequence for rollout in rollouts] == list(range(1, 21))
 
@@ -94,7 +95,7 @@ def test_sac_plays_at_random_for_what_is_missing_from_rollouts_of_another_length
 def test_a_policy_of_a_run_plays_deterministically(run: Path, tmp_path: Path):
     summary = record(tmp_path / "demo", "--policy", run, "--steps", 1000, "--deterministic", "--n-rollout-steps", 20)
     assert 1000 <= summary["env_steps"] < 1000 + 20 * 8
-    assert read_header(tmp_path / "demo").played_by.startswith(f"{run}, best, version ")
+    assert header_of(tmp_path / "demo").played_by.startswith(f"{run}, best, version ")
     first = next(read_rollouts(tmp_path / "demo"))
     assert first.policy_version > 0
 

@@ -143,7 +143,7 @@ class LearnerDescription(_message.Message):
     def __init__(self, substeps: _Optional[_Iterable[_Union[_space_pb2.SubstepSpaces, _Mapping]]] = ..., policy: _Optional[_Union[_rollout_pb2.PolicySpec, _Mapping]] = ..., n_rollout_steps: _Optional[int] = ..., batch_size: _Optional[int] = ..., n_envs: _Optional[int] = ..., algorithm: _Optional[str] = ..., protocol_version: _Optional[int] = ..., software_version: _Optional[str] = ..., limits: _Optional[_Union[LearnerLimits, _Mapping]] = ...) -> None: ...
 
 class LearnerLimits(_message.Message):
-    __slots__ = ("max_actors", "max_connections", "max_streams_per_connection", "max_message_bytes", "max_rollout_bytes", "max_bytes_in_flight", "calls_per_second", "calls_per_second_per_host", "stalled_stream_s", "join_lease_s")
+    __slots__ = ("max_actors", "max_connections", "max_streams_per_connection", "max_message_bytes", "max_rollout_bytes", "max_bytes_in_flight", "calls_per_second", "calls_per_second_per_host", "stalled_stream_s", "join_lease_s", "request_s", "max_half_open_calls", "max_half_open_calls_per_host")
     MAX_ACTORS_FIELD_NUMBER: _ClassVar[int]
     MAX_CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
     MAX_STREAMS_PER_CONNECTION_FIELD_NUMBER: _ClassVar[int]
@@ -154,6 +154,9 @@ class LearnerLimits(_message.Message):
     CALLS_PER_SECOND_PER_HOST_FIELD_NUMBER: _ClassVar[int]
     STALLED_STREAM_S_FIELD_NUMBER: _ClassVar[int]
     JOIN_LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_S_FIELD_NUMBER: _ClassVar[int]
+    MAX_HALF_OPEN_CALLS_FIELD_NUMBER: _ClassVar[int]
+    MAX_HALF_OPEN_CALLS_PER_HOST_FIELD_NUMBER: _ClassVar[int]
     max_actors: int
     max_connections: int
     max_streams_per_connection: int
@@ -164,7 +167,10 @@ class LearnerLimits(_message.Message):
     calls_per_second_per_host: float
     stalled_stream_s: float
     join_lease_s: float
-    def __init__(self, max_actors: _Optional[int] = ..., max_connections: _Optional[int] = ..., max_streams_per_connection: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_rollout_bytes: _Optional[int] = ..., max_bytes_in_flight: _Optional[int] = ..., calls_per_second: _Optional[float] = ..., calls_per_second_per_host: _Optional[float] = ..., stalled_stream_s: _Optional[float] = ..., join_lease_s: _Optional[float] = ...) -> None: ...
+    request_s: float
+    max_half_open_calls: int
+    max_half_open_calls_per_host: int
+    def __init__(self, max_actors: _Optional[int] = ..., max_connections: _Optional[int] = ..., max_streams_per_connection: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_rollout_bytes: _Optional[int] = ..., max_bytes_in_flight: _Optional[int] = ..., calls_per_second: _Optional[float] = ..., calls_per_second_per_host: _Optional[float] = ..., stalled_stream_s: _Optional[float] = ..., join_lease_s: _Optional[float] = ..., request_s: _Optional[float] = ..., max_half_open_calls: _Optional[int] = ..., max_half_open_calls_per_host: _Optional[int] = ...) -> None: ...
 
 class GetStatusRequest(_message.Message):
     __slots__ = ()

@@ -26,11 +26,11 @@ if _version_not_supported:
 
 
 class LearnerServiceStub:
-    """Looking in and steering. All calls are unary (but for WatchStatus), idempotent and answered within a second; use a
-    deadline of 5 s, unless the call says another. They never wait behind streams.
+    """Shows and steers a learner. All calls are idempotent; all but WatchStatus are unary and answered within a second. Use
+    a deadline of 5 s unless the call states another. They never wait behind streams.
 
-    Where the learner has tokens, every call carries one as metadata, `authorization: Bearer TOKEN`, whose role is
-    `viewer` for what only looks, `operator` for everything. UNAUTHENTICATED: there is none, or it is nobody's.
+    If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`. The role
+    `viewer` may make the calls that only look, `operator` all. UNAUTHENTICATED: the token is missing or unknown.
     PERMISSION_DENIED: its role may not make this call. Trying again will not help.
     """
 
@@ -83,32 +83,32 @@ class LearnerServiceStub:
 
 
 class LearnerServiceServicer:
-    """Looking in and steering. All calls are unary (but for WatchStatus), idempotent and answered within a second; use a
-    deadline of 5 s, unless the call says another. They never wait behind streams.
+    """Shows and steers a learner. All calls are idempotent; all but WatchStatus are unary and answered within a second. Use
+    a deadline of 5 s unless the call states another. They never wait behind streams.
 
-    Where the learner has tokens, every call carries one as metadata, `authorization: Bearer TOKEN`, whose role is
-    `viewer` for what only looks, `operator` for everything. UNAUTHENTICATED: there is none, or it is nobody's.
+    If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`. The role
+    `viewer` may make the calls that only look, `operator` all. UNAUTHENTICATED: the token is missing or unknown.
     PERMISSION_DENIED: its role may not make this call. Trying again will not help.
     """
 
     def DescribeLearner(self, request, context):
-        """Tells what an actor would be asked for at Join, without joining: spaces, network, T, limits. Nothing of it changes
-        while the learner runs. A learner from before this call answers UNIMPLEMENTED.
-        UNAVAILABLE: the learner does not know its spaces yet; try again with backoff.
+        """Returns the spaces, network, T and limits that an actor would meet at Join, without joining. None of them changes
+        while the learner runs. A learner older than this call answers UNIMPLEMENTED. UNAVAILABLE: the learner does not
+        know its spaces yet; try again with backoff.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetStatus(self, request, context):
-        """How training stands, and what it is waiting for. Answers in every phase.
+        """Returns the state of training, and what the learner waits for. Answers in every phase.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchStatus(self, request, context):
-        """GetStatus again and again, until the caller cancels or training ends (then OK).
+        """Sends the answer of GetStatus again and again, until the caller cancels or training ends (then OK).
         INVALID_ARGUMENT: the interval is not between 0.1 s and 3600 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -116,23 +116,22 @@ class LearnerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListActors(self, request, context):
-        """Every actor that has joined, by slot, those that have left included.
+        """Returns every actor that has joined, by slot, including those that have left.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Pause(self, request, context):
-        """No update starts until Resume; actors fill the queue and then wait. Answers when no update is running; use a
-        deadline of 60 s.
-        Pausing twice is pausing once. FAILED_PRECONDITION: training has ended.
+        """Lets no update start until Resume; actors fill the queue and then wait. Answers when no update is running; use a
+        deadline of 60 s. Does nothing if the learner is paused. FAILED_PRECONDITION: training has ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Resume(self, request, context):
-        """Ends a pause. Resuming what runs does nothing.
+        """Ends a pause. Does nothing if the learner is not paused.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -140,15 +139,15 @@ class LearnerServiceServicer:
 
     def SaveCheckpoint(self, request, context):
         """Writes a checkpoint between two updates and answers when it is on disk; use a deadline of 60 s.
-        FAILED_PRECONDITION: the run keeps no directory.
+        FAILED_PRECONDITION: the run has no directory.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Stop(self, request, context):
-        """Ends training after the update that is running: actors are told, the policy is saved, the process exits with 0.
-        Answers at once. Stopping twice is stopping once.
+        """Ends training after the running update: tells the actors, saves the policy, and the process exits with 0. Answers
+        at once. Does nothing the second time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -206,11 +205,11 @@ def add_LearnerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class LearnerService:
-    """Looking in and steering. All calls are unary (but for WatchStatus), idempotent and answered within a second; use a
-    deadline of 5 s, unless the call says another. They never wait behind streams.
+    """Shows and steers a learner. All calls are idempotent; all but WatchStatus are unary and answered within a second. Use
+    a deadline of 5 s unless the call states another. They never wait behind streams.
 
-    Where the learner has tokens, every call carries one as metadata, `authorization: Bearer TOKEN`, whose role is
-    `viewer` for what only looks, `operator` for everything. UNAUTHENTICATED: there is none, or it is nobody's.
+    If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`. The role
+    `viewer` may make the calls that only look, `operator` all. UNAUTHENTICATED: the token is missing or unknown.
     PERMISSION_DENIED: its role may not make this call. Trying again will not help.
     """
 

@@ -26,10 +26,10 @@ if _version_not_supported:
 
 
 class PolicyServiceStub:
-    """Policies out: the newest weights, to whoever asks.
+    """Sends the newest weights to subscribers, and acts.
 
-    Where the learner has tokens, every call carries one as metadata, `authorization: Bearer TOKEN`, whose role is
-    `actor`, or `operator`, which Act needs. UNAUTHENTICATED: there is none, or it is nobody's.
+    If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`. The role `actor`
+    may make every call but Act; `operator` may make all. UNAUTHENTICATED: the token is missing or unknown.
     PERMISSION_DENIED: its role may not make this call. Trying again will not help.
     """
 
@@ -57,34 +57,34 @@ class PolicyServiceStub:
 
 
 class PolicyServiceServicer:
-    """Policies out: the newest weights, to whoever asks.
+    """Sends the newest weights to subscribers, and acts.
 
-    Where the learner has tokens, every call carries one as metadata, `authorization: Bearer TOKEN`, whose role is
-    `actor`, or `operator`, which Act needs. UNAUTHENTICATED: there is none, or it is nobody's.
+    If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`. The role `actor`
+    may make every call but Act; `operator` may make all. UNAUTHENTICATED: the token is missing or unknown.
     PERMISSION_DENIED: its role may not make this call. Trying again will not help.
     """
 
     def GetPolicy(self, request, context):
-        """The newest policy, once, as a short stream of chunks (a policy may be larger than a message). Use a deadline of
-        30 s, ample for policies up to 100 MB. UNAVAILABLE: there is no policy yet.
+        """Returns the newest policy once, as a short stream of chunks (a policy may be larger than a message). Use a deadline
+        of 30 s, which is enough for policies up to 100 MB. UNAVAILABLE: there is no policy yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SubscribePolicy(self, request, context):
-        """The newest policy at once, then every newer one, for ever; no deadline. A subscriber that is slow misses versions
-        but is never sent an old one (conflation), and delays nobody. All chunks of a version are sent before the next
-        version starts. The stream ends with OK when training has ended, UNAVAILABLE when the learner stops.
+        """Sends the newest policy at once, then every newer one; use no deadline. A slow subscriber misses versions but never
+        receives an old one (conflation), and delays no other. All chunks of a version are sent before the next version
+        starts. The stream ends with OK when training has ended, with UNAVAILABLE when the learner stops.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Act(self, request, context):
-        """Actions of the newest policy for a batch of observations. Safe to repeat. INVALID_ARGUMENT: the observations do
-        not fit the observation space; the detail names the path. UNAVAILABLE: there is no policy yet. Meant for serving
-        and for looking in; actors hold the policy themselves and make no call a step. Use a deadline of 5 s.
+        """Returns the newest policy's actions for a batch of observations. Safe to repeat. Use a deadline of 5 s. For serving
+        and for inspection; actors hold the policy themselves and make no call for each step. INVALID_ARGUMENT: the
+        observations do not fit the observation space; the detail names the path. UNAVAILABLE: there is no policy yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -117,10 +117,10 @@ def add_PolicyServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class PolicyService:
-    """Policies out: the newest weights, to whoever asks.
+    """Sends the newest weights to subscribers, and acts.
 
-    Where the learner has tokens, every call carries one as metadata, `authorization: Bearer TOKEN`, whose role is
-    `actor`, or `operator`, which Act needs. UNAUTHENTICATED: there is none, or it is nobody's.
+    If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`. The role `actor`
+    may make every call but Act; `operator` may make all. UNAUTHENTICATED: the token is missing or unknown.
     PERMISSION_DENIED: its role may not make this call. Trying again will not help.
     """
 

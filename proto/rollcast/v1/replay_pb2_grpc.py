@@ -26,15 +26,15 @@ if _version_not_supported:
 
 
 class ReplayServiceStub:
-    """The replay buffer, for a learner of one's own: batches out, priorities back. Where an environment has several substeps,
-    each has a buffer of its own, and every request names one.
+    """Serves a replay buffer to learners elsewhere: sends batches, takes priorities. If an environment has several
+    substeps, each has its own buffer, and every request names one.
 
-    There is no rpc to insert. Whoever has experience sends it as every actor does, with RolloutService.Join and
-    StreamRollouts at the same address: its spaces are checked, it is told when to wait, and a rollout that is sent again
-    after a reconnect enters the buffer once. A rollout is acknowledged when it is queued, and enters a moment later.
+    There is no RPC to insert. A client that has experience sends it like every actor, with RolloutService.Join and
+    StreamRollouts at the same address: its spaces are checked, it is told when to wait, and a rollout sent again after a
+    reconnect enters the buffer once. A rollout is acknowledged when it is queued, and enters the buffer a moment later.
 
-    Where the learner has tokens, every call carries one as metadata, `authorization: Bearer TOKEN`, whose role is
-    `viewer` for GetReplayInfo, `operator` for everything. UNAUTHENTICATED: there is none, or it is nobody's.
+    If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`. The role
+    `viewer` may call GetReplayInfo, `operator` everything. UNAUTHENTICATED: the token is missing or unknown.
     PERMISSION_DENIED: its role may not make this call. Trying again will not help.
     """
 
@@ -67,56 +67,54 @@ class ReplayServiceStub:
 
 
 class ReplayServiceServicer:
-    """The replay buffer, for a learner of one's own: batches out, priorities back. Where an environment has several substeps,
-    each has a buffer of its own, and every request names one.
+    """Serves a replay buffer to learners elsewhere: sends batches, takes priorities. If an environment has several
+    substeps, each has its own buffer, and every request names one.
 
-    There is no rpc to insert. Whoever has experience sends it as every actor does, with RolloutService.Join and
-    StreamRollouts at the same address: its spaces are checked, it is told when to wait, and a rollout that is sent again
-    after a reconnect enters the buffer once. A rollout is acknowledged when it is queued, and enters a moment later.
+    There is no RPC to insert. A client that has experience sends it like every actor, with RolloutService.Join and
+    StreamRollouts at the same address: its spaces are checked, it is told when to wait, and a rollout sent again after a
+    reconnect enters the buffer once. A rollout is acknowledged when it is queued, and enters the buffer a moment later.
 
-    Where the learner has tokens, every call carries one as metadata, `authorization: Bearer TOKEN`, whose role is
-    `viewer` for GetReplayInfo, `operator` for everything. UNAUTHENTICATED: there is none, or it is nobody's.
+    If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`. The role
+    `viewer` may call GetReplayInfo, `operator` everything. UNAUTHENTICATED: the token is missing or unknown.
     PERMISSION_DENIED: its role may not make this call. Trying again will not help.
     """
 
     def GetReplayInfo(self, request, context):
-        """How the buffer stands, what it holds, and who waits for what. Answers at once; use a deadline of 5 s. Safe to
-        repeat.
+        """Returns the state of the buffer, and the clients that wait. Answers at once; use a deadline of 5 s. Safe to repeat.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Sample(self, request, context):
-        """Batches, one after the other, drawn as the buffer's sampler does. The learner draws ahead of whoever reads, as far
-        as HTTP/2 flow control lets it and no further: batches that are under way do not know of priorities that were
-        updated since, and count as drawn, read or not. A reader that stops reading costs one thread and the memory of one
-        batch, and delays nobody. The stream has no deadline; end it by cancelling. Every wait of a batch has one,
-        `timeout_s`. Calling again draws other batches.
+        """Sends batches one after the other, drawn by the buffer's sampler. The server draws ahead of the reader only as far
+        as HTTP/2 flow control allows: batches on their way do not see later updates of priorities, and count as drawn even
+        if they are never read. A reader that stops costs one thread and the memory of one batch, and delays no other. The
+        stream has no deadline; end it by cancelling. The wait for each batch has a deadline, `timeout_s`. Another call
+        draws other batches.
 
-        INVALID_ARGUMENT: batch_size or timeout_s is outside its range, or batch_size above what the buffer holds or its
-        limiter ever lets out. RESOURCE_EXHAUSTED: a batch would be above 256 MiB, or an entry above 4 MiB; or as many
-        streams are open as there may be. UNAVAILABLE: the buffer or its limiter let no batch out by `timeout_s` (the
-        detail has the numbers), or the learner is stopping; try again with backoff. What was sent before stays valid.
+        INVALID_ARGUMENT: batch_size or timeout_s is outside its range, or batch_size is above the number of entries or
+        above what the limiter ever lets out. RESOURCE_EXHAUSTED: a batch would be above 256 MiB, or an entry above 4 MiB;
+        or too many streams are open. UNAVAILABLE: the buffer or its limiter released no batch within `timeout_s` (the
+        detail has the numbers), or the learner is stopping; try again with backoff. Batches sent before stay valid.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdatePriorities(self, request, context):
-        """Sets priorities of entries, all or none; takes effect for batches that are drawn later. Safe to repeat. Use a
-        deadline of 5 s. Does nothing to how entries are drawn unless the buffer's sampler, or its removal, goes by
-        priority.
+        """Sets the priorities of entries, all or none; they hold for batches that are drawn later. Safe to repeat. Use a
+        deadline of 5 s. Has no effect on drawing unless the buffer samples, or removes, by priority.
 
-        INVALID_ARGUMENT: there are not as many of the one as of the other, or a priority is negative, NaN or above 1e100;
-        then none is set.
+        INVALID_ARGUMENT: the numbers of keys and priorities differ, or a priority is negative, NaN or above 1e100; then
+        none is set.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Reset(self, request, context):
-        """Removes every entry and sets every count to 0; keys are not given again. Streams go on, and wait for new entries.
+        """Removes every entry and sets every count to 0; keys are never reused. Streams continue and wait for new entries.
         Safe to repeat. Use a deadline of 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -155,15 +153,15 @@ def add_ReplayServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ReplayService:
-    """The replay buffer, for a learner of one's own: batches out, priorities back. Where an environment has several substeps,
-    each has a buffer of its own, and every request names one.
+    """Serves a replay buffer to learners elsewhere: sends batches, takes priorities. If an environment has several
+    substeps, each has its own buffer, and every request names one.
 
-    There is no rpc to insert. Whoever has experience sends it as every actor does, with RolloutService.Join and
-    StreamRollouts at the same address: its spaces are checked, it is told when to wait, and a rollout that is sent again
-    after a reconnect enters the buffer once. A rollout is acknowledged when it is queued, and enters a moment later.
+    There is no RPC to insert. A client that has experience sends it like every actor, with RolloutService.Join and
+    StreamRollouts at the same address: its spaces are checked, it is told when to wait, and a rollout sent again after a
+    reconnect enters the buffer once. A rollout is acknowledged when it is queued, and enters the buffer a moment later.
 
-    Where the learner has tokens, every call carries one as metadata, `authorization: Bearer TOKEN`, whose role is
-    `viewer` for GetReplayInfo, `operator` for everything. UNAUTHENTICATED: there is none, or it is nobody's.
+    If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`. The role
+    `viewer` may call GetReplayInfo, `operator` everything. UNAUTHENTICATED: the token is missing or unknown.
     PERMISSION_DENIED: its role may not make this call. Trying again will not help.
     """
 

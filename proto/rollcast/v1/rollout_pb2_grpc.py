@@ -26,13 +26,13 @@ if _version_not_supported:
 
 
 class RolloutServiceStub:
-    """Rollouts in: actors join and stream what they have played.
+    """Receives rollouts: actors join and stream what they have played.
 
-    Everything dials out to the learner; an actor holds no port.
+    Actors dial out to the learner; an actor opens no port.
 
-    Where the learner has tokens, every call carries one as metadata, `authorization: Bearer TOKEN`, whose role is
-    `actor`, or `operator`. UNAUTHENTICATED: there is none, or it is nobody's.
-    PERMISSION_DENIED: its role may not make this call. Trying again will not help.
+    If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`, with the role
+    `actor` or `operator`. UNAUTHENTICATED: the token is missing or unknown. PERMISSION_DENIED: its role may not make
+    this call. Trying again will not help.
     """
 
     def __init__(self, channel):
@@ -54,41 +54,41 @@ class RolloutServiceStub:
 
 
 class RolloutServiceServicer:
-    """Rollouts in: actors join and stream what they have played.
+    """Receives rollouts: actors join and stream what they have played.
 
-    Everything dials out to the learner; an actor holds no port.
+    Actors dial out to the learner; an actor opens no port.
 
-    Where the learner has tokens, every call carries one as metadata, `authorization: Bearer TOKEN`, whose role is
-    `actor`, or `operator`. UNAUTHENTICATED: there is none, or it is nobody's.
-    PERMISSION_DENIED: its role may not make this call. Trying again will not help.
+    If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`, with the role
+    `actor` or `operator`. UNAUTHENTICATED: the token is missing or unknown. PERMISSION_DENIED: its role may not make
+    this call. Trying again will not help.
     """
 
     def Join(self, request, context):
-        """Agrees on the spaces and gives the actor its slot, seeds and work. Idempotent for one process: the same
-        `actor_id` and `process_nonce` get the same slot and incarnation again. Call it before StreamRollouts and after
-        every reconnect. Use a deadline of 5 s.
+        """Agrees on the spaces and gives the actor its slot, seeds and work. Idempotent for one process: the same `actor_id`
+        and `process_nonce` receive the same slot and incarnation again. Call it before StreamRollouts and after every
+        reconnect. Use a deadline of 5 s.
 
-        INVALID_ARGUMENT: a field is malformed. FAILED_PRECONDITION: spaces, policy network or protocol version differ
-        from the learner's; the detail names the path and both sides. ABORTED: another process has taken the name over from
-        this one. RESOURCE_EXHAUSTED: the learner has `max_actors`
-        already. UNAVAILABLE: the learner is starting or stopping; try again with backoff.
+        INVALID_ARGUMENT: a field is malformed. FAILED_PRECONDITION: spaces, policy network or protocol version differ from
+        the learner's; the detail names the path and both sides. ABORTED: another process has taken over this one's name.
+        RESOURCE_EXHAUSTED: the learner already has `max_actors` actors. UNAVAILABLE: the learner is starting or stopping;
+        try again with backoff.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StreamRollouts(self, request_iterator, context):
-        """One long stream an actor; it has no deadline and lives as long as the actor. The first request is `open`; the
-        learner answers it at once. Then rollouts go up in order of their sequence, and acknowledgements and credits come
-        down. An actor sends (and starts) no rollout whose sequence is above the last `credit_sequence`: that is the
-        back-pressure. It keeps what is not acknowledged and sends it again after a reconnect; the learner drops what it
-        has, so that every rollout is used exactly once.
+        """Carries all rollouts of an actor on one long stream, which has no deadline and lives as long as the actor. The
+        first request is `open`; the learner answers it at once. Then rollouts go up in the order of their sequence, and
+        acknowledgements and credits come down. An actor neither starts nor sends a rollout whose sequence is above the
+        last `credit_sequence`: this is the back-pressure. It keeps rollouts that are not acknowledged and sends them again
+        after a reconnect; the learner drops those that it already has, so every rollout is used exactly once.
 
         NOT_FOUND: the actor has not joined (or the learner is a new one): Join, then open a new stream. INVALID_ARGUMENT:
-        a rollout does not fit the agreed spaces, holds NaN, or a message is out of order; sending it again will not help.
-        ALREADY_EXISTS: a sequence was sent twice on one stream. RESOURCE_EXHAUSTED: a message or rollout is above its
-        limit, or more was sent than credited. ABORTED: another process has joined under the same name. UNAVAILABLE: the
-        learner is stopping; reconnect with backoff.
+        a rollout does not fit the agreed spaces or contains NaN, or a message is out of order; sending it again will not
+        help. ALREADY_EXISTS: a sequence was sent twice on one stream. RESOURCE_EXHAUSTED: a message or rollout is above
+        its limit, or a rollout was sent without credit. ABORTED: another process has joined under the same name.
+        UNAVAILABLE: the learner is stopping; reconnect with backoff.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -116,13 +116,13 @@ def add_RolloutServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RolloutService:
-    """Rollouts in: actors join and stream what they have played.
+    """Receives rollouts: actors join and stream what they have played.
 
-    Everything dials out to the learner; an actor holds no port.
+    Actors dial out to the learner; an actor opens no port.
 
-    Where the learner has tokens, every call carries one as metadata, `authorization: Bearer TOKEN`, whose role is
-    `actor`, or `operator`. UNAUTHENTICATED: there is none, or it is nobody's.
-    PERMISSION_DENIED: its role may not make this call. Trying again will not help.
+    If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`, with the role
+    `actor` or `operator`. UNAUTHENTICATED: the token is missing or unknown. PERMISSION_DENIED: its role may not make
+    this call. Trying again will not help.
     """
 
     @staticmethod

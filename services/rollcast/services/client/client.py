@@ -1,14 +1,13 @@
 """Calls a learner: values in, values out, errors from the tree."""
 
-from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import Any, Self, TypeVar
+import contextlib
+from collections.abc import Iterator
+from typing import Any
 
-import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from numpy.typing import NDArray
 
-from rollcast.services.client.channel import make_channel
+from rollcast.services.client.calls import Client
 from rollcast.services.errors import InvalidTensorError
 from rollcast.services.limits.limits import CALL_TIMEOUT_S, POLICY_TIMEOUT_S, UPDATE_TIMEOUT_S
 from rollcast.services.policies.assembler import PolicyAssembler
@@ -23,7 +22,7 @@ from rollcast.services.status.codec import actor_from_proto, status_from_proto
 from rollcast.services.status.description import LearnerDescription
 from rollcast.services.status.description_codec import description_from_proto
 from rollcast.services.status.status import ActorInfo, LearnerStatus
-from rollcast.services.wire.error_status import error_from_rpc, parse_response
+from rollcast.services.wire.error_status import parse_response
 from rollcast.services.wire.seal import seal
 from rollcast.services.wire.tensors import tensor_from_proto, tensor_to_proto
 from rollcast.v1 import (
@@ -35,10 +34,8 @@ from rollcast.v1 import (
     tensor_pb2,
 )
 
-_Request = TypeVar("_Request")
 
-
-class LearnerClient:
+class LearnerClient(Client):
     """A client of a learner. Safe from many threads. It raises errors of `rollcast.services.errors` only.
 
     Every method raises `LearnerUnreachableError` if no learner answers by the deadline, and the learner's own errors.
@@ -54,15 +51,14 @@ class LearnerClient:
         security: Certificates and token.
 
     Raises:
-        ConfigurationError: The address is malformed, or a file of `security` cannot be used.
+        ConfigurationError: The address is malformed, a file of `security` cannot be used, or `timeout_s` is not above 0
+            and at most 2,000,000.
     """
 
     def __init__(
         self, address: str, *, timeout_s: float = CALL_TIMEOUT_S, security: ClientSecurity = PLAIN_CLIENT
     ) -> None:
-        self.address = address
-        self._timeout_s = timeout_s
-        self._channel = make_channel(address, security)
+        super().__init__(address, timeout_s, security)
         # Sealed, and without a deserialiser, so that both sides notice damage.
         self._join: Any = self._channel.unary_unary(
             "/rollcast.v1.RolloutService/Join",
@@ -72,18 +68,6 @@ class LearnerClient:
         self._policies = policy_pb2_grpc.PolicyServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._learner = learner_pb2_grpc.LearnerServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._health = health_pb2_grpc.HealthStub(self._channel)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Closes the channel; open streams end."""
-        self._channel.close()
 
     def join(self, offer: JoinOffer, *, timeout_s: float | None = None) -> JoinAgreement:
         """Agrees with the learner on spaces and work; call it before every rollout stream.
@@ -138,14 +122,10 @@ class LearnerClient:
         """
         assembler = PolicyAssembler()
         call = self._policies.GetPolicy(policy_pb2.GetPolicyRequest(), timeout=max(self._timeout_s, POLICY_TIMEOUT_S))
-        try:
-            for response in call:
+        with contextlib.closing(self._responses(call)) as responses:
+            for response in responses:
                 if (policy := assembler.add(response.chunk)) is not None:
                     return policy
-        except grpc.RpcError as error:
-            raise error_from_rpc(error, self.address) from error
-        finally:
-            call.cancel()
         raise InvalidTensorError(f"the policy of {self.address} ended in the middle; expected all chunks; get it again")
 
     def act(
@@ -208,13 +188,8 @@ class LearnerClient:
             LearnerUnreachableError: No learner answers.
         """
         call = self._learner.WatchStatus(learner_pb2.WatchStatusRequest(interval_s=interval_s))
-        try:
-            for response in call:
-                yield status_from_proto(response.status)
-        except grpc.RpcError as error:
-            raise error_from_rpc(error, self.address) from error
-        finally:
-            call.cancel()
+        for response in self._responses(call):
+            yield status_from_proto(response.status)
 
     def actors(self) -> tuple[ActorInfo, ...]:
         """Returns every actor that has joined, by slot, including those that have left.
@@ -277,9 +252,3 @@ class LearnerClient:
         """
         response = self._call(self._health.Check, health_pb2.HealthCheckRequest(service=service))
         return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
-
-    def _call(self, method: Callable[..., Any], request: object, *, timeout_s: float | None = None) -> Any:  # noqa: ANN401  # the response, whose type the stubs do not know
-        try:
-            return method(request, timeout=self._timeout_s if timeout_s is None else timeout_s)
-        except grpc.RpcError as error:
-            raise error_from_rpc(error, self.address) from error

@@ -9,6 +9,7 @@ the client's certificate and key for mutual TLS, as for every other client.
 """
 
 import os
+import signal
 import socket
 import sys
 import time
@@ -183,4 +184,7 @@ def _left(deadline: float) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:  # no traceback: a health check may be interrupted at any time
+        sys.exit(128 + signal.SIGINT)

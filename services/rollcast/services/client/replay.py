@@ -1,25 +1,22 @@
 """Calls a replay buffer elsewhere: values in, values out, errors from the tree."""
 
-from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Iterator
+from typing import Any
 
-import grpc
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rollcast.services.client.channel import make_channel
+from rollcast.services.client.calls import Client
 from rollcast.services.limits.limits import CALL_TIMEOUT_S
 from rollcast.services.replay.batch_assembler import BatchAssembler
 from rollcast.services.replay.codec import replay_info_from_proto
 from rollcast.services.replay.replay import ReplayBatch, ReplayInfo
 from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
-from rollcast.services.wire.error_status import error_from_rpc
 from rollcast.services.wire.tensors import fill_tensor
 from rollcast.v1 import replay_pb2, replay_pb2_grpc
 
 
-class ReplayClient:
+class ReplayClient(Client):
     """A client of a replay buffer. Safe from many threads. It raises errors of `rollcast.services.errors` only.
 
     Every method raises `LearnerUnreachableError` if no server answers by the deadline, and the server's own errors.
@@ -36,7 +33,8 @@ class ReplayClient:
         security: Certificates and token.
 
     Raises:
-        ConfigurationError: The address is malformed, or a file of `security` cannot be used.
+        ConfigurationError: The address is malformed, a file of `security` cannot be used, or `timeout_s` is not above 0
+            and at most 2,000,000.
     """
 
     def __init__(
@@ -47,10 +45,8 @@ class ReplayClient:
         substep_key: str = "",
         security: ClientSecurity = PLAIN_CLIENT,
     ) -> None:
-        self.address = address
+        super().__init__(address, timeout_s, security)
         self._substep_key = substep_key
-        self._timeout_s = timeout_s
-        self._channel = make_channel(address, security)
         self._replay = replay_pb2_grpc.ReplayServiceStub(self._channel)  # type: ignore[no-untyped-call]
         # Without a deserialiser, so that the bytes of tensors stay in place.
         self._sample: Any = self._channel.unary_stream(
@@ -58,18 +54,6 @@ class ReplayClient:
             request_serializer=replay_pb2.SampleRequest.SerializeToString,
             response_deserializer=None,
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Closes the channel; open streams end."""
-        self._channel.close()
 
     def info(self) -> ReplayInfo:
         """Returns the state of the buffer.
@@ -110,15 +94,9 @@ class ReplayClient:
             substep_key=self._substep_key,
         )
         assembler = BatchAssembler(batch_size)
-        call = self._sample(request)
-        try:
-            for response in call:
-                if (batch := assembler.add(response)) is not None:
-                    yield batch
-        except grpc.RpcError as error:
-            raise error_from_rpc(error, self.address) from error
-        finally:
-            call.cancel()
+        for response in self._responses(self._sample(request)):
+            if (batch := assembler.add(response)) is not None:
+                yield batch
 
     def update_priorities(self, keys: ArrayLike, priorities: ArrayLike) -> int:
         """Sets the priorities of entries; the last one counts if a key comes twice.
@@ -146,9 +124,3 @@ class ReplayClient:
             LearnerUnreachableError: No server answers.
         """
         self._call(self._replay.Reset, replay_pb2.ResetRequest(substep_key=self._substep_key))
-
-    def _call(self, method: Callable[..., Any], request: object) -> Any:  # noqa: ANN401  # the response, whose type the stubs do not know
-        try:
-            return method(request, timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            raise error_from_rpc(error, self.address) from error

@@ -14,11 +14,11 @@ from rollcast.services.wire.tensors import tensor_from_proto
 from rollcast.v1 import replay_pb2
 
 _INT64: Final = np.dtype("<i8")
-_INFO_FIELDS: Final = (
-    *("size", "capacity", "n_bytes", "inserted", "sampled", "ignored_updates", "min_size"),
-    *("difference", "min_diff", "max_diff", "n_rollout_steps", "n_sample_steps", "entry_bytes"),
-)
+# They have the contract's names; tests compare them with the descriptors.
 _STATUS_FIELDS: Final = tuple(field.name for field in dataclasses.fields(ReplayStatus) if field.name != "waiting")
+_INFO_FIELDS: Final = tuple(
+    field.name for field in dataclasses.fields(ReplayInfo) if field.name not in ("waiting", "spaces")
+)
 
 
 def replay_info_to_proto(info: ReplayInfo) -> replay_pb2.ReplayInfo:

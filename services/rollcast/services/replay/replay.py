@@ -42,20 +42,10 @@ class ReplayStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayInfo:
+class ReplayInfo(ReplayStatus):
     """The state of a buffer; field by field as `rollcast.v1.ReplayInfo` documents it."""
 
-    size: int
-    capacity: int
-    n_bytes: int
-    inserted: int
-    sampled: int
     ignored_updates: int
-    min_size: int
-    difference: float
-    min_diff: float
-    max_diff: float
-    waiting: tuple[ReplayWaiting, ...]
     spaces: EnvironmentSpaces
     n_rollout_steps: int
     n_sample_steps: int

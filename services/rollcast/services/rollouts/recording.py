@@ -150,21 +150,6 @@ class RolloutWriter:
         self.n_bytes += n_bytes
 
 
-def read_header(path: Path) -> RecordingHeader:
-    """Reads the header of a file of rollouts.
-
-    Args:
-        path: The file.
-
-    Raises:
-        ConfigurationError: The file cannot be opened.
-        RecordingError: The file is not a recording, or its header is incomplete.
-        ProtocolMismatchError: The file has another version of the protocol.
-    """
-    with _opened(path) as file:
-        return _Reader(file, path).header
-
-
 def read_rollouts(path: Path, spaces: EnvironmentSpaces | None = None) -> Iterator[Rollout]:
     """Reads a file of rollouts, one after the other; the file is not trusted.
 

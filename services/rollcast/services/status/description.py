@@ -22,6 +22,9 @@ class LearnerLimits:
     calls_per_second_per_host: float
     stalled_stream_s: float
     join_lease_s: float
+    request_s: float
+    max_half_open_calls: int
+    max_half_open_calls_per_host: int
 
     @classmethod
     def of(cls, limits: Limits) -> "LearnerLimits":

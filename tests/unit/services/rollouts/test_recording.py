@@ -21,10 +21,10 @@ from rollcast.services.errors import (
     SpacesMismatchError,
 )
 from rollcast.services.rollouts.codec import rollout_to_proto
-from rollcast.services.rollouts.recording import RolloutWriter, read_header, read_rollouts
+from rollcast.services.rollouts.recording import RolloutWriter, read_rollouts
 from rollcast.services.rollouts.recording_codec import MAX_HEADER_BYTES, RecordingHeader, recording_header_to_proto
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
-from tests.rollouts import CARTPOLE_LIKE, NESTED, assert_same_rollout, make_rollout, random_rollout
+from tests.rollouts import CARTPOLE_LIKE, NESTED, assert_same_rollout, header_of, make_rollout, random_rollout
 
 HEADER = RecordingHeader(spaces=CARTPOLE_LIKE, n_rollout_steps=3, n_envs=2, env_id="CartPole-v1", played_by="random")
 
@@ -106,7 +106,7 @@ class TestRoundTrip:
 
     def test_the_header_comes_back(self, tmp_path, whole):
         (tmp_path / "demo").write_bytes(whole)
-        header = read_header(tmp_path / "demo")
+        header = header_of(tmp_path / "demo")
         assert (header.n_rollout_steps, header.n_envs) == (3, 2)
         assert (header.env_id, header.played_by) == ("CartPole-v1", "random")
         assert header.software_version
@@ -246,7 +246,7 @@ class TestFilesThatDoNotFit:
             setattr(proto, field, value)
         (tmp_path / "demo").write_bytes(framed(proto))
         with pytest.raises(error, match=f"demo: {message}"):
-            read_header(tmp_path / "demo")
+            next(read_rollouts(tmp_path / "demo"))
 
     @pytest.mark.parametrize("change", ["reward", "observation", "deferred", "nan", "substep", "sequence"])
     def test_a_rollout_that_is_not_as_the_header_says(self, tmp_path, whole, change):

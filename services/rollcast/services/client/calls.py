@@ -1,0 +1,64 @@
+"""Makes calls over a channel: deadlines, and gRPC's errors turned into errors of the tree."""
+
+from collections.abc import Callable, Generator
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+
+from rollcast.services.client.channel import make_channel
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.limits.limits import MAX_WAIT_S
+from rollcast.services.security.security import ClientSecurity
+from rollcast.services.wire.error_status import error_from_rpc
+
+
+class Client:
+    """A channel to a server, and the calls over it. Safe from many threads.
+
+    Args:
+        address: "host:port" or "unix:/path".
+        timeout_s: Deadline of every unary call, in seconds.
+        security: Certificates and token.
+
+    Raises:
+        ConfigurationError: The address is malformed, a file of `security` cannot be used, or `timeout_s` is not above 0
+            and at most 2,000,000.
+    """
+
+    def __init__(self, address: str, timeout_s: float, security: ClientSecurity) -> None:
+        if not 0 < timeout_s <= MAX_WAIT_S:  # NaN too
+            raise ConfigurationError(
+                f"timeout_s is {timeout_s}; expected a number of seconds above 0 and at most {MAX_WAIT_S:.0f}; correct "
+                "it"
+            )
+        self.address = address
+        self._timeout_s = timeout_s
+        self._channel = make_channel(address, security)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the channel; open streams end."""
+        self._channel.close()
+
+    def _call(self, method: Callable[..., Any], request: object, *, timeout_s: float | None = None) -> Any:  # noqa: ANN401  # the response, whose type the stubs do not know
+        try:
+            return method(request, timeout=self._timeout_s if timeout_s is None else timeout_s)
+        except grpc.RpcError as error:
+            raise error_from_rpc(error, self.address) from error
+
+    def _responses(self, call: Any) -> Generator[Any, None, None]:  # noqa: ANN401  # a call, whose type the stubs do not know
+        """Yields the responses of a stream; closing the iterator cancels the call."""
+        try:
+            yield from call
+        except grpc.RpcError as error:
+            raise error_from_rpc(error, self.address) from error
+        finally:
+            call.cancel()
