@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field
 
 from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_ENVS_PER_ACTOR
+from rollcast.services.limits.settings import TimeoutSeconds
 from rollcast.services.security.settings import ClientSecuritySettings
 from rollcast.services.settings.resume_rules import ACTING, FREE, stays
 from rollcast.services.settings.settings import EntryPointKwargs, LogLevel, ProcessSettings
@@ -56,7 +57,7 @@ class ActingSettings(EnvironmentSettings):
         "the traceback, drop the episode and reset the environment.",
         json_schema_extra=FREE,
     )
-    step_timeout_s: Annotated[float, Field(gt=0)] = Field(
+    step_timeout_s: TimeoutSeconds = Field(
         300.0,
         description="Seconds that a step or reset of an actor's environments may take. After that the actor ends "
         "and tells the learner where it hangs.",
@@ -88,12 +89,8 @@ class ActorSettings(ActingSettings, ClientSecuritySettings):
         description="The policy network: auto, or package.module:factory. It must be the learner's; a learner "
         "cannot make an actor import anything else.",
     )
-    connect_timeout_s: Annotated[float, Field(gt=0)] = Field(
-        60.0, description="Seconds to wait for the learner at the start."
-    )
-    reconnect_timeout_s: Annotated[float, Field(gt=0)] = Field(
-        600.0, description="Seconds to wait for a learner that was lost."
-    )
+    connect_timeout_s: TimeoutSeconds = Field(60.0, description="Seconds to wait for the learner at the start.")
+    reconnect_timeout_s: TimeoutSeconds = Field(600.0, description="Seconds to wait for a learner that was lost.")
     max_rollout_bytes: Annotated[int, Field(gt=0)] = Field(
         DEFAULT_LIMITS.max_rollout_bytes,
         description="Largest rollout that this actor makes, in bytes; it refuses a learner that asks for more. "

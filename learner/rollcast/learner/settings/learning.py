@@ -19,7 +19,7 @@ from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.limits.limits import MAX_HIDDEN_LAYERS
-from rollcast.services.limits.settings import ServerLimitSettings
+from rollcast.services.limits.settings import ServerLimitSettings, TimeoutSeconds
 from rollcast.services.policies.policies import Activation
 from rollcast.services.security.settings import ServerSecuritySettings
 from rollcast.services.settings.command_line import HELP
@@ -205,7 +205,7 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
         description="Number of newest checkpoints to keep, besides the one with the highest mean return.",
         json_schema_extra=FREE,
     )
-    stop_timeout_s: Annotated[float, Field(gt=0)] = Field(
+    stop_timeout_s: TimeoutSeconds = Field(
         600.0,
         description="Seconds that the last checkpoint of a stopped run may take; after that the run ends with the "
         "checkpoint before. Choose less than the time after which your container engine kills a "
@@ -231,7 +231,7 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
         "run.",
         json_schema_extra=FREE,
     )
-    collect_timeout_s: Annotated[float, Field(gt=0)] = Field(
+    collect_timeout_s: TimeoutSeconds = Field(
         600.0,
         description="Seconds without a rollout after which training fails; the error names the actors it waited for.",
         json_schema_extra=FREE,

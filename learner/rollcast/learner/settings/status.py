@@ -1,9 +1,8 @@
 """The settings of `rollcast status` and `rollcast doctor`. Imports neither torch nor grpc."""
 
-from typing import Annotated
-
 from pydantic import Field
 
+from rollcast.services.limits.settings import TimeoutSeconds
 from rollcast.services.security.settings import ClientSecuritySettings
 
 
@@ -14,7 +13,7 @@ class StatusSettings(ClientSecuritySettings):
     watch: bool = Field(False, description="Show the status again every second until training ends.")
     actors: bool = Field(False, description="Also list the actors.")
     json_output: bool = Field(False, description="Print JSON instead of a table.")
-    timeout_s: Annotated[float, Field(gt=0)] = Field(5.0, description="Seconds to wait for an answer.")
+    timeout_s: TimeoutSeconds = Field(5.0, description="Seconds to wait for an answer.")
 
 
 class DoctorSettings(ClientSecuritySettings):
@@ -22,4 +21,4 @@ class DoctorSettings(ClientSecuritySettings):
 
     address: str = Field("localhost:50051", description="The learner's address: host:port or unix:/path.")
     json_output: bool = Field(False, description="Print JSON instead of lines.")
-    timeout_s: Annotated[float, Field(gt=0)] = Field(5.0, description="Seconds to wait for an answer.")
+    timeout_s: TimeoutSeconds = Field(5.0, description="Seconds to wait for an answer.")
