@@ -1,1 +1,1 @@
-"""What we measure, and how: every module prints a table; nothing here asserts a time."""
+"""Benchmarks. Every module prints a table; none asserts a time."""

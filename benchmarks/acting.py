@@ -1,4 +1,4 @@
-"""Acting alone, on one core: CartPole-v1, an MLP of 64x64, 64 environments. `python -m benchmarks.acting`."""
+"""Measures acting on one core: CartPole-v1, an MLP of 64x64, 64 environments. `python -m benchmarks.acting`."""
 
 import argparse
 import os
@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Callable
 
-# One core: a thread pool that starts before the affinity is set would be made for all of them.
+# Pin to one core first: a thread pool that starts earlier would have a thread for every core.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -24,7 +24,7 @@ _TARGETS = {"sync": 90_000, "entry_point": 400_000}
 
 
 def initial_state(vector_env: VectorEnv, spec: PolicySpec) -> PolicyState:
-    """Weights as a learner would cast them first."""
+    """Returns the first policy that a learner would send."""
     import torch
 
     from rollcast.actor.policies.trainable import TorchPolicy
@@ -34,7 +34,7 @@ def initial_state(vector_env: VectorEnv, spec: PolicySpec) -> PolicyState:
 
 
 def rate(play: Callable[[], int], round_s: float) -> float:
-    """Env steps a second of one short round."""
+    """Measures one short round in environment steps per second."""
     steps, start = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - start) < round_s:
         steps += play()
@@ -42,7 +42,7 @@ def rate(play: Callable[[], int], round_s: float) -> float:
 
 
 def bare_player(vector_env: VectorEnv, n_steps: int) -> Callable[[], int]:
-    """Steps the vector environment with random actions, and nothing else."""
+    """Steps the vector environment with random actions."""
     rng = np.random.default_rng(0)
     actions = rng.integers(0, 2, (n_steps, vector_env.num_envs))
     vector_env.reset(seed=0)
@@ -89,7 +89,7 @@ def main() -> None:
         bare = bare_player(bare_env, arguments.n_rollout_steps)
         acting = acting_player(acting_env, policy, arguments.n_rollout_steps)
         bare(), acting()
-        # In turns, so that a neighbour who takes the core for a while takes it from both.
+        # in turns, so that other load on the core slows both equally
         rounds = [(rate(bare, arguments.round_s), rate(acting, arguments.round_s)) for _ in range(arguments.rounds)]
         bare_rate, acting_rate = (statistics.median(column) for column in zip(*rounds, strict=True))
         ratio = acting_rate / bare_rate

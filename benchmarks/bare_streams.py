@@ -1,6 +1,6 @@
-"""The ceilings of ingest, broadcast and replay: gRPC streams that carry bytes and do nothing with them.
+"""The upper bounds of ingest, broadcast and replay: gRPC streams that carry bytes and do nothing else.
 
-Servers and clients run in processes of their own, with gRPC's defaults and the allocator that learner and actors have.
+Servers and clients run in separate processes, with gRPC's defaults and the allocator of learner and actors.
 """
 
 import threading
@@ -20,14 +20,14 @@ from rollcast.services.server.server import KEEPALIVE_OPTIONS
 from rollcast.services.wire.allocator import reuse_large_buffers
 
 _SERVICE = "rollcast.benchmarks.Bare"
-# As many as rollout streams have under way: one credit always, one more that the queue has reserved room for.
+# As for rollout streams: one credit that an actor always has, and one for which the queue has reserved room.
 WINDOW = 2
 
 
 def serve_uploads(
     address: Connection, received: "Synchronized[int]", n_clients: int, tls: ServerTls | None = None
 ) -> None:
-    """Process: counts the bytes of every message and acknowledges it, for ever; tells its address first."""
+    """Process: sends its address, then counts the bytes of every message and acknowledges it, for ever."""
     reuse_large_buffers()
 
     def upload(requests: Iterator[bytes], _context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -42,7 +42,7 @@ def serve_uploads(
 
 
 def upload(address: str, message: bytes, sending: "Synchronized[int]", security: ClientSecurity = PLAIN_CLIENT) -> None:
-    """Process: sends the same message while `sending` is set, at most `WINDOW` unacknowledged, for ever."""
+    """Process: sends the same message for ever while `sending` is set, with at most `WINDOW` unacknowledged."""
     reuse_large_buffers()
     room = threading.Semaphore(WINDOW)
 
@@ -59,9 +59,9 @@ def upload(address: str, message: bytes, sending: "Synchronized[int]", security:
 
 
 def serve_fan_out(address: Connection, orders: Connection, published: "Synchronized[float]", n_clients: int) -> None:
-    """Process: sends every subscriber as many chunks as it is ordered to; tells its address first.
+    """Process: sends its address, then the ordered number of chunks to every subscriber.
 
-    An order is `"number of chunks, bytes in all"`; the time it was carried out goes to `published`.
+    An order is `"number of chunks, bytes in all"`; the time of each order goes to `published`.
     """
     reuse_large_buffers()
     changed = threading.Condition()
@@ -88,7 +88,7 @@ def serve_fan_out(address: Connection, orders: Connection, published: "Synchroni
 
 
 def collect(channel: grpc.Channel, n_bytes: int) -> Iterator[float]:
-    """Subscribes; yields the time at which `n_bytes` together have come, again and again."""
+    """Subscribes; yields the time whenever another `n_bytes` have arrived."""
     collected: list[bytes] = []
     size = 0
     for chunk in channel.unary_stream(f"/{_SERVICE}/Subscribe")(b"", wait_for_ready=True):
@@ -100,7 +100,7 @@ def collect(channel: grpc.Channel, n_bytes: int) -> Iterator[float]:
 
 
 def serve_downloads(address: Connection, sizes: Sequence[int]) -> None:
-    """Process: sends messages of these sizes, again and again, to whoever asks; tells its address first."""
+    """Process: sends its address, then messages of these sizes to every client, for ever."""
     reuse_large_buffers()
     messages = [b"\1" * size for size in sizes]
 
@@ -114,7 +114,7 @@ def serve_downloads(address: Connection, sizes: Sequence[int]) -> None:
 
 
 def download(address: str, receiving: "Synchronized[bool]", received: "Synchronized[int]") -> None:
-    """Process: counts the bytes of what it is sent while `receiving` is set, and lets it wait otherwise, for ever."""
+    """Process: counts the bytes it receives while `receiving` is set, and reads nothing otherwise, for ever."""
     reuse_large_buffers()
     with make_channel(address) as channel:
         for message in channel.unary_stream(f"/{_SERVICE}/Download")(b"", wait_for_ready=True):

@@ -1,11 +1,11 @@
-"""Broadcast: from publishing a policy until every subscriber has it decoded, beside a bare fan-out of bytes.
+"""Measures the time from publishing a policy until all subscribers have decoded it, beside a bare fan-out of bytes.
 
     python -m benchmarks.broadcast [--rounds 15]
 
-Four processes hold eight subscriptions each, over the client that actors use, to a served publisher in this process.
-The clock starts before `publish`, so it has the encoding in it, and stops for each subscriber when it has the whole
-state_dict, its digest checked. Beside it, in turns, a bare server sends as many chunks of the same size to as many
-subscribers in four other processes, who collect them; its clock starts when the chunks are ready.
+Four processes hold eight subscriptions each, with the client that actors use, to a publisher in this process. The clock
+starts before `publish`, so it includes the encoding, and stops for each subscriber when it has the whole state_dict
+with its digest checked. In turns with it, a bare server sends the same chunks to as many subscribers in four other
+processes, which collect them; its clock starts when the chunks are ready.
 """
 
 import argparse
@@ -34,7 +34,7 @@ _ROUND_TIMEOUT_S = 30.0
 
 
 def nature_cnn_state() -> PolicyState:
-    """The policy of Atari: 84x84x4 in, 512 hidden, 6 actions; 6.75 MB of float32."""
+    """Returns a policy for Atari: 84x84x4 in, 512 hidden, 6 actions; 6.75 MB of float32."""
     rng = np.random.default_rng(0)
     shapes = {"0": (32, 4, 8, 8), "1": (64, 32, 4, 4), "2": (64, 64, 3, 3), "3": (512, 3136), "4": (6, 512)}
     state = {f"{layer}.weight": rng.standard_normal(shape, np.float32) for layer, shape in shapes.items()}
@@ -42,7 +42,7 @@ def nature_cnn_state() -> PolicyState:
 
 
 def mlp_state() -> PolicyState:
-    """The policy of CartPole: 4, 64, 64, 2; 20 KB of float32."""
+    """Returns a policy for CartPole: 4, 64, 64, 2; 20 KB of float32."""
     rng = np.random.default_rng(0)
     shapes = {"0": (64, 4), "1": (64, 64), "2": (2, 64)}
     state = {f"{layer}.weight": rng.standard_normal(shape, np.float32) for layer, shape in shapes.items()}
@@ -50,7 +50,7 @@ def mlp_state() -> PolicyState:
 
 
 def subscribers(address: str, arrivals: "Queue[float]") -> None:
-    """Process: tells when each of its subscriptions has a policy, decoded, for ever."""
+    """Process: reports the time when each of its subscriptions has decoded a policy, for ever."""
     from rollcast.services.client.client import LearnerClient
     from rollcast.services.errors import LearnerUnreachableError
     from rollcast.services.wire.allocator import reuse_large_buffers
@@ -67,7 +67,7 @@ def subscribers(address: str, arrivals: "Queue[float]") -> None:
 
 
 def bare_subscribers(address: str, n_bytes: int, arrivals: "Queue[float]") -> None:
-    """Process: tells when each of its subscriptions has so many bytes, for ever."""
+    """Process: reports the time when each of its subscriptions has received `n_bytes`, for ever."""
     from rollcast.services.client.channel import make_channel
 
     def subscribe(channel: Any) -> None:  # a grpc.Channel
@@ -78,7 +78,7 @@ def bare_subscribers(address: str, n_bytes: int, arrivals: "Queue[float]") -> No
 
 
 def in_threads(target: Callable[[Any], None], connections: list[Any]) -> None:
-    """Runs one thread a connection."""
+    """Runs one thread for each connection."""
     threads = [threading.Thread(target=target, args=(connection,), daemon=True) for connection in connections]
     for thread in threads:
         thread.start()
@@ -87,7 +87,7 @@ def in_threads(target: Callable[[Any], None], connections: list[Any]) -> None:
 
 
 class Processes:
-    """Whatever a measurement starts, killed in the end, the last first: clients before servers."""
+    """The processes of a measurement; `close` kills the last first, so clients before servers."""
 
     def __init__(self) -> None:
         self.context = multiprocessing.get_context("spawn")
@@ -99,20 +99,20 @@ class Processes:
         self._started[-1].start()
 
     def kill(self) -> None:
-        """Ends them all."""
+        """Kills all processes."""
         for process in reversed(self._started):
             process.kill()
             process.join()
 
 
 def seconds_to_arrive(arrivals: "Queue[float]", published: Callable[[], float]) -> list[float]:
-    """Waits for every subscriber; seconds since `published()`, sorted."""
+    """Waits for every subscriber; returns their seconds since `published()`, sorted."""
     times = [arrivals.get(timeout=_ROUND_TIMEOUT_S) for _ in range(N_SUBSCRIBERS)]
     return sorted(when - published() for when in times)
 
 
 def measure(state: PolicyState, rounds: int) -> tuple[list[list[float]], list[list[float]]]:
-    """Seconds until each subscriber had it, sorted, round by round: of the bare fan-out, and of policies."""
+    """Measures the sorted seconds of all subscribers in each round: of the bare fan-out, and of policies."""
     from rollcast.learner.actors.publisher import PolicyPublisher
     from rollcast.services.server.server import make_server
     from rollcast.services.wire.allocator import reuse_large_buffers
@@ -149,7 +149,7 @@ def measure(state: PolicyState, rounds: int) -> tuple[list[list[float]], list[li
             publisher.publish(state)
             return seconds_to_arrive(arrivals, lambda: started)
 
-        fan_out(), publish()  # everybody has subscribed
+        fan_out(), publish()  # all have subscribed
         measured = [(fan_out(), publish()) for _ in range(rounds)]
         assert publisher.n_encoded == publisher.version == rounds + 1, "a version was encoded more than once"
     finally:
@@ -190,7 +190,7 @@ def main() -> None:
 
 
 def _milliseconds(of: Callable[[list[float]], float], rounds: list[list[float]]) -> str:
-    """The median over rounds of a figure of each."""
+    """Returns the median over rounds of a figure of each round."""
     return f"{1e3 * statistics.median(of(times) for times in rounds):.1f} ms"
 
 

@@ -1,10 +1,11 @@
-"""What checkpoints cost beside training: updates a second while they are written, pauses, bytes.
+"""Measures the cost of checkpoints during training: updates per second while they are written, pauses, bytes.
 
     python -m benchmarks.checkpoints [--seconds 4] [--rounds 5] [--only "1M transitions"]
 
-A small network learns from a full replay buffer, in one thread of torch, with an insertion for every eight samples,
-with checkpoints written one after the other, and without, in turns in one run. So the share of new rows is that of a
-run that writes as often as it can. The ratio is the median of the rounds'. `benchmarks.resume` measures the way back.
+A small network learns from a full replay buffer in one thread of torch, with an insertion for every eight samples.
+Rounds with and without checkpoints take turns in one run. Checkpoints follow each other without a pause, so the share
+of new rows is that of a run that writes as often as it can. The ratio is the median over rounds. `benchmarks.resume`
+measures reading.
 """
 
 import argparse
@@ -34,7 +35,7 @@ from rollcast.services.wire.allocator import reuse_large_buffers
 
 N_ENVS = 4
 BATCH_SIZE = 256
-# DQN's default is 32: with fewer, there is more to write.
+# DQN's default is 32; fewer samples per insert mean more to write
 SAMPLES_PER_INSERT = 8
 
 
@@ -49,7 +50,7 @@ class Case:
 
     @property
     def load(self) -> Load:
-        """What is inserted."""
+        """The rollout to insert."""
         return Load(self.name, self.observation, n_steps=self.n_steps, n_envs=N_ENVS, target="")
 
 
@@ -68,7 +69,7 @@ CASES = (
 
 
 class Training:
-    """Updates of a small network from a full buffer, and insertions, in one thread."""
+    """Updates a small network from a full buffer, and inserts, in one thread."""
 
     def __init__(self, case: Case) -> None:
         reuse_large_buffers()  # as a learner does
@@ -91,7 +92,7 @@ class Training:
         self._optimiser = torch.optim.Adam(self._network.parameters())
 
     def update(self) -> tuple[float, float]:
-        """An insertion, where one is due, and an update; the seconds that each took."""
+        """Inserts if it is time to, and updates; returns the seconds of each."""
         began = time.perf_counter()
         self._n_updates += 1
         if self._n_updates % self._insert_every == 0:
@@ -108,7 +109,7 @@ class Training:
 
 
 class Writer:
-    """Writes checkpoints of a buffer one after the other: taken by the trainer's thread, written by another."""
+    """Writes checkpoints of a buffer without a pause: the trainer's thread takes them, another thread writes them."""
 
     def __init__(self, buffer: ReplayBuffer, folder: Path) -> None:
         self._buffer = buffer
@@ -117,11 +118,11 @@ class Writer:
         self._previous: Path | None = None
         self._thread: threading.Thread | None = None
         self._pace = Pace(SHARE)
-        # Bytes that were written, and seconds that it took, of each.
+        # The bytes and seconds of each checkpoint.
         self.written: list[tuple[int, float]] = []
 
     def begin_if_idle(self) -> float:
-        """Takes note of the buffer as it is, if nothing is being written; the seconds that took."""
+        """Takes a checkpoint of the buffer unless one is being written; returns the seconds that it took."""
         if self._thread is not None and self._thread.is_alive():
             return 0.0
         began = time.perf_counter()
@@ -133,7 +134,7 @@ class Writer:
         return pause
 
     def finish(self) -> None:
-        """Waits for the last one."""
+        """Waits for the last checkpoint."""
         if self._thread is not None:
             self._pace.hurry()
             self._thread.join(600)
@@ -153,7 +154,7 @@ class Writer:
 
 @dataclasses.dataclass
 class Round:
-    """What updates came to: how many a second, and the longest of each kind, in seconds."""
+    """The updates of a round: the rate per second, and the longest of each kind in seconds."""
 
     rate: float
     insertion: float
@@ -162,7 +163,7 @@ class Round:
 
 
 def train(training: Training, seconds: float, writer: Writer | None) -> Round:
-    """Updates for so long, with checkpoints or without."""
+    """Updates for some seconds, with or without checkpoints."""
     n, began = 0, time.perf_counter()
     worst = Round(0.0, 0.0, 0.0, 0.0)
     while (elapsed := time.perf_counter() - began) < seconds:
@@ -175,7 +176,7 @@ def train(training: Training, seconds: float, writer: Writer | None) -> Round:
 
 
 def measure(case: Case, rounds: int, seconds: float) -> Sequence[str]:
-    """A row of the table."""
+    """Returns a row of the table."""
     training = Training(case)
     with tempfile.TemporaryDirectory(prefix="rollcast-checkpoints-", dir=".") as folder:
         writer = Writer(training.buffer, Path(folder))
@@ -210,8 +211,8 @@ def measure(case: Case, rounds: int, seconds: float) -> Sequence[str]:
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=4.0, help="seconds a measurement")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds, of which medians are printed")
+    parser.add_argument("--seconds", type=float, default=4.0, help="seconds of a measurement")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds; medians are printed")
     parser.add_argument("--only", help="measure only buffers whose name contains this")
     options = parser.parse_args()
     rows = [

@@ -1,14 +1,14 @@
-"""What `--durable` costs: ingest with and without the write-ahead log, and what the disk can take at all.
+"""Measures the cost of `--durable`: ingest with and without the write-ahead log, and the rate of the bare disk.
 
     python -m benchmarks.durable [--seconds 1.5] [--rounds 7] [--only "64 KiB"] [--folder FOLDER] [--rate 250]
 
-Two learners take turns, as in `benchmarks.ingest`, from the same two synthetic actors each; one of them has every
-rollout on the disk before it acknowledges it. In the same round a bare loop writes as many bytes as a rollout has and
-calls fdatasync, again and again, over blocks that are there: the ceiling of whoever waits for each rollout. The log is
-cut as by checkpoints that come whenever it is half full, and measured when its files are used again.
+Two learners take turns, as in `benchmarks.ingest`, each with two synthetic actors. One of them writes every rollout to
+the disk before it acknowledges it. In the same round a bare loop writes as many bytes as a rollout has to existing
+blocks of a file and calls fdatasync each time: the upper bound for a learner that waits for each rollout. The log is
+truncated whenever it is half full, as checkpoints do, and measured once its files are reused.
 
-With --rate, consumers take so many MB/s at most, as a trainer does: what is asked is whether the log keeps up, and what
-processor time it costs.
+With --rate, consumers take at most that many MB/s, as a trainer does. This shows whether the log keeps up, and its
+processor time.
 """
 
 import argparse
@@ -32,10 +32,10 @@ _DISK_S = 0.5
 
 
 class Disk:
-    """A file whose blocks are there, written from the front again and again.
+    """A file with allocated blocks, written again and again from its start.
 
     Args:
-        folder: Where.
+        folder: The folder of the file.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -46,7 +46,7 @@ class Disk:
         self._offset = 0
 
     def rate(self, n_bytes: int) -> float:
-        """Bytes a second of writes of so many bytes, each with its fdatasync."""
+        """Measures writes of `n_bytes`, each with an fdatasync, in bytes per second."""
         content, n_written = os.urandom(n_bytes), 0
         started = time.perf_counter()
         while (elapsed := time.perf_counter() - started) < _DISK_S:
@@ -63,9 +63,9 @@ class Contender:
     """A learner and its actors.
 
     Args:
-        load: What is sent.
-        durable: The learner's log; None: it has none.
-        context: How processes are started.
+        load: The rollouts to send.
+        durable: The learner's log; None: no log.
+        context: The start method of processes.
     """
 
     def __init__(self, load: Load, durable: DurableRollouts | None, context: Any) -> None:
@@ -82,7 +82,7 @@ class Contender:
         self._learner.wait_for_actors()
 
     def rate(self, seconds: float, limit: float) -> tuple[float, float]:
-        """Bytes a second, and the processor time of the learner a byte; `limit` is what it takes at most."""
+        """Measures bytes per second and the learner's processor time per byte; `limit` is the largest rate it takes."""
         self._sending.value = True
         self._consume(_SETTLE_S, limit)
         started, cpu = time.perf_counter(), time.process_time()
@@ -113,7 +113,7 @@ class Contender:
 
 
 def measure(load: Load, rounds: int, seconds: float, limit: float, folder: Path) -> list[tuple[float, ...]]:
-    """Round by round: bytes a second without and with the log, processor time a byte likewise, and of the disk."""
+    """Measures rounds: bytes per second and processor time per byte without and with the log, and the disk's rate."""
     context = multiprocessing.get_context("spawn")
     n_bytes = rollout_bytes(synthetic_rollout(load, "synthetic-0"))
     disk = Disk(folder)
@@ -125,7 +125,7 @@ def measure(load: Load, rounds: int, seconds: float, limit: float, folder: Path)
         for log in (None, durable):
             contenders.append(Contender(load, log, context))
         n_logged = 0.0
-        while n_logged < _MAX_LOG_BYTES:  # from then on files are used again
+        while n_logged < _MAX_LOG_BYTES:  # from then on, files are reused
             n_logged += contenders[1].rate(seconds, limit)[0] * seconds
         measured = []
         for _ in range(rounds + 1):
@@ -140,11 +140,11 @@ def measure(load: Load, rounds: int, seconds: float, limit: float, folder: Path)
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=1.5, help="seconds a measurement")
-    parser.add_argument("--rounds", type=int, default=7, help="rounds, of which medians are printed")
+    parser.add_argument("--seconds", type=float, default=1.5, help="seconds of a measurement")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds; medians are printed")
     parser.add_argument("--only", help="measure only loads whose name contains this")
-    parser.add_argument("--folder", type=Path, help="where the log is; empty: where temporary files are")
-    parser.add_argument("--rate", type=float, default=float("inf"), help="what the learners take at most, in MB/s")
+    parser.add_argument("--folder", type=Path, help="folder of the log (default: that of temporary files)")
+    parser.add_argument("--rate", type=float, default=float("inf"), help="largest rate of the learners in MB/s")
     options = parser.parse_args()
     rows = []
     for load in LOADS:

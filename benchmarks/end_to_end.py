@@ -1,10 +1,10 @@
-"""End to end while learning: two actors of 64 environments, one learner, two cores, against the cores' own ceiling.
+"""Measures training end to end: two actors of 64 environments and one learner on two cores, against their upper bound.
 
     python -m benchmarks.end_to_end [--seconds 10] [--rounds 3]
 
-The ceiling of two cores is `2 / (1/acting + 1/learning)`: every environment step costs a core `1/acting` seconds in an
-actor and `1/learning` seconds in the learner, and nothing else. Both are measured in the same run, on one core each:
-acting with the worker that the actors run, learning on batches that are ready.
+The upper bound of two cores is `2 / (1/acting + 1/learning)`: every environment step costs a core `1/acting` seconds in
+an actor and `1/learning` seconds in the learner. Both rates are measured in the same run, on one core each: acting with
+the worker that the actors run, learning with prepared batches.
 """
 
 import argparse
@@ -28,7 +28,7 @@ ENV_ID = "CartPole-v1"
 
 
 def measure_acting(vectorization: str, n_steps: int, seconds: float, out: Connection) -> None:
-    """Environment steps a second of one actor on one core, sent to nobody."""
+    """Measures one actor on one core that sends nothing, in environment steps per second."""
     from rollcast.actor.vector.make import probe_spaces
 
     os.sched_setaffinity(0, {0})
@@ -47,7 +47,7 @@ def measure_acting(vectorization: str, n_steps: int, seconds: float, out: Connec
 
 
 def measure_learning(vectorization: str, n_steps: int, batch_size: int, seconds: float, out: Connection) -> None:
-    """Environment steps a second of one learner on one core, on batches that are ready."""
+    """Measures one learner on one core with prepared batches, in environment steps per second."""
     import torch
 
     from rollcast.actor.vector.make import probe_spaces
@@ -75,7 +75,7 @@ def measure_learning(vectorization: str, n_steps: int, batch_size: int, seconds:
 
 
 def measure_end_to_end(vectorization: str, n_steps: int, batch_size: int, seconds: float, out: Connection) -> None:
-    """Environment steps a second that a learner with two local actors trains on; and the mean policy lag."""
+    """Measures a learner with two local actors: environment steps per second, and the mean policy lag."""
     import torch
 
     from rollcast.actor.vector.make import probe_spaces
@@ -115,7 +115,7 @@ def _initial_state(factory: EnvironmentFactory) -> dict:
 
 
 def in_process(target, *args) -> list[float]:
-    """Runs a measurement in a process of its own, so that none leaves threads or caches to the next."""
+    """Runs a measurement in its own process, so that it leaves no threads or caches to the next one."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=target, args=(*args, sender))
@@ -128,10 +128,10 @@ def in_process(target, *args) -> list[float]:
 
 
 def main() -> None:
-    """Measures, and prints the table."""
+    """Measures and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=8.0, help="seconds a measurement")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds, of which the median is printed")
+    parser.add_argument("--seconds", type=float, default=8.0, help="seconds of a measurement")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds; the median is printed")
     parser.add_argument("--n-rollout-steps", type=int, default=64)
     parser.add_argument("--batch-size", type=int, default=128)
     options = parser.parse_args()

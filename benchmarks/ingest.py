@@ -1,12 +1,12 @@
-"""Ingest: rollouts of two synthetic actors until they lie in the batch slot, beside a bare gRPC byte stream.
+"""Measures ingest: rollouts of two synthetic actors on their way into a batch slot, beside a bare gRPC byte stream.
 
     python -m benchmarks.ingest [--seconds 1.5] [--rounds 7] [--only "64 KiB"]
 
-Two processes step no environment and send the same rollout for ever, over the connection that actors use, to a served
-learner in this process: intake, queue, and a batcher on the consumer's thread. A byte counts when it is in the slot.
-Beside it, in turns, two other processes send messages of the same size over a bidirectional stream of bytes with the
-same window to a server that counts and acknowledges them. Pixel rollouts travel in frames of 1 MiB, so that is the size
-of their bare messages.
+Two processes send the same rollout for ever, without stepping an environment, over the connection that actors use. The
+learner is in this process: server, intake, queue, and a batcher on the consumer's thread. A byte counts when it is in
+the slot. In turns with it, two other processes send messages of the same size, with the same window, over a
+bidirectional stream to a server that counts and acknowledges them. Rollouts of pixels are sent in messages of 1 MiB, so
+the bare messages have that size, too.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, Sub
 from rollcast.services.status.status import ActorState
 
 N_ACTORS = 2
-# How many rollouts make a batch; the queue holds one batch.
+# Rollouts in a batch; the queue holds one batch.
 ROLLOUTS_PER_BATCH = 4
 SETTLE_S = 0.3
 
@@ -46,7 +46,7 @@ PIXELS = Box(0, 255, (84, 84, 4), np.uint8)
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """What is sent."""
+    """The rollouts to send."""
 
     name: str
     observation: Box
@@ -56,7 +56,7 @@ class Load:
 
     @property
     def spaces(self) -> EnvironmentSpaces:
-        """Those of a flat environment."""
+        """The spaces of a flat environment."""
         return {FLAT_SUBSTEP: SubstepSpaces(observation=self.observation, action=Discrete(2))}
 
 
@@ -70,7 +70,7 @@ LOADS = (
 
 
 def synthetic_rollout(load: Load, actor_id: str) -> Rollout:
-    """A rollout such as an actor sends: every column filled, a few episodes ended."""
+    """Makes a rollout like an actor's: every column filled, a few episodes ended."""
     rng = np.random.default_rng(0)
     shape, space = (load.n_steps, load.n_envs), load.observation
     final_index = np.stack([rng.integers(0, load.n_steps, 4), np.arange(4)], axis=1).astype(np.int32)
@@ -107,7 +107,7 @@ def synthetic_rollout(load: Load, actor_id: str) -> Rollout:
 
 
 def rollout_bytes(rollout: Rollout) -> int:
-    """What it weighs on the wire."""
+    """The size of a rollout on the wire, in bytes."""
     return sum(map(len, RolloutEncoder().encode(rollout)))
 
 
@@ -119,14 +119,14 @@ def synthetic_actor(
     security: ClientSecurity = PLAIN_CLIENT,
     has_digests: bool = True,
 ) -> None:
-    """Process: sends rollouts while `sending` is set, as fast as it has credit, until training has ended."""
+    """Process: sends rollouts while `sending` is set, as fast as its credits allow, until training ends."""
     from rollcast.actor.connection.learner import LearnerConnection
     from rollcast.services.rollouts import codec as rollout_codec
     from rollcast.services.rollouts import uplink as rollout_uplink
     from rollcast.services.wire.allocator import reuse_large_buffers
 
     if not has_digests:
-        # as another library's messages, which have none from the first on
+        # without digests, like messages of another library
         vars(rollout_codec)["seal"] = vars(rollout_uplink)["seal"] = lambda head, _pieces=(): head
 
     reuse_large_buffers()  # as actors do
@@ -152,7 +152,7 @@ def synthetic_actor(
 
 
 class Learner:
-    """A served learner that trains on nothing."""
+    """A learner with a server, which takes rollouts and does not train."""
 
     def __init__(
         self, load: Load, security: ServerSecurity = PLAIN_SERVER, durable: DurableRollouts | None = None
@@ -191,7 +191,7 @@ class Learner:
             envs_per_actor=load.n_envs,
             durable=durable,
         )
-        # nobody asks for the status here
+        # no status is asked for here
         control: Any = None
         self._server = make_server("127.0.0.1:0", sink=intake, source=publisher, control=control, security=security)
         self._server.start()
@@ -206,7 +206,7 @@ class Learner:
             time.sleep(0.05)
 
     def consume(self, duration_s: float) -> int:
-        """Puts what comes into batch slots for so long; returns how many rollouts that were."""
+        """Puts rollouts into batch slots for some seconds; returns their number."""
         n_trajectories = 0
         end = time.perf_counter() + duration_s
         while time.perf_counter() < end:
@@ -227,7 +227,7 @@ class Learner:
 
 
 def measure(load: Load, rounds: int, seconds: float) -> list[tuple[float, float]]:
-    """Bytes a second of the bare stream and of rollouts, round by round."""
+    """Measures rounds of the bare stream and of rollouts, in bytes per second."""
     n_bytes = rollout_bytes(synthetic_rollout(load, "synthetic-0"))
     context = multiprocessing.get_context("spawn")
     received = context.Value(c_longlong, 0)
@@ -268,7 +268,7 @@ def measure(load: Load, rounds: int, seconds: float) -> list[tuple[float, float]
         rate(sending_bytes, count), rate(sending_rollouts, consume)
         return [(rate(sending_bytes, count), rate(sending_rollouts, consume)) for _ in range(rounds)]
     finally:
-        for process in reversed(processes):  # clients first, or they complain
+        for process in reversed(processes):  # clients first, or they log errors
             process.kill()
             process.join()
         learner.close()
@@ -277,8 +277,8 @@ def measure(load: Load, rounds: int, seconds: float) -> list[tuple[float, float]
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=1.5, help="seconds a measurement")
-    parser.add_argument("--rounds", type=int, default=7, help="rounds, of which medians are printed")
+    parser.add_argument("--seconds", type=float, default=1.5, help="seconds of a measurement")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds; medians are printed")
     parser.add_argument("--only", help="measure only loads whose name contains this")
     options = parser.parse_args()
     rows = []

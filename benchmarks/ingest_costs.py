@@ -1,10 +1,10 @@
-"""What TLS with tokens, and the digests of messages, cost ingest; beside bare gRPC streams with and without TLS.
+"""Measures the cost of TLS with tokens, and of digests, for ingest, beside bare gRPC streams with and without TLS.
 
     python -m benchmarks.ingest_costs [--seconds 1.5] [--rounds 7] [--only "1 MiB"]
 
-Everything of `benchmarks.ingest`, five times: bare streams of bytes, plain and with mutual TLS; and rollouts on their
-way into the batch slot, plain, without digests, and with mutual TLS and tokens. All of them take turns in one run. What
-TLS costs the bare stream, it costs gRPC; what it costs rollouts beyond that would be ours.
+It runs `benchmarks.ingest` in five variants, in turns in one run: bare streams of bytes, plain and with mutual TLS; and
+rollouts on their way into the batch slot, plain, without digests, and with mutual TLS and tokens. The cost of TLS for
+the bare stream is gRPC's; any further cost for rollouts would be ours.
 """
 
 import argparse
@@ -42,7 +42,7 @@ COMPARISONS = (
     ("digests, of rollouts", PLAIN, NO_DIGESTS, ""),
 )
 
-# Bytes a second that were received in so many seconds.
+# Maps seconds to the bytes per second received in them.
 Rate = Callable[[float], float]
 
 
@@ -65,7 +65,7 @@ def make_security(keys: Path) -> tuple[ServerSecurity, ClientSecurity]:
 
 
 def rate_while(sending: Any, receive: Callable[[float], int]) -> Rate:
-    """Measures what comes while `sending` is set."""
+    """Measures the bytes that arrive while `sending` is set."""
 
     def rate(seconds: float) -> float:
         sending.value = True
@@ -82,7 +82,7 @@ def rate_while(sending: Any, receive: Callable[[float], int]) -> Rate:
 
 @contextmanager
 def started(context: SpawnContext, target: Callable[..., None], *arguments: object) -> Iterator[None]:
-    """A process, killed at the end."""
+    """Runs a process and kills it at the end."""
     process = context.Process(target=target, args=arguments, daemon=True)
     process.start()
     try:
@@ -93,7 +93,7 @@ def started(context: SpawnContext, target: Callable[..., None], *arguments: obje
 
 
 def bare(context: SpawnContext, stack: ExitStack, n_bytes: int, server: ServerSecurity, client: ClientSecurity) -> Rate:
-    """A bare stream of messages of this size from each of the actors."""
+    """Runs a bare stream of messages of this size from each actor."""
     received, sending = context.Value(c_longlong, 0), context.Value(c_bool, False, lock=False)
     receiver, sender = context.Pipe(duplex=False)
     stack.enter_context(started(context, serve_uploads, sender, received, N_ACTORS, server.tls))
@@ -118,7 +118,7 @@ def rollouts(
     *,
     has_digests: bool = True,
 ) -> Rate:
-    """A learner, and actors that send it rollouts."""
+    """Runs a learner and actors that send rollouts."""
     n_bytes = rollout_bytes(synthetic_rollout(load, "synthetic-0"))
     learner, sending = Learner(load, server), context.Value(c_bool, False, lock=False)
     stack.callback(learner.close)
@@ -130,7 +130,7 @@ def rollouts(
 
 
 def measure(load: Load, rounds: int, seconds: float) -> dict[str, list[float]]:
-    """Bytes a second of each, round by round."""
+    """Measures rounds of each, in bytes per second."""
     context = multiprocessing.get_context("spawn")
     n_bytes = min(rollout_bytes(synthetic_rollout(load, "synthetic-0")), MAX_FRAME_BYTES)
     with ExitStack() as stack:
@@ -149,7 +149,7 @@ def measure(load: Load, rounds: int, seconds: float) -> dict[str, list[float]]:
 
 
 def rows(load: Load, measured: dict[str, list[float]]) -> Iterator[Sequence[str]]:
-    """A comparison each."""
+    """Returns a row for each comparison."""
     for what, name, beside, target in COMPARISONS:
         ratios = sorted(ours / other for ours, other in zip(measured[name], measured[beside], strict=True))
         yield (
@@ -166,8 +166,8 @@ def rows(load: Load, measured: dict[str, list[float]]) -> Iterator[Sequence[str]
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=1.5, help="seconds a measurement")
-    parser.add_argument("--rounds", type=int, default=7, help="rounds, of which medians are printed")
+    parser.add_argument("--seconds", type=float, default=1.5, help="seconds of a measurement")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds; medians are printed")
     parser.add_argument("--only", help="measure only loads whose name contains this")
     options = parser.parse_args()
     found: list[Sequence[str]] = []

@@ -1,9 +1,9 @@
-"""How many environment steps a second one core updates on, IMPALA on CartPole's spaces with MLPs 64x64.
+"""Measures updates of IMPALA on one core in environment steps per second: CartPole's spaces, MLPs 64x64.
 
     python -m benchmarks.learning [--seconds 1.0] [--activation tanh]
 
-Batches are ready; nothing but `Impala.update` and `policy_state` is measured. The last column is the ratio to the bare
-update that design.md gives for T=32, B=64 on the machine it was written on: 416k env steps/s.
+Only `Impala.update` and `policy_state` are measured, with prepared batches. The last column is the ratio to the bare
+update in design.md for T=32, B=64 on the machine of its author: 416k env steps/s.
 """
 
 import argparse
@@ -25,7 +25,7 @@ CEILING = 416_000.0
 
 
 def cartpole_batch(n_steps: int, n_envs: int, *, seed: int = 0) -> Batch:
-    """Makes a batch such as CartPole's own vector environment gives: reset rows, no final observations."""
+    """Makes a batch like that of CartPole's own vector environment: reset rows, no final observations."""
     rng = torch.Generator().manual_seed(seed)
     ended = torch.rand(n_steps, n_envs, generator=rng) < 0.01
     valid = torch.ones(n_steps, n_envs, dtype=torch.bool)
@@ -52,7 +52,7 @@ def cartpole_batch(n_steps: int, n_envs: int, *, seed: int = 0) -> Batch:
 
 
 def seconds_per_update(algorithm: Impala, batch: Batch, seconds: float) -> float:
-    """Measures an update and the snapshot of the policy that follows it; the median."""
+    """Returns the median seconds of an update with the snapshot of the policy."""
     for _ in range(10):
         algorithm.update(batch, progress=0.0)
     times = []
@@ -68,7 +68,7 @@ def seconds_per_update(algorithm: Impala, batch: Batch, seconds: float) -> float
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=1.0, help="how long a row is measured")
+    parser.add_argument("--seconds", type=float, default=1.0, help="seconds of a measurement")
     parser.add_argument("--activation", choices=("tanh", "relu"), default="tanh")
     parser.add_argument("--optimizer", choices=("adam", "rmsprop"), default="adam")
     arguments = parser.parse_args()

@@ -1,9 +1,9 @@
-"""Resident memory while `rollcast train` runs: flat is the target.
+"""Measures resident memory while `rollcast train` runs; it should not grow.
 
     python -m benchmarks.memory [--minutes 10] [-- --env-id ... --n-actors 2]
 
-Trains on CartPole and never stops at a return. Prints what the learner and its actors hold resident every 30 s, and the
-slope of a line through the second half, when everything that is allocated once has been. What follows `--` is for
+Trains on CartPole and never stops at a return. Prints the resident memory of the learner and its actors every 30 s, and
+the slope of a line through the second half, after everything that is allocated once. Options after `--` go to
 `rollcast train`.
 """
 
@@ -25,7 +25,7 @@ _STOP_TIMEOUT_S = 20.0
 
 
 def resident_mib(learner: psutil.Process) -> tuple[float, float, int]:
-    """MiB of the learner; of its children that act, together; and how many those are."""
+    """Returns the MiB of the learner, the MiB of its actors together, and the number of actors."""
     actors = [
         child.memory_info().rss / _MIB
         for child in learner.children(recursive=True)
@@ -35,7 +35,7 @@ def resident_mib(learner: psutil.Process) -> tuple[float, float, int]:
 
 
 def slope(minutes: list[float], mib: list[float]) -> float:
-    """MiB a minute, of the line with the least squares through the second half."""
+    """Returns the slope of a least-squares line through the second half, in MiB per minute."""
     half = len(minutes) // 2
     return float(np.polyfit(minutes[half:], mib[half:], 1)[0])
 
@@ -45,9 +45,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--interval-s", type=float, default=30.0, help="seconds between two lines")
-    parser.add_argument("train_options", nargs="*", help="for `rollcast train`, after --")
+    parser.add_argument("train_options", nargs="*", help="options of `rollcast train`, after --")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # training ends with us
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # training ends with this process
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "rollcast.learner", "train", "--run-dir", str(Path(folder) / "run")]
         command += ["--stop-return", "1e9", "--total-steps", str(10**12), *options.train_options]
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def watch(learner: psutil.Process, minutes: float, interval_s: float) -> list[tuple[float, float, float]]:
-    """Samples `(minutes, MiB of the learner, MiB of its actors)`, printed as they come."""
+    """Takes and prints samples: `(minutes, MiB of the learner, MiB of its actors)`."""
     samples = []
     started = time.monotonic()
     while (elapsed := (time.monotonic() - started) / 60) < minutes:

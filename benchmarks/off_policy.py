@@ -1,9 +1,9 @@
-"""What SAC and DQN reach through the whole system: `rollcast train`, two local actors, the replay buffer, `evaluate`.
+"""Measures the returns of SAC and DQN in the whole system: `rollcast train` with two local actors, and `evaluate`.
 
     python -m benchmarks.off_policy [--algorithm sac] [--seeds 5] [-- --envs-per-actor 4 ...]
 
-What follows `--` is for `rollcast train`. Policies are those at the end and the best by training return, each played
-deterministically for 20 episodes.
+Options after `--` go to `rollcast train`. The last policy and the best by training return are each played for 20
+episodes with the most likely actions.
 """
 
 import argparse
@@ -22,7 +22,7 @@ N_EPISODES = 20
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be reached, and within how many environment steps."""
+    """A task: the return to reach, and the environment steps to reach it in."""
 
     algorithm: str
     env_id: str
@@ -34,7 +34,7 @@ TASKS = (Task("sac", "Pendulum-v1", 15_000, -200.0), Task("dqn", "CartPole-v1", 
 
 
 def rollcast(*arguments: str, summary: Path) -> dict[str, Any]:
-    """Runs a command of the program, and returns the summary it wrote."""
+    """Runs a rollcast command and returns the summary that it wrote."""
     command = [sys.executable, "-m", "rollcast.learner", *arguments, "--summary-json", str(summary)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     result: dict[str, Any] = json.loads(summary.read_text())
@@ -42,7 +42,7 @@ def rollcast(*arguments: str, summary: Path) -> dict[str, Any]:
 
 
 def learn(task: Task, seed: int, train_options: list[str]) -> tuple[dict[str, Any], dict[str, float]]:
-    """The summary of training, and the mean return of each saved policy."""
+    """Trains; returns the summary, and the mean return of each saved policy."""
     with tempfile.TemporaryDirectory() as folder:
         summary, run = Path(folder) / "summary.json", Path(folder) / "run"
         what = ("--algorithm", task.algorithm, "--env-id", task.env_id, "--total-steps", str(task.total_steps))
@@ -60,8 +60,8 @@ def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algorithm", choices=[task.algorithm for task in TASKS], help="only this one")
-    parser.add_argument("--seeds", type=int, default=5, help="how many seeds, from 0")
-    parser.add_argument("train_options", nargs="*", help="for `rollcast train`, after --")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds, from 0")
+    parser.add_argument("train_options", nargs="*", help="options of `rollcast train`, after --")
     options = parser.parse_args()
     rows = []
     for task in TASKS:

@@ -1,10 +1,10 @@
-"""The replay buffer beside a bare gather in numpy and beside its peers, in the same run.
+"""Measures the replay buffer beside a bare gather in numpy and beside other libraries, in the same run.
 
     python -m benchmarks.replay [--rounds 15] [--calls 60] [--only images] [--peers] [--plot FILE.svg]
 
-Times are of the processor, not of the clock: everything here runs in one thread, and whoever else works on the machine
-is not to count. Contestants take turns, round by round; printed are each one's median, and the median of the rounds'
-ratios. `make peers` installs what --peers and --plot need.
+Times are processor time, so that other load on the machine does not count; everything runs in one thread. Contestants
+take turns in every round. The table has the median of each, and the median of the ratios. `make peers` installs the
+packages for --peers and --plot.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, Sub
 
 N_STEPS = 100
 N_PRIORITIES = 512
-# Every second is in the table when nothing is drawn.
+# Every second one is in the table if nothing is plotted.
 PLOT_CAPACITIES = (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000)
 # Name, observation space, entries.
 LOADS = (
@@ -41,7 +41,7 @@ LOADS = (
 
 
 def round_times(contestants: Mapping[str, Call], rounds: int, calls: int) -> dict[str, np.ndarray]:
-    """Seconds a call of each, `[rounds]`."""
+    """Measures the seconds of a call of each contestant, `[rounds]`."""
     times = {name: np.zeros(rounds) for name in contestants}
     for turn in range(rounds):
         for name, call in contestants.items():
@@ -54,12 +54,12 @@ def round_times(contestants: Mapping[str, Call], rounds: int, calls: int) -> dic
 
 
 def spaces_of(space: Box) -> EnvironmentSpaces:
-    """An environment with these observations and two actions."""
+    """Returns the spaces of an environment with these observations and two actions."""
     return {FLAT_SUBSTEP: SubstepSpaces(observation=space, action=Discrete(2))}
 
 
 def rollout_of(space: Box, n_steps: int, n_envs: int = 1) -> Rollout:
-    """A rollout without end."""
+    """Makes a rollout in which no episode ends."""
     shape = (n_steps, n_envs)
     return Rollout(
         actor_id="benchmark",
@@ -86,7 +86,7 @@ def rollout_of(space: Box, n_steps: int, n_envs: int = 1) -> Rollout:
 
 
 def full_buffer(space: Box, capacity: int, n_rollout_steps: int = N_STEPS, **settings: Any) -> ReplayBuffer:
-    """A buffer in the middle of its second round, as buffers mostly are: its newest rows lie before its oldest."""
+    """Makes a buffer that is overwritten up to its middle, the usual state: the newest rows lie before the oldest."""
     buffer = ReplayBuffer(
         ReplaySettings(capacity=capacity, **settings),
         spaces_of(space),
@@ -100,7 +100,7 @@ def full_buffer(space: Box, capacity: int, n_rollout_steps: int = N_STEPS, **set
 
 
 def sampling(options: argparse.Namespace) -> None:
-    """Prints what drawing 256 transitions costs."""
+    """Prints the cost of drawing 256 transitions."""
     rows = []
     for name, space, capacity in LOADS:
         if options.only and options.only not in name:
@@ -123,7 +123,7 @@ def sampling(options: argparse.Namespace) -> None:
 
 
 def priority_times(capacity: int, options: argparse.Namespace) -> dict[str, float]:
-    """Median milliseconds a call; of the tree alone, of the buffer, and of a buffer that draws after each update."""
+    """Returns the median milliseconds of a call: the tree, the buffer, and a buffer that draws after each update."""
     rng = np.random.default_rng(0)
     tree = SumTree(capacity)
     tree.set(np.arange(capacity), rng.random(capacity))
@@ -133,7 +133,7 @@ def priority_times(capacity: int, options: argparse.Namespace) -> dict[str, floa
 
     def update_tree() -> None:
         tree.set(indices, values)
-        _ = tree.total  # makes the levels above the leaves, which `set` leaves to whoever reads them
+        _ = tree.total  # computes the levels above the leaves, which `set` leaves to the next read
 
     def update_and_sample() -> None:
         buffer.update_priorities(keys, values)
@@ -152,7 +152,7 @@ def priority_times(capacity: int, options: argparse.Namespace) -> dict[str, floa
 
 
 def priorities(options: argparse.Namespace) -> None:
-    """Prints what the sum tree costs, and the buffer around it; and draws it."""
+    """Prints and plots the cost of the sum tree, and of the buffer around it."""
     capacities = PLOT_CAPACITIES if options.plot else PLOT_CAPACITIES[::2]
     times = {capacity: priority_times(capacity, options) for capacity in capacities}
     names = list(times[capacities[0]])
@@ -165,7 +165,7 @@ def priorities(options: argparse.Namespace) -> None:
 
 
 def inserting(options: argparse.Namespace) -> None:
-    """Prints what inserting blocks of transitions costs, and what an entry takes."""
+    """Prints the cost of inserting blocks of transitions, and the bytes of an entry."""
     space, capacity = LOADS[0][1], 1_000_000
     row_bytes = 4 * 4 + 8 + 4 + 1
     contestants: dict[str, Call] = {}
@@ -198,10 +198,10 @@ def inserting(options: argparse.Namespace) -> None:
 def main() -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15, help="rounds, whose median is printed")
-    parser.add_argument("--calls", type=int, default=60, help="calls a round")
+    parser.add_argument("--rounds", type=int, default=15, help="rounds; the median is printed")
+    parser.add_argument("--calls", type=int, default=60, help="calls in a round")
     parser.add_argument("--only", help="measure sampling only of loads whose name contains this")
-    parser.add_argument("--peers", action="store_true", help="beside SB3 and cpprb, too")
+    parser.add_argument("--peers", action="store_true", help="also measure SB3 and cpprb")
     parser.add_argument("--plot", metavar="FILE", help="draw the cost of priorities over the size into this svg or png")
     options = parser.parse_args()
     wanted = ["cpprb", "stable_baselines3"] * options.peers + ["matplotlib"] * (options.plot is not None)

@@ -1,11 +1,11 @@
-"""A replay buffer through the network, beside bare gRPC byte streams.
+"""Measures a replay buffer over the network, beside bare gRPC byte streams.
 
     python -m benchmarks.replay_network [--seconds 1.5] [--rounds 7] [--only 84x84x4]
 
-`rollcast replay serve` runs as a user starts it. Two synthetic actors, those of `benchmarks.ingest`, fill it over the
-connection that actors use: a transition counts when the buffer says that it was inserted. A `ReplayClient` in a process
-of its own draws batches of 256: a transition counts when the client has its batch. Beside each, in turns, goes a bare
-stream of bytes, with messages of the same sizes and the same allocator, and for uploads with the same window.
+`rollcast replay serve` runs as a user starts it. The two synthetic actors of `benchmarks.ingest` fill it over the
+connection that actors use; a transition counts when the buffer reports it as inserted. A `ReplayClient` in its own
+process draws batches of 256; a transition counts when the client has its batch. A bare stream of bytes takes turns with
+each, with messages of the same sizes, the same allocator and, for uploads, the same window.
 """
 
 import argparse
@@ -39,18 +39,18 @@ BATCH_SIZE = 256
 _SETTLE_S = 0.3
 _START_S = 60.0
 
-# Whether it goes on, and how many bytes there were so far.
+# Returns whether it goes on, and the bytes so far.
 _Side: TypeAlias = tuple[Any, Callable[[], float]]
 
 
 @dataclass(frozen=True)
 class Experience:
-    """What is inserted and drawn.
+    """The experience to insert and to draw.
 
     Attributes:
-        load: The rollouts; `target` is that of sampling.
-        capacity: Transitions in the buffer.
-        insert_target: None: inserting is not measured.
+        load: The rollouts; its `target` is the one for sampling.
+        capacity: Capacity of the buffer in transitions.
+        insert_target: The target for inserting; None: inserting is not measured.
     """
 
     load: Load
@@ -77,14 +77,14 @@ EXPERIENCES = (
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured.
+    """A measurement.
 
     Attributes:
-        name: Of what.
+        name: Its name.
         item_bytes: Bytes of a transition on the wire.
-        rounds: Bytes a second of the bare stream and of ours, round by round.
-        images: In a transition: 1 that is inserted, 2 that is drawn with its next observation; 0: they are no images.
-        target: For people.
+        rounds: Bytes per second of the bare stream and of ours in each round.
+        images: Images in a transition: 1 when inserted, 2 when drawn with the next observation; 0: no images.
+        target: The target, as text.
     """
 
     name: str
@@ -95,7 +95,7 @@ class Measured:
 
 
 def sample(address: str, receiving: "Synchronized[bool]", received: "Synchronized[int]") -> None:
-    """Process: counts the batches it draws while `receiving` is set, and lets them wait otherwise, for ever."""
+    """Process: draws and counts batches while `receiving` is set, for ever."""
     reuse_large_buffers()  # as a learner does
     with ReplayClient(address) as client:
         for _batch in client.samples(BATCH_SIZE):
@@ -106,7 +106,7 @@ def sample(address: str, receiving: "Synchronized[bool]", received: "Synchronize
 
 @contextlib.contextmanager
 def served_buffer(experience: Experience) -> Iterator[str]:
-    """`rollcast replay serve`, empty; its spaces come from the first actor.
+    """Runs `rollcast replay serve` with an empty buffer and the spaces of the first actor.
 
     Yields:
         Its address.
@@ -126,7 +126,7 @@ def served_buffer(experience: Experience) -> Iterator[str]:
 
 
 def message_sizes(address: str) -> list[int]:
-    """Bytes of each message of a batch, as `ReplayClient` asks for it."""
+    """Returns the bytes of each message of a batch for `ReplayClient`."""
     with make_channel(address) as channel:
         call: Any = channel.unary_stream(
             "/rollcast.v1.ReplayService/Sample", request_serializer=replay_pb2.SampleRequest.SerializeToString
@@ -136,7 +136,7 @@ def message_sizes(address: str) -> list[int]:
 
 
 def measure(experience: Experience, rounds: int, seconds: float) -> Iterator[Measured]:
-    """Measures inserting, where it is wanted, and then sampling from the buffer that it has filled."""
+    """Measures inserting, if wanted, and then sampling from the filled buffer."""
     load = experience.load
     n_bytes, n_transitions = rollout_bytes(synthetic_rollout(load, "synthetic-0")), load.n_steps * load.n_envs
     has_images = load.observation is PIXELS
@@ -155,7 +155,7 @@ def measure(experience: Experience, rounds: int, seconds: float) -> Iterator[Mea
     def turns(
         bare: tuple[Any, Callable[[], float]], ours: tuple[Any, Callable[[], float]]
     ) -> list[tuple[float, float]]:
-        """Bytes a second of both, round by round; the first round is thrown away."""
+        """Measures rounds of both in bytes per second; the first round is discarded."""
         return [(_rate(*bare, seconds), _rate(*ours, seconds)) for _ in range(rounds + 1)][1:]
 
     with contextlib.ExitStack() as stack:
@@ -195,7 +195,7 @@ def measure(experience: Experience, rounds: int, seconds: float) -> Iterator[Mea
 
 
 def _answers(client: ReplayClient) -> bool:
-    """Whether anybody serves there; before the first actor has come, there is no buffer yet."""
+    """Returns True if a server answers; before the first actor joins there is no buffer."""
     try:
         client.info()
     except ProtocolMismatchError:
@@ -230,7 +230,7 @@ def _rate(going: Any, total: Callable[[], float], seconds: float) -> float:
 
 
 def _kill(processes: list[Any]) -> None:
-    for process in reversed(processes):  # clients first, or they complain
+    for process in reversed(processes):  # clients first, or they log errors
         process.kill()
         process.join()
 
@@ -238,9 +238,9 @@ def _kill(processes: list[Any]) -> None:
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=1.5, help="seconds a measurement")
-    parser.add_argument("--rounds", type=int, default=7, help="rounds, of which medians are printed")
-    parser.add_argument("--only", help="measure only experience whose name contains this")
+    parser.add_argument("--seconds", type=float, default=1.5, help="seconds of a measurement")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds; medians are printed")
+    parser.add_argument("--only", help="measure only cases whose name contains this")
     options = parser.parse_args()
     rows = []
     for experience in EXPERIENCES:

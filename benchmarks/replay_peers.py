@@ -1,4 +1,4 @@
-"""What `benchmarks.replay` stands beside: a bare gather in numpy, cpprb, Stable-Baselines3. `make peers` installs them.
+"""The peers of `benchmarks.replay`: a bare gather in numpy, cpprb, Stable-Baselines3. `make peers` installs them.
 
 All have the same columns: observation, next observation, action, reward, terminated, truncated.
 """
@@ -10,21 +10,21 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 BATCH_SIZE = 256
-# Steps a call of `add`.
+# Steps in a call of `add`.
 BLOCK = 100
 
 Call = Callable[[], object]
 
 
 def bare_gathers(space: Box, capacity: int) -> dict[str, Call]:
-    """Draws indices and gathers six columns into a preallocated batch: the least that a sample can cost.
+    """Draws indices and gathers six columns into a preallocated batch: the lower bound of a sample's cost.
 
     Args:
-        space: Of the observations.
-        capacity: Rows.
+        space: The space of the observations.
+        capacity: Rows of the columns.
 
     Returns:
-        `bare gather`: `batch[:] = column[index]`; `bare np.take`: `np.take(..., out=batch)`, as bare as it gets.
+        `bare gather`: `batch[:] = column[index]`; `bare np.take`: `np.take(..., out=batch)`, the fastest of all.
     """
     rng = np.random.default_rng(0)
     observations = np.full((capacity + 1, *space.shape), 1, space.dtype)
@@ -50,7 +50,7 @@ def bare_gathers(space: Box, capacity: int) -> dict[str, Call]:
 
 
 def cpprb(space: Box, capacity: int, *, prioritized: bool = False) -> Any:
-    """A full buffer of cpprb, which stores no observation twice."""
+    """Makes a full buffer of cpprb that stores every observation once."""
     import cpprb as package
 
     observation = {"shape": space.shape, "dtype": space.dtype}
@@ -74,7 +74,7 @@ def cpprb(space: Box, capacity: int, *, prioritized: bool = False) -> Any:
 
 
 def cpprb_block(space: Box) -> dict[str, np.ndarray]:
-    """Steps for its `add`."""
+    """Makes steps for cpprb's `add`."""
     return {
         "obs": np.full((BLOCK, *space.shape), 1, space.dtype),
         "next_obs": np.full((BLOCK, *space.shape), 1, space.dtype),
@@ -86,7 +86,7 @@ def cpprb_block(space: Box) -> dict[str, np.ndarray]:
 
 
 def stable_baselines(space: Box, capacity: int, *, n_envs: int = 1) -> Any:
-    """A full buffer of Stable-Baselines3; of images without `truncated`, or it would store each of them twice."""
+    """Makes a full buffer of Stable-Baselines3; images without `truncated`, or SB3 would store each of them twice."""
     from stable_baselines3.common.buffers import ReplayBuffer
 
     compact = space.dtype == np.uint8
@@ -103,13 +103,15 @@ def stable_baselines(space: Box, capacity: int, *, n_envs: int = 1) -> Any:
     if not compact:
         columns.append(buffer.next_observations)
     for column in columns:
-        column.fill(column.dtype.type(1))  # or all of a column's pages would be the one of zeros
+        column.fill(
+            column.dtype.type(1)
+        )  # writes every page, because untouched ones would all be the same page of zeros
     buffer.full = True
     return buffer
 
 
 def stable_baselines_block(space: Box, n_envs: int) -> tuple[Any, ...]:
-    """One step of so many environments, for its `add`."""
+    """Makes one step of `n_envs` environments for SB3's `add`."""
     observation = np.full((n_envs, *space.shape), 1, space.dtype)
     action, reward, done = np.ones((n_envs, 1), np.int64), np.ones(n_envs, np.float32), np.zeros(n_envs, np.bool_)
     infos: list[dict[str, object]] = [{} for _ in range(n_envs)]
@@ -117,13 +119,13 @@ def stable_baselines_block(space: Box, n_envs: int) -> tuple[Any, ...]:
 
 
 def sample_calls(space: Box, capacity: int) -> dict[str, Call]:
-    """Uniform sampling by both."""
+    """Returns uniform sampling by both."""
     first, second = cpprb(space, capacity), stable_baselines(space, capacity)
     return {"cpprb": lambda: first.sample(BATCH_SIZE), "SB3": lambda: second.sample(BATCH_SIZE)}
 
 
 def priority_calls(space: Box, capacity: int, n: int) -> dict[str, Call]:
-    """Prioritised sampling of n by cpprb, and updating before it."""
+    """Returns prioritised sampling of n by cpprb, and updating before it."""
     buffer = cpprb(space, capacity, prioritized=True)
     indices = np.array(buffer.sample(n, beta=0.4)["indexes"])
     priorities = np.random.default_rng(0).random(n)
@@ -136,7 +138,7 @@ def priority_calls(space: Box, capacity: int, n: int) -> dict[str, Call]:
 
 
 def insert_calls(space: Box, capacity: int) -> dict[str, Call]:
-    """Insertion of `BLOCK` transitions: one call of cpprb; of SB3 as many, or one of as many environments."""
+    """Returns insertion of `BLOCK` transitions: one call of cpprb; `BLOCK` calls of SB3, or one of as many envs."""
     uniform, prioritized = cpprb(space, capacity), cpprb(space, capacity, prioritized=True)
     single, vectorized = stable_baselines(space, capacity), stable_baselines(space, capacity, n_envs=BLOCK)
     columns, step, steps = cpprb_block(space), stable_baselines_block(space, 1), stable_baselines_block(space, BLOCK)

@@ -1,21 +1,23 @@
-"""The plot of `benchmarks.replay`: what priorities cost, over how many there are. `make peers` installs matplotlib."""
+"""Plots the cost of priorities over the buffer's size for `benchmarks.replay`. `make peers` installs matplotlib."""
 
 from collections.abc import Mapping, Sequence
 
 
 def draw_plot(path: str, capacities: Sequence[int], series: Mapping[str, Sequence[float]], *, title: str) -> None:
-    """Draws milliseconds over entries, on a logarithmic axis: what grows with log n is a straight line.
+    """Plots milliseconds over entries on a logarithmic axis, where growth with log n is a straight line.
 
     Args:
-        path: Where to, an svg or a png.
-        capacities: Entries, `[N]`.
-        series: Milliseconds `[N]` by name; those of the peer, cpprb, are drawn dashed.
-        title: Above it.
+        path: The file to write, svg or png.
+        capacities: Numbers of entries, `[N]`.
+        series: Milliseconds `[N]` by name; those of cpprb are dashed.
+        title: The title.
     """
     import matplotlib as mpl
 
     mpl.use("agg")
-    mpl.rcParams.update({"svg.hashsalt": "rollcast", "svg.fonttype": "none"})  # same numbers, same file; small
+    mpl.rcParams.update(
+        {"svg.hashsalt": "rollcast", "svg.fonttype": "none"}
+    )  # the same numbers give the same, small file
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(6.4, 3.6), layout="constrained")

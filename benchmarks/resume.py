@@ -1,11 +1,10 @@
-"""How soon a learner that was killed learns again: `rollcast learner --resume` with a replay buffer of 1 GB.
+"""Measures how soon a killed learner trains again: `rollcast learner --resume` with a replay buffer of 1 GB.
 
     python -m benchmarks.resume [--rounds 3] [--gigabytes 1]
 
-A run of DQN on images is written as its checkpoints are, once. Then the command is started as a user does, again and
-again, with the checkpoint's files dropped from the machine's cache before, and without. Seconds are counted from the
-start of the process to the end of its first update, imports included, and where they went. No actor has to come for
-it: the replay buffer has what to learn from.
+It writes a checkpoint of a DQN run on images once. Then it starts the command several times as a user would, with the
+checkpoint's files in the page cache and without. It reports the seconds from the start of the process to the end of
+its first update, imports included, by stage. No actor is needed: the replay buffer has experience to learn from.
 """
 
 import argparse
@@ -32,14 +31,14 @@ STAGES = ("imports, networks, buffer", "digests", "files", "load", "serve", "fir
 
 
 class Images(gymnasium.Env[Any, Any]):
-    """Has the spaces of Atari, and is never stepped."""
+    """An environment with the spaces of Atari; it is never stepped."""
 
     observation_space = IMAGE
     action_space = Discrete(6)
 
 
 def options(run_dir: Path, gigabytes: float) -> list[str]:
-    """Of the run."""
+    """Returns the settings of the run."""
     capacity = max(int(gigabytes * 1e9 / 28_300), 2 * T)
     text = "--algorithm dqn --env-id benchmarks.resume:Images --address 127.0.0.1:0 --device cpu --torch-threads 1"
     text += f" --n-rollout-steps {T} --batch-size 32 --replay.capacity {capacity} --replay.min-size 64"
@@ -73,7 +72,7 @@ def write_run(run_dir: Path, gigabytes: float) -> None:
     with training_run(
         settings, probe_spaces(EnvironmentFactory(settings.env_id)), make_actors, n_local_actors=0
     ) as run:
-        trainer: Any = run.trainer  # its checkpoints are nobody's business but a benchmark's
+        trainer: Any = run.trainer  # private, but this benchmark needs its checkpoints
         (buffer,) = trainer._experience.buffers.values()
         rollout = synthetic_rollout(Load("images", IMAGE, n_steps=T, n_envs=4, target=""), "actor")
         buffer.load([rollout] * (buffer.info().capacity // rollout.reward.size))
@@ -83,13 +82,13 @@ def write_run(run_dir: Path, gigabytes: float) -> None:
 
 
 def buffer_batch(trainer: Any) -> Any:
-    """A batch, for an optimiser that has a state."""
+    """Makes a batch, so that the optimiser gets a state."""
     trainer._experience._begin()
     return trainer._experience.next("cpu").batch
 
 
 def forget_files(run_dir: Path) -> int:
-    """Drops a run's files from the machine's cache; returns their bytes."""
+    """Drops a run's files from the page cache; returns their bytes."""
     n_bytes = 0
     for path in (run_dir / "checkpoints").rglob("*"):
         if path.is_file():
@@ -101,7 +100,7 @@ def forget_files(run_dir: Path) -> int:
 
 
 def resume_once(began: float, run_dir: Path) -> None:
-    """Process: resumes the run as the command does, up to its first update, and prints when it was where."""
+    """Process: resumes the run as the command does, up to its first update, and prints the time of each stage."""
     from rollcast.learner.algorithms.dqn import Dqn
     from rollcast.learner.commands.cli import main
     from rollcast.learner.experience.experience import ExperienceSource
@@ -133,12 +132,12 @@ def resume_once(began: float, run_dir: Path) -> None:
     mark(Trainer, "resume", before=True)
     mark(ExperienceSource, "__enter__")
     learn = Dqn.update
-    Dqn.update = update  # type: ignore[method-assign]  # on purpose: it tells when
+    Dqn.update = update  # type: ignore[method-assign]  # on purpose: reports the time
     sys.exit(main(["learner", "--resume", str(run_dir)]))
 
 
 def measure(run_dir: Path, *, is_cold: bool) -> list[float]:
-    """Seconds of each stage, and those of the processor in all of them."""
+    """Returns the seconds of each stage, and the processor time of all."""
     if is_cold:
         forget_files(run_dir)
     command = "import sys; from pathlib import Path; from benchmarks.resume import resume_once; "
@@ -153,8 +152,8 @@ def measure(run_dir: Path, *, is_cold: bool) -> list[float]:
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3, help="rounds, of which medians are printed")
-    parser.add_argument("--gigabytes", type=float, default=1.0, help="of the replay buffer")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds; medians are printed")
+    parser.add_argument("--gigabytes", type=float, default=1.0, help="size of the replay buffer")
     parsed = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rollcast-resume-", dir=".") as folder:
         run_dir = Path(folder) / "run"

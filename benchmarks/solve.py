@@ -1,10 +1,9 @@
-"""How long `rollcast train` takes to solve tasks with its default settings: seconds from typing it, environment steps.
+"""Measures how long `rollcast train` takes to solve tasks by default: seconds of the process, environment steps.
 
     python -m benchmarks.solve [--seeds 5] [--env-id CartPole-v1 LunarLander-v3 ...] [-- --total-steps 1500000 ...]
 
-A task is solved at its own reward threshold, as a mean over 100 episodes of training.
-
-What follows `--` is for `rollcast train`.
+A task is solved when the mean return over 100 training episodes reaches its reward threshold. Options after `--` go to
+`rollcast train`.
 """
 
 import argparse
@@ -24,7 +23,7 @@ TARGET_S = 30.0
 
 
 def solve(env_id: str, seed: int, train_options: list[str]) -> tuple[float, dict[str, Any]]:
-    """Seconds of the whole process, and the summary it wrote."""
+    """Runs `rollcast train`; returns the seconds of the process and the summary that it wrote."""
     with tempfile.TemporaryDirectory() as folder:
         summary = Path(folder) / "summary.json"
         command = [
@@ -47,9 +46,11 @@ def solve(env_id: str, seed: int, train_options: list[str]) -> tuple[float, dict
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=5, help="how many seeds, from 0")
-    parser.add_argument("--env-id", nargs="+", default=["CartPole-v1"], help="the tasks, one after the other")
-    parser.add_argument("train_options", nargs="*", help="for `rollcast train`, after --")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds, from 0")
+    parser.add_argument(
+        "--env-id", nargs="+", default=["CartPole-v1"], help="environments to solve, one after the other"
+    )
+    parser.add_argument("train_options", nargs="*", help="options of `rollcast train`, after --")
     options = parser.parse_args()
     rows, in_time, all_seconds = [], 0, []
     for env_id, seed in itertools.product(options.env_id, range(options.seeds)):

@@ -1,4 +1,4 @@
-"""What statistics cost who acts, on one core: CartPole-v1, an MLP of 64x64. `python -m benchmarks.statistics`."""
+"""Measures the cost of statistics for actors on one core: CartPole-v1, MLP 64x64. `python -m benchmarks.statistics`."""
 
 import argparse
 import os
@@ -14,7 +14,7 @@ from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
-# Before numpy: it sees to it that linear algebra has one thread.
+# imported before numpy, because it sets linear algebra to one thread
 from benchmarks.acting import initial_state
 from benchmarks.table import print_table
 from rollcast.actor.environments.make import EnvironmentFactory
@@ -29,16 +29,16 @@ from rollcast.services.rollouts.rollouts import EpisodeStatistics
 
 
 class PoleEvents:
-    """What the environment below fires in every step."""
+    """The event that the environment below fires in every step."""
 
     @define_epoch_stats("mean", output_name="mean")
     @define_episode_stats("mean")
     def pole_angle(self, angle: float) -> None:
-        """How far from upright."""
+        """The angle from upright."""
 
 
 class SilentCartPole(CartPoleEnv):
-    """Knows what it could fire, and fires nothing."""
+    """CartPole that declares the event and never fires it."""
 
     def step(self, action: Any) -> Any:
         """Steps."""
@@ -48,26 +48,26 @@ class SilentCartPole(CartPoleEnv):
 
 
 class FiringCartPole(FiresEvents, CartPoleEnv):
-    """An event a step."""
+    """CartPole that fires one event in every step."""
 
     def __init__(self) -> None:
         super().__init__()
         self._pole = self.events(PoleEvents)
 
     def step(self, action: Any) -> Any:
-        """Steps, and fires."""
+        """Steps, and fires the event."""
         result = super().step(action)
         self._pole.pole_angle(angle=float(result[0][2]))
         return result
 
 
 class NothingTracked(EpisodeTracker):
-    """Only what training needs: which rows are transitions."""
+    """The least that training needs: which rows are transitions."""
 
     def finish(
         self, columns: RolloutColumns, n_played: int, events: EpisodeEventValues
     ) -> tuple[NDArray[np.bool_] | None, tuple[EpisodeStatistics, ...]]:
-        """Looks back on a rollout."""
+        """Computes the statistics of a rollout."""
         if not self._has_reset_rows:
             return None, ()
         ended = columns.terminated[:n_played] | columns.truncated[:n_played]
@@ -77,7 +77,7 @@ class NothingTracked(EpisodeTracker):
 
 
 def player(vector_env: VectorEnv, n_steps: int, *, tracks: bool) -> Callable[[], int]:
-    """Collects rollouts, with or without statistics of episodes."""
+    """Collects rollouts with or without episode statistics."""
     policy = make_policy(environment_spaces(vector_env), PolicySpec(), seed=0)
     policy.load(1, initial_state(vector_env, PolicySpec()))
     worker = RolloutWorker(vector_env, policy, n_steps, actor_id="benchmark", incarnation=1, env_seed=0)
@@ -93,7 +93,7 @@ def player(vector_env: VectorEnv, n_steps: int, *, tracks: bool) -> Callable[[],
 
 
 def rate(play: Callable[[], int], round_s: float) -> float:
-    """Env steps a second of this process: a few per cent are less than what neighbours on the machine take."""
+    """Measures environment steps per second of processor time, which other load on the machine changes least."""
     steps, start = 0, time.process_time()
     while (elapsed := time.process_time() - start) < round_s:
         steps += play()
@@ -101,7 +101,7 @@ def rate(play: Callable[[], int], round_s: float) -> float:
 
 
 def limited(env_class: type[gymnasium.Env[Any, Any]]) -> Callable[[], gymnasium.Env[Any, Any]]:
-    """A factory with CartPole-v1's limit of steps."""
+    """Returns a factory with CartPole-v1's step limit."""
     return lambda: TimeLimit(env_class(), 500)
 
 
@@ -127,7 +127,7 @@ def main() -> None:
         without = player(envs[0], arguments.n_rollout_steps, tracks=tracks)
         with_statistics = player(envs[1], arguments.n_rollout_steps, tracks=True)
         without(), with_statistics()
-        # In turns, so that a neighbour who takes the core for a while takes it from both.
+        # in turns, so that other load on the core slows both equally
         rounds = [
             (rate(without, arguments.round_s), rate(with_statistics, arguments.round_s))
             for _ in range(arguments.rounds)

@@ -1,4 +1,4 @@
-"""The tables that benchmarks print: Markdown, ready for benchmarks/README.md."""
+"""Prints tables as Markdown for benchmarks/README.md."""
 
 from collections.abc import Sequence
 

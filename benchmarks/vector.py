@@ -1,6 +1,6 @@
-"""Vector environments beside gymnasium's and Stable-Baselines3's, in turns. `python -m benchmarks.vector`.
+"""Compares vector environments with gymnasium's and Stable-Baselines3's. `python -m benchmarks.vector`.
 
-`--peers` measures Stable-Baselines3, too; Pong is measured where ale-py is installed.
+`--peers` also measures Stable-Baselines3; Pong is measured if ale-py is installed.
 """
 
 import argparse
@@ -27,7 +27,7 @@ Factory = Callable[[], gymnasium.Env[Any, Any]]
 
 
 class BusyEnv(gymnasium.Env[Any, Any]):
-    """Burns processor time in every step."""
+    """An environment that burns processor time in every step."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -37,12 +37,12 @@ class BusyEnv(gymnasium.Env[Any, Any]):
         self._observation = np.zeros(4, np.float32)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begins."""
+        """Starts an episode."""
         super().reset(seed=seed)
         return self._observation, {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Burns time of this thread: what others take from it does not count."""
+        """Burns processor time of this thread, so that other load does not count."""
         end = time.thread_time() + self._busy_s
         while time.thread_time() < end:
             pass
@@ -50,7 +50,7 @@ class BusyEnv(gymnasium.Env[Any, Any]):
 
 
 class ImageEnv(BusyEnv):
-    """Cheap but for the size of what it returns."""
+    """An environment whose only cost is the size of its observations."""
 
     observation_space = gymnasium.spaces.Box(0, 255, (84, 84, 4), np.uint8)
 
@@ -60,12 +60,12 @@ class ImageEnv(BusyEnv):
 
 
 def cartpole() -> gymnasium.Env[Any, Any]:
-    """CartPole without gymnasium's checks, for everybody."""
+    """Makes CartPole without gymnasium's checks, for all contestants."""
     return gymnasium.make("CartPole-v1", disable_env_checker=True)
 
 
 def pong() -> gymnasium.Env[Any, Any]:
-    """Raw frames, 210x160x3."""
+    """Makes Pong with raw frames, 210x160x3."""
     import ale_py
 
     gymnasium.register_envs(ale_py)
@@ -86,7 +86,7 @@ def player(vector_env: Any, n_envs: int, n_steps: int, n_actions: int) -> Play:
 
 
 def stable_baselines(factories: Sequence[Factory]) -> Any:
-    """Stable-Baselines3's vector."""
+    """Makes a vector environment of Stable-Baselines3."""
     from stable_baselines3.common.vec_env import SubprocVecEnv
 
     return SubprocVecEnv(list(factories), start_method="forkserver")
@@ -95,7 +95,7 @@ def stable_baselines(factories: Sequence[Factory]) -> Any:
 def measure(
     makers: dict[str, Callable[[], Any]], n_envs: int, *, round_s: float, n_rounds: int, n_actions: int
 ) -> dict[str, list[float]]:
-    """Env steps a second of each, round by round, in turns."""
+    """Measures rounds of each in turns, in environment steps per second."""
     vectors = {name: make() for name, make in makers.items()}
     plays: dict[str, Play] = {}
     for name, vector_env in vectors.items():
@@ -117,12 +117,12 @@ def measure(
 
 
 def rate(rates: list[float]) -> str:
-    """The median of the rounds."""
+    """Returns the median of the rounds."""
     return f"{statistics.median(rates) / 1000:,.1f}k"
 
 
 def ratio(ours: list[float], theirs: list[float]) -> str:
-    """The median of the rounds' ratios."""
+    """Returns the median of the rounds' ratios."""
     return f"{statistics.median(a / b for a, b in zip(ours, theirs, strict=True)):.2f}"
 
 
@@ -132,9 +132,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--round-s", type=float, default=0.15)
     parser.add_argument("--peers", action="store_true")
-    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--only", default="", help="measure only cases whose name contains this")
     options = parser.parse_args()
-    # Loaded once, not in each of up to 32 processes.
+    # loaded once here, instead of in each of up to 32 processes
     peers = ["stable_baselines3.common.vec_env"] if options.peers else []
     multiprocessing.set_forkserver_preload(["rollcast.actor.vector.child", "gymnasium.envs.classic_control", *peers])
     gymnasium.logger.min_level = gymnasium.logger.ERROR
