@@ -83,7 +83,7 @@ class InitialFill:
             source = str(demonstrations)
         else:
             rollouts, source = demonstrations(), "the callable given as initial_sampling_policy"
-        self.statistics.add_all(load_demonstrations(buffer, rollouts, source=source).episodes)
+        self.statistics.add_all(load_demonstrations(buffer, rollouts, source=source))
 
     def _play(self, buffer: ReplayBuffer, sampling_policy: PolicyState | None, n_entries: int) -> None:
         """Lets the actors play with the sampling policy, then casts the policy that learns."""

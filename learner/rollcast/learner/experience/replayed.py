@@ -18,7 +18,7 @@ from rollcast.learner.batch import Batch
 from rollcast.learner.experience.experience import Experience, ExperienceSource, SaveExperience
 from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.learner.replay.batches import to_batch
-from rollcast.learner.replay.info import ReplayInfo
+from rollcast.learner.replay.info import BufferInfo
 from rollcast.learner.replay.inserter import ACTORS
 from rollcast.learner.replay.served import replay_status
 from rollcast.learner.replay.substeps import SubstepBuffers
@@ -307,7 +307,7 @@ def _path(checkpoint: Path, i: int) -> Path:
     return checkpoint / "replay" / f"substep{i}"
 
 
-def _counters(info: ReplayInfo) -> dict[Metric, float]:
+def _counters(info: BufferInfo) -> dict[Metric, float]:
     """Returns the metrics of one buffer."""
     limiter = info.limiter
     counters: dict[Metric, float] = {

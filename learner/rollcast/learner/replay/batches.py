@@ -1,4 +1,4 @@
-"""From a sample to the batch that algorithms learn from, on the learner's device."""
+"""Turns samples of the buffer into batches that algorithms learn from, on the learner's device."""
 
 from collections.abc import Mapping
 
@@ -16,17 +16,17 @@ def to_batch(sample: ReplaySample, device: torch.device | str) -> Batch:
 
     Transitions become trajectories of one step: T is 1, `last_observation` is the next observation (after the folded
     steps), and `final_index` is empty, because the next observation is the true one already. Rollouts and sequences
-    are trajectories as they are.
+    stay trajectories as they are.
 
     Args:
-        sample: What was drawn. The batch shares the memory of what is on the device already: on the CPU all of it, on
-            the learner's device the columns of a buffer that keeps them there. So it stays valid as long as the sample
-            does. The rest is a copy, which is complete when the call returns.
-        device: Where the batch is wanted.
+        sample: The sample. The batch shares the memory of its arrays that are on the device already: on the CPU all of
+            them, on another device the columns of a buffer that keeps them there. So the batch stays valid as long as
+            the sample. The other arrays are copied, completely before the call returns.
+        device: The device for the batch.
 
     Returns:
-        The batch. `log_prob` is NaN where the buffer keeps none; `episodes` is empty: their statistics were counted
-        when they came in.
+        The batch. `log_prob` is NaN if the buffer keeps none; `episodes` is empty, because the episodes' statistics
+        were counted when the rollouts arrived.
     """
     device = torch.device(device)
     return Batch(

@@ -1,4 +1,4 @@
-"""The replay buffer: what actors insert, learners draw."""
+"""The replay buffer: actors insert entries, learners draw batches of them."""
 
 import logging
 import sys
@@ -14,7 +14,7 @@ from rollcast.learner.replay.checkpoint import BufferCheckpoint
 from rollcast.learner.replay.columns.layout import Slots, make_layout
 from rollcast.learner.replay.columns.samples import ReplaySample, SampleRing
 from rollcast.learner.replay.free_memory import describe_available
-from rollcast.learner.replay.info import ReplayInfo, Waiting
+from rollcast.learner.replay.info import BufferInfo, Waiting
 from rollcast.learner.replay.parts import (
     check_positive,
     device_of_columns,
@@ -34,24 +34,25 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 logger = logging.getLogger(__name__)
 
-# Rooms of a ring: one being trained on, one being drawn, and one for a copy to a GPU that is still running.
+# Rooms of a ring: one for the batch in training, one for the batch being drawn, one for a copy still going to a GPU.
 N_ROOMS: Final = 3
 
 
 class ReplayBuffer:
-    """Keeps entries, and draws batches of them.
+    """A replay buffer: a store of transitions or rollouts, with a sampler and a rate limiter.
 
         buffer = ReplayBuffer(ReplaySettings(), spaces, n_rollout_steps=32, batch_size=256)
         buffer.insert(rollout)
         sample = buffer.sample(256)
         buffer.update_priorities(sample.keys, priorities)
 
-    Any number of threads may call any method at any time: each call is one step under one lock, and who waits for the
-    limiter does not hold it. One thing is for one thread: the samples of `sample` without a ring share one, and stay
-    valid until two more were drawn. A thread that samples beside another has its own, from `make_ring`.
+    Any number of threads may call any method at any time: each call is one step under one lock, which a caller that
+    waits for the limiter does not hold. Only the samples are for one thread: those drawn without a ring share the
+    buffer's own, and stay valid until two more were drawn. Threads that sample beside each other need a ring each, from
+    `make_ring`.
 
     Attributes:
-        checkpoint: Writes it into checkpoints, and reads it.
+        checkpoint: Writes the buffer into checkpoints, and reads it.
     """
 
     def __init__(
@@ -67,23 +68,23 @@ class ReplayBuffer:
         learner_device: torch.device | str | None = None,
         announce: Callable[[str], None] = logger.info,
     ) -> None:
-        """Computes what it takes, announces it, checks that the machine has it, and allocates.
+        """Computes and announces the memory it takes, checks that the machine has it, and allocates it.
 
         Args:
-            settings: What is kept and how it is drawn.
-            spaces: Of the environments, by substep key.
+            settings: What is kept, and how it is drawn.
+            spaces: The environments' spaces by substep key.
             n_rollout_steps: T of every rollout, at least 1.
-            batch_size: Entries of the batches that are to be drawn.
+            batch_size: Entries of the batches to be drawn.
             n_envs: Environments of the largest rollout; counts only with a limit of samples per insert.
             discount: gamma, for n-step folding, in [0, 1].
-            seed: Of what is drawn, at least 0.
-            learner_device: Where the columns lie with the device `learner`; samples then have tensors there.
-            announce: Called with what it will take, in a line for people, before anything is allocated.
+            seed: Seed of the draws, at least 0.
+            learner_device: The device of the columns and samples if the settings' device is `learner`.
+            announce: Called with one line about the memory, before anything is allocated.
 
         Raises:
-            ConfigurationError: If the settings cannot work together, the machine or the device has not got the memory,
-                or the device is `learner` and there is none.
-            InvalidSpaceError: If a space is of a kind that is not supported.
+            ConfigurationError: The settings contradict each other, the machine or the device lacks the memory, or the
+                device is `learner` and there is no learner.
+            InvalidSpaceError: A space is of an unsupported kind.
         """
         check_positive(n_rollout_steps=n_rollout_steps, batch_size=batch_size, n_envs=n_envs)
         n_sampled = settings.burn_in + (settings.sequence_length or 0)
@@ -123,23 +124,26 @@ class ReplayBuffer:
 
     @property
     def entry(self) -> Literal["transitions", "rollouts"]:
-        """What an entry is."""
+        """The kind of its entries."""
         return self._planned.entry
 
     @property
     def max_trajectories(self) -> int:
-        """Trajectories of the largest rollout that the limiter lets in; without a limit of samples, any number."""
+        """The trajectories of the largest rollout that the limiter lets in; without a limit, `sys.maxsize`."""
         return self._max_trajectories
 
     @property
     def size(self) -> int:
-        """Entries there are."""
+        """The number of entries in it."""
         with self._changed:
             return self._store.size
 
     @property
     def is_full(self) -> bool:
-        """Whether it holds as many as it can: short episodes fill it below its capacity, see `TrajectoryRing`."""
+        """True if it holds as many entries as it can, which short episodes make fewer than its capacity.
+
+        See `TrajectoryRing`.
+        """
         with self._changed:
             return self._has_displaced or self._store.size >= self._store.capacity
 
@@ -151,22 +155,22 @@ class ReplayBuffer:
         is_active: Callable[[], bool] = lambda: True,
         who: str = "",
     ) -> int:
-        """Inserts all entries of a rollout, or none; the oldest, or the lowest in priority, make room.
+        """Inserts all entries of a rollout, or none; the oldest, or those lowest in priority, make room.
 
         Args:
-            rollout: Of the spaces and the T the buffer was made with. It is copied.
-            timeout_s: How long to wait for the limiter, in seconds, at most.
-            is_active: Looked at now and then while waiting; False gives up.
-            who: A name for one who asks again after each refusal, nobody else's: from the first one on `info` says that
-                it waits, until it is let in.
+            rollout: A rollout of the buffer's spaces and T. It is copied.
+            timeout_s: Longest wait for the limiter, in seconds.
+            is_active: Called every 0.5 s while waiting; the wait ends when it returns False.
+            who: A unique name for a caller that asks again after each refusal: `info` lists it from its first refusal
+                until it is let in.
 
         Returns:
-            How many entries it made. Trajectories without a transition make none.
+            The number of entries made. Trajectories without a transition make none.
 
         Raises:
-            InvalidRolloutError: If it has other columns, or a final observation is missing.
-            LimitExceededError: If it makes more entries than the limiter can ever let in.
-            NotReadyError: If the limiter did not let it in by then; the message has the numbers.
+            InvalidRolloutError: The rollout has other columns, or lacks a final observation.
+            LimitExceededError: The rollout makes more entries than the limiter can ever let in.
+            NotReadyError: The limiter did not let it in within `timeout_s`; the message has the numbers.
         """
         self._layout.check(rollout)
         rollout = acting_trajectories(rollout)
@@ -176,12 +180,12 @@ class ReplayBuffer:
         if n_entries > self._limiter.max_insert:
             raise LimitExceededError(
                 f"rollout {rollout.sequence} of {rollout.actor_id!r} makes {n_entries} entries; expected at most "
-                f"{self._limiter.max_insert:g}, for which the limiter has room; step fewer environments at once, or "
+                f"{self._limiter.max_insert:g}, the most that the limiter lets in; step fewer environments at once, or "
                 "make the buffer with more n_envs"
             )
         fits = self._store.fits(rollout)
         if not fits:
-            plan_rows(rollout)  # raises what the first piece would not, before any of them is in
+            plan_rows(rollout)  # finds errors of all pieces before the first is inserted
         with self._changed:
             if not self._limiter.await_insert(n_entries, timeout_s, is_active, who=who):
                 raise NotReadyError(
@@ -193,26 +197,26 @@ class ReplayBuffer:
         return n_entries
 
     def load(self, rollouts: Iterable[Rollout]) -> int:
-        """Fills an empty buffer with what was played before, whatever the limiter's band; nobody else uses it yet.
+        """Fills an empty buffer with recorded rollouts, without the limiter; nothing else uses the buffer yet.
 
-        The limiter counts up to `min_size` of it, so that sampling and inserting go on as if actors had filled the
-        buffer up to there: what is loaded beyond pays for no samples, and holds back no insertion. The oldest entries,
-        or the lowest in priority, make room as ever.
+        The limiter counts `min_size` of the entries at most, so that sampling and inserting go on as if actors had
+        filled the buffer up to there: entries beyond pay for no samples, and delay no insertion. As always, the oldest
+        entries, or those lowest in priority, make room.
 
         Args:
-            rollouts: Of the spaces and the T the buffer was made with, of any number of environments. They are copied.
+            rollouts: Rollouts of the buffer's spaces and T, of any number of environments. They are copied.
 
         Returns:
-            How many entries they made.
+            The number of entries made.
 
         Raises:
-            InvalidInputError: If the buffer is not empty.
-            InvalidRolloutError: If a rollout has other columns, or a final observation is missing; then nothing of them
-                is kept, as after any exception of the iterator.
+            InvalidInputError: The buffer is not empty.
+            InvalidRolloutError: A rollout has other columns, or lacks a final observation. The buffer is empty then, as
+                after any exception of the iterator.
         """
         if self.size:
             raise InvalidInputError(
-                f"rollouts were to be loaded into a replay buffer of {self.size} entries; expected an empty one; load "
+                f"cannot load rollouts into a replay buffer of {self.size} entries; expected an empty one; load "
                 "before anything is inserted, or reset it"
             )
         n_entries = 0
@@ -243,18 +247,18 @@ class ReplayBuffer:
 
         Args:
             batch_size: B, at least 1.
-            ring: Where to gather it; made by `make_ring` for as many entries. None: the buffer's own.
-            timeout_s: How long to wait for the limiter, in seconds, at most.
-            is_active: Looked at now and then while waiting; False gives up.
-            who: A name for one who asks again after each refusal; see `insert`.
+            ring: The arrays to gather into, from `make_ring` with the same batch size; None: the buffer's own.
+            timeout_s: Longest wait for the limiter, in seconds.
+            is_active: Called every 0.5 s while waiting; the wait ends when it returns False.
+            who: A unique name for a caller that asks again after each refusal; see `insert`.
 
         Returns:
             The batch, valid until the ring has gone round.
 
         Raises:
-            InvalidInputError: If the buffer holds fewer entries, or the limiter never lets so many through.
-            NotReadyError: If it holds fewer than `min_size`, or the limiter did not let the batch through by then; the
-                message has the numbers.
+            InvalidInputError: The buffer holds fewer entries, or the limiter never lets so many through.
+            NotReadyError: It holds fewer than `min_size`, or the limiter did not let the batch through within
+                `timeout_s`; the message has the numbers.
         """
         largest = min(self._store.capacity, self._limiter.max_sample)
         if not 1 <= batch_size <= largest:
@@ -265,13 +269,13 @@ class ReplayBuffer:
         with self._changed:
             if not self._limiter.await_sample(batch_size, timeout_s, is_active, who=who):
                 raise NotReadyError(
-                    f"{self._limiter.why_no_sample(batch_size)} (waited up to {timeout_s:g} s); expected leave by "
-                    "then; insert more, or sample less often"
+                    f"{self._limiter.why_no_sample(batch_size)} (waited up to {timeout_s:g} s); expected enough "
+                    "entries by then; insert more, or sample less often"
                 )
             if self._store.size < batch_size:
                 raise InvalidInputError(
                     f"a batch of {batch_size} was asked of a replay buffer that holds {self._store.size} entries; "
-                    f"expected at most {self._store.size}; insert more before, or ask for a smaller batch"
+                    f"expected at most {self._store.size}; insert more first, or ask for a smaller batch"
                 )
             room = (ring or self._own_ring(batch_size)).next_room()
             times = self._times_sampled
@@ -286,30 +290,26 @@ class ReplayBuffer:
         return sample
 
     def make_ring(self, batch_size: int, *, n_rooms: int = N_ROOMS) -> SampleRing:
-        """Makes room for the samples of one thread.
+        """Makes a ring for the samples of one thread.
 
         Args:
             batch_size: B, at least 1.
-            n_rooms: A sample stays valid until as many more were drawn, less one.
-
-        Returns:
-            The ring, for `sample`.
+            n_rooms: A sample stays valid until n_rooms - 1 more were drawn.
         """
         return SampleRing(self._store.make_room, batch_size, n_rooms)
 
     def update_priorities(self, keys: ArrayLike, priorities: ArrayLike) -> int:
-        """Sets priorities of entries; of a key given twice, the last one stays.
+        """Sets priorities of entries; the last one counts for a key given twice.
 
         Args:
             keys: int64 `[N]`, from `ReplaySample.keys`.
             priorities: `[N]`, in [0, 1e100].
 
         Returns:
-            How many were ignored, because their entries are no longer there; `info` has their sum.
+            The number of priorities ignored because their entries are gone; `info` has the sum.
 
         Raises:
-            InvalidInputError: If there are not as many of the one as of the other, or a priority cannot be right;
-                then none is set.
+            InvalidInputError: The lengths differ, or a priority is out of range; then none is set.
         """
         key_array = np.asarray(keys, np.int64)
         priority_array = as_priorities(priorities)
@@ -324,26 +324,26 @@ class ReplayBuffer:
         return n_ignored
 
     def set_beta(self, beta: float) -> None:
-        """Sets how much of the bias importance weights take back, for batches that are drawn later.
+        """Sets how much of the sampling bias importance weights correct, for batches drawn from now on.
 
-        Does nothing unless the sampler is `prioritized`. The paper (Schaul et al. 2016, section 3.4 and Algorithm 1)
-        lets it grow linearly to 1, which it reaches at the end of training.
+        Does nothing unless the sampler is `prioritized`. In the paper (Schaul et al. 2016, section 3.4 and Algorithm
+        1), beta grows linearly to 1 at the end of training.
 
         Args:
             beta: In [0, 1].
 
         Raises:
-            InvalidInputError: It is outside; then it stays what it was.
+            InvalidInputError: beta is outside; it stays as it was.
         """
         if not 0.0 <= beta <= 1.0:  # NaN too
             raise InvalidInputError(
-                f"beta is {beta}; expected from 0, which takes no bias back, to 1, which takes all; correct it"
+                f"beta is {beta}; expected from 0, which corrects no bias, to 1, which corrects all; change it"
             )
         with self._changed:
             self._sampler.set_beta(beta)
 
     def reset(self) -> None:
-        """Removes every entry and forgets what was counted; keys go on, and so do the random numbers."""
+        """Removes every entry and sets all counts to 0; keys and random numbers go on."""
         with self._changed:
             self._store.clear()
             self._sampler.clear()
@@ -351,11 +351,11 @@ class ReplayBuffer:
             self._ignored_updates = 0
             self._has_displaced = False
 
-    def info(self) -> ReplayInfo:
-        """How it stands now."""
+    def info(self) -> BufferInfo:
+        """Returns the state of the buffer now."""
         with self._changed:
             limiter = self._limiter.info()
-            return ReplayInfo(
+            return BufferInfo(
                 size=self._store.size,
                 capacity=self._store.capacity,
                 n_bytes=self._planned.n_bytes,
@@ -366,14 +366,14 @@ class ReplayBuffer:
             )
 
     def wait_of(self, who: str) -> Waiting | None:
-        """What one who asks again after each refusal waits for, as it is now; `who` as for `insert`.
+        """Returns what a caller waits for that asks again after each refusal; `who` as for `insert`.
 
         None: it does not wait, or may go on.
         """
         return next((wait for wait in self._limiter.info().waiting if wait.who == who), None)
 
     def stop_waiting(self, who: str) -> None:
-        """Says that one who asked again after each refusal does so no more; `who` as for `insert`."""
+        """Removes a caller that asked again after each refusal from those that wait; `who` as for `insert`."""
         self._limiter.stop_waiting(who)
 
     def _insert_piece(self, piece: Rollout) -> None:

@@ -1,4 +1,4 @@
-"""A replay buffer on disk: written beside training, and of its rows only what is new."""
+"""Writes a replay buffer into checkpoints beside training, each row once, and reads it."""
 
 import json
 import logging
@@ -20,9 +20,9 @@ from rollcast.services.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
 
-# Rows that are copied at once, under the lock: 0.2 to 1 ms.
+# Bytes of rows that are copied at once, under the lock: 0.2 to 1 ms.
 PIECE_BYTES: Final = 1 << 20
-# A file of rows is closed when it has as many, so that what is overwritten together is removed together.
+# A file of rows is closed at this size, so that rows overwritten together are removed together.
 FILE_BYTES: Final = 64 << 20
 
 _STATE: Final = "state.arrays"
@@ -32,17 +32,17 @@ _KEYS: Final = "keys"
 
 
 class BufferCheckpoint:
-    """Writes the state of a replay buffer, and reads it.
+    """Writes and reads the state of a replay buffer.
 
-        state.arrays, values.json    flags, priorities, draws, counters, generators, which entries there are
-        rows-NUMBER.arrays           rows of the store, each with its key; some may be there no longer
+        state.arrays, values.json    flags, priorities, draws, counters, generators, and which entries there are
+        rows-NUMBER.arrays           rows of the store, each with its key; some may be outdated
 
-    Rows do not change until they are overwritten: a file of them serves every later checkpoint that has them.
+    Rows do not change until they are overwritten, so every later checkpoint that has them links to the same file.
 
     Args:
-        lock: The buffer's.
-        store: Where its entries are.
-        parts: By name, what has a state; the store is `store`.
+        lock: The buffer's lock.
+        store: The buffer's store.
+        parts: The parts that have a state, by name; the store is `store`.
     """
 
     def __init__(self, lock: threading.Condition, store: EntryStore, parts: Mapping[str, Part]) -> None:
@@ -51,9 +51,9 @@ class BufferCheckpoint:
         self._parts = parts
 
     def begin(self) -> "BufferSnapshot":
-        """Takes note of everything as it is now; `BufferSnapshot.write` may then take its time, in another thread.
+        """Takes a snapshot of the buffer; `BufferSnapshot.write` may write it later, slowly, in another thread.
 
-        One snapshot at a time: one that has not been written by now is given up.
+        There is one snapshot at a time: this gives up an earlier one that has not been written.
         """
         with self._lock:
             state = join({name: part.state() for name, part in self._parts.items()})
@@ -61,11 +61,11 @@ class BufferCheckpoint:
         return BufferSnapshot(self._lock, self._store, state)
 
     def load(self, directory: Path) -> None:
-        """Reads what an equal buffer has written, in place of whatever is in; keys go on.
+        """Replaces the content of the buffer by what an equal buffer wrote; its keys go on from there.
 
         Raises:
-            ConfigurationError: If rows are missing, a file is none, or no equal buffer has written it; what is in is of
-                no more use then.
+            ConfigurationError: Rows are missing, a file is damaged, or the buffer that wrote them had other settings.
+                The buffer is unusable then.
         """
         with read_as_vouched_for(directory), self._lock:
             arrays = {name: array for piece in read_pieces(directory / _STATE) for name, array in piece.items()}
@@ -82,18 +82,18 @@ class BufferCheckpoint:
         n_missing = int(np.count_nonzero(key_of >= 0))
         if n_missing:
             raise ConfigurationError(
-                f"{directory} has {n_missing} rows of the replay buffer too few; expected all that its state names; "
+                f"{directory} lacks {n_missing} rows of the replay buffer; expected all that its state names; "
                 "resume from another checkpoint"
             )
 
 
 class BufferSnapshot:
-    """A buffer as it was. Used by one thread.
+    """A snapshot of a buffer. For one thread.
 
     Args:
-        lock: The buffer's.
-        store: Where its rows are.
-        state: All but those.
+        lock: The buffer's lock.
+        store: The buffer's store, which still has the rows.
+        state: The state of all parts, without the rows.
     """
 
     def __init__(self, lock: threading.Condition, store: EntryStore, state: PartState) -> None:
@@ -104,18 +104,18 @@ class BufferSnapshot:
     def write(
         self, directory: Path, previous: Path | None, *, rest: Callable[[], None] = lambda: None
     ) -> Mapping[Path, str]:
-        """Writes everything; files of rows that another checkpoint has are linked.
+        """Writes the snapshot; links files of rows that an earlier checkpoint has.
 
         Args:
-            directory: A new one.
-            previous: Where the buffer of an earlier checkpoint of this very run is; None: there is none.
-            rest: Called after each piece that was written; may take its time.
+            directory: The directory to make.
+            previous: The buffer's directory in an earlier checkpoint of the same run; None: there is none.
+            rest: Called after each piece; may sleep to slow the writing down.
 
         Returns:
-            xxh3-128 of the files that are not links, `values.json` apart.
+            xxh3-128 by file, of those that are no links, except `values.json`.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: A file cannot be written.
         """
         try:
             directory.mkdir(parents=True)
@@ -140,14 +140,14 @@ class BufferSnapshot:
         return {**digests, writer.path: writer.digest}
 
     def end(self) -> None:
-        """Says that it is not written, or no further: until then the buffer keeps copies of what is overwritten."""
+        """Ends the snapshot, written or not. Until then the buffer keeps copies of rows that are overwritten."""
         with self._lock:
             self._store.guard.end()
 
     def _write_rows(
         self, directory: Path, key_of: NDArray[np.int64], slots: Slots, first_number: int, rest: Callable[[], None]
     ) -> dict[Path, str]:
-        """Writes rows, those of a ring beginning with the oldest, into as many files as they need."""
+        """Writes rows, from the oldest on, into as many files as they need."""
         digests: dict[Path, str] = {}
         oldest = int(key_of[slots].argmin()) if len(slots) else 0
         pieces = self._read_pieces(np.roll(slots, -oldest))
@@ -166,7 +166,7 @@ class BufferSnapshot:
         return digests
 
     def _read_pieces(self, slots: Slots) -> Iterator[tuple[Slots, Mapping[str, NDArray[Any]]]]:
-        """Copies rows, a few at a time; those that were overwritten meanwhile as they were."""
+        """Copies rows, a few at a time; for rows overwritten meanwhile, yields the copies that were kept."""
         n_rows = max(1, PIECE_BYTES // self._store.row_bytes)
         for start in range(0, len(slots), n_rows):
             with self._lock:
@@ -177,11 +177,11 @@ class BufferSnapshot:
 def _files_to_link(
     files: list[Path], key_of: NDArray[np.int64], row_bytes: int, rest: Callable[[], None]
 ) -> Iterator[tuple[Path, Slots]]:
-    """Which files of rows go on serving, and the slots of their rows that are still there.
+    """Yields the files of rows to link, with the slots of their rows that are still in the buffer.
 
-    Not one most of whose rows are gone; nor a small one when there is as much to write, which it then becomes part of.
-    So a checkpoint has a number of files that grows with the logarithm of that of the checkpoints, no more than twice
-    the bytes of its rows, and a row is written again with that logarithm.
+    A file is rewritten instead if most of its rows are gone, or if it is small and there are as many rows to write.
+    So the number of files in a checkpoint, and the number of times a row is written, grow with the logarithm of the
+    number of checkpoints, and the files have at most twice the bytes of the rows.
     """
     found: list[tuple[Path, Slots, int]] = []
     is_there = np.zeros(len(key_of), np.bool_)
@@ -202,9 +202,9 @@ def _files_to_link(
 
 
 def _read_keys(path: Path) -> NDArray[np.int64]:
-    """Keys of the rows in a file; none where it cannot be read, so that its rows are written again."""
+    """Returns the keys of the rows in a file; none if it cannot be read, so that its rows are written again."""
     try:
         return np.concatenate([piece[_KEYS] for piece in read_pieces(path, frozenset({_KEYS}))])
     except (OSError, ConfigurationError) as error:
-        logger.warning("the rows of an earlier checkpoint are written again: %s", error)
+        logger.warning("cannot link rows of an earlier checkpoint, so they are written again: %s", error)
         return np.zeros(0, np.int64)

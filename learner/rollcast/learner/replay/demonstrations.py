@@ -1,8 +1,7 @@
-"""Demonstrations: rollouts that were recorded, put into a replay buffer before training begins."""
+"""Loads demonstrations, which are recorded rollouts, into a replay buffer before training begins."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from rollcast.learner.replay.buffer import ReplayBuffer
@@ -16,21 +15,6 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demonstrations:
-    """What was loaded.
-
-    Attributes:
-        n_rollouts: How many rollouts.
-        n_entries: How many entries they made, those included that later ones have overwritten.
-        episodes: The episodes that ended in them.
-    """
-
-    n_rollouts: int
-    n_entries: int
-    episodes: tuple[EpisodeStatistics, ...]
-
-
 def load_recording(
     buffers: SubstepBuffers,
     path: Path,
@@ -38,19 +22,19 @@ def load_recording(
     *,
     announce: Callable[[str], None] = logger.info,
 ) -> None:
-    """Fills empty buffers with the rollouts of a file, each with those of its substep; see `load_demonstrations`.
+    """Fills each empty buffer with the rollouts of its substep from a file; see `load_demonstrations`.
 
     Args:
-        buffers: By substep key; nobody else uses them yet.
+        buffers: Buffers by substep key; nothing else uses them yet.
         path: The file; see `rollcast.services.rollouts.recording`.
-        spaces: Of the environments.
-        announce: Called with what was loaded, in a line for people, for each buffer.
+        spaces: The environments' spaces.
+        announce: Called for each buffer with one line about what was loaded.
 
     Raises:
         ConfigurationError: The file cannot be opened, or has no rollouts of a substep.
-        RecordingError: It is not a recording, or not whole.
-        SpacesMismatchError: It was recorded with other spaces.
-        ProtocolMismatchError: It follows another version of the protocol.
+        RecordingError: The file is not a recording, or is cut off.
+        SpacesMismatchError: The file was recorded with other spaces.
+        ProtocolMismatchError: The file follows another version of the protocol.
     """
     for key, buffer in buffers.items():
         rollouts = (rollout for rollout in read_rollouts(path, spaces) if rollout.substep_key == key)
@@ -64,26 +48,26 @@ def load_demonstrations(
     *,
     source: str,
     announce: Callable[[str], None] = logger.info,
-) -> Demonstrations:
+) -> tuple[EpisodeStatistics, ...]:
     """Fills an empty buffer; its rate limiter goes on as if actors had filled it up to its `min_size`.
 
-    Rollouts of another T than the buffer's are joined and cut, by a `Recutter`. Of those that are stored whole, what is
-    left at the end of a trajectory is dropped, and a warning says how much; of transitions nothing is.
+    A `Recutter` joins and cuts rollouts of another T than the buffer's. A buffer of whole rollouts drops the steps left
+    over at the end of a trajectory, with a warning that counts them; a buffer of transitions drops none.
 
     Args:
-        buffer: The buffer; nobody else uses it yet.
-        rollouts: Of its spaces, of any T and any number of environments; as `read_rollouts` yields them.
+        buffer: The buffer; nothing else uses it yet.
+        rollouts: Rollouts of its spaces, of any T and any number of environments, as `read_rollouts` yields them.
         source: Where they come from, for messages.
-        announce: Called with what was loaded, in a line for people.
+        announce: Called with one line about what was loaded.
 
     Returns:
-        What was loaded.
+        The episodes that ended in the rollouts.
 
     Raises:
         ConfigurationError: There is no rollout.
         InvalidInputError: The buffer is not empty.
-        InvalidRolloutError: A rollout does not fit the buffer; nothing is left in it, as after any other exception of
-            `rollouts`.
+        InvalidRolloutError: A rollout does not fit the buffer. The buffer is empty then, as after any other exception
+            that iterating `rollouts` raises.
     """
     episodes: list[EpisodeStatistics] = []
     n_rollouts = 0
@@ -101,7 +85,7 @@ def load_demonstrations(
     except InvalidRolloutError as error:
         raise InvalidRolloutError(f"{source}: {error}") from error
     if not n_rollouts:
-        raise ConfigurationError(f"{source} has no rollouts; expected at least one; record some")
+        raise ConfigurationError(f"{source} has no rollouts; expected at least one; record some before")
     info = buffer.info()
     n_missing = max(info.limiter.enough - info.size, 0)
     announce(
@@ -119,10 +103,10 @@ def load_demonstrations(
         )
     if n_entries > info.size:
         logger.warning(
-            "%s has %d entries, and the replay buffer of %d has kept the newest %d: raise --replay.capacity for more",
+            "%s has %d entries; the replay buffer of %d kept the newest %d; raise --replay.capacity to keep more",
             source,
             n_entries,
             info.capacity,
             info.size,
         )
-    return Demonstrations(n_rollouts=n_rollouts, n_entries=n_entries, episodes=tuple(episodes))
+    return tuple(episodes)

@@ -1,4 +1,4 @@
-"""How a replay buffer and its rate limiter stand."""
+"""The numbers that describe a replay buffer and its rate limiter at one moment."""
 
 import math
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """One who waits.
+    """A caller that waits for the rate limiter.
 
     Attributes:
-        reason: For what, with the numbers.
-        seconds: Since when.
-        who: As it calls itself; empty where it does not.
+        reason: What it waits for, with the numbers.
+        seconds: How long it has waited.
+        who: The name it gave itself; empty if it gave none.
     """
 
     reason: str
@@ -19,24 +19,24 @@ class Waiting:
     who: str = ""
 
     def __str__(self) -> str:
-        """All of it, for logs."""
+        """Returns name, reason and duration on one line, for logs."""
         return f"{self.who}{': ' if self.who else ''}{self.reason} for {self.seconds:.1f} s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimiterInfo:
-    """How a limiter stands.
+    """The state of a rate limiter.
 
     Attributes:
         inserts: Entries inserted so far.
         samples: Entries drawn so far.
-        size: Entries there are.
-        min_size: Entries there have to be before any is drawn, unless the buffer is full before.
-        enough: Entries that are enough: `min_size`, or as many as there were when the first had to make room.
+        size: Entries in the buffer.
+        min_size: Entries that have to be in the buffer before any is drawn, unless it is full before.
+        enough: Entries that allow drawing now: `min_size`, or the size at which the first entry had to make room.
         difference: d = inserts * samples_per_insert - samples; 0 without a limit.
-        min_diff: What d may not go below; -inf without a limit.
-        max_diff: What d may not go above; inf without a limit.
-        waiting: Who waits for what, in the order in which they came.
+        min_diff: Lower bound of d; -inf without a limit.
+        max_diff: Upper bound of d; inf without a limit.
+        waiting: Callers that wait, in the order in which they came.
     """
 
     inserts: int
@@ -50,7 +50,7 @@ class LimiterInfo:
     waiting: tuple[Waiting, ...]
 
     def __str__(self) -> str:
-        """The whole state on one line, for logs and the status."""
+        """Returns the whole state on one line, for logs and the status."""
         text = (
             f"{self.inserts} inserted, {self.samples} sampled, {self.size} there (at least {self.min_size} to sample)"
         )
@@ -60,17 +60,17 @@ class LimiterInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayInfo:
-    """How a buffer stands.
+class BufferInfo:
+    """The state of a buffer.
 
     Attributes:
-        size: Entries there are.
+        size: Entries in the buffer.
         capacity: Entries it holds at most.
-        n_bytes: Bytes its arrays take, whether filled or not.
+        n_bytes: Bytes its arrays take, filled or not.
         inserted: Entries inserted since the start or the last reset.
         sampled: Entries drawn since then.
-        ignored_updates: Priorities that came for entries no longer there, since then.
-        limiter: How the limiter stands, and who waits.
+        ignored_updates: Priorities that came since then for entries that were gone.
+        limiter: The state of its rate limiter, with the callers that wait.
     """
 
     size: int

@@ -1,4 +1,4 @@
-"""Rollouts straight into a replay buffer, by the threads that receive them."""
+"""Inserts rollouts into a replay buffer from the threads that receive them, for `replay serve`."""
 
 import logging
 import math
@@ -10,35 +10,36 @@ from rollcast.learner.replay.substeps import SubstepBuffers
 from rollcast.services.errors import InvalidRolloutError, NotReadyError
 from rollcast.services.rollouts.rollouts import Rollout
 
-# Who waits, where the rate limiter says who waits for it.
+# The name under which the rate limiter lists inserting threads that wait.
 ACTORS = "the actors"
 
 logger = logging.getLogger(__name__)
 
-# How often one that waits for its turn looks whether it is still wanted.
+# Seconds between two checks whether a thread that waits for its turn should go on.
 _CHECK_S = 0.5
 
 
 class ReplayInserter:
-    """A `RolloutDestination` for buffers from which only other processes draw.
+    """A `RolloutDestination` that inserts into buffers from which only other processes draw. Any thread may call.
 
-    A queue and a thread that empties it would only hand each rollout over once more: the thread of a stream inserts,
-    and while the limiter lets nothing in it waits, which is the back-pressure. Any thread may call.
+    No queue lies between: the thread of a stream inserts by itself, and waits while the limiter lets nothing in. That
+    wait is the back-pressure on the actors.
 
-    Invariant: when `put` returns True, every trajectory of the rollout has been inserted exactly once, even if it came
-    again over a new stream while the old one still waited; or it was dropped, and the log says so. Threads take turns
-    at each buffer: while its limiter holds one back, it waits as "the actors", and the others for their turn.
+    Invariant: when `put` returns True, every trajectory of the rollout has been inserted exactly once, even if the
+    rollout came again over a new stream while the old stream still waited; or it was dropped, and the log says so.
+    Threads take turns at each buffer: one waits for the limiter as "the actors", the others wait for their turn.
 
     Args:
-        buffers: By substep key; others may use them, too.
+        buffers: Buffers by substep key; others may use them, too.
     """
 
     def __init__(self, buffers: SubstepBuffers) -> None:
         self._buffers = buffers
         self._closed = threading.Event()
-        self._turns = {key: threading.Lock() for key in buffers}  # whose turn it is to insert
-        # By actor and incarnation: the sequence of its latest rollout, and how many of its trajectories are in. Written
-        # with the turn: only one that was sent again can meet another of its actor's, and both are for one buffer.
+        self._turns = {key: threading.Lock() for key in buffers}  # held by the thread that inserts
+        # By actor and incarnation: the sequence of its latest rollout, and how many of its trajectories are inserted.
+        # Written by the thread that has the turn, which is enough: two rollouts of one actor are here at once only if
+        # one was sent again, and both go into the same buffer.
         self._progress: dict[tuple[str, int], tuple[int, int]] = {}
 
     def put(self, rollout: Rollout, *, is_active: Callable[[], bool], n_reserved: int = 0) -> bool:
@@ -63,7 +64,7 @@ class ReplayInserter:
             turn.release()
 
     def reserve(self, n_trajectories: int) -> bool:
-        """See `RolloutDestination.reserve`: there is always room."""
+        """See `RolloutDestination.reserve`. Always returns True: a buffer makes room."""
         del n_trajectories
         return True
 
@@ -75,7 +76,7 @@ class ReplayInserter:
         self._closed.set()
 
     def _insert(self, rollout: Rollout, is_wanted: Callable[[], bool]) -> bool:
-        """Inserts as many trajectories at once as the limiter ever lets in; called with the turn."""
+        """Inserts in pieces as large as the limiter allows. The caller has the turn."""
         actor, sequence = (rollout.actor_id, rollout.incarnation), rollout.sequence
         latest, n_in = self._progress.get(actor, (0, 0))
         start = n_in if latest == sequence else 0

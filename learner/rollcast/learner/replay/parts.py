@@ -1,4 +1,4 @@
-"""Puts a buffer together from its settings: store, sampler, limiter; and computes the memory before it is taken."""
+"""Makes the parts of a buffer from its settings: store, sampler, limiter; and computes first the memory they take."""
 
 import math
 import threading
@@ -11,7 +11,7 @@ import torch
 from rollcast.learner.replay.columns.device_memory import DeviceMemory
 from rollcast.learner.replay.columns.layout import EntryLayout, StoredBytes
 from rollcast.learner.replay.columns.memory import ColumnMemory, MainMemory
-from rollcast.learner.replay.free_memory import check_device_memory, check_memory, format_bytes
+from rollcast.learner.replay.free_memory import check_memory, format_bytes
 from rollcast.learner.replay.rate_limiter import RateLimiter
 from rollcast.learner.replay.sampling.base import Sampler
 from rollcast.learner.replay.sampling.insertion_order import Fifo, Lifo
@@ -29,15 +29,15 @@ from rollcast.services.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class BufferSize:
-    """What a buffer holds and takes.
+    """The capacity of a buffer, and the memory it takes.
 
     Attributes:
-        entry: What its entries are.
+        entry: The kind of its entries.
         capacity: Entries it holds at most.
         batch_size: Entries of a batch.
-        n_bytes: Bytes its arrays take, those of the sampler included.
-        device: Where its columns lie; None: in main memory, as numpy's arrays.
-        device_bytes: How many of the bytes are in that device's own memory; 0 where it has none, as a CPU.
+        n_bytes: Bytes its arrays take, including those of the sampler.
+        device: The device of its columns; None: main memory, as numpy arrays.
+        device_bytes: The bytes among them that lie in the device's own memory; 0 for a CPU.
     """
 
     entry: Literal["transitions", "rollouts"]
@@ -49,23 +49,32 @@ class BufferSize:
 
     @property
     def entries(self) -> str:
-        """How many of what, of how many bytes, for people."""
+        """The number and kind of entries, and the bytes of one, for people."""
         return f"{self.capacity:,} {self.entry} of {self.n_bytes / self.capacity:,.1f} bytes"
 
     def __str__(self) -> str:
-        """All of it, for people; what is on a device apart from what is in main memory."""
+        """Describes capacity and memory for people; memory on a device apart from main memory."""
         text = f"{self.entries}, {format_bytes(self.n_bytes)} in all"
         if not self.device_bytes:
             return text
         main = format_bytes(self.n_bytes - self.device_bytes)
         return f"{text}: {format_bytes(self.device_bytes)} on {self.device}, {main} in main memory"
 
+    def check_memory(self) -> None:
+        """Refuses a size that the machine or the device has no memory for.
+
+        Raises:
+            ConfigurationError: The memory is missing.
+        """
+        main_bytes = self.n_bytes - self.device_bytes
+        check_memory(main_bytes, self.device, self.device_bytes, what=f"a replay buffer of {self.entries}")
+
 
 def check_positive(**arguments: int) -> None:
-    """Refuses numbers below 1, by their names.
+    """Refuses arguments below 1.
 
     Raises:
-        ConfigurationError: If one is.
+        ConfigurationError: One is below 1; the message names it.
     """
     for name, value in arguments.items():
         if value < 1:
@@ -73,17 +82,14 @@ def check_positive(**arguments: int) -> None:
 
 
 def device_of_columns(settings: ReplaySettings, learner_device: torch.device | str | None) -> torch.device | None:
-    """Where the columns are to lie.
+    """Returns the device for the columns; None: main memory, as numpy arrays.
 
     Args:
-        settings: With the device, `cpu` or `learner`.
-        learner_device: The learner's; None: there is no learner.
-
-    Returns:
-        The device; None: main memory, as numpy's arrays.
+        settings: Settings with the device, `cpu` or `learner`.
+        learner_device: The learner's device; None: there is no learner.
 
     Raises:
-        ConfigurationError: If it is the learner's, and there is no learner.
+        ConfigurationError: The device is `learner`, and there is no learner.
     """
     if settings.device == "cpu":
         return None
@@ -98,19 +104,16 @@ def device_of_columns(settings: ReplaySettings, learner_device: torch.device | s
 def plan_size(
     settings: ReplaySettings, layout: EntryLayout, *, batch_size: int, device: torch.device | None = None
 ) -> BufferSize:
-    """Computes what a buffer will hold and take, and allocates nothing.
+    """Computes the largest capacity within the limits, and the memory for it. Allocates nothing.
 
     Args:
-        settings: With the capacity in entries, and in bytes.
-        layout: Of the entries.
+        settings: Settings with the capacity in entries, and in bytes.
+        layout: Layout of the entries.
         batch_size: Entries of a batch.
-        device: Where the columns are to lie; None: in main memory, as numpy's arrays.
-
-    Returns:
-        The largest capacity within both limits.
+        device: The device of the columns; None: main memory, as numpy arrays.
 
     Raises:
-        ConfigurationError: If it is below a batch, the minimum size, or one rollout of a single environment.
+        ConfigurationError: The capacity is below a batch, the minimum size, or one rollout of a single environment.
     """
     capacity = settings.capacity
     if settings.capacity_bytes is not None:
@@ -143,21 +146,15 @@ def make_store(settings: ReplaySettings, layout: EntryLayout, size: BufferSize, 
     """Allocates the store that the settings ask for.
 
     Args:
-        settings: See there.
-        layout: Of the entries.
-        size: What was computed for it.
+        settings: The buffer's settings.
+        layout: Layout of the entries.
+        size: The size that `plan_size` computed.
         discount: gamma.
 
-    Returns:
-        The store.
-
     Raises:
-        ConfigurationError: If the machine, or the device, has not got the memory.
+        ConfigurationError: The machine or the device lacks the memory.
     """
-    what = f"a replay buffer of {size.entries}"
-    check_memory(size.n_bytes - size.device_bytes, what=what)
-    if size.device is not None:
-        check_device_memory(size.device_bytes, size.device, what=what)
+    size.check_memory()
     memory: ColumnMemory = MainMemory() if size.device is None else DeviceMemory(size.device)
     if settings.entry == "transitions" and settings.removal == "oldest":
         return TrajectoryRing(
@@ -186,12 +183,9 @@ def make_sampler(settings: ReplaySettings, store: EntryStore, rng: np.random.Gen
     """Makes the sampler that the settings ask for.
 
     Args:
-        settings: See there.
-        store: Where the entries are.
-        rng: For nobody else.
-
-    Returns:
-        The sampler.
+        settings: The buffer's settings.
+        store: The buffer's store.
+        rng: A generator that nothing else uses.
     """
     if settings.sampler == "prioritized":
         return Prioritized(
@@ -212,22 +206,19 @@ def make_limiter(
     """Makes the limiter that the settings ask for.
 
     Args:
-        settings: See there.
-        size: Of the buffer.
+        settings: The buffer's settings.
+        size: The size that `plan_size` computed.
         batch_size: Entries of a batch.
         max_insert: Entries of the largest rollout.
         changed: The buffer's lock.
 
-    Returns:
-        The limiter.
-
     Raises:
-        ConfigurationError: If the settings could make both sides wait for each other.
+        ConfigurationError: The settings could make both sides wait for each other.
     """
     limited = settings.samples_per_insert is not None
     min_size = batch_size if settings.min_size is None else settings.min_size
     if limited and settings.max_times_sampled is not None and size.capacity < min_size + max_insert - 1:
-        # Else a full buffer that drawing has emptied below min_size might have no room in the band for an insertion.
+        # With less, a full buffer that drawing emptied below min_size might have no room in the band for an insertion.
         raise ConfigurationError(
             f"the capacity is {size.capacity} with a min_size of {min_size}, max_times_sampled and rollouts "
             f"of up to {max_insert} entries; expected a capacity of at least {min_size + max_insert - 1}, or "
@@ -267,7 +258,7 @@ def _bytes(settings: ReplaySettings, layout: EntryLayout, capacity: int, *, batc
 
 
 def _largest_capacity(settings: ReplaySettings, layout: EntryLayout, n_bytes: int, *, batch_size: int) -> int:
-    """The largest capacity, up to that of the settings, that takes no more bytes; 0 if not even one entry fits."""
+    """Returns the largest capacity, up to that of the settings, that fits into the bytes; 0 if no entry fits."""
     low, high = 0, settings.capacity
     while low < high:
         middle = (low + high + 1) // 2

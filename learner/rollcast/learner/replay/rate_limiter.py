@@ -1,4 +1,4 @@
-"""Holds inserting and sampling at a ratio.
+"""Keeps inserting and sampling at a ratio: the side that is ahead waits.
 
 Cassirer et al. 2021, "Reverb: A Framework For Experience Replay", section 3.3, https://arxiv.org/abs/2102.04736.
 """
@@ -14,17 +14,17 @@ from rollcast.learner.replay.info import LimiterInfo, Waiting
 from rollcast.learner.replay.saving.part_state import PartState
 from rollcast.services.errors import ConfigurationError
 
-# How often one that waits checks that it is still wanted.
+# Seconds between two checks whether a waiting caller should go on.
 _CHECK_S = 0.5
 
 _COUNTERS: Final = ("inserts", "samples", "size", "enough")
-# Nobody counts so far; beyond it, floats cannot.
+# The largest count that is read from a checkpoint.
 _MAX_COUNT: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Wait:
-    """One who waits: whether it may go on, why not, and since when."""
+    """A caller that waits: tells whether it may go on, why not, and since when it waits."""
 
     may: Callable[[], bool]
     why: Callable[[], str]
@@ -33,23 +33,24 @@ class _Wait:
 
 
 class RateLimiter:
-    """Lets insertions and samples pass while they keep the ratio, and makes whoever is ahead wait.
+    """Lets insertions and samples pass while they keep the ratio; the side that would leave the band waits.
 
     Invariant, with d = inserts * samples_per_insert - samples: as soon as size >= min_size,
 
         min_diff <= d <= max_diff,   min_diff = samples_per_insert * min_size - error_buffer,
                                      max_diff = samples_per_insert * min_size + error_buffer.
 
-    Below min_size nothing is sampled, so d >= min_diff need not hold, and d <= max_diff holds. A buffer that had to
-    displace entries is as full as it gets: then the size it has is enough, even below min_size.
+    Below min_size nothing is sampled: d may be below min_diff then, but not above max_diff. A buffer that had to remove
+    entries to insert others is as full as it gets, so its size is enough from then on, even below min_size.
 
-    Nobody waits for ever: the settings are refused unless at every d that can be, one side may go on, for insertions
-    of up to `max_insert` entries and samples of up to `max_sample`, and the first sample may be drawn at min_size:
+    The two sides never block each other for ever: settings are refused unless, at every possible d, one side may go on,
+    with insertions of up to `max_insert` entries and samples of up to `max_sample`, and unless the first sample may be
+    drawn at min_size:
 
         error_buffer >= max(samples_per_insert * max_insert, max_sample).
 
-    Any thread. Everything is guarded by `changed`, which the buffer shares as its own lock: who was let in tells so by
-    `inserted` or `sampled` before the lock is released.
+    Any thread may call. `changed` guards everything; the buffer uses the same lock. A caller that was let in counts its
+    entries with `inserted` or `sampled` before it releases the lock.
     """
 
     def __init__(
@@ -65,15 +66,15 @@ class RateLimiter:
         """Starts with nothing inserted.
 
         Args:
-            samples_per_insert: Samples an insertion pays for, above 0; None: there is no limit but `min_size`.
-            min_size: Entries before anything is sampled, at least 1.
-            error_buffer: In samples; None: the smallest that is allowed.
+            samples_per_insert: Samples that each inserted entry pays for, above 0; None: only `min_size` limits.
+            min_size: Entries needed before anything is sampled, at least 1.
+            error_buffer: Samples that either side may be ahead; None: the smallest number allowed.
             max_insert: Entries of the largest insertion.
             max_sample: Entries of the largest sample.
-            changed: A condition over a re-entrant lock; None: its own.
+            changed: A condition over a re-entrant lock; None: a new one.
 
         Raises:
-            ConfigurationError: If the settings could make both sides wait for each other.
+            ConfigurationError: The settings could make both sides wait for each other.
         """
         if min_size < 1:
             raise ConfigurationError(f"min_size is {min_size}; expected at least 1; raise it")
@@ -93,33 +94,33 @@ class RateLimiter:
 
     @property
     def max_insert(self) -> float:
-        """Entries of the largest insertion that is let in; inf without a limit."""
+        """The entries of the largest insertion that is let in; inf without a limit."""
         return self._max_insert
 
     @property
     def max_sample(self) -> float:
-        """Entries of the largest sample that is let in; inf without a limit."""
+        """The entries of the largest sample that is let in; inf without a limit."""
         return self._max_sample
 
     def reset(self) -> None:
-        """Forgets what was inserted and sampled."""
+        """Sets all counts to 0."""
         with self._changed:
             self._inserts = self._samples = self._size = 0
             self._enough = self._min_size
             self._tell()
 
     def can_insert(self, n: int) -> bool:
-        """Whether n entries may be inserted now."""
+        """Returns True if n entries may be inserted now."""
         with self._changed:
             return self._difference(n) <= self._max_diff + self._rounding(n)
 
     def can_sample(self, n: int) -> bool:
-        """Whether n entries may be sampled now."""
+        """Returns True if n entries may be sampled now."""
         with self._changed:
             return self._size >= self._enough and self._difference() - n >= self._min_diff - self._rounding()
 
     def inserted(self, n: int, *, displaced: int = 0) -> None:
-        """Counts n entries that were inserted, for which as many as `displaced` had to go."""
+        """Counts n inserted entries, and `displaced` entries that were removed to make room for them."""
         with self._changed:
             self._inserts += n
             self._size += n - displaced
@@ -128,69 +129,68 @@ class RateLimiter:
             self._tell()
 
     def sampled(self, n: int) -> None:
-        """Counts n entries that were sampled."""
+        """Counts n sampled entries."""
         with self._changed:
             self._samples += n
             self._tell()
 
     def removed(self, n: int) -> None:
-        """Counts n entries that have gone without another in their place."""
+        """Counts n entries that were removed without others in their place."""
         with self._changed:
             self._size -= n
 
     def settle(self) -> None:
-        """Counts what is there as the first filling: no sample, and no insertion beyond `min_size`.
+        """Counts the entries in the buffer as its first filling: `min_size` insertions at most, and no sample.
 
-        From then on d is in the middle of its band, or below it while `min_size` is not reached: the same as if actors
-        had inserted up to there. Neither a burst of samples is paid for, nor has anybody to draw before the next
-        insertion.
+        From then on d is in the middle of its band, or below it while `min_size` is not reached, as if actors had
+        inserted up to there. So no burst of samples follows, and no insertion has to wait for samples.
         """
         with self._changed:
             self._inserts, self._samples = min(self._inserts, self._min_size), 0
             self._tell()
 
     def await_insert(self, n: int, timeout_s: float, is_active: Callable[[], bool], *, who: str = "") -> bool:
-        """Waits until n entries may be inserted; the caller holds the lock, and inserts before it lets go of it.
+        """Waits until n entries may be inserted. The caller holds the lock, and inserts before it releases it.
 
         Args:
-            n: How many.
-            timeout_s: For how long, in seconds, at most.
-            is_active: Looked at now and then while waiting; False gives up.
-            who: A name for one who asks again after each refusal, nobody else's: from the first one until it is let in,
-                or gives up, `state` says that it waits. Empty: the wait is over when this returns.
+            n: Number of entries.
+            timeout_s: Longest wait, in seconds.
+            is_active: Called every 0.5 s while waiting; the wait ends when it returns False.
+            who: A unique name for a caller that asks again after each refusal: `info` lists it from its first refusal
+                until it is let in or gives up. Empty: the wait ends when this method returns.
 
         Returns:
-            Whether they may.
+            True if the entries may be inserted.
         """
         if not self._waiting and self.can_insert(n):
-            return True  # to be ready to wait is a tenth of a small sample's time
+            return True  # preparing a wait would take a tenth of the time of a small sample
         wait = _Wait(lambda: self.can_insert(n), lambda: self.why_no_insert(n), time.monotonic(), who)
         return self._wait(wait, timeout_s, is_active)
 
     def await_sample(self, n: int, timeout_s: float, is_active: Callable[[], bool], *, who: str = "") -> bool:
-        """Waits until n entries may be sampled; the caller holds the lock, and samples before it lets go of it.
+        """Waits until n entries may be sampled. The caller holds the lock, and samples before it releases it.
 
         Args:
-            n: How many.
-            timeout_s: For how long, in seconds, at most.
-            is_active: Looked at now and then while waiting; False gives up.
+            n: Number of entries.
+            timeout_s: Longest wait, in seconds.
+            is_active: Called every 0.5 s while waiting; the wait ends when it returns False.
             who: See `await_insert`.
 
         Returns:
-            Whether they may.
+            True if the entries may be sampled.
         """
         if not self._waiting and self.can_sample(n):
-            return True  # to be ready to wait is a tenth of a small sample's time
+            return True
         wait = _Wait(lambda: self.can_sample(n), lambda: self.why_no_sample(n), time.monotonic(), who)
         return self._wait(wait, timeout_s, is_active)
 
     def stop_waiting(self, who: str) -> None:
-        """Forgets that one waits who asks again after each refusal; see `await_insert`."""
+        """Removes a caller that asked again after each refusal from those that wait; see `await_insert`."""
         with self._changed:
             self._waiting.pop(who, None)
 
     def why_no_insert(self, n: int) -> str:
-        """What an insertion of n entries waits for, in words."""
+        """Describes what an insertion of n entries waits for."""
         with self._changed:
             excess = max(self._difference(n) - self._max_diff, 0.0)
             return (
@@ -199,7 +199,7 @@ class RateLimiter:
             )
 
     def why_no_sample(self, n: int) -> str:
-        """What a sample of n entries waits for, in words."""
+        """Describes what a sample of n entries waits for."""
         with self._changed:
             if self._size < self._enough:
                 return f"a sample of {n} waits for {self._enough - self._size} entries: {self._size} of {self._enough}"
@@ -209,7 +209,7 @@ class RateLimiter:
             )
 
     def info(self) -> LimiterInfo:
-        """How it stands now; who may go on, and has not yet come to it, does not wait."""
+        """Returns the state now. A caller that may go on but has not yet woken up is not listed as waiting."""
         with self._changed:
             now = time.monotonic()
             return LimiterInfo(
@@ -246,7 +246,7 @@ class RateLimiter:
         return (self._inserts + n_more) * self._samples_per_insert - self._samples
 
     def _rounding(self, n_more: int = 0) -> float:
-        """What floats may be wrong by: neither side may wait for ever for the last bit of the difference."""
+        """Returns the error allowed for floats, so that no side waits for ever for the last bit of the difference."""
         return 1e-9 + 1e-14 * (self._inserts + n_more) * self._samples_per_insert
 
     def _wait(self, wait: _Wait, timeout_s: float, is_active: Callable[[], bool]) -> bool:
@@ -255,12 +255,12 @@ class RateLimiter:
             earlier = self._waiting.pop(key, wait)
             if wait.may():
                 return True
-            # it has waited since its first refusal
+            # a caller that asks again has waited since its first refusal
             self._waiting[key] = replace(wait, since=earlier.since)
             try:
                 while not wait.may():
                     if not is_active():
-                        self._waiting.pop(key, None)  # nor will it ask again
+                        self._waiting.pop(key, None)  # it will not ask again
                         return False
                     left = wait.since + timeout_s - time.monotonic()
                     if left <= 0:
@@ -275,7 +275,7 @@ class RateLimiter:
 def _checked_error_buffer(
     samples_per_insert: float, error_buffer: float | None, max_insert: int, max_sample: int
 ) -> float:
-    """The error buffer, or the smallest one that is allowed."""
+    """Returns the error buffer, or the smallest one allowed if there is none."""
     if not 0 < samples_per_insert < math.inf:
         raise ConfigurationError(f"samples_per_insert is {samples_per_insert}; expected a number above 0; raise it")
     paid = samples_per_insert * max_insert

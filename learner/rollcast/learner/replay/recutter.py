@@ -1,4 +1,4 @@
-"""Rollouts of another length: joined and cut along time until they have the length that is wanted."""
+"""Joins and cuts rollouts along time until they have a wanted length."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,36 +14,37 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 class Recutter:
-    """Makes rollouts of T steps of rollouts of any length.
+    """Makes rollouts of T steps from rollouts of any length.
 
-    Rollouts of one actor that follow each other are joined before they are cut, so that a trajectory goes on over their
-    borders. They follow each other if their sequences do, and the one begins with the observation the other ended with;
-    what no rollout follows is a rest. A rest shorter than T is filled up with rows that are no transitions, or dropped.
+    Consecutive rollouts of one actor are joined before they are cut, so that trajectories go on over their borders.
+    Two rollouts are consecutive if their sequence numbers are, and the second begins with the observation the first
+    ended with. Steps left over at the end of consecutive rollouts are filled up to T with rows that are no transitions,
+    or dropped.
 
-    Invariant: the transitions (observation, action, reward, ends, next observation) of what comes out are those of what
-    went in, in the same order for each environment, but for `n_dropped` of them. Rollouts of T steps to which nothing
-    is to be joined come out as they are.
+    Invariant: the transitions (observation, action, reward, ends, next observation) of the output are those of the
+    input, in the same order for each environment, except for `n_dropped` of them. Rollouts of T steps that nothing has
+    to be joined to come out unchanged.
 
     Args:
         n_steps: T, at least 1.
-        fills_up: Fill a rest up, for who looks at single transitions; else drop it, for who wants whole rollouts.
+        fills_up: Fill left-over steps up, for users of single transitions; else drop them, for users of whole rollouts.
     """
 
     def __init__(self, n_steps: int, *, fills_up: bool) -> None:
         self._n_steps = n_steps
         self._fills_up = fills_up
-        # Transitions that are in no rollout, because the rest they were in is shorter than T.
+        # Transitions dropped because fewer than T steps were left over.
         self.n_dropped = 0
 
     def recut(self, rollouts: Iterable[Rollout]) -> Iterator[Rollout]:
-        """Cuts rollouts, of any number of actors.
+        """Cuts rollouts of any number of actors.
 
         Args:
-            rollouts: In order, each actor's for itself.
+            rollouts: The rollouts, each actor's in order.
 
         Yields:
-            Rollouts of T steps. One made of several has the sequence of the last, the lowest policy version, and no
-            episodes.
+            Rollouts of T steps. A rollout made of several has the sequence number of the last, the lowest policy
+            version, and no episodes.
         """
         waiting: dict[tuple[str, int], list[Rollout]] = {}
         for rollout in rollouts:
@@ -77,25 +78,25 @@ class Recutter:
 
 
 def _follows(rollout: Rollout, before: Rollout) -> bool:
-    """Whether the trajectories of the one go on in the other, and the border between them can be left out."""
+    """Returns True if the trajectories of `before` go on in `rollout`, and can be joined without losing an end."""
     if rollout.sequence != before.sequence + 1 or rollout.n_envs != before.n_envs:
         return False
     for key, columns in rollout.substeps.items():
         for path, leaf in columns.observation.items():
             if not np.array_equal(leaf[0], before.substeps[key].last_observation[path]):
                 return False
-    # An end whose final observation is the one after the last step: inside a rollout nothing would tell.
+    # An end at the last step may have its final observation only after the rollout, which joining would lose.
     untold = before.terminated[-1] | before.truncated[-1]
     untold[before.final_index[before.final_index[:, 0] == before.n_steps - 1, 1]] = False
     return not (untold & (True if rollout.valid is None else rollout.valid[0])).any()
 
 
 def _joined(parts: Sequence[Rollout]) -> Rollout:
-    """Rollouts of which each follows the one before, as one."""
+    """Joins consecutive rollouts."""
     if len(parts) == 1:
         return parts[0]
     last = parts[-1]
-    # where there is none, the columns may be missing, too
+    # rollouts without final observations may lack their columns
     with_finals = [part for part in parts if len(part.final_index)] or [last]
     offsets = np.cumsum([0] + [part.n_steps for part in parts[:-1]])
 
@@ -127,7 +128,7 @@ def _joined(parts: Sequence[Rollout]) -> Rollout:
 
 
 def _steps(rollout: Rollout, start: int, stop: int) -> Rollout:
-    """The steps `start:stop`; views of the whole but for final observations."""
+    """Returns the steps `start:stop`: views of the rollout, except for final observations."""
     t = rollout.final_index[:, 0]
     wanted = (t >= start) & (t < stop)
 
@@ -158,9 +159,10 @@ def _steps(rollout: Rollout, start: int, stop: int) -> Rollout:
 
 
 def _filled_up(rollout: Rollout, n_steps: int) -> Rollout:
-    """The rollout, and after it rows that are no transitions until there are `n_steps`.
+    """Appends rows that are no transitions until there are `n_steps`.
 
-    Their observation is the one after the last step, which is the next one of that step, as in a reset row.
+    Their observation is the one after the last step, so that it is the next observation of that step, as in a reset
+    row.
     """
     n_more = n_steps - rollout.n_steps
 

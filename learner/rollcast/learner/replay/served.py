@@ -1,4 +1,4 @@
-"""A replay buffer, as `ReplayService` serves it."""
+"""Adapts a replay buffer to `ReplayService`, through which other learners draw batches."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.columns.memory import ColumnArray, host_array
 from rollcast.learner.replay.columns.samples import ReplaySample, SampleRing
-from rollcast.learner.replay.info import LimiterInfo
+from rollcast.learner.replay.info import BufferInfo
 from rollcast.learner.replay.substeps import SubstepBuffers
 from rollcast.services.errors import InvalidInputError, LimitExceededError
 from rollcast.services.limits.limits import MAX_BATCH_BYTES
@@ -18,29 +18,17 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation
 
 
 def replay_status(buffer: ReplayBuffer) -> ReplayStatus:
-    """How a buffer stands, for the status of a learner. Any thread may ask."""
-    info = buffer.info()
-    return ReplayStatus(
-        size=info.size,
-        capacity=info.capacity,
-        n_bytes=info.n_bytes,
-        inserted=info.inserted,
-        sampled=info.sampled,
-        min_size=info.limiter.min_size,
-        difference=info.limiter.difference,
-        min_diff=info.limiter.min_diff,
-        max_diff=info.limiter.max_diff,
-        waiting=_waiting(info.limiter),
-    )
+    """Returns the state of a buffer, for a learner's status. Any thread may call."""
+    return ReplayStatus(**_status_fields(buffer.info()))
 
 
 class ServedReplay:
-    """A buffer for others: a `rollcast.services.replay.service.ReplaySource`. Safe from any thread, as the buffer is.
+    """A `rollcast.services.replay.service.ReplaySource` over one buffer. Any thread may call.
 
     Args:
         buffer: The buffer; others may use it, too.
-        spaces: What it holds, those of one substep.
-        n_rollout_steps: T of the rollouts that it takes in.
+        spaces: The spaces of its substep.
+        n_rollout_steps: T of the rollouts that are inserted.
     """
 
     def __init__(self, buffer: ReplayBuffer, spaces: EnvironmentSpaces, *, n_rollout_steps: int) -> None:
@@ -52,21 +40,11 @@ class ServedReplay:
         self._n_sample_steps = len(entry.reward)
 
     def info(self) -> ReplayInfo:
-        """How the buffer stands."""
+        """Returns the state of the buffer, and what clients need to read its batches."""
         info = self._buffer.info()
-        limiter = info.limiter
         return ReplayInfo(
-            size=info.size,
-            capacity=info.capacity,
-            n_bytes=info.n_bytes,
-            inserted=info.inserted,
-            sampled=info.sampled,
+            **_status_fields(info),
             ignored_updates=info.ignored_updates,
-            min_size=limiter.min_size,
-            difference=limiter.difference,
-            min_diff=limiter.min_diff,
-            max_diff=limiter.max_diff,
-            waiting=_waiting(limiter),
             spaces=self._spaces,
             n_rollout_steps=self._n_rollout_steps,
             n_sample_steps=self._n_sample_steps,
@@ -74,11 +52,11 @@ class ServedReplay:
         )
 
     def batches(self, batch_size: int) -> "ServedBatches":
-        """Makes room for batches of one size.
+        """Allocates arrays for batches of one size, and returns what draws into them.
 
         Raises:
-            InvalidInputError: It is below 1.
-            LimitExceededError: They are above 256 MiB.
+            InvalidInputError: `batch_size` is below 1.
+            LimitExceededError: Batches would be larger than 256 MiB.
         """
         if batch_size < 1:
             raise InvalidInputError(f"batch_size is {batch_size}; expected at least 1; raise it")
@@ -91,10 +69,10 @@ class ServedReplay:
         return ServedBatches(self._buffer, self._buffer.make_ring(batch_size, n_rooms=1))
 
     def update_priorities(self, keys: NDArray[np.int64], priorities: NDArray[np.floating[Any]]) -> int:
-        """Sets priorities; returns how many were ignored.
+        """Sets priorities, and returns how many were ignored because their entries are gone.
 
         Raises:
-            InvalidInputError: A priority cannot be right.
+            InvalidInputError: A priority is negative, NaN or above 1e100.
         """
         return self._buffer.update_priorities(keys, priorities)
 
@@ -104,11 +82,11 @@ class ServedReplay:
 
 
 class ServedBatches:
-    """Batches for one stream: a `rollcast.services.replay.service.BatchSource`. For one thread.
+    """A `rollcast.services.replay.service.BatchSource`: the batches of one stream. For one thread.
 
     Args:
-        buffer: Where they are drawn.
-        ring: Where they are gathered.
+        buffer: The buffer to draw from.
+        ring: The arrays that batches are gathered into.
     """
 
     def __init__(self, buffer: ReplayBuffer, ring: SampleRing) -> None:
@@ -117,11 +95,11 @@ class ServedBatches:
         self._shown: tuple[ReplaySample, ReplayBatch] | None = None
 
     def next(self, *, timeout_s: float, is_active: Callable[[], bool]) -> ReplayBatch:
-        """Draws a batch, valid until the next one, which is the same object where it has the same arrays.
+        """Draws a batch. It stays valid until the next call, which returns the same object if it uses the same arrays.
 
         Raises:
             InvalidInputError: The buffer holds fewer entries, or its limiter never lets so many out.
-            NotReadyError: No batch by then.
+            NotReadyError: The limiter let no batch out within `timeout_s`.
         """
         ring = self._ring
         sample = self._buffer.sample(ring.batch_size, ring=ring, timeout_s=timeout_s, is_active=is_active)
@@ -133,15 +111,15 @@ class ServedBatches:
 def serve_buffers(
     buffers: SubstepBuffers, spaces: EnvironmentSpaces, *, n_rollout_steps: int
 ) -> dict[str, ServedReplay]:
-    """Each substep's buffer, for others.
+    """Makes the source of each substep's buffer.
 
     Args:
-        buffers: By substep key.
-        spaces: Likewise.
-        n_rollout_steps: T of the rollouts that they take in.
+        buffers: Buffers by substep key.
+        spaces: Spaces by substep key.
+        n_rollout_steps: T of the rollouts that are inserted.
 
     Returns:
-        What `make_server` takes.
+        Sources by substep key, for `make_server`.
     """
     return {
         key: ServedReplay(buffer, {key: spaces[key]}, n_rollout_steps=n_rollout_steps)
@@ -149,12 +127,18 @@ def serve_buffers(
     }
 
 
-def _waiting(limiter: LimiterInfo) -> tuple[ReplayWaiting, ...]:
-    return tuple(ReplayWaiting(reason=one.reason, seconds=one.seconds, who=one.who) for one in limiter.waiting)
+def _status_fields(info: BufferInfo) -> dict[str, Any]:
+    """Returns the fields that `ReplayStatus` and `ReplayInfo` share."""
+    limiter = info.limiter
+    names = ("size", "capacity", "n_bytes", "inserted", "sampled")
+    limits = ("min_size", "difference", "min_diff", "max_diff")
+    waiting = tuple(ReplayWaiting(reason=one.reason, seconds=one.seconds, who=one.who) for one in limiter.waiting)
+    fields = {name: getattr(info, name) for name in names} | {name: getattr(limiter, name) for name in limits}
+    return fields | {"waiting": waiting}
 
 
 def _to_batch(sample: ReplaySample) -> ReplayBatch:
-    """The same arrays, under the names of `services`; copies of those that are on the learner's device."""
+    """Returns the same arrays as a `ReplayBatch`; arrays on the learner's device are copied to main memory."""
 
     def leaves(observation: Mapping[str, ColumnArray]) -> Observation:
         return {path: host_array(leaf) for path, leaf in observation.items()}

@@ -1,14 +1,16 @@
-"""The replay buffer's settings. Apart from the buffer, so that `rollcast --help` need not import torch."""
+"""The replay buffer's settings, in a module of their own so that `rollcast --help` need not import torch."""
 
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rollcast.services.settings.resume_rules import LEARNING, stays
 
+_SAME_LAYOUT: Final = stays("the checkpoint has the replay buffer in the layout that it had")
+
 
 class ReplaySettings(BaseModel):
-    """What the buffer keeps, what it draws, and how fast; sizes count entries."""
+    """The settings of a replay buffer: what it keeps, what it draws, and how fast. Sizes count entries."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -16,30 +18,30 @@ class ReplaySettings(BaseModel):
         1_000_000,
         ge=1,
         description="Largest number of entries in the buffer, at least 1.",
-        json_schema_extra=stays("the checkpoint has the replay buffer in the layout that it had"),
+        json_schema_extra=_SAME_LAYOUT,
     )
     capacity_bytes: int | None = Field(
         None,
         ge=1,
         description="Largest size of the buffer's arrays in bytes, on any device. Default: what the capacity needs.",
-        json_schema_extra=stays("the checkpoint has the replay buffer in the layout that it had"),
+        json_schema_extra=_SAME_LAYOUT,
     )
     device: Literal["cpu", "learner"] = Field(
         "cpu",
         description="Where to keep observations, actions and log-probabilities. cpu: main memory; learner: the "
         "learner's device, so that a learner on a GPU draws batches there, without copying.",
-        json_schema_extra=stays("the checkpoint has the replay buffer in the layout that it had"),
+        json_schema_extra=_SAME_LAYOUT,
     )
     entry: Literal["transitions", "rollouts"] = Field(
         "transitions",
         description="Unit of storage. transitions: single steps; rollouts: all T steps of one environment.",
-        json_schema_extra=stays("the checkpoint has the replay buffer in the layout that it had"),
+        json_schema_extra=_SAME_LAYOUT,
     )
     sampler: Literal["uniform", "prioritized", "fifo", "lifo"] = Field(
         "uniform",
         description="Which entries to draw. uniform: any; prioritized: by priority; fifo: the oldest; lifo: the "
         "newest.",
-        json_schema_extra=stays("the checkpoint has the replay buffer in the layout that it had"),
+        json_schema_extra=_SAME_LAYOUT,
     )
     alpha: float = Field(
         0.6,
@@ -54,7 +56,7 @@ class ReplaySettings(BaseModel):
         le=1e12,
         description="Prioritized: added to every priority before alpha, so that entries with error 0 are drawn "
         "again, from 1e-12 to 1e12.",
-        json_schema_extra=stays("the checkpoint has the replay buffer in the layout that it had"),
+        json_schema_extra=_SAME_LAYOUT,
     )
     beta: float = Field(
         0.4,
@@ -76,37 +78,37 @@ class ReplaySettings(BaseModel):
         "oldest",
         description="Which entry to remove when the buffer is full. lowest_priority makes each transition store "
         "its own next observation, which doubles the bytes.",
-        json_schema_extra=stays("the checkpoint has the replay buffer in the layout that it had"),
+        json_schema_extra=_SAME_LAYOUT,
     )
     max_times_sampled: int | None = Field(
         None,
         ge=1,
         description="Times an entry is drawn before it is removed, at least 1. Default: no limit.",
-        json_schema_extra=stays("the checkpoint has the replay buffer in the layout that it had"),
+        json_schema_extra=_SAME_LAYOUT,
     )
     n_step: int = Field(
         1,
         ge=1,
         le=1000,
         description="Transitions: number of steps whose rewards are summed into one transition, at least 1.",
-        json_schema_extra=stays("the checkpoint has the replay buffer in the layout that it had"),
+        json_schema_extra=_SAME_LAYOUT,
     )
     sequence_length: int | None = Field(
         None,
         ge=1,
         description="Rollouts: steps of the sequences to draw, without the burn-in. Default: all T.",
-        json_schema_extra=stays("the checkpoint has the replay buffer in the layout that it had"),
+        json_schema_extra=_SAME_LAYOUT,
     )
     burn_in: int = Field(
         0,
         ge=0,
         description="Rollouts: steps before each sequence that only warm up the recurrent state; 0: none.",
-        json_schema_extra=stays("the checkpoint has the replay buffer in the layout that it had"),
+        json_schema_extra=_SAME_LAYOUT,
     )
     log_prob: bool | None = Field(
         None,
         description="Keep the log-probabilities of actions. Default: only with rollouts as entries.",
-        json_schema_extra=stays("the checkpoint has the replay buffer in the layout that it had"),
+        json_schema_extra=_SAME_LAYOUT,
     )
     samples_per_insert: float | None = Field(
         None,
@@ -131,7 +133,7 @@ class ReplaySettings(BaseModel):
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
-        """Refuses settings of which each is right and all together are not; pydantic makes its own error of ours."""
+        """Refuses settings that contradict each other; pydantic turns the ValueError into its own error."""
         if self.min_size is not None and self.min_size > self.capacity:
             raise ValueError(
                 f"min_size is {self.min_size}, above the capacity of {self.capacity}; expected at most the capacity, "
@@ -166,5 +168,5 @@ class ReplaySettings(BaseModel):
 
     @property
     def keeps_log_prob(self) -> bool:
-        """Whether log-probabilities are kept."""
+        """True if log-probabilities are kept: as `log_prob` says, else with rollouts only."""
         return self.entry == "rollouts" if self.log_prob is None else self.log_prob

@@ -1,4 +1,4 @@
-"""A replay buffer for each substep of an environment."""
+"""Makes a replay buffer for each substep of an environment."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -8,14 +8,14 @@ import torch
 
 from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.columns.layout import make_layout
-from rollcast.learner.replay.free_memory import check_device_memory, check_memory, describe_available, format_bytes
+from rollcast.learner.replay.free_memory import check_memory, describe_available, format_bytes
 from rollcast.learner.replay.parts import device_of_columns, plan_size
 from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 logger = logging.getLogger(__name__)
 
-# By substep key, in the order of the spaces.
+# Buffers by substep key, in the order of the spaces.
 SubstepBuffers = Mapping[str, ReplayBuffer]
 
 
@@ -31,26 +31,26 @@ def make_buffers(
     learner_device: torch.device | str | None = None,
     announce: Callable[[str], None] = logger.info,
 ) -> SubstepBuffers:
-    """Makes a buffer a substep, each as the settings say; what they take together is said and checked before.
+    """Makes one buffer for each substep; announces and checks first the memory that all of them take.
 
     Args:
-        settings: Of each of them.
-        spaces: Of the environments, by substep key.
+        settings: The settings of each buffer.
+        spaces: The environments' spaces by substep key.
         n_rollout_steps: T of every rollout.
-        batch_size: Entries of a batch, which is of one substep.
+        batch_size: Entries of a batch; a batch is of one substep.
         n_envs: Trajectories of the largest rollout.
         discount: gamma.
-        seed: From which theirs derive; with one substep its own.
+        seed: The seed of a single buffer; the seeds of several derive from it.
         learner_device: See `ReplayBuffer`.
-        announce: Called with what they will take, in a line for people, before anything is allocated.
+        announce: Called with one line about the memory, before anything is allocated.
 
     Returns:
-        The buffers.
+        The buffers by substep key.
 
     Raises:
-        ConfigurationError: If the settings cannot work together, or the machine, or the device, has not got the memory
-            for all of them.
-        InvalidSpaceError: If a space is of a kind that is not supported.
+        ConfigurationError: The settings contradict each other, or the machine or the device lacks memory for all
+            buffers.
+        InvalidSpaceError: A space is of an unsupported kind.
     """
 
     def make(key: str, *, seed: int, announce: Callable[[str], None]) -> ReplayBuffer:
@@ -78,8 +78,6 @@ def make_buffers(
     each = "; ".join(f"{key!r}: {size}" for key, size in sizes.items())
     announce(f"replay buffers: {each}; {format_bytes(n_bytes)} together; {describe_available(device)}")
     what = f"a replay buffer for each of the {len(spaces)} substeps {list(spaces)[:8]}"
-    check_memory(n_bytes - device_bytes, what=what)
-    if device is not None:
-        check_device_memory(device_bytes, device, what=what)
+    check_memory(n_bytes - device_bytes, device, device_bytes, what=what)
     seeds = np.random.SeedSequence(seed).generate_state(len(spaces))
     return {key: make(key, seed=int(own), announce=logger.debug) for key, own in zip(spaces, seeds, strict=True)}

@@ -212,7 +212,7 @@ def test_a_snapshot_is_of_its_moment_whatever_happens_meanwhile(tmp_path, settin
     other = loaded(tmp_path / "state", settings, place)
     assert contents(other) == contents(expected)
     assert contents(buffer) != contents(expected)
-    assert not buffer._store.guard.is_active, "nothing is copied any more"
+    assert buffer._store.guard._pending is None, "nothing is copied any more"
 
 
 @pytest.mark.usefixtures("small_files")
@@ -246,13 +246,13 @@ def test_no_copies_are_kept_for_one_that_cannot_be_written(tmp_path, settings):
     buffer, rng = make_buffer(None, **settings), np.random.default_rng(3)
     play_into(buffer, World(n_steps=T, has_reset_rows=False), rng, 5)
     snapshot = buffer.checkpoint.begin()
-    assert buffer._store.guard.is_active
+    assert buffer._store.guard._pending is not None
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="Not a directory"):
         snapshot.write(tmp_path / "file" / "state", None)
-    assert not buffer._store.guard.is_active
+    assert buffer._store.guard._pending is None
     buffer.checkpoint.begin().end()
-    assert not buffer._store.guard.is_active
+    assert buffer._store.guard._pending is None
 
 
 @pytest.mark.usefixtures("small_files")
@@ -273,7 +273,7 @@ def test_rows_that_are_missing_are_an_error(tmp_path):
     play_into(buffer, World(n_steps=T, has_reset_rows=False), rng, 5)
     buffer.checkpoint.begin().write(tmp_path / "state", None)
     min((tmp_path / "state").glob("rows-*")).unlink()
-    with pytest.raises(ConfigurationError, match=r"has \d+ rows of the replay buffer too few; .* another checkpoint"):
+    with pytest.raises(ConfigurationError, match=r"lacks \d+ rows of the replay buffer; .* another checkpoint"):
         loaded(tmp_path / "state", {})
 
 

@@ -157,7 +157,7 @@ class TestTheBufferAfterwards:
         buffer = make_buffer(capacity=100)
         load(buffer, record(tmp_path / "demo", 100))
         assert 90 <= buffer.size <= 100
-        assert f"demo has 800 entries, and the replay buffer of 100 has kept the newest {buffer.size}" in caplog.text
+        assert f"demo has 800 entries; the replay buffer of 100 kept the newest {buffer.size}" in caplog.text
         assert caplog.records[0].levelno == logging.WARNING
         episodes = np.concatenate([buffer.sample(BATCH).substeps["0"].observation[""][0, :, 0] for _ in range(20)])
         assert episodes.min() > 60, "of 80 episodes"

@@ -6,7 +6,6 @@ import torch
 from rollcast.learner.replay import free_memory as memory
 from rollcast.learner.replay.free_memory import (
     available_bytes,
-    check_device_memory,
     check_memory,
     describe_available,
     format_bytes,
@@ -53,18 +52,18 @@ def test_a_gpu_is_asked_what_is_free_there(machine: Path, monkeypatch: pytest.Mo
     assert free_device_bytes(cpu) is None
     assert describe_available(gpu) == "8.2 GB of memory are available, and 2.0 GB on cuda"
     assert describe_available(cpu) == describe_available()
-    check_device_memory(2_000_000_000, gpu, what="this")
-    check_device_memory(10**18, cpu, what="what is in main memory, which others check,")
+    check_memory(0, gpu, 2_000_000_000, what="this")
+    check_memory(0, cpu, 10**18, what="a device without memory of its own")
     with pytest.raises(
         ConfigurationError, match=r"a buffer takes 3\.0 GB on cuda, and 2\.0 GB are free there; expected"
     ):
-        check_device_memory(3_000_000_000, gpu, what="a buffer")
+        check_memory(0, gpu, 3_000_000_000, what="a buffer")
 
 
 def test_a_system_that_does_not_say_is_believed(machine: Path):
     (machine / "meminfo").unlink()
     assert available_bytes() is None
-    assert describe_available() == "this system does not say how much memory is available"
+    assert describe_available() == "this system does not tell how much memory is available"
     check_memory(10**18, what="this")
 
 

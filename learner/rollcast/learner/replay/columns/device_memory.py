@@ -1,4 +1,4 @@
-"""Columns on the learner's device, as tensors: written from pinned memory, gathered by index where they lie."""
+"""Keeps columns on the learner's device as tensors: written from pinned memory, gathered by index on the device."""
 
 import contextlib
 import math
@@ -12,25 +12,25 @@ from torch import Tensor
 
 from rollcast.learner.replay.columns.memory import Blocks, ColumnArray, Gather, Rows, Span, Write
 
-# torch indexes no unsigned integers but the smallest: their bytes pass as those of the signed ones.
+# torch cannot index these unsigned integers: their bytes are treated as signed integers.
 _SIGNED: Final = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
-# Rollouts on their way to the device at once, before an insertion waits for the oldest copy.
+# Rollouts that may be on their way to the device at once; the next insertion waits for the oldest copy.
 _N_STAGINGS: Final = 3
 
-# Where a column begins in a staging, in bytes: a multiple of every dtype's size.
+# Columns begin in a staging at multiples of this many bytes, itself a multiple of every dtype's size.
 _ALIGNMENT: Final = 16
 
 
 class DeviceMemory:
-    """Tensors on a torch device, and the order of what happens to them there; see `ColumnMemory`.
+    """A `ColumnMemory` of tensors on a torch device.
 
-    Nothing here waits for the device, but for a staging whose last copy is still running. All work goes to one stream,
-    the one that was current where this was made: so a gather sees every write before it. Who gathers on another stream
-    has that stream wait for the gather, and the next gather wait for what was asked of it until then.
+    It waits for the device only where a staging's last copy still runs, and in `read`. All work goes to one stream, the
+    one that was current when this was made, so a gather sees every write before it. If the caller's current stream is
+    another one, the work waits for what that stream was asked for so far, and that stream waits for the work.
 
     Args:
-        device: The CPU's works as well, for tests and for learners there.
+        device: The learner's device; the CPU works as well.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -47,7 +47,7 @@ class DeviceMemory:
             return torch.zeros(shape, dtype=_torch_dtype(dtype), device=self._device)
 
     def write(self, writes: Sequence[Write]) -> None:
-        """See `ColumnMemory.write`. All of it is one copy to the device."""
+        """See `ColumnMemory.write`. All values go to the device in one copy."""
         arrays: list[NDArray[Any]] = []
         for columns, rows, values in writes:
             index, kept = _indices(rows, values[0].shape[:2])
@@ -99,7 +99,7 @@ class DeviceMemory:
         return gather
 
     def keep(self, arrays: Sequence[NDArray[Any]], sizes: Sequence[int]) -> list[list[ColumnArray]]:
-        """See `ColumnMemory.keep`. A piece has memory of its own, so that the others' is free without it."""
+        """See `ColumnMemory.keep`. Each piece has its own memory, so that it can be freed alone."""
         with self._ordered():
             cut = [torch.split(tensor, list(sizes)) for tensor in self._send(arrays)]
             return [[piece.clone() for piece in pieces] for pieces in zip(*cut, strict=True)]
@@ -113,7 +113,7 @@ class DeviceMemory:
         return joined
 
     def _send(self, arrays: Sequence[NDArray[Any]]) -> list[Tensor]:
-        """Copies arrays to the device, all at once; on the CPU they are valid until a staging is used again."""
+        """Copies arrays to the device in one copy; on the CPU they stay valid until the staging is used again."""
         starts = np.cumsum([0, *(-(-array.nbytes // _ALIGNMENT) * _ALIGNMENT for array in arrays)]).tolist()
         staging = self._stagings[self._next_staging]
         self._next_staging = (self._next_staging + 1) % _N_STAGINGS
@@ -128,7 +128,7 @@ class DeviceMemory:
 
     @contextlib.contextmanager
     def _ordered(self) -> Iterator[None]:
-        """Puts work on the one stream, after what the caller's stream was asked for, and before what it will be."""
+        """Puts work on the one stream, after the work on the caller's stream so far and before its later work."""
         if self._stream is None:
             yield
             return
@@ -143,12 +143,12 @@ class DeviceMemory:
 
 
 class Staging:
-    """Memory that copies to the device start from, pinned where that is a GPU. One thread at a time.
+    """Memory that copies to a device start from, pinned if that is a GPU. One thread at a time.
 
-    Invariant: what `open` shows is read by no copy that is still running.
+    Invariant: no running copy reads the memory that `open` returns.
 
     Args:
-        device: Where copies go.
+        device: The device to copy to.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -158,7 +158,7 @@ class Staging:
         self._copied: torch.cuda.Event | None = None
 
     def open(self, n_bytes: int) -> NDArray[np.uint8]:
-        """Waits until the last copy is done; returns so many bytes to be filled."""
+        """Waits until the last copy is done, and returns `n_bytes` to be filled."""
         if self._copied is not None:
             self._copied.synchronize()
         if len(self._tensor) < n_bytes:
@@ -169,7 +169,7 @@ class Staging:
         return shown
 
     def send(self) -> Tensor:
-        """Starts the copy of what was opened, on the current stream; on the CPU there is none: the bytes are shared."""
+        """Starts the copy of the opened bytes on the current stream; on the CPU the bytes are shared, not copied."""
         sent = self._tensor[: self._n_bytes].to(self._device, non_blocking=True)
         if self._device.type == "cuda":
             self._copied = self._copied or torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -178,7 +178,7 @@ class Staging:
 
 
 def _indices(rows: Rows, step_shape: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
-    """The rows of values one by one, int64 `[N]`, and which values have one; None: all."""
+    """Returns the row of each value, int64 `[N]`, and bool, which values have a row; None: all have one."""
     if isinstance(rows, Blocks):
         return rows.rows(step_shape[0]).reshape(-1), None
     if not isinstance(rows, Span):
@@ -198,7 +198,7 @@ def _tensor(array: ColumnArray) -> Tensor:
 
 
 def _indexable(array: ColumnArray) -> Tensor:
-    """The same memory, in a dtype that torch indexes."""
+    """Returns a view in a dtype that torch can index."""
     tensor = _tensor(array)
     return tensor.view(_SIGNED.get(tensor.dtype, tensor.dtype))
 

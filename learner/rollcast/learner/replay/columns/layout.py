@@ -1,4 +1,4 @@
-"""What an entry looks like: the columns of every substep, and whether a rollout has them."""
+"""Describes the columns of entries, the bytes they take, and checks that rollouts have them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,19 +12,19 @@ from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.leaf_schema import LeafSchema, leaf_schema
 from rollcast.services.spaces.spaces import EnvironmentSpaces, space_leaves
 
-# int64 `[N]`, slots of a store: each in [0, n_slots).
+# int64 `[N]`, numbers of slots in a store, each in [0, n_slots).
 Slots: TypeAlias = NDArray[np.int64]
 
-# What a step has in main memory, wherever its columns are: its float32 reward, and its flags.
+# Bytes of a step that lie in main memory wherever its columns are: the float32 reward, and the flags.
 STEP_BOOKKEEPING_BYTES: Final = 5
 
 
 class StoredBytes(NamedTuple):
-    """Bytes of something that is kept.
+    """A number of bytes, by where they may lie.
 
     Attributes:
-        columns: Of observations, actions and log-probabilities, which may lie on the learner's device.
-        bookkeeping: Of everything else, in main memory.
+        columns: Bytes of observations, actions and log-probabilities, which may lie on the learner's device.
+        bookkeeping: Bytes of everything else, in main memory.
     """
 
     columns: int
@@ -32,11 +32,11 @@ class StoredBytes(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Both."""
+        """The sum of both."""
         return self.columns + self.bookkeeping
 
     def times(self, n: int) -> "StoredBytes":
-        """Of n such things."""
+        """Returns n times as many bytes."""
         return StoredBytes(n * self.columns, n * self.bookkeeping)
 
 
@@ -45,8 +45,8 @@ class SubstepLayout:
     """The columns of one substep.
 
     Attributes:
-        observation: Of every leaf, by path.
-        action: Of the action.
+        observation: The schema of every leaf, by path.
+        action: The schema of the action.
     """
 
     observation: Mapping[str, LeafSchema]
@@ -58,9 +58,9 @@ class EntryLayout:
     """The columns of an environment.
 
     Attributes:
-        substeps: By substep key.
+        substeps: Layouts by substep key.
         n_rollout_steps: T of every rollout.
-        log_prob: Whether log-probabilities are kept.
+        log_prob: True if log-probabilities are kept.
     """
 
     substeps: Mapping[str, SubstepLayout]
@@ -69,12 +69,12 @@ class EntryLayout:
 
     @property
     def observation_bytes(self) -> int:
-        """Of one observation, all substeps together."""
+        """The bytes of one observation, over all substeps."""
         return sum(schema_bytes(leaf) for substep in self.substeps.values() for leaf in substep.observation.values())
 
     @property
     def step_bytes(self) -> StoredBytes:
-        """Of one step: observation, action, log-probability where it is kept; float32 reward, one byte of flags."""
+        """The bytes of one step: observation, action, log-probability if kept; float32 reward, one byte of flags."""
         action = sum(schema_bytes(substep.action) for substep in self.substeps.values())
         log_prob = 4 * len(self.substeps) if self.log_prob else 0
         return StoredBytes(self.observation_bytes + action + log_prob, STEP_BOOKKEEPING_BYTES)
@@ -83,10 +83,10 @@ class EntryLayout:
         """Refuses a rollout with other columns.
 
         Args:
-            rollout: What is to be inserted.
+            rollout: The rollout to be inserted.
 
         Raises:
-            InvalidRolloutError: If a column is missing, or has another dtype or shape.
+            InvalidRolloutError: A column is missing, or has another dtype or shape.
         """
         step_shape = n_steps, n_envs = rollout.reward.shape
         if n_steps != self.n_rollout_steps or not n_envs:
@@ -130,18 +130,15 @@ class EntryLayout:
 
 
 def make_layout(spaces: EnvironmentSpaces, *, n_rollout_steps: int, log_prob: bool) -> EntryLayout:
-    """The layout of an environment's entries.
+    """Makes the layout of an environment's entries.
 
     Args:
-        spaces: By substep key.
+        spaces: Spaces by substep key.
         n_rollout_steps: T.
-        log_prob: Whether log-probabilities are kept.
-
-    Returns:
-        The layout.
+        log_prob: Keep log-probabilities.
 
     Raises:
-        InvalidSpaceError: If a space is of a kind that is not supported.
+        InvalidSpaceError: A space is of an unsupported kind.
     """
     return EntryLayout(
         substeps={
@@ -157,7 +154,7 @@ def make_layout(spaces: EnvironmentSpaces, *, n_rollout_steps: int, log_prob: bo
 
 
 def schema_bytes(schema: LeafSchema) -> int:
-    """Bytes of one value of a column."""
+    """Returns the bytes of one value of a column."""
     return schema.dtype.itemsize * int(np.prod(schema.shape, dtype=np.int64))
 
 

@@ -1,4 +1,4 @@
-"""Where the large columns of a store lie: the seam, and main memory. `device_memory` is the learner's device."""
+"""The Protocol of the memory that a store's large columns lie in, and main memory. See also `device_memory`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-# Rows of this size are not written for nothing, where a span has one that takes no value.
+# From this row size on, rows of a span that take no value are skipped instead of being overwritten.
 _LARGE_ROW_BYTES: Final = 4096
 
-# A column of a store or of a sample: numpy's in main memory, torch's on the learner's device.
+# A column of a store or of a sample: a numpy array in main memory, a tensor on the learner's device.
 ColumnArray: TypeAlias = NDArray[Any] | Tensor
 
 
@@ -18,9 +18,9 @@ class Blocks(NamedTuple):
     """Rows of B trajectories of T steps: step t of trajectory b is row `stride * blocks[b] + t`.
 
     Attributes:
-        stop: The row after the last block; a whole number of strides.
+        stop: The row after the last block; a multiple of the stride.
         stride: Rows of a block, at least T.
-        blocks: int64 `[B]`, which of them.
+        blocks: int64 `[B]`, the block of each trajectory.
     """
 
     stop: int
@@ -28,24 +28,24 @@ class Blocks(NamedTuple):
     blocks: NDArray[np.int64]
 
     def rows(self, n_steps: int) -> NDArray[np.int64]:
-        """The rows one by one, int64 `[T, B]`."""
+        """Returns the rows one by one, int64 `[T, B]`."""
         rows: NDArray[np.int64] = self.stride * self.blocks + np.arange(n_steps)[:, None]
         return rows
 
 
 class Span(NamedTuple):
-    """Rows that follow each other: row `first + i` takes value `source[i]`, counted through `[T, B]`.
+    """Consecutive rows: row `first + i` takes value `source[i]`, counted through `[T, B]`.
 
     Attributes:
         first: The first row.
-        source: int64 `[N]`; -1 for a row that takes no value: what is in it afterwards is not said.
+        source: int64 `[N]`; -1 for a row that takes no value: its content is undefined afterwards.
     """
 
     first: int
     source: NDArray[np.int64]
 
     def rows(self, n_values: int) -> NDArray[np.int64]:
-        """The row of every value, int64 `[n_values]`; -1 for one that goes nowhere."""
+        """Returns the row of every value, int64 `[n_values]`; -1 for values that no row takes."""
         rows = np.full(n_values, -1)
         (taking,) = (self.source >= 0).nonzero()
         rows[self.source[taking]] = self.first + taking
@@ -56,12 +56,12 @@ Rows: TypeAlias = NDArray[np.int64] | Blocks | Span
 
 
 class Write(NamedTuple):
-    """Values for rows.
+    """Values to be written into rows.
 
     Attributes:
-        columns: Each `[n_rows, ...]`.
+        columns: The columns, each `[n_rows, ...]`.
         rows: int64 `[N]`, none twice; or blocks, or a span.
-        values: `[N, ...]`, or `[T, B, ...]`, one a column.
+        values: One array for each column, `[N, ...]`, or `[T, B, ...]` for blocks and spans.
     """
 
     columns: Sequence[ColumnArray]
@@ -69,32 +69,25 @@ class Write(NamedTuple):
     values: Sequence[NDArray[Any]]
 
 
-class Gather(Protocol):
-    """Fills the arrays of one room."""
-
-    def __call__(self, following: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
-        """Copies rows of columns into the room.
-
-        Args:
-            following: int64 `[B]`, rows of the next observations, each in [0, n_rows]; n_rows is row 0 again.
-            rows: int64 `[T * B]`, rows of the steps, each in [0, n_rows).
-        """
+# Copies rows of columns into the arrays of one room. Takes int64 `[B]`, the rows of the next observations, each in
+# [0, n_rows], where n_rows is row 0 again; and int64 `[T * B]`, the rows of the steps, each in [0, n_rows).
+Gather: TypeAlias = Callable[[NDArray[np.int64], NDArray[np.int64]], None]
 
 
 class ColumnMemory(Protocol):
-    """Allocates columns, writes rows into them, and gathers rows of them. The buffer's lock guards writes and gathers.
+    """Allocates columns, writes rows into them, and gathers rows from them. The buffer's lock guards both.
 
-    Arrays that one memory has made are for no other.
+    A memory works only with arrays that it made itself.
     """
 
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> ColumnArray:
-        """An array of zeros; in main memory its pages are taken when they are first written."""
+        """Makes an array of zeros; in main memory, pages are allocated when they are first written."""
 
     def write(self, writes: Sequence[Write]) -> None:
-        """Copies values into rows, one write after the other."""
+        """Copies values into rows, in the order of the writes."""
 
     def read(self, columns: Sequence[ColumnArray], rows: NDArray[np.int64]) -> list[NDArray[Any]]:
-        """Copies of rows, int64 `[N]`, in main memory, one a column."""
+        """Copies the rows int64 `[N]` of each column into a new array in main memory."""
 
     def gather(
         self,
@@ -103,17 +96,17 @@ class ColumnMemory(Protocol):
         step_columns: Sequence[ColumnArray],
         step_targets: Sequence[ColumnArray],
     ) -> Gather:
-        """Makes what fills a room: targets `[B, ...]` and `[T * B, ...]`, one a column."""
+        """Makes the function that fills a room: one target a column, `[B, ...]` and `[T * B, ...]`."""
 
     def keep(self, arrays: Sequence[NDArray[Any]], sizes: Sequence[int]) -> list[list[ColumnArray]]:
-        """Copies arrays `[N, ...]`, cut along N into pieces of these sizes; all arrays' first pieces come first."""
+        """Copies arrays `[N, ...]`, cut along N into pieces of these sizes; returns for each size a piece of each."""
 
     def join(self, pieces: Sequence[ColumnArray]) -> ColumnArray:
-        """Joins pieces of `keep`, at least one, into a new array."""
+        """Concatenates pieces that `keep` made, at least one, into a new array."""
 
 
 class MainMemory:
-    """numpy's arrays."""
+    """A `ColumnMemory` of numpy arrays."""
 
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """See `ColumnMemory.zeros`."""
@@ -122,7 +115,7 @@ class MainMemory:
     def write(self, writes: Sequence[Write]) -> None:
         """See `ColumnMemory.write`."""
         for columns, rows, values in writes:
-            write_rows(cast("Sequence[NDArray[Any]]", columns), rows, values)  # no other memory has made them
+            write_rows(cast("Sequence[NDArray[Any]]", columns), rows, values)  # this memory made them
 
     def read(self, columns: Sequence[ColumnArray], rows: NDArray[np.int64]) -> list[NDArray[Any]]:
         """See `ColumnMemory.read`."""
@@ -135,8 +128,17 @@ class MainMemory:
         step_columns: Sequence[ColumnArray],
         step_targets: Sequence[ColumnArray],
     ) -> Gather:
-        """See `ColumnMemory.gather`."""
-        return _MainGather(_takes(next_columns, next_targets), _takes(step_columns, step_targets))
+        """See `ColumnMemory.gather`. The bound methods are looked up once."""
+        next_takes, step_takes = _takes(next_columns, next_targets), _takes(step_columns, step_targets)
+
+        def gather(following: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
+            for take, target in next_takes:
+                take(following, 0, target, "wrap")
+            # steps come second: their first columns are small rows beside those just read, which are in cache
+            for take, target in step_takes:
+                take(rows, 0, target, "clip")  # "raise" would gather into a buffer first
+
+        return gather
 
     def keep(self, arrays: Sequence[NDArray[Any]], sizes: Sequence[int]) -> list[list[ColumnArray]]:
         """See `ColumnMemory.keep`."""
@@ -165,7 +167,7 @@ def write_rows(columns: Sequence[NDArray[Any]], rows: Rows, values: Sequence[NDA
 
 
 def _write_span(columns: Sequence[NDArray[Any]], span: Span, values: Sequence[NDArray[Any]]) -> None:
-    """Gathers what follows each other in the columns: with 4 floats a row, in a ninth of the time of scattering it."""
+    """Gathers values into consecutive rows: with 4 floats a row, nine times as fast as scattering them."""
     first, source = span
     runs: list[tuple[int, int]] | None = None
     for column, array in zip(columns, values, strict=True):
@@ -179,7 +181,7 @@ def _write_span(columns: Sequence[NDArray[Any]], span: Span, values: Sequence[ND
 
 
 def _runs(source: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """From where to where rows take values."""
+    """Returns where each run of rows that take values starts and stops."""
     takes = np.zeros(len(source) + 2, np.bool_)
     np.greater_equal(source, 0, out=takes[1:-1])
     edges = (takes[1:] != takes[:-1]).nonzero()[0].tolist()
@@ -187,39 +189,15 @@ def _runs(source: NDArray[np.int64]) -> list[tuple[int, int]]:
 
 
 def host_array(array: ColumnArray) -> NDArray[Any]:
-    """A column in main memory.
-
-    Args:
-        array: Wherever it is.
-
-    Returns:
-        The same array where it is there already; else a copy, which is complete.
-    """
+    """Returns the same array if it is in main memory, else a complete copy there."""
     if isinstance(array, Tensor):
         copied: NDArray[Any] = array.detach().to("cpu", copy=True).numpy()
         return copied
     return array
 
 
-# A column's own `take`, and where to.
+# The bound `take` of a column, and the array it fills.
 _Take: TypeAlias = tuple[Callable[..., NDArray[Any]], NDArray[Any]]
-
-
-class _MainGather:
-    """See `Gather`. The bound methods are looked up once."""
-
-    __slots__ = ("_next", "_steps")
-
-    def __init__(self, next_takes: list[_Take], step_takes: list[_Take]) -> None:
-        self._next = next_takes
-        self._steps = step_takes
-
-    def __call__(self, following: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
-        for take, target in self._next:
-            take(following, 0, target, "wrap")
-        # after them, because the first it takes are small rows beside theirs, in cache now
-        for take, target in self._steps:
-            take(rows, 0, target, "clip")  # "raise" would gather into a buffer first
 
 
 def _takes(columns: Sequence[ColumnArray], targets: Sequence[ColumnArray]) -> list[_Take]:

@@ -1,4 +1,4 @@
-"""What is drawn from the buffer, and the arrays it is gathered into."""
+"""Samples of the buffer, and the arrays that they are gathered into."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from rollcast.services.spaces.leaf_schema import LeafSchema
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleColumns:
-    """What one substep saw and did: numpy's arrays, or tensors where the buffer's columns are on the learner's device.
+    """The columns of one substep: numpy arrays, or tensors if the buffer keeps its columns on the learner's device.
 
     Attributes:
         observation: `[T, B, ...]` for every leaf of the observation space, in the space's own dtype.
         action: `[T, B, ...]`.
-        log_prob: float32 `[T, B]`, of the action under the policy that acted; None where it is not kept.
+        log_prob: float32 `[T, B]`, of the action under the policy that acted; None if the buffer keeps none.
         next_observation: `[B, ...]` for every leaf. Transitions: the observation `n_steps` later, the true final one
-            where the episode ended. Rollouts: the observation after the last step.
+            if the episode ended. Rollouts: the observation after the last step.
         final_observation: `[N, ...]` for every leaf, the true last observations at `ReplaySample.final_index`.
     """
 
@@ -34,25 +34,25 @@ class SampleColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaySample:
-    """B entries. T is 1 for transitions, else the rollout's length or that of burn-in and sequence.
+    """A batch of B entries. T is 1 for transitions, else the length of a rollout, or of burn-in and sequence.
 
-    The arrays belong to a ring: they stay valid until as many further samples were drawn into it as it has rooms, less
-    one. Whoever keeps one longer copies it.
+    The arrays belong to a `SampleRing` of n rooms: they stay valid until n - 1 further samples were drawn into it. Copy
+    them to keep them longer.
 
     Attributes:
-        keys: int64 `[B]`, by which priorities are updated; an entry's key is never given again.
+        keys: int64 `[B]`, keys of the entries, for updating priorities; a key is never used again.
         weights: float32 `[B]`, importance weights in (0, 1]; 1 unless sampling is prioritised.
-        n_steps: int64 `[B]`, steps folded into the entry, m: `n_step`, less where episode or trajectory ended before.
-        discount: float32 `[B]`, gamma^m: the factor of the next observation's value. Where `terminated` there is none.
+        n_steps: int64 `[B]`, m, the steps folded into the entry: `n_step`, or fewer if the episode or trajectory ended.
+        discount: float32 `[B]`, gamma^m, the factor of the next observation's value; unused where `terminated`.
         substeps: Columns by substep key; a flat environment has one, `FLAT_SUBSTEP`.
         reward: float32 `[T, B]`; transitions: the sum of gamma^k r_k over the m steps.
-        terminated: bool `[T, B]`, nothing follows from this step (the last of the m).
-        truncated: bool `[T, B]`, the episode was cut here; the value goes on from the final observation.
-        valid: bool `[T, B]`, false on rows that are no transition; those before all transitions of their trajectory may
-            hold anything.
-        final_index: int64 `[N, 2]`, rows (t, b) where the final observations belong; for transitions none.
-        policy_version: int64 `[B]`, the version that acted; -1 where it is not kept, which it is for rollouts only.
-        burn_in: How many of the first rows only warm a recurrent state up.
+        terminated: bool `[T, B]`, the episode ended with this step (the last of the m).
+        truncated: bool `[T, B]`, the episode was cut off here; the value goes on from the final observation.
+        valid: bool `[T, B]`, False on rows that are no transition. Rows before all transitions of their trajectory hold
+            arbitrary values.
+        final_index: int64 `[N, 2]`, rows (t, b) of the final observations; empty for transitions.
+        policy_version: int64 `[B]`, the version that acted; -1 for transitions, which do not keep it.
+        burn_in: Number of first rows that only warm up a recurrent state.
     """
 
     keys: NDArray[np.int64]
@@ -70,22 +70,22 @@ class ReplaySample:
 
     @property
     def has_tensors(self) -> bool:
-        """Whether its columns are torch's, on the learner's device."""
+        """True if the columns are tensors on the learner's device."""
         return any(isinstance(columns.action, Tensor) for columns in self.substeps.values())
 
 
 class Room:
-    """Room for one sample. Its arrays are allocated once, and so is the sample that shows them.
+    """The arrays of one sample, allocated once together with the sample that shows them.
 
     Attributes:
         sample: The sample, filled or not.
         step_targets: `[T * B, ...]`: observations, actions, log-probabilities of all substeps.
         next_targets: `[B, ...]`: next observations of all substeps.
-        gather: Fills both of them; set by the columns that the room is for.
+        gather: Fills both; `StepColumns.make_room` sets it.
         flags: uint8 `[T * B]`.
         terminated: uint8 `[T * B]`, the memory of the sample's `terminated`.
-        truncated: bool `[T * B]`, the memory of the sample's own, too.
-        reward: float32 `[T * B]`, likewise.
+        truncated: bool `[T * B]`, the memory of the sample's `truncated`.
+        reward: float32 `[T * B]`, the memory of the sample's `reward`.
     """
 
     __slots__ = ("flags", "gather", "next_targets", "reward", "sample", "step_targets", "terminated", "truncated")
@@ -102,15 +102,15 @@ class Room:
         discount: float,
         burn_in: int,
     ) -> None:
-        """Allocates.
+        """Allocates the arrays.
 
         Args:
-            layout: Of the entries.
-            memory: Where the columns are.
+            layout: Layout of the entries.
+            memory: The memory that the columns lie in.
             n_steps: T.
             batch_size: B.
             discount: gamma.
-            burn_in: Of the sample.
+            burn_in: `ReplaySample.burn_in`.
         """
 
         def zeros(schema: LeafSchema, *leading: int) -> ColumnArray:
@@ -153,22 +153,22 @@ class Room:
 
 
 class SampleRing:
-    """Rooms that are filled one after the other. For one thread; threads that sample at once have one each."""
+    """Rooms that are filled in turn. For one thread; threads that sample at the same time need one ring each."""
 
     def __init__(self, make_room: Callable[[int], Room], batch_size: int, n_rooms: int) -> None:
-        """Allocates.
+        """Allocates the rooms.
 
         Args:
-            make_room: Makes a room for so many entries.
+            make_room: Makes a room for a number of entries.
             batch_size: B.
-            n_rooms: How many, at least 1.
+            n_rooms: Number of rooms, at least 1.
         """
         self.batch_size = batch_size
         self._rooms = [make_room(batch_size) for _ in range(n_rooms)]
         self._next = 0
 
     def next_room(self) -> Room:
-        """The room that was filled longest ago."""
+        """Returns the room that was filled longest ago."""
         room = self._rooms[self._next]
         self._next = (self._next + 1) % len(self._rooms)
         return room

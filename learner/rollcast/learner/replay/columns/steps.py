@@ -1,7 +1,7 @@
-"""The columns of steps, row by row, and the flags that are packed into one byte of a row."""
+"""The columns of steps, row by row, with the flags of a row packed into one byte."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,27 +11,27 @@ from rollcast.learner.replay.columns.memory import ColumnArray, ColumnMemory, Wr
 from rollcast.learner.replay.columns.samples import Room
 from rollcast.services.rollouts.rollouts import Rollout
 
-# The lowest bit and the highest become booleans in one numpy call each.
+# `terminated` and `truncated` are the lowest and the highest bit: each becomes a boolean in one numpy call.
 TERMINATED: Final = 1
 # The row is a transition.
 STEP: Final = 2
-# The transition can be drawn; not so when it has been drawn `max_times_sampled` times.
+# The transition can be drawn: it was drawn fewer than `max_times_sampled` times.
 ENTRY: Final = 4
 TRUNCATED: Final = 8
 
-# numpy takes half as long to work with an array of no dimension as with a Python int.
+# numpy works with 0-dimensional arrays in half the time it takes with Python ints.
 _TERMINATED: Final = np.array(TERMINATED, np.uint8)
 _TRUNCATED: Final = np.array(TRUNCATED, np.uint8)
 _STEP_AND_ENTRY: Final = np.array(STEP | ENTRY, np.uint8)
 
 
 class StepColumns:
-    """Arrays `[n_rows, ...]` for everything a step has, allocated once. The buffer's lock guards them.
+    """The arrays `[n_rows, ...]` of all parts of a step, allocated once. The buffer's lock guards them.
 
     Attributes:
-        memory: Where the large ones are.
+        memory: The memory of `steps`.
         steps: Observations, actions, log-probabilities of all substeps, in the order of `Room.step_targets`.
-        observations: The first of them, in the order of `Room.next_targets`.
+        observations: The observations among `steps`, in the order of `Room.next_targets`.
         reward: float32, in main memory.
         flags: uint8, in main memory.
     """
@@ -42,10 +42,10 @@ class StepColumns:
         """Allocates `n_rows` times `layout.step_bytes`.
 
         Args:
-            layout: Of the entries.
-            memory: Where to.
-            n_rows: How many.
-            n_more_observations: Rows of observations behind those of the steps.
+            layout: Layout of the entries.
+            memory: The memory for `steps`.
+            n_rows: Number of rows.
+            n_more_observations: Rows that the observations have behind those of the steps.
         """
         self._layout = layout
         self.memory = memory
@@ -64,12 +64,12 @@ class StepColumns:
         self.flags = np.zeros(n_rows, np.uint8)
 
     def read(self, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-        """Copies of rows, int64 `[N]`, of all columns but the flags, into main memory."""
+        """Copies the rows int64 `[N]` of all columns but the flags into main memory."""
         arrays = {f"step{i}": array for i, array in enumerate(self.memory.read(self.steps, rows))}
         return arrays | {"reward": self.reward.take(rows)}
 
     def write(self, rows: NDArray[np.int64], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Writes back what `read` has copied."""
+        """Writes back rows that `read` copied."""
         self.memory.write([Write(self.steps, rows, [arrays[f"step{i}"] for i in range(len(self.steps))])])
         self.reward[rows] = arrays["reward"]
 
@@ -82,14 +82,14 @@ class StepColumns:
         burn_in: int = 0,
         next_columns: Sequence[ColumnArray] | None = None,
     ) -> Room:
-        """Makes room for a sample of these columns.
+        """Makes a room for samples of these columns.
 
         Args:
             n_steps: T.
             batch_size: B.
             discount: gamma.
-            burn_in: Of the sample.
-            next_columns: Where next observations are, in the same memory; None: among these observations.
+            burn_in: `ReplaySample.burn_in`.
+            next_columns: The columns of next observations, in the same memory; None: `observations`.
         """
         room = Room(
             self._layout, self.memory, n_steps=n_steps, batch_size=batch_size, discount=discount, burn_in=burn_in
@@ -103,23 +103,23 @@ class StepColumns:
         return room
 
     def gather(self, following: NDArray[np.int64], rows: NDArray[np.int64], room: Room) -> None:
-        """Copies next observations and steps into a room, flags and all.
+        """Copies next observations, steps and flags into a room.
 
         Args:
-            following: int64 `[B]`, rows of the next observations; the row after the last is the first.
-            rows: int64 `[T * B]`, each in [0, n_rows).
-            room: Where to.
+            following: int64 `[B]`, rows of the next observations; the row after the last one is row 0.
+            rows: int64 `[T * B]`, rows of the steps, each in [0, n_rows).
+            room: The room to fill.
         """
         room.gather(following, rows)
         self.reward.take(rows, 0, room.reward, "clip")
         self.gather_flags(rows, room)
 
     def gather_flags(self, rows: NDArray[np.int64], room: Room) -> None:
-        """Copies flags into a room: `flags`, `terminated` and `truncated`.
+        """Fills `flags`, `terminated` and `truncated` of a room.
 
         Args:
-            rows: int64 `[T * B]`, each in [0, n_rows).
-            room: Where to.
+            rows: int64 `[T * B]`, rows of the steps, each in [0, n_rows).
+            room: The room to fill.
         """
         self.flags.take(rows, 0, room.flags, "clip")
         np.bitwise_and(room.flags, _TERMINATED, room.terminated)
@@ -127,39 +127,34 @@ class StepColumns:
 
 
 def step_sources(rollout: Rollout, layout: EntryLayout) -> list[NDArray[Any]]:
-    """A rollout's columns `[T, B, ...]` in the order of `StepColumns.steps`."""
+    """Lists a rollout's columns `[T, B, ...]` in the order of `StepColumns.steps`."""
     columns = [rollout.substeps[key] for key in layout.substeps]
-    sources: list[NDArray[Any]] = [
-        substep.observation[path]
-        for substep, schemas in zip(columns, layout.substeps.values(), strict=True)
-        for path in schemas.observation
-    ]
+    sources = observation_sources(rollout, layout, "observation")
     sources += [substep.action for substep in columns]
     if layout.log_prob:
         sources += [substep.log_prob for substep in columns]
     return sources
 
 
-def last_sources(rollout: Rollout, layout: EntryLayout) -> list[NDArray[Any]]:
-    """A rollout's last observations `[B, ...]` in the order of `StepColumns.observations`."""
-    return [
-        rollout.substeps[key].last_observation[path]
-        for key, schemas in layout.substeps.items()
-        for path in schemas.observation
-    ]
+def observation_sources(
+    rollout: Rollout, layout: EntryLayout, which: Literal["observation", "last_observation", "final_observation"]
+) -> list[NDArray[Any]]:
+    """Lists observations of a rollout in the order of `StepColumns.observations`.
 
-
-def final_sources(rollout: Rollout, layout: EntryLayout) -> list[NDArray[Any]]:
-    """A rollout's final observations `[N, ...]` in the order of `StepColumns.observations`."""
+    Args:
+        rollout: The rollout.
+        layout: Layout of the entries.
+        which: `"observation"`: `[T, B, ...]`; `"last_observation"`: `[B, ...]`; `"final_observation"`: `[N, ...]`.
+    """
     return [
-        rollout.substeps[key].final_observation[path]
+        getattr(rollout.substeps[key], which)[path]
         for key, schemas in layout.substeps.items()
         for path in schemas.observation
     ]
 
 
 def pack_flags(rollout: Rollout) -> NDArray[np.uint8]:
-    """A rollout's flags, uint8 `[T, B]`."""
+    """Packs the flags of a rollout into uint8 `[T, B]`."""
     flags: NDArray[np.uint8] = np.multiply(rollout.truncated, _TRUNCATED)
     np.add(flags, rollout.terminated, flags)
     np.add(flags, _STEP_AND_ENTRY, flags)

@@ -1,1 +1,1 @@
-"""TODO room rollcast.learner.replay.sampling."""
+"""Samplers: uniform, by priority, and by age, with the trees that priorities need."""

@@ -1,4 +1,4 @@
-"""Which entries are drawn: the seam, and `Uniform`. `uniform_rows`, `prioritized` and `insertion_order` have more."""
+"""The abstract `Sampler`, which chooses the entries of a batch."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -10,20 +10,20 @@ from numpy.typing import NDArray
 from rollcast.learner.replay.columns.layout import Slots
 from rollcast.learner.replay.saving.part_state import PartState
 
-# How often entries may still be drawn, int `[N]`, by their slots.
+# Returns how often the entries in some slots may still be drawn, int32 `[N]`.
 DrawsLeft: TypeAlias = Callable[[Slots], NDArray[np.int32]]
 
 
 class Sampler(ABC):
-    """Draws from the entries it was told of, by slot.
+    """Draws slots out of those that were inserted.
 
         sampler.insert(slots)
         drawn = sampler.sample(256)
         sampler.update(drawn, priorities)
         sampler.remove(drawn)
 
-    Invariant: `sample` draws only slots that were inserted and not removed since. What has been drawn as often as it
-    may is removed by the buffer. Not thread-safe; the buffer's lock guards it.
+    Invariant: `sample` draws only slots that were inserted and not removed since. The buffer removes entries that were
+    drawn as often as they may. Not thread-safe; the buffer's lock guards it.
 
     Attributes:
         bytes_per_slot: Bytes it takes for each slot.
@@ -36,15 +36,15 @@ class Sampler(ABC):
         """Adds entries.
 
         Args:
-            slots: int64 `[N]`, each once, none of them in already; the oldest first.
+            slots: int64 `[N]`, each once, none of them inserted already; the oldest first.
         """
 
     @abstractmethod
     def remove(self, slots: Slots) -> None:
-        """Takes entries out.
+        """Removes entries.
 
         Args:
-            slots: int64 `[N]`, each once, all of them in.
+            slots: int64 `[N]`, each once, all of them inserted before.
         """
 
     @abstractmethod
@@ -52,27 +52,27 @@ class Sampler(ABC):
         """Draws entries.
 
         Args:
-            n: How many, at least 1 and at most as many as are in.
-            left: How often entries may still be drawn, at least once each; None: any number of times. Only those who
-                may draw an entry twice in a batch have to look.
+            n: Number of entries, at least 1 and at most the number inserted.
+            left: Returns how often entries may still be drawn, at least once each; None: any number of times. Only
+                samplers that may draw an entry twice in a batch have to call it.
 
         Returns:
             int64 `[n]`.
 
         Raises:
-            NotReadyError: If fewer entries are in, where the sampler notices.
+            NotReadyError: There are fewer entries, and the sampler noticed.
         """
 
     def update(self, slots: Slots, priorities: NDArray[np.float64]) -> None:  # noqa: B027 most have no priorities
-        """Sets priorities, where they mean anything.
+        """Sets priorities; does nothing in samplers without priorities.
 
         Args:
-            slots: int64 `[N]`, all of them in; of one given twice, the last priority stays.
+            slots: int64 `[N]`, all of them inserted; the last priority counts for a slot given twice.
             priorities: float64 `[N]`, finite, at least 0.
         """
 
     def weights(self, slots: Slots) -> NDArray[np.float32] | None:
-        """Importance weights of drawn entries, the largest 1; None: all are 1.
+        """Returns the importance weights of drawn entries, the largest 1; None: all are 1.
 
         Args:
             slots: int64 `[N]`, as `sample` returned them.
@@ -83,7 +83,7 @@ class Sampler(ABC):
         return None
 
     def set_beta(self, beta: float) -> None:  # noqa: B027 most have no importance weights
-        """Sets how much of the bias importance weights take back, where there are any.
+        """Sets how much of the sampling bias importance weights correct; does nothing in samplers without weights.
 
         Args:
             beta: In [0, 1].
@@ -91,12 +91,12 @@ class Sampler(ABC):
 
     @abstractmethod
     def clear(self) -> None:
-        """Takes every entry out."""
+        """Removes every entry."""
 
     @abstractmethod
     def state(self) -> PartState:
-        """What a checkpoint keeps, the generator among it."""
+        """Returns the state for a checkpoint, including the random generator."""
 
     @abstractmethod
     def load_state(self, state: PartState) -> None:
-        """Takes up what `state` has said, in place of whatever is in."""
+        """Replaces everything by a state that `state` returned."""

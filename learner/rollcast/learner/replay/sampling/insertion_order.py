@@ -1,4 +1,4 @@
-"""Samplers that go by age: FIFO draws the oldest entries, LIFO the newest."""
+"""Samplers that go by age: `Fifo` draws the oldest entries, `Lifo` the newest."""
 
 from collections.abc import Callable
 
@@ -12,10 +12,10 @@ from rollcast.services.errors import NotReadyError
 
 
 class _InsertionOrder(Sampler):
-    """The entries in the order in which they came, with gaps where some were removed.
+    """A list of the entries in the order of their insertion, with gaps where entries were removed.
 
-    The list has twice as many places as there are slots. When its end is reached, the gaps are closed: as that takes
-    at least n_slots insertions, an insertion costs no more for it. 24 bytes a slot.
+    The list has twice as many places as there are slots. When its end is reached, the gaps are closed, which happens
+    at most once in n_slots insertions, so an insertion takes constant time on average. It takes 24 bytes a slot.
     """
 
     bytes_per_slot = 24
@@ -24,7 +24,7 @@ class _InsertionOrder(Sampler):
         """Starts empty.
 
         Args:
-            n_slots: Slots are below it.
+            n_slots: Number of slots.
         """
         self._order = np.full(2 * n_slots, -1, np.int64)  # -1: a gap
         self._position = np.full(n_slots, -1, np.int64)
@@ -66,14 +66,14 @@ class _InsertionOrder(Sampler):
         """Widens a window until it holds n entries.
 
         Args:
-            n: How many entries.
-            window_of: Returns so many places, or all there are.
+            n: Number of entries.
+            window_of: Returns the given number of places, or all if there are fewer.
 
         Returns:
             The window, and the indices of the entries in it.
 
         Raises:
-            NotReadyError: There are fewer.
+            NotReadyError: There are fewer entries.
         """
         n_places = n
         while True:
@@ -84,7 +84,7 @@ class _InsertionOrder(Sampler):
             if len(window) < n_places:
                 raise NotReadyError(
                     f"{n} entries were asked of a sampler that has {len(found)}; expected at most {len(found)}; insert "
-                    "more before"
+                    "more first"
                 )
             n_places *= 2
 
@@ -98,20 +98,20 @@ class _InsertionOrder(Sampler):
 
 
 class Fifo(_InsertionOrder):
-    """The oldest entries, the oldest first; with `max_times_sampled` 1, a queue."""
+    """Draws the oldest entries, the oldest first; with `max_times_sampled` 1, the buffer is a queue."""
 
     def sample(self, n: int, left: DrawsLeft | None = None) -> Slots:
-        """The n oldest entries."""
+        """Returns the n oldest entries."""
         window, found = self._search(n, lambda n_places: self._order[self._start : self._end][:n_places])
-        self._start += int(found[0])  # what is before the oldest stays a gap
+        self._start += int(found[0])  # only gaps lie before the oldest
         return window.take(found[:n])
 
 
 class Lifo(_InsertionOrder):
-    """The newest entries, the newest first; with `max_times_sampled` 1, a stack."""
+    """Draws the newest entries, the newest first; with `max_times_sampled` 1, the buffer is a stack."""
 
     def sample(self, n: int, left: DrawsLeft | None = None) -> Slots:
-        """The n newest entries."""
+        """Returns the n newest entries."""
         window, found = self._search(n, lambda n_places: self._order[self._start : self._end][::-1][:n_places])
         self._end -= int(found[0])
         return window.take(found[:n])

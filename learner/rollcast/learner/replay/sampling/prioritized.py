@@ -1,4 +1,4 @@
-"""Prioritised sampling, and removal of the entry with the lowest priority.
+"""Samples by priority, and finds the entries with the lowest priorities for removal.
 
 Schaul et al. 2016, "Prioritized Experience Replay", https://arxiv.org/abs/1511.05952.
 """
@@ -14,50 +14,50 @@ from rollcast.learner.replay.sampling.trees import MinTree, SumTree
 from rollcast.learner.replay.saving.part_state import PartState, generator_state
 from rollcast.services.errors import InvalidInputError
 
-# Far above any priority that means something, and far enough below the largest float64 for sums over 1e9 entries.
+# The largest priority accepted: above any useful one, and small enough that sums over 1e9 entries stay finite.
 MAX_PRIORITY = 1e100
 
 
 def as_priorities(values: ArrayLike) -> NDArray[np.float64]:
-    """Priorities as a buffer reckons with them; yet to be checked.
+    """Converts priorities to float64; does not check them.
 
     Args:
-        values: Numbers, of any dtype and shape. NaN stays NaN, without numpy's warning for those that signal.
+        values: Numbers of any dtype and shape. NaN stays NaN, without numpy's warning about signalling NaNs.
     """
     with np.errstate(invalid="ignore"):
         return np.asarray(values, np.float64)
 
 
 def check_priorities(keys: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
-    """Refuses priorities that cannot be right.
+    """Refuses priorities that are out of range, and more or fewer of them than keys.
 
     Args:
-        keys: int64 `[N]`, whose they are.
+        keys: int64 `[N]`, keys of the entries.
         priorities: float64 `[N]`.
 
     Raises:
-        InvalidInputError: If there are not as many of the one as of the other, or a priority is negative, NaN or above
-            1e100; the message has the first.
+        InvalidInputError: The shapes differ, or a priority is negative, NaN or above 1e100; the message names the
+            first one.
     """
     if keys.ndim != 1 or keys.shape != priorities.shape:
         raise InvalidInputError(
             f"there are keys of shape {list(keys.shape)} and priorities of shape {list(priorities.shape)}; expected "
-            "one priority for each key, in one dimension; pass as many"
+            "one priority for each key, in one dimension; pass as many priorities as keys"
         )
     right = (priorities >= 0.0) & (priorities <= MAX_PRIORITY)  # of NaN, neither is true
     if not right.all():
         index = int(right.argmin())
         raise InvalidInputError(
             f"the priority at index {index} (key {keys[index]}) is {priorities[index]}; expected a number from 0 to "
-            f"{MAX_PRIORITY:g}; find where it comes from, an error that is NaN or not its absolute value"
+            f"{MAX_PRIORITY:g}; pass the absolute values of errors, and look for the step that made NaN"
         )
 
 
 def _leaves_of(state: PartState, n_leaves: int, largest: float) -> NDArray[np.float64]:
-    """Priorities in [0, largest].
+    """Reads priorities in [0, largest].
 
     Raises:
-        ValueError: There are others.
+        ValueError: A priority is outside.
     """
     leaves = state.array("priorities", (n_leaves,), np.float64)
     if not ((leaves >= 0.0) & (leaves <= largest)).all():
@@ -68,10 +68,10 @@ def _leaves_of(state: PartState, n_leaves: int, largest: float) -> NDArray[np.fl
 class Prioritized(Sampler):
     """Draws entry i with probability P(i) = p_i^alpha / sum_k p_k^alpha (equation 1), stratified.
 
-    p_i = |delta_i| + epsilon (section 3.3), where |delta_i| is the priority that `update` gives: so an entry of error 0
-    can be drawn again, and where all errors are 0 each is as likely as another. A new entry gets the largest p_i so far
-    (1 before any), so that each is seen soon. Importance weights are (N P(i))^-beta, divided by the largest of the
-    batch (section 3.4).
+    p_i = |delta_i| + epsilon (section 3.3), where |delta_i| is the priority that `update` sets: epsilon lets entries of
+    error 0 be drawn again, and makes all entries equally likely if all errors are 0. A new entry gets the largest p_i
+    so far (1 before any), so that each is seen soon. Importance weights are (N P(i))^-beta, divided by the largest of
+    the batch (section 3.4).
 
     Invariant: the leaf of every entry is above 0, that of every other slot is 0.
     """
@@ -84,11 +84,11 @@ class Prioritized(Sampler):
         """Starts empty.
 
         Args:
-            n_slots: Slots are below it.
-            rng: Its own generator.
-            alpha: How much priorities count, in [0, 1]; 0: not at all.
-            beta: How much of the bias the weights take back, in [0, 1]; until `set_beta`.
-            epsilon: What is added to every priority, above 0.
+            n_slots: Number of slots.
+            rng: A generator that nothing else uses.
+            alpha: Exponent of the priorities, in [0, 1]; 0: they do not count.
+            beta: Exponent of the importance weights, in [0, 1], until `set_beta`.
+            epsilon: Added to every priority, above 0.
         """
         self._rng = rng
         self._alpha = alpha
@@ -109,7 +109,7 @@ class Prioritized(Sampler):
         self._n -= len(slots)
 
     def sample(self, n: int, left: DrawsLeft | None = None) -> Slots:
-        """See `Sampler.sample`; an entry can come more than once. In ascending order of slots."""
+        """See `Sampler.sample`. Returns slots in ascending order; an entry can come more than once."""
         slots = self._tree.sample(self._rng, n)
         if left is None:
             return slots
@@ -117,7 +117,7 @@ class Prioritized(Sampler):
         return slots if (times <= left(distinct)).all() else self._sample_limited(n, left)
 
     def _sample_limited(self, n: int, left: DrawsLeft) -> Slots:
-        """Draws again and again, without what has no draw left; each round finds one entry at least."""
+        """Draws in rounds, without entries that have no draw left; each round finds at least one entry."""
         found: list[int] = []
         draws_left: dict[int, int] = {}
         put_aside: list[tuple[Slots, NDArray[np.float64]]] = []
@@ -147,7 +147,7 @@ class Prioritized(Sampler):
 
     def weights(self, slots: Slots) -> NDArray[np.float32]:
         """See `Sampler.weights`."""
-        # (N P)^-beta over its largest: N and the total cancel out.
+        # In (N P)^-beta divided by the largest, N and the total cancel out.
         values = self._tree.get(slots)
         weights: NDArray[np.float32] = ((values / values.min()) ** -self._beta).astype(np.float32)
         return weights
@@ -157,7 +157,7 @@ class Prioritized(Sampler):
         self._beta = beta
 
     def clear(self) -> None:
-        """See `Sampler.clear`; the largest priority is 1 again."""
+        """See `Sampler.clear`. The largest priority is 1 again."""
         self._tree.clear()
         self._n = 0
         self._largest = 1.0
@@ -178,9 +178,9 @@ class Prioritized(Sampler):
 
 
 class LowestPriority(Sampler):
-    """The entries with the lowest priorities; among equals any. For removal, so alpha does not matter.
+    """Finds the entries with the lowest priorities, any among equals, for removal; alpha does not matter.
 
-    New entries get the largest priority given so far, as those of `Prioritized`, and are the last to go.
+    As in `Prioritized`, new entries get the largest priority given so far, so they are removed last.
     """
 
     bytes_per_slot = MinTree.bytes_per_leaf
@@ -189,7 +189,7 @@ class LowestPriority(Sampler):
         """Starts empty.
 
         Args:
-            n_slots: Slots are below it.
+            n_slots: Number of slots.
         """
         self._tree = MinTree(n_slots)
         self._largest = 1.0
@@ -200,10 +200,10 @@ class LowestPriority(Sampler):
 
     def remove(self, slots: Slots) -> None:
         """See `Sampler.remove`."""
-        self._tree.unset(slots)
+        self._tree.set(slots, np.full(len(slots), np.inf))
 
     def sample(self, n: int, left: DrawsLeft | None = None) -> Slots:
-        """The n entries with the lowest priorities."""
+        """Returns the n entries with the lowest priorities."""
         return self._tree.smallest(n)
 
     def update(self, slots: Slots, priorities: NDArray[np.float64]) -> None:

@@ -1,4 +1,4 @@
-"""How often each entry was drawn, where that is limited."""
+"""Counts how often each entry was drawn, for buffers that limit it."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,8 @@ class TimesSampled:
         """Starts with nothing drawn.
 
         Args:
-            n_slots: Slots are below it.
-            most: How often an entry may be drawn, at least 1.
+            n_slots: Number of slots.
+            most: Number of times an entry may be drawn, at least 1.
         """
         self._most = most
         self._times = np.zeros(n_slots, np.int32)
@@ -27,25 +27,25 @@ class TimesSampled:
         self._times[slots] = 0
 
     def state(self) -> PartState:
-        """What a checkpoint keeps."""
+        """See `Part.state`."""
         return PartState({"times": self._times.copy()})
 
     def load_state(self, state: PartState) -> None:
-        """Takes up what `state` has said."""
+        """See `Part.load_state`."""
         self._times[:] = state.array("times", self._times.shape, np.int32)
 
     def left(self, slots: Slots) -> NDArray[np.int32]:
-        """How often entries may still be drawn, int32 `[N]`."""
+        """Returns how often entries may still be drawn, int32 `[N]`."""
         return self._most - self._times.take(slots)
 
     def count(self, slots: Slots) -> Slots:
-        """Counts a batch.
+        """Counts the entries of a batch.
 
         Args:
-            slots: int64 `[B]`, as they were drawn; one that was drawn twice comes twice.
+            slots: int64 `[B]`, as drawn; a slot drawn twice comes twice.
 
         Returns:
-            int64 `[N]`, those that may not be drawn again, each once.
+            int64 `[N]`, the slots that may not be drawn again, each once.
         """
         np.add.at(self._times, slots, 1)
         distinct = np.unique(slots)

@@ -1,4 +1,7 @@
-"""What the sum tree and the minimum tree share: leaves in a row, and above them one value for every 16 below."""
+"""Vectorised trees over priorities: `SumTree` draws leaves by their values, `MinTree` finds the smallest.
+
+Schaul et al. 2016, "Prioritized Experience Replay", appendix B.2.1, https://arxiv.org/abs/1511.05952.
+"""
 
 import itertools
 from abc import ABC, abstractmethod
@@ -9,36 +12,36 @@ from numpy.typing import NDArray
 
 from rollcast.services.errors import NotReadyError
 
-# Measured with numpy 2.4 and 1M leaves, 512 at a time: 16 needs 5 levels where 2 needs 20, and the cost of a level is
-# that of its dozen numpy calls, whatever is in it. 8 and 32 are a tenth slower.
+# Measured with numpy 2.4 and 1M leaves, 512 at a time: with 16 children there are 5 levels, with 2 there are 20, and a
+# level costs its dozen numpy calls, whatever its width. 8 and 32 are a tenth slower.
 FAN_OUT: Final = 16
 _SHIFT: Final = FAN_OUT.bit_length() - 1
 _ONES: Final = np.ones(FAN_OUT)
-# Nodes a product: from some 60,000 on OpenBLAS wakes threads for it, and 0.1 ms became 4 ms on a machine of two cores.
+# Nodes in one product. From about 60,000 on, OpenBLAS starts threads: 0.1 ms became 4 ms on a machine of two cores.
 _BLOCK: Final = 2048
 
 
 class PriorityTree(ABC):
     """A reduction over `capacity` leaves, kept level by level; a batch of leaves costs O(log capacity) numpy calls.
 
-    Setting leaves only notes their parents. The levels above are made anew when the tree is next asked for anything but
-    leaves, for all that were set since then at once: whoever inserts ten times for each sample climbs the tree once.
+    Setting leaves only notes their parents. The first read of an upper level recomputes the nodes above all leaves set
+    since the last read, so ten insertions between two samples climb the tree once.
 
-    Invariant: after `_settle`, every inner value is the reduction of its 16 children as they are now. It is computed
-    anew from them and never adjusted by a difference, so nothing drifts however often leaves are set.
+    Invariant: after `_settle`, every inner value is the reduction of its 16 children. It is always recomputed from
+    them, never adjusted by a difference, so errors do not add up however often leaves are set.
 
-    Not thread-safe; the buffer's lock guards it. It takes `bytes_per_leaf` bytes a leaf, and at most 8 more for each 16
-    while parents are noted.
+    Not thread-safe; the buffer's lock guards it. It takes `bytes_per_leaf` bytes a leaf, and while parents are noted at
+    most 8 bytes more for each 16 leaves.
     """
 
     bytes_per_leaf: Final = 8 * FAN_OUT / (FAN_OUT - 1)
 
     def __init__(self, capacity: int, empty: float) -> None:
-        """Makes a tree whose leaves are all empty.
+        """Makes a tree of empty leaves.
 
         Args:
             capacity: Number of leaves, at least 1.
-            empty: Value of a leaf that is not there: the reduction's neutral element.
+            empty: Value of an empty leaf: the reduction's neutral element.
         """
         self.capacity = capacity
         self._empty = empty
@@ -51,16 +54,16 @@ class PriorityTree(ABC):
                 break
             n_nodes = -(-n_nodes // FAN_OUT)
         self._flat = [level.reshape(-1) for level in self._levels]
-        # Parents of leaves that were set, with doubles; None: there were so many that every node is made anew.
+        # Parents of the leaves that were set, with doubles; None: so many were set that every node is recomputed.
         self._unsettled: list[NDArray[np.int64]] | None = []
         self._n_unsettled = 0
 
     def set(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:
-        """Sets leaves; of an index given twice, the last value stays.
+        """Sets leaves; the last value counts for an index given twice.
 
         Args:
             indices: int64 `[N]`, each in [0, capacity).
-            values: float64 `[N]`, finite, at least 0.
+            values: float64 `[N]`, at least 0; the neutral element empties a leaf.
         """
         self._flat[0][indices] = values
         if self._unsettled is None:
@@ -72,13 +75,13 @@ class PriorityTree(ABC):
             self._unsettled = None
 
     def _settle(self) -> None:
-        """Makes the levels above the leaves agree with them; whoever reads those levels calls it before."""
+        """Recomputes the levels above the leaves where needed. Call it before reading them."""
         if self._unsettled == []:
             return
         nodes = None if self._unsettled is None else _first_of_runs(np.concatenate(self._unsettled))
         self._unsettled, self._n_unsettled = [], 0
         for level, above in zip(self._levels[:-1], self._flat[1:], strict=True):
-            if nodes is None or len(nodes) >= len(level):  # up there every node is touched
+            if nodes is None or len(nodes) >= len(level):  # from here up, every node is touched
                 nodes = None
                 above[: len(level)] = self._reduce(level)
             else:
@@ -86,18 +89,15 @@ class PriorityTree(ABC):
                 nodes = nodes >> _SHIFT
 
     def get(self, indices: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Leaves as they were set.
+        """Returns the values of leaves, float64 `[N]`.
 
         Args:
             indices: int64 `[N]`, each in [0, capacity).
-
-        Returns:
-            float64 `[N]`.
         """
         return self._flat[0].take(indices)
 
     def leaves(self) -> NDArray[np.float64]:
-        """A copy of all leaves, float64 `[capacity]`."""
+        """Returns a copy of all leaves, float64 `[capacity]`."""
         return self._flat[0][: self.capacity].copy()
 
     def load_leaves(self, values: NDArray[np.float64]) -> None:
@@ -114,11 +114,11 @@ class PriorityTree(ABC):
     @staticmethod
     @abstractmethod
     def _reduce(nodes: NDArray[np.float64]) -> NDArray[np.float64]:
-        """float64 `[N, 16]` to `[N]`."""
+        """Reduces float64 `[N, 16]` to `[N]`."""
 
 
 class SumTree(PriorityTree):
-    """Sums over `capacity` leaves, in float64. See `PriorityTree` for the invariant and the threads."""
+    """A tree of sums over `capacity` leaves, in float64. See `PriorityTree` for invariant and threads."""
 
     def __init__(self, capacity: int) -> None:
         """Makes a tree of zeros.
@@ -135,17 +135,17 @@ class SumTree(PriorityTree):
         return float(self._reduce(self._levels[-1])[0])
 
     def sample(self, rng: np.random.Generator, n: int) -> NDArray[np.int64]:
-        """Draws leaves, one from each of n equal parts of the total (stratified), so a leaf can come more than once.
+        """Draws one leaf from each of n equal parts of the total (stratified); a leaf can come more than once.
 
         Args:
-            rng: Where the numbers come from.
-            n: How many, at least 1.
+            rng: Generator to draw from.
+            n: Number of leaves to draw, at least 1.
 
         Returns:
-            int64 `[n]`, in ascending order of the parts; a leaf of 0 is never among them.
+            int64 `[n]`, in ascending order of the parts; never a leaf of 0.
 
         Raises:
-            NotReadyError: If every leaf is 0.
+            NotReadyError: Every leaf is 0.
         """
         total = self.total
         if not total > 0.0:
@@ -159,11 +159,11 @@ class SumTree(PriorityTree):
         return self.find(parts)
 
     def find(self, prefix_sums: NDArray[np.float64]) -> NDArray[np.int64]:
-        """For each number u the leaf i with sum(leaves[:i]) <= u < sum(leaves[:i + 1]).
+        """Finds for each number u the leaf i with sum(leaves[:i]) <= u < sum(leaves[:i + 1]).
 
         Args:
-            prefix_sums: float64 `[N]` in [0, total); one that rounding has brought to the total finds the last leaf
-                that is not 0. The total must be above 0.
+            prefix_sums: float64 `[N]` in [0, total); a number that was rounded up to the total finds the last leaf that
+                is not 0. The total must be above 0.
 
         Returns:
             int64 `[N]`.
@@ -173,8 +173,8 @@ class SumTree(PriorityTree):
         rest = prefix_sums.copy()
         nodes = np.zeros(n, np.int64)
         columns = np.arange(n)
-        # [17, N]: a row of zeros, then the cumulative sums of the 16 children. Rows, because adding rows of N numbers
-        # is three times as fast as numpy's cumsum along the short axis.
+        # [17, N]: a row of zeros, then the cumulative sums of the 16 children. Adding rows of N numbers is three times
+        # as fast as numpy's cumsum along the short axis.
         cumulative = np.zeros((FAN_OUT + 1, n))
         sums = cumulative[1:]
         neighbours = list(itertools.pairwise(sums))
@@ -182,8 +182,8 @@ class SumTree(PriorityTree):
             np.copyto(sums, level.take(nodes, 0).T)
             for before, own in neighbours:
                 np.add(own, before, own)
-            # A parent and its children's cumulative sum may differ by rounding. Below the last sum, some child with
-            # sums[child - 1] <= rest < sums[child] exists, and it is not 0.
+            # Rounding may put `rest` at or above the children's last sum. Kept below it, there is always a child with
+            # sums[child - 1] <= rest < sums[child], and it is not 0.
             np.minimum(rest, np.nextafter(sums[-1], 0.0), out=rest)
             child_of = np.add.reduce((sums <= rest).view(np.uint8), axis=0, dtype=np.uint8).astype(np.int64)
             rest -= cumulative.reshape(-1).take(child_of * n + columns)
@@ -202,7 +202,7 @@ class SumTree(PriorityTree):
 
 
 class MinTree(PriorityTree):
-    """Minima over `capacity` leaves. See `PriorityTree` for the invariant and the threads."""
+    """A tree of minima over `capacity` leaves. See `PriorityTree` for invariant and threads."""
 
     def __init__(self, capacity: int) -> None:
         """Makes a tree of empty leaves (infinity).
@@ -212,21 +212,14 @@ class MinTree(PriorityTree):
         """
         super().__init__(capacity, empty=np.inf)
 
-    def unset(self, indices: NDArray[np.int64]) -> None:
-        """Empties leaves.
-
-        Args:
-            indices: int64 `[N]`, each in [0, capacity).
-        """
-        self.set(indices, np.full(len(indices), np.inf))
-
     def smallest(self, k: int) -> NDArray[np.int64]:
-        """The k smallest leaves, exactly; among equals any.
+        """Finds the k smallest leaves exactly, any among equals.
 
-        On every level the k smallest nodes hold them: a node outside is no smaller than k others.
+        It descends into the k smallest nodes of every level: they hold the k smallest leaves, because any other node
+        is at least as large as k nodes.
 
         Args:
-            k: How many, at least 1 and at most the number of leaves that are set.
+            k: Number of leaves, at least 1 and at most the number of leaves that are set.
 
         Returns:
             int64 `[k]`, in no order.
@@ -236,7 +229,7 @@ class MinTree(PriorityTree):
         for level in reversed(self._levels):
             values = level.take(nodes, 0).reshape(-1)
             children = (nodes[:, None] * FAN_OUT + np.arange(FAN_OUT)).reshape(-1)
-            there = values < np.inf  # the last node of a level may have fewer children than 16
+            there = values < np.inf  # the last node of a level may have fewer than 16 children
             nodes, values = children[there], values[there]
             if len(nodes) > k:
                 nodes = nodes[np.argpartition(values, k - 1)[:k]]
@@ -249,7 +242,7 @@ class MinTree(PriorityTree):
 
 
 def _first_of_runs(nodes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Leaves out what equals the one before it: leaves side by side are set together, and share parents."""
+    """Drops nodes equal to the one before: neighbouring leaves are mostly set together, and share parents."""
     is_first = np.ones(len(nodes), np.bool_)
     np.not_equal(nodes[1:], nodes[:-1], is_first[1:])
     return nodes[is_first]

@@ -1,4 +1,4 @@
-"""Drawing uniformly from a ring of rows of which most are entries."""
+"""Uniform samplers: `Uniform` for entries in any slots, `UniformRows` for a ring whose rows are mostly entries."""
 
 from typing import Final, Protocol
 
@@ -9,14 +9,14 @@ from rollcast.learner.replay.columns.layout import Slots
 from rollcast.learner.replay.sampling.base import DrawsLeft, Sampler
 from rollcast.learner.replay.saving.part_state import PartState, generator_state
 
-# Rounds of drawing before the entries are looked up; where a third of the rows are entries, two nearly always do.
+# Rounds of drawing before all entries are looked up. If a third of the rows are entries, two nearly always suffice.
 _MAX_ROUNDS: Final = 16
 
 
 class Uniform(Sampler):
-    """Every entry with the same probability, none twice in a batch; the cost does not depend on how many are in.
+    """Draws every entry with the same probability, none twice in a batch, at a cost independent of the size.
 
-    The entries lie densely in a list, at 16 bytes a slot; whoever is removed is replaced by the last.
+    The slots lie densely in a list, at 16 bytes a slot; the last one takes the place of one that is removed.
     """
 
     bytes_per_slot = 16
@@ -25,8 +25,8 @@ class Uniform(Sampler):
         """Starts empty.
 
         Args:
-            n_slots: Slots are below it.
-            rng: Its own generator.
+            n_slots: Number of slots.
+            rng: A generator that nothing else uses.
         """
         self._rng = rng
         self._list = np.zeros(n_slots, np.int64)
@@ -74,38 +74,38 @@ class Uniform(Sampler):
 
 
 class StepRows(Protocol):
-    """A ring of rows of which most are entries, as `UniformRows` sees it."""
+    """The view that `UniformRows` has of a ring in which most rows are entries."""
 
     @property
     def size(self) -> int:
-        """How many rows are entries."""
+        """The number of rows that are entries."""
 
     @property
     def span(self) -> tuple[int, int]:
-        """Slot of the oldest row, and how many rows there are from it on."""
+        """The slot of the oldest row, and the number of rows from it on."""
 
     def is_entry(self, slots: Slots) -> NDArray[np.bool_]:
-        """Bool `[N]`: which of these slots are entries; none is outside the span."""
+        """Returns bool `[N]`, True for slots that are entries; slots outside the span are none."""
 
     def entries(self) -> Slots:
-        """int64 `[size]`: the slots of all entries, the oldest first; as slow as there are rows."""
+        """Returns int64 `[size]`, the slots of all entries, the oldest first, in time linear in the rows."""
 
 
 class UniformRows(Sampler):
-    """Every step of a `TrajectoryRing` with the same probability, none twice in a batch, at no byte per entry.
+    """Draws every step of a `TrajectoryRing` with the same probability, none twice in a batch; takes no memory.
 
-    Rows are drawn, and those thrown away that are no entry. At least half of the ring's rows are entries (one in two
-    when every step ends an episode), so the cost does not depend on its size. Where entries are used up one by one that
-    does not hold, and `Uniform` is taken.
+    It draws rows and rejects those that are no entry. At least half of the ring's rows are entries (one in two when
+    every step ends an episode), so the cost does not depend on the size. `max_times_sampled` uses entries up one by
+    one, so that this does not hold; `Uniform` is used with it.
     """
 
     def __init__(self, rows: StepRows, n_slots: int, rng: np.random.Generator) -> None:
-        """Starts with what is in the ring.
+        """Starts with the entries in the ring.
 
         Args:
             rows: The ring.
-            n_slots: Its number of rows.
-            rng: Its own generator.
+            n_slots: Number of its rows.
+            rng: A generator that nothing else uses.
         """
         self._rows = rows
         self._n_slots = n_slots
@@ -124,8 +124,8 @@ class UniformRows(Sampler):
             return self._look_up(n)
         first, n_rows = self._rows.span
         if first + n_rows > self._n_slots and 2 * n_rows > self._n_slots:
-            first, n_rows = 0, self._n_slots  # to throw a few more away is cheaper than to wrap the rest
-        # As many as will do nearly always: a second round costs more than a few rows too many.
+            first, n_rows = 0, self._n_slots  # rejecting a few more is cheaper than wrapping the rest
+        # Draw enough that one round nearly always suffices: a second round costs more than a few rows too many.
         expected = n * n_rows / size
         n_drawn = int(expected + 4.0 * (expected - n) ** 0.5 + n * n / size) + 4
         found = self._draw(first, n_rows, n_drawn)
@@ -139,14 +139,14 @@ class UniformRows(Sampler):
         return self._look_up(n)
 
     def _look_up(self, n: int) -> Slots:
-        """Draws from a list of all entries, which is as slow as the ring is large."""
+        """Draws from a list of all entries, in time linear in the ring's size."""
         slots = self._rows.entries()
         return slots.take(self._rng.choice(self._rows.size, n, replace=False))
 
     def _draw(self, first: int, n_rows: int, n: int) -> Slots:
-        # Less than half the time of `Generator.integers`; what rounding favours, it favours by 1e-16 of the rows.
+        # Takes less than half the time of `Generator.integers`; rounding shifts probabilities by 1e-16 of the rows.
         numbers = self._rng.random(n)
-        numbers *= np.array(float(n_rows))  # half the time of a Python float
+        numbers *= np.array(float(n_rows))  # takes half the time of multiplying by a Python float
         slots: Slots = numbers.astype(np.int64)
         if first:
             slots += first
@@ -167,14 +167,14 @@ class UniformRows(Sampler):
 
 
 def _may_repeat(slots: Slots) -> bool:
-    """Whether a slot may be there twice; False is certain. Half the bits are sorted in less than half the time."""
+    """Returns False if no slot is there twice; True may be wrong. Sorting half the bits is twice as fast."""
     ordered = slots.astype(np.int32)
     ordered.sort()
     return bool(np.count_nonzero(ordered[1:] == ordered[:-1]))
 
 
 def _first_of_each(slots: Slots) -> Slots:
-    """Leaves out whatever came before; the order stays."""
+    """Returns each slot once, in the order of their first occurrences."""
     order = slots.argsort(kind="stable")
     ordered = slots.take(order)
     return np.delete(slots, order[1:][ordered[1:] == ordered[:-1]])

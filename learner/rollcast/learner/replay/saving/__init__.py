@@ -1,1 +1,1 @@
-"""TODO room rollcast.learner.replay.saving."""
+"""What a checkpoint of a buffer is made of: the state of each part, and files of arrays written beside training."""

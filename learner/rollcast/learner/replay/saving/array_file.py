@@ -1,8 +1,8 @@
-"""Files of named arrays, appended piece by piece; their digest is computed on the way.
+"""Writes and reads files of named arrays, piece by piece, and computes their digest while writing.
 
 A piece is the length of its header (uint32, little-endian), the header (JSON: name to dtype and shape), and the bytes
-of the arrays in the header's order, little-endian and C-contiguous. Large arrays' bytes go from their memory to the
-system, and from there into new arrays, without a copy between; neither a write nor a digest holds the interpreter.
+of the arrays in the header's order, little-endian and C-contiguous. The bytes of large arrays are written from their
+memory and read into new arrays without a copy between; writing and digesting release the interpreter lock.
 """
 
 import json
@@ -22,23 +22,23 @@ from numpy.typing import NDArray
 from rollcast.services.errors import ConfigurationError
 
 _LENGTH: Final = struct.Struct("<I")
-# Of columns: booleans, integers, floats.
+# Kinds of dtypes: booleans, integers, floats.
 _KINDS: Final = "biuf"
 _MAX_HEADER_BYTES: Final = 1 << 20
 _MAX_DIMENSIONS: Final = 32
-# Up to here a piece is written at once: letting go of the interpreter for each of its arrays would cost other threads
-# more than a copy does.
+# Pieces up to this size are joined and written at once: releasing the interpreter lock for each array would cost other
+# threads more than the copy.
 _JOINED_BYTES: Final = 2 << 20
 
 
 class ArrayFileWriter:
-    """Writes a new file. Used by one thread, as a context manager.
+    """A writer of a new file. For one thread, as a context manager.
 
     Args:
-        path: It must not exist.
+        path: The file; it must not exist.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: The file cannot be made.
     """
 
     def __init__(self, path: Path) -> None:
@@ -48,19 +48,19 @@ class ArrayFileWriter:
 
     @property
     def digest(self) -> str:
-        """Of what was written: xxh3-128, in hexadecimal digits."""
+        """The xxh3-128 of the bytes written, in hexadecimal digits."""
         return self._digest.hexdigest()
 
     def append(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Writes a piece.
 
         Args:
-            arrays: By name: booleans, integers, floats; copied where they are not contiguous.
+            arrays: Arrays of booleans, integers or floats by name; copied if they are not contiguous.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The piece cannot be written.
         """
-        # arrays of no dimension keep theirs, as ascontiguousarray would not let them
+        # not ascontiguousarray, which gives 0-dimensional arrays a dimension
         contiguous = {name: np.asarray(array, array.dtype.newbyteorder("<"), "C") for name, array in arrays.items()}
         header = {name: [array.dtype.str, array.shape] for name, array in contiguous.items()}
         encoded = json.dumps(header).encode()
@@ -90,14 +90,14 @@ def read_pieces(path: Path, names: frozenset[str] | None = None) -> Iterator[dic
 
     Args:
         path: The file.
-        names: Of the arrays to read; None: all of them.
+        names: Names of the arrays to read; None: all.
 
     Yields:
         A piece: new arrays by name.
 
     Raises:
-        ConfigurationError: It is no such file, or ends too early; nothing above its size is allocated.
-        OSError: It cannot be read.
+        ConfigurationError: The file has another format, or is cut off; no more memory than its size is allocated.
+        OSError: The file cannot be read.
     """
     with path.open("rb", buffering=0) as file:
         n_left = os.fstat(file.fileno()).st_size
@@ -108,7 +108,7 @@ def read_pieces(path: Path, names: frozenset[str] | None = None) -> Iterator[dic
             for name, (dtype, shape) in header.items():
                 n_bytes = dtype.itemsize * math.prod(shape)
                 if n_bytes > n_left:
-                    raise _malformed(path, f"{name!r} of shape {list(shape)} goes beyond its end")
+                    raise _malformed(path, f"{name!r} of shape {list(shape)} extends beyond the end of the file")
                 n_left -= n_bytes
                 if names is not None and name not in names:
                     file.seek(n_bytes, os.SEEK_CUR)
@@ -120,7 +120,7 @@ def read_pieces(path: Path, names: frozenset[str] | None = None) -> Iterator[dic
 
 
 def _read_header(file: FileIO, path: Path, n_left: int) -> tuple[dict[str, tuple[np.dtype[Any], tuple[int, ...]]], int]:
-    """The header of a piece, and how many bytes it took."""
+    """Reads the header of a piece; returns it, and the number of bytes read."""
     length = bytearray(_LENGTH.size)
     _fill(file, path, memoryview(length))
     (n_header,) = _LENGTH.unpack(length)
@@ -148,7 +148,7 @@ def _fill(file: FileIO, path: Path, target: memoryview) -> None:
     while target:
         n_read = file.readinto(target)
         if not n_read:
-            raise _malformed(path, "it ends in the middle of a piece")
+            raise _malformed(path, "it ends inside a piece")
         target = target[n_read:]
 
 

@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of a part of a replay buffer: arrays and values by name."""
+"""The state that a checkpoint keeps of a part of a replay buffer: arrays and values by name."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,15 +13,15 @@ class PartState:
     """The state of a store, a sampler, a limiter, or of all of them.
 
     Attributes:
-        arrays: By name; copies, or arrays that nobody changes while the buffer's lock is held.
-        values: By name; what JSON has.
+        arrays: Arrays by name; copies, or arrays that do not change while the buffer's lock is held.
+        values: JSON values by name.
     """
 
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
 
     def part(self, name: str) -> "PartState":
-        """The one that `join` was given under this name."""
+        """Returns the state that `join` was given under this name."""
         prefix = f"{name}."
         arrays, values = (
             {key.removeprefix(prefix): value for key, value in found.items() if key.startswith(prefix)}
@@ -30,10 +30,10 @@ class PartState:
         return PartState(arrays, values)
 
     def whole(self, name: str, low: int, high: int) -> int:
-        """A value that is a whole number in [low, high].
+        """Returns a value that is a whole number in [low, high].
 
         Raises:
-            ValueError: It is not.
+            ValueError: The value is another.
         """
         value = self.values[name]
         if not isinstance(value, int) or not low <= value <= high:
@@ -41,10 +41,10 @@ class PartState:
         return value
 
     def number(self, name: str, low: float, high: float) -> float:
-        """A value that is a number in [low, high].
+        """Returns a value that is a number in [low, high].
 
         Raises:
-            ValueError: It is not.
+            ValueError: The value is another.
         """
         value = self.values[name]
         if not isinstance(value, int | float) or not low <= value <= high:  # of NaN, neither is true
@@ -52,10 +52,10 @@ class PartState:
         return value
 
     def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        """An array of this shape and dtype; a dimension of -1 may be anything.
+        """Returns an array of this shape and dtype; a dimension of -1 may have any size.
 
         Raises:
-            ValueError: It is another.
+            ValueError: The array has another shape or dtype.
         """
         array = self.arrays[name]
         fits = len(array.shape) == len(shape) and all(n in (-1, m) for n, m in zip(shape, array.shape, strict=True))
@@ -64,31 +64,31 @@ class PartState:
         return array
 
     def slots(self, name: str, n_slots: int) -> NDArray[np.int64]:
-        """An array of slots below `n_slots`, int64 `[N]`, none twice.
+        """Returns an array of slots below `n_slots`, int64 `[N]`, none twice.
 
         Raises:
-            ValueError: It is not.
+            ValueError: The array is another.
         """
         slots = self.array(name, (-1,), np.int64)
         if (len(slots) and not 0 <= slots.min() <= slots.max() < n_slots) or len(np.unique(slots)) != len(slots):
             raise ValueError(
-                f"{name} has slots from {slots.min()} to {slots.max()}; expected some below {n_slots}, once"
+                f"{name} has slots from {slots.min()} to {slots.max()}; expected each below {n_slots} and once at most"
             )
         return slots
 
 
 class Part(Protocol):
-    """What has such a state. The buffer's lock is held."""
+    """A part of a buffer that has a state. Callers hold the buffer's lock."""
 
     def state(self) -> PartState:
-        """What a checkpoint keeps."""
+        """Returns the state for a checkpoint."""
 
     def load_state(self, state: PartState) -> None:
-        """Takes up what `state` has said, in place of whatever is in."""
+        """Replaces everything by a state that `state` returned."""
 
 
 class GeneratorPart:
-    """A generator, as a part.
+    """A random generator as a part of a buffer.
 
     Args:
         generator: The generator.
@@ -107,7 +107,7 @@ class GeneratorPart:
 
 
 def join(parts: Mapping[str, PartState]) -> PartState:
-    """One state of several parts, whose names come before theirs."""
+    """Joins the states of several parts into one, in which a part's name precedes its names."""
     return PartState(
         {f"{name}.{key}": array for name, part in parts.items() for key, array in part.arrays.items()},
         {f"{name}.{key}": value for name, part in parts.items() for key, value in part.values.items()},
@@ -115,5 +115,5 @@ def join(parts: Mapping[str, PartState]) -> PartState:
 
 
 def generator_state(generator: np.random.Generator) -> Mapping[str, Any]:
-    """Where a generator stands, as JSON has it; its `bit_generator.state` takes it back."""
+    """Returns a generator's state as JSON values; assign it to `bit_generator.state` to restore it."""
     return generator.bit_generator.state

@@ -1,4 +1,4 @@
-"""Where entries lie: the seam between the buffer and its column stores."""
+"""The Protocol between the buffer and the stores that keep its entries."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
@@ -16,11 +16,11 @@ NO_SLOTS: Slots = np.zeros(0, np.int64)
 
 
 class StoreChange(NamedTuple):
-    """What an insertion did.
+    """The slots that an insertion changed.
 
     Attributes:
         inserted: int64 `[N]`, slots of the new entries, the oldest first.
-        removed: int64 `[M]`, slots of the entries that had to go; some may be in use again.
+        removed: int64 `[M]`, slots of the entries removed to make room; new entries may use them again.
     """
 
     inserted: Slots
@@ -28,88 +28,93 @@ class StoreChange(NamedTuple):
 
 
 class EntryStore(Protocol):
-    """Arrays that are allocated once, and entries in them by slot. Not thread-safe; the buffer's lock guards it.
+    """Entries by slot, in arrays that are allocated once. Not thread-safe; the buffer's lock guards it.
 
-    Invariant: `size <= capacity`. A key names one entry for ever; its slot is used again.
+    Every slot has a row: the large part of its content, which does not change until another takes its place. So a
+    checkpoint writes each row once.
+
+    Invariants: `size <= capacity`. A key names one entry, and one row, for ever; modulo `n_slots` it is the slot, which
+    is used again.
     """
 
     @property
     def capacity(self) -> int:
-        """Entries it holds at most."""
+        """The number of entries it holds at most."""
 
     @property
     def size(self) -> int:
-        """Entries there are."""
+        """The number of entries in it."""
 
     def n_entries(self, rollout: Rollout) -> int:
-        """How many entries a rollout makes."""
+        """Returns how many entries a rollout makes."""
 
     def fits(self, rollout: Rollout) -> bool:
-        """Whether `insert` takes it in one piece; else its trajectories are inserted in several."""
+        """Returns True if `insert` takes the rollout in one piece; else its trajectories are inserted in several."""
 
     def insert(self, rollout: Rollout) -> StoreChange:
-        """Copies a rollout that fits, removing as many entries as it needs to.
+        """Copies a rollout that fits, and removes as many entries as needed for it.
 
-        Raises `InvalidRolloutError` before anything has changed.
+        Raises:
+            InvalidRolloutError: The rollout lacks a final observation. Nothing has changed then.
         """
 
     def remove(self, slots: Slots) -> None:
-        """Removes entries, without anything in their place."""
+        """Removes entries without others in their place."""
 
     def update_priorities(self, slots: Slots, priorities: NDArray[np.float64]) -> None:
-        """Takes note of priorities, where removal goes by them."""
+        """Notes priorities, if removal goes by them."""
 
     def find(self, keys: NDArray[np.int64]) -> tuple[Slots, NDArray[np.bool_]]:
-        """Slots `[N]` of keys, and which of them are still there, bool `[N]`."""
+        """Returns the slots `[N]` of keys, and bool `[N]`, True for entries that are still in the store."""
 
     def make_room(self, batch_size: int) -> Room:
-        """Room for a sample."""
+        """Makes a room for samples of this size."""
 
     def gather(self, slots: Slots, room: Room, rng: np.random.Generator) -> ReplaySample:
-        """Copies entries into a room, keys and all but the weights; `rng` chooses where sequences begin."""
+        """Fills a room with entries, except for the weights; `rng` chooses where sequences begin."""
 
     def clear(self) -> None:
         """Removes every entry."""
 
     def state(self) -> PartState:
-        """What a checkpoint keeps besides the rows: which entries there are, their keys, and who goes next."""
+        """Returns the state for a checkpoint, without the rows: entries, keys, and the order of removal."""
 
     def load_state(self, state: PartState) -> None:
-        """Takes up what `state` of an equal store has said, in place of whatever is in; its rows are then written."""
+        """Replaces everything by the `state` of an equal store; `write_rows` follows with the rows."""
 
     @property
     def n_slots(self) -> int:
-        """Slots are in [0, n_slots)."""
+        """The number of slots."""
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row, about."""
+        """The approximate bytes of a row."""
 
     @property
     def guard(self) -> RowGuard:
-        """Told by the store before it writes into slots."""
+        """Keeps copies of rows for a snapshot; the store tells it before it overwrites them."""
 
     def has_rows(self) -> NDArray[np.bool_]:
-        """Bool `[n_slots]`, a copy: in which slots there is what `row_keys` of this moment's state has keys of."""
+        """Returns bool `[n_slots]`, a copy: True for slots that `row_keys` of the present state gives a key."""
 
     def row_keys(self, state: PartState) -> NDArray[np.int64]:
-        """Keys of what is to be kept, by the store's `state`.
+        """Returns the keys of the rows that belong to a state. Any thread may call.
 
         Args:
-            state: As it was, perhaps by now no longer. Any thread may ask.
+            state: An earlier result of `state`.
 
         Returns:
-            int64 `[n_slots]`, by slot; -1 where there is none.
+            int64 `[n_slots]`, by slot; -1 for a slot without a row.
         """
 
     def read_rows(self, slots: Slots) -> Mapping[str, NDArray[Any]]:
-        """Copies of rows, int64 `[N]`; whatever is in them."""
+        """Copies the rows of slots, int64 `[N]`, whatever they hold."""
 
     def write_rows(self, slots: Slots, arrays: Mapping[str, NDArray[Any]], wanted: NDArray[np.bool_]) -> None:
-        """Writes back what `read_rows` has copied.
+        """Writes back rows that `read_rows` copied.
 
         Args:
-            slots: int64 `[N]`, whose rows they are.
+            slots: int64 `[N]`, the slots of the rows.
             arrays: The copies.
-            wanted: Bool `[N]`, which of them.
+            wanted: Bool `[N]`, True for rows to write.
         """

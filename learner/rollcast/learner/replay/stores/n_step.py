@@ -1,4 +1,4 @@
-"""Folding of n steps into one transition, when it is sampled.
+"""Folds n steps into one transition when it is sampled.
 
 Sutton and Barto 2018, "Reinforcement Learning", section 7.1; in replay, Hessel et al. 2018, "Rainbow",
 https://arxiv.org/abs/1710.02298.
@@ -13,11 +13,11 @@ from rollcast.learner.replay.columns.steps import STEP
 
 
 class FoldedSteps(NamedTuple):
-    """What n steps come to.
+    """Steps folded into transitions.
 
     Attributes:
-        reward: float64 `[B]`, sum of gamma^k r_k for k < m.
-        n_steps: int64 `[B]`, m.
+        reward: float64 `[B]`, the sum of gamma^k r_k for k < m.
+        n_steps: int64 `[B]`, m, the number of steps folded.
         last: int64 `[B]`, the row of the last of the m steps; the next observation is in the row after it.
     """
 
@@ -34,20 +34,17 @@ def fold_n_step(
     reward: NDArray[np.float32],
     flags: NDArray[np.uint8],
 ) -> FoldedSteps:
-    """Follows every step for up to n - 1 further ones.
+    """Folds every step with up to n - 1 steps that follow it.
 
-    A step is the last one when the row after it is no step: at the end of an episode that row holds the final
-    observation, and at the end of a trajectory the one after the last step.
+    A step is the last one if the row after it is no step: at the end of an episode that row holds the final
+    observation, and at the end of a trajectory the observation after the last step.
 
     Args:
         rows: int64 `[B]`, rows of a ring that are steps.
         n_step: n, at least 1.
         discount: gamma.
-        reward: float32 `[n_rows]`, the ring's.
-        flags: uint8 `[n_rows]`, the ring's.
-
-    Returns:
-        See `FoldedSteps`.
+        reward: float32 `[n_rows]`, the rewards of the ring.
+        flags: uint8 `[n_rows]`, the flags of the ring.
     """
     total = reward.take(rows).astype(np.float64)
     n_steps = np.ones(len(rows), np.int64)

@@ -1,4 +1,4 @@
-"""Whole rollouts: an entry is T steps of one environment."""
+"""A store of whole rollouts: an entry is T steps of one environment."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -21,8 +21,7 @@ from rollcast.learner.replay.columns.samples import ReplaySample, Room
 from rollcast.learner.replay.columns.steps import (
     STEP,
     StepColumns,
-    final_sources,
-    last_sources,
+    observation_sources,
     pack_flags,
     step_sources,
 )
@@ -34,12 +33,11 @@ from rollcast.services.rollouts.rollouts import Rollout
 
 
 class RolloutStore(SlotStore):
-    """Row `slot * T + t` holds step t of an entry, and row `capacity * T + slot` the observation after its last step.
+    """A store in which row `slot * T + t` holds step t of an entry.
 
-    Final observations are few, so they lie one by one beside the columns, where those are: they are the only memory
-    that is not allocated at the start. See `SlotStore` for keys and threads.
-
-    Sequences of L steps, after `burn_in` steps more, begin anywhere in an entry where they fit.
+    Row `capacity * T + slot` holds the observation after the last step. Final observations are few: they lie one by
+    one beside the columns, in the same memory, and only they are not allocated at the start. Sequences of L steps with
+    `burn_in` steps before them begin anywhere in an entry where they fit. See `SlotStore` for keys and threads.
     """
 
     def __init__(
@@ -56,13 +54,13 @@ class RolloutStore(SlotStore):
         """Allocates `capacity` times `rollout_bytes(layout)`.
 
         Args:
-            layout: Of the entries.
-            capacity: Entries it holds at most.
-            remover: Draws whoever has to go.
+            layout: Layout of the entries.
+            capacity: Number of entries it holds at most.
+            remover: Draws the entries that make room.
             sequence_length: L; None: samples are whole rollouts.
-            burn_in: Steps before a sequence; with it, at most T.
+            burn_in: Steps before a sequence; L + burn_in is at most T.
             discount: gamma, for `ReplaySample.discount`.
-            memory: Where the columns are to lie; None: in main memory.
+            memory: The memory for the columns; None: main memory.
         """
         super().__init__(capacity, remover)
         self._layout = layout
@@ -71,19 +69,19 @@ class RolloutStore(SlotStore):
         self._n_sampled_steps = layout.n_rollout_steps if sequence_length is None else burn_in + sequence_length
         self._discount = discount
         self._n_step_rows = capacity * layout.n_rollout_steps
-        self._first_last = np.array(self._n_step_rows)  # of no dimension: numpy takes half as long with it
+        self._first_last = np.array(self._n_step_rows)  # numpy adds a 0-dimensional array twice as fast as an int
         self._columns = StepColumns(layout, memory or MainMemory(), self._n_step_rows, n_more_observations=capacity)
         self._policy_version = np.zeros(capacity, np.int64)
-        # Slot to t of the episodes that ended in it, ascending, and their final observations in the columns' order.
-        # Those of an entry that was removed stay until another takes its slot, as its columns do.
+        # By slot: the steps t at which episodes ended, ascending, and their final observations in the columns' order.
+        # Like the columns, they stay when the entry is removed, until another takes its slot.
         self._finals: dict[int, tuple[NDArray[np.int64], list[ColumnArray]]] = {}
 
     def n_entries(self, rollout: Rollout) -> int:
-        """How many entries a rollout makes: one for each environment."""
+        """See `EntryStore.n_entries`: one for each environment."""
         return rollout.n_envs
 
     def make_room(self, batch_size: int) -> Room:
-        """See `EntryStore.make_room`; T is the rollout's, or that of burn-in and sequence."""
+        """See `EntryStore.make_room`. T is that of a rollout, or of burn-in and sequence."""
         return self._columns.make_room(
             n_steps=self._n_sampled_steps,
             batch_size=batch_size,
@@ -112,7 +110,7 @@ class RolloutStore(SlotStore):
         self._finals.clear()
 
     def read_rows(self, slots: Slots) -> Mapping[str, NDArray[Any]]:
-        """See `EntryStore.read_rows`: steps `[N, T, ...]`, last observations `[N, ...]`, final ones one by one."""
+        """See `EntryStore.read_rows`. Steps are `[N, T, ...]`, last observations `[N, ...]`, final ones one by one."""
         rows, columns = self._step_rows(slots), self._columns
         steps = columns.read(rows) | {"flags": columns.flags.take(rows)}
         arrays = {name: array.reshape(len(slots), -1, *array.shape[1:]) for name, array in steps.items()}
@@ -152,10 +150,13 @@ class RolloutStore(SlotStore):
         )
 
     def _finals_of(self, rows: PartState, n: int) -> tuple[NDArray[np.int64], NDArray[np.int64], list[NDArray[Any]]]:
-        """Of n entries: how many final observations each has, their t, and themselves; as `read_rows` had them.
+        """Checks the final observations of n entries as `read_rows` wrote them; `_put_finals` takes them unchecked.
+
+        Returns:
+            The number of final observations of each entry, their steps t, and the observations.
 
         Raises:
-            ValueError: No store had them so. `_put_finals` takes them as they are, and samples have them as they are.
+            ValueError: `read_rows` cannot have written them.
         """
         n_steps = self._layout.n_rollout_steps
         sizes = rows.array("n_finals", (n,), np.int64)
@@ -172,13 +173,13 @@ class RolloutStore(SlotStore):
         return sizes, t, finals
 
     def _step_rows(self, slots: Slots) -> NDArray[np.int64]:
-        """Rows of all steps of entries, int64 `[N * T]`."""
+        """Returns the rows of all steps of entries, int64 `[N * T]`."""
         n_steps = self._layout.n_rollout_steps
         rows: NDArray[np.int64] = (slots[:, None] * n_steps + np.arange(n_steps)).reshape(-1)
         return rows
 
     def _prepare(self, rollout: Rollout) -> None:
-        plan_rows(rollout)  # for its check that no final observation is missing
+        plan_rows(rollout)  # checks that no final observation is missing
 
     def _overwrite(self, slots: Slots, rollout: Rollout) -> None:
         self.guard.before_overwriting(slots, self.read_rows)
@@ -189,7 +190,11 @@ class RolloutStore(SlotStore):
         columns.memory.write(
             [
                 Write(columns.steps, rows, step_sources(rollout, layout)),
-                Write(columns.observations, np.add(slots, self._first_last), last_sources(rollout, layout)),
+                Write(
+                    columns.observations,
+                    np.add(slots, self._first_last),
+                    observation_sources(rollout, layout, "last_observation"),
+                ),
             ]
         )
         write_rows((columns.reward, columns.flags), rows, (rollout.reward, pack_flags(rollout)))
@@ -201,20 +206,20 @@ class RolloutStore(SlotStore):
         t, b = rollout.final_index.T.astype(np.int64)
         order = np.lexsort((t, b))
         envs, sizes = np.unique(b, return_counts=True)
-        finals = [final[order] for final in final_sources(rollout, self._layout)]
+        finals = [final[order] for final in observation_sources(rollout, self._layout, "final_observation")]
         self._put_finals(slots[envs], sizes, t[order], finals)
 
     def _put_finals(
         self, slots: Slots, sizes: NDArray[np.int64], t: NDArray[np.int64], finals: list[NDArray[Any]]
     ) -> None:
-        """Keeps as many of `t` and of final observations for each slot as its size says."""
+        """Cuts `t` and the final observations into pieces of these sizes, and keeps one for each slot."""
         kept = self._columns.memory.keep(finals, sizes.tolist())
         pieces = np.split(t, np.cumsum(sizes)[:-1])
         for slot, its_t, observations in zip(slots.tolist(), pieces, kept, strict=True):
             self._finals[slot] = (its_t, observations)
 
     def _with_finals(self, sample: ReplaySample, slots: Slots, starts: NDArray[np.int64]) -> ReplaySample:
-        """The sample with the final observations that lie inside it."""
+        """Returns the sample with the final observations that lie inside it."""
         indices: list[NDArray[np.int64]] = []
         values: list[list[ColumnArray]] = [[] for _ in self._columns.observations]
         for b, slot in enumerate(slots.tolist()):
@@ -242,6 +247,9 @@ class RolloutStore(SlotStore):
 
 
 def rollout_bytes(layout: EntryLayout) -> StoredBytes:
-    """Bytes of one entry of a `RolloutStore` but for final observations: T steps, last observation, policy version."""
+    """Returns the bytes of an entry of a `RolloutStore`, without final observations.
+
+    They are T steps, the last observation, and 8 for the policy version.
+    """
     steps = layout.step_bytes.times(layout.n_rollout_steps)
     return StoredBytes(steps.columns + layout.observation_bytes, steps.bookkeeping + 8)

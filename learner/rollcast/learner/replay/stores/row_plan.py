@@ -1,4 +1,4 @@
-"""Where the rows of a rollout go in a ring in which every step is followed by its next observation."""
+"""Plans the rows of rollouts in a ring in which every step is followed by its next observation."""
 
 import dataclasses
 import functools
@@ -8,16 +8,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.services.errors import InvalidRolloutError
 from rollcast.services.rollouts.rollouts import Rollout
-from rollcast.services.spaces.spaces import Observation
 
 
 class RowPlan(NamedTuple):
-    """Rows of a rollout, counted from the first: trajectory by trajectory, each with one more behind its last step.
+    """The rows of a rollout, counted from its first: trajectory by trajectory, with one row behind each last step.
 
     Attributes:
-        source: int64 `[n_rows]`, the step t * B + b that each of them shows; -1: none, but an observation.
+        source: int64 `[n_rows]`, the step t * B + b that a row holds; -1: only an observation.
         ends: int64 `[B]`, the row behind each trajectory, for the observation after its last step.
         finals: int64 `[N]`, the rows of the final observations.
     """
@@ -31,19 +31,19 @@ _NO_FINALS = np.zeros(0, np.int64)
 
 
 def plan_rows(rollout: Rollout) -> RowPlan:
-    """Gives every step a row, and every final observation one right behind its step.
+    """Gives every step a row, and every final observation a row right behind its step.
 
-    Reset rows stay, because their observation is the final one of the step before; rows without such a step, before all
-    transitions of their trajectory, are left out.
+    Reset rows are kept, because their observation is the final one of the step before. Rows before all transitions of
+    their trajectory have no such step, and are left out.
 
     Args:
-        rollout: Any.
+        rollout: Any rollout.
 
     Returns:
-        The rows; a trajectory takes at most 2 T, and T + 1 where no episode ends in it and all of its rows are kept.
+        The plan. A trajectory takes at most 2 T rows, and T + 1 if no episode ends inside and all its rows are kept.
 
     Raises:
-        InvalidRolloutError: If an episode ended before the last step and its final observation is nowhere.
+        InvalidRolloutError: An episode ended before the last step, and its final observation is missing.
     """
     n_steps, n_envs = rollout.reward.shape
     regular = _regular_plan(n_steps, n_envs)
@@ -54,10 +54,10 @@ def plan_rows(rollout: Rollout) -> RowPlan:
     elif not len(final_index) and not missing.any():
         return regular
     t, b = final_index.T.astype(np.int64)
-    inside = t < n_steps - 1  # the last one goes where the observation after the last step would
+    inside = t < n_steps - 1  # at the last step, it takes the row of the observation after the last step
     missing[t[inside], b[inside]] = False
     _check_final_observations(rollout, missing)
-    # rows of the regular plan that get another one behind them
+    # rows of the regular plan that get a row for a final observation behind them
     before = (b * (n_steps + 1) + t)[inside]
     each_before = before.copy()
     each_before.sort()
@@ -65,7 +65,7 @@ def plan_rows(rollout: Rollout) -> RowPlan:
         each_before = np.unique(each_before)
     shown, ends, n_until = regular.source, regular.ends, each_before + 1
     if valid is not None:
-        # from its first transition on
+        # keeps each trajectory from its first transition on
         kept = np.ones((n_envs, n_steps + 1), np.bool_)
         np.logical_or.accumulate(valid, axis=0, out=kept[:, :-1].T)
         n_kept = kept.cumsum()
@@ -83,7 +83,7 @@ def plan_rows(rollout: Rollout) -> RowPlan:
 
 @functools.lru_cache(maxsize=16)
 def _regular_plan(n_steps: int, n_envs: int) -> RowPlan:
-    """Of a rollout of transitions only in which no episode ends but at the last step."""
+    """Plans a rollout that has only transitions, and in which episodes end at the last step at most."""
     source = np.full((n_envs, n_steps + 1), -1)
     source[:, :-1] = np.arange(n_steps * n_envs).reshape(n_steps, n_envs).T
     ends = np.arange(n_steps, source.size, n_steps + 1)
@@ -92,48 +92,54 @@ def _regular_plan(n_steps: int, n_envs: int) -> RowPlan:
     return RowPlan(source.reshape(-1), ends, _NO_FINALS)
 
 
-def trajectories(rollout: Rollout, start: int, stop: int) -> Rollout:
-    """The trajectories `start:stop` of a rollout, without statistics and seeds; only final observations are copied.
-
-    Args:
-        rollout: Any.
-        start: The first trajectory.
-        stop: The one after the last.
-
-    Returns:
-        A rollout of `stop - start` trajectories.
-    """
-    wanted = (rollout.final_index[:, 1] >= start) & (rollout.final_index[:, 1] < stop)
-    final_index = rollout.final_index[wanted] - np.array([0, start], np.int32)
-    return _part(rollout, slice(start, stop), wanted, final_index)
-
-
 def acting_trajectories(rollout: Rollout) -> Rollout:
-    """The trajectories of a rollout that have a transition.
+    """Drops the trajectories of a rollout that have no transition.
 
     Args:
-        rollout: Any.
+        rollout: Any rollout.
 
     Returns:
-        The rollout itself where all of them have; else one of those that have, copied, without statistics.
+        The same rollout if every trajectory has a transition; else a copy of those that have, without statistics.
     """
     if rollout.valid is None:
         return rollout
     acts: NDArray[np.bool_] = np.logical_or.reduce(rollout.valid, axis=0)
     if acts.all():
         return rollout
+    kept = acts.nonzero()[0]
     wanted = acts[rollout.final_index[:, 1]]
     final_index = rollout.final_index[wanted]
     final_index[:, 1] = np.cumsum(acts)[final_index[:, 1]] - 1
-    return _part(rollout, acts.nonzero()[0], wanted, final_index)
+
+    return dataclasses.replace(
+        rollout,
+        substeps={
+            key: dataclasses.replace(
+                columns,
+                observation={path: leaf[:, kept] for path, leaf in columns.observation.items()},
+                action=columns.action[:, kept],
+                log_prob=columns.log_prob[:, kept],
+                last_observation={path: leaf[kept] for path, leaf in columns.last_observation.items()},
+                final_observation={path: leaf[wanted] for path, leaf in columns.final_observation.items()},
+            )
+            for key, columns in rollout.substeps.items()
+        },
+        reward=rollout.reward[:, kept],
+        terminated=rollout.terminated[:, kept],
+        truncated=rollout.truncated[:, kept],
+        valid=rollout.valid[:, kept],
+        final_index=final_index,
+        episodes=(),
+        env_seeds=(),
+    )
 
 
 def pieces(rollout: Rollout, fits: Callable[[Rollout], bool]) -> Iterator[Rollout]:
-    """Cuts a rollout until every piece fits.
+    """Cuts a rollout into pieces that fit.
 
     Args:
-        rollout: Any.
-        fits: Says whether a piece is small enough; true of a single trajectory.
+        rollout: Any rollout.
+        fits: Returns True if a piece is small enough; a single trajectory has to be.
 
     Yields:
         The pieces, in order.
@@ -142,47 +148,8 @@ def pieces(rollout: Rollout, fits: Callable[[Rollout], bool]) -> Iterator[Rollou
         yield rollout
         return
     middle = rollout.n_envs // 2
-    yield from pieces(trajectories(rollout, 0, middle), fits)
-    yield from pieces(trajectories(rollout, middle, rollout.n_envs), fits)
-
-
-def _part(
-    rollout: Rollout,
-    part: slice | NDArray[np.int64],
-    wanted: NDArray[np.bool_],
-    final_index: NDArray[np.int32],
-) -> Rollout:
-    """Some trajectories; `wanted` are their final observations, which belong at `final_index` in the part."""
-
-    def steps(observation: Observation) -> Observation:
-        return {path: leaf[:, part] for path, leaf in observation.items()}
-
-    def select(observation: Observation, index: slice | NDArray[np.int64] | NDArray[np.bool_]) -> Observation:
-        return {path: leaf[index] for path, leaf in observation.items()}
-
-    return dataclasses.replace(
-        rollout,
-        substeps={
-            key: dataclasses.replace(
-                columns,
-                observation=steps(columns.observation),
-                action=columns.action[:, part],
-                log_prob=columns.log_prob[:, part],
-                last_observation=select(columns.last_observation, part),
-                final_observation=select(columns.final_observation, wanted)
-                if len(wanted)
-                else columns.final_observation,
-            )
-            for key, columns in rollout.substeps.items()
-        },
-        reward=rollout.reward[:, part],
-        terminated=rollout.terminated[:, part],
-        truncated=rollout.truncated[:, part],
-        valid=None if rollout.valid is None else rollout.valid[:, part],
-        final_index=final_index,
-        episodes=(),
-        env_seeds=(),
-    )
+    yield from pieces(RolloutSlice(rollout, 0, middle).to_rollout(), fits)
+    yield from pieces(RolloutSlice(rollout, middle, rollout.n_envs).to_rollout(), fits)
 
 
 def _check_final_observations(rollout: Rollout, missing: NDArray[np.bool_]) -> None:
@@ -191,5 +158,5 @@ def _check_final_observations(rollout: Rollout, missing: NDArray[np.bool_]) -> N
         raise InvalidRolloutError(
             f"rollout {rollout.sequence} of {rollout.actor_id!r}: the episode of environment {b} ended at step {t}, "
             "and neither final_index nor a reset row after it has its final observation; expected one of them, because "
-            "a transition needs its true next observation; record them as the vector environment's autoreset mode says"
+            "a transition needs its true next observation; record it as the vector environment's autoreset mode says"
         )

@@ -1,4 +1,4 @@
-"""Entries in slots, in any order: what the stores of whole rollouts and of lone transitions share."""
+"""The base class of stores whose entries lie in any order: `RolloutStore` and `TransitionStore`."""
 
 from abc import ABC, abstractmethod
 
@@ -14,10 +14,10 @@ from rollcast.services.rollouts.rollouts import Rollout
 
 
 class SlotStore(ABC):
-    """Slots that are free, and slots that are taken; when none is free, a `remover` says which entry has to go.
+    """A store of free and taken slots; when none is free, a `remover` chooses the entries that make room.
 
     The key of the n-th entry in slot i is n * capacity + i. Not thread-safe; the buffer's lock guards it. The
-    bookkeeping takes 16 bytes an entry, and the remover its own.
+    bookkeeping takes 16 bytes an entry, besides the remover's memory.
     """
 
     bytes_per_slot = 16
@@ -26,15 +26,15 @@ class SlotStore(ABC):
         """Starts empty.
 
         Args:
-            capacity: Entries it holds at most.
-            remover: Draws whoever has to go.
+            capacity: Number of entries it holds at most.
+            remover: Draws the entries that make room.
         """
         self.capacity = capacity
         self.n_slots = capacity
         self._remover = remover
-        # How many entries each slot has had, counting the one it has.
+        # The number of entries each slot has had, including the present one.
         self._generation = np.zeros(capacity, np.int64)
-        # A stack: slots that are free are at [:n_free]; the lowest is taken first.
+        # A stack: the free slots are at [:n_free]; the lowest slot is taken first.
         self._free = np.arange(capacity, dtype=np.int64)[::-1].copy()
         self._n_free = capacity
         self._is_taken = np.zeros(capacity, np.bool_)
@@ -42,7 +42,7 @@ class SlotStore(ABC):
 
     @property
     def size(self) -> int:
-        """Entries there are."""
+        """The number of entries in it."""
         return self.capacity - self._n_free
 
     @abstractmethod
@@ -50,7 +50,7 @@ class SlotStore(ABC):
         """See `EntryStore.n_entries`."""
 
     def fits(self, rollout: Rollout) -> bool:
-        """See `EntryStore.fits`; a single trajectory always does."""
+        """See `EntryStore.fits`. A single trajectory always fits."""
         return rollout.n_envs == 1 or self.n_entries(rollout) <= self.capacity
 
     def insert(self, rollout: Rollout) -> StoreChange:
@@ -86,7 +86,7 @@ class SlotStore(ABC):
         return slots, (keys == self._keys(slots)) & self._is_taken.take(slots)
 
     def clear(self) -> None:
-        """Removes every entry; keys go on."""
+        """Removes every entry; keys are not used again."""
         self._remover.clear()
         self._is_taken.fill(False)
         self._free[:] = np.arange(self.capacity)[::-1]
@@ -130,8 +130,8 @@ class SlotStore(ABC):
 
     @abstractmethod
     def _prepare(self, rollout: Rollout) -> None:
-        """Whatever can fail, before anything has changed."""
+        """Does everything that can fail, before anything has changed."""
 
     @abstractmethod
     def _overwrite(self, slots: Slots, rollout: Rollout) -> None:
-        """Tells the guard, and copies the rollout's entries into their slots."""
+        """Tells the guard, and copies the rollout's entries into the slots."""

@@ -1,4 +1,4 @@
-"""Transitions in a ring of rows, oldest out first, in which no observation is stored twice."""
+"""A store of transitions in a ring of rows, the oldest removed first, without storing an observation twice."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -12,8 +12,7 @@ from rollcast.learner.replay.columns.samples import ReplaySample, Room
 from rollcast.learner.replay.columns.steps import (
     ENTRY,
     StepColumns,
-    final_sources,
-    last_sources,
+    observation_sources,
     pack_flags,
     step_sources,
 )
@@ -24,54 +23,53 @@ from rollcast.learner.replay.stores.n_step import fold_n_step
 from rollcast.learner.replay.stores.row_plan import plan_rows
 from rollcast.services.rollouts.rollouts import Rollout
 
-# Rows set aside for ends of episodes, one in so many entries.
+# The ring has one row for an episode's end for so many entries.
 STEPS_PER_EPISODE_END: Final = 32
 
-# Where every step ends its episode, T is 2, and a trajectory goes on behind a reset row: step, reset row, last row.
+# The worst case: every step ends its episode, T is 2, and a trajectory is a step, a reset row, and the last row.
 _MAX_ROWS_AN_ENTRY: Final = 3
 
-# Rows that are copied at once for a checkpoint because they are next to be overwritten: 0.2 ms.
+# Bytes of rows copied at once for a checkpoint because they will be overwritten next; takes 0.2 ms.
 _AHEAD_BYTES: Final = 1 << 18
 
-# Of no dimension: numpy takes half as long with them as with Python's ints.
-_ENTRY: Final = np.array(ENTRY, np.uint8)
-# What keys, which count them, have room for.
+# The largest row count that is read from a checkpoint; keys count rows.
 _MAX_ROWS: Final = 1 << 62
-_NO_FLAG: Final = np.array(0, np.uint8)  # and of bools it finds those that are not 0 in a third of the time
+# numpy works with 0-dimensional arrays in half the time it takes with Python ints.
+_ENTRY: Final = np.array(ENTRY, np.uint8)
+_NO_FLAG: Final = np.array(0, np.uint8)  # comparing first: nonzero takes a third of the time on bools
 _ONE: Final = np.array(1)
 
 
 def ring_rows(capacity: int, n_rollout_steps: int, batch_size: int = 1) -> int:
-    """Rows of a ring that holds `capacity` entries.
+    """Returns the number of rows of a ring that holds `capacity` entries.
+
+    It is one row for each entry, one for each trajectory, and one for each 32 entries, for episodes that end inside;
+    at least the 2 T that a single trajectory may need, and the rows of a batch. With T >= 16, these are at most 1.1
+    rows an entry, unless a batch is more than a third of the capacity.
 
     Args:
-        capacity: Entries, at least T.
+        capacity: Number of entries, at least T.
         n_rollout_steps: T.
         batch_size: Entries of a batch, which the ring holds however short episodes are.
-
-    Returns:
-        A row an entry, one for each trajectory, and one for each 32 entries, for episodes that end inside; at least
-        the 2 T that a single trajectory may need, and what a batch needs. With T >= 16, at most 1.1 rows an entry,
-        unless a batch is more than a third of the capacity.
     """
     extra = -(-capacity // n_rollout_steps) + capacity // STEPS_PER_EPISODE_END
     return max(capacity + extra, 2 * n_rollout_steps, _MAX_ROWS_AN_ENTRY * (batch_size + 1))
 
 
 class TrajectoryRing:
-    """The rows s_0, s_1, ..., s_{T-1} of a trajectory follow each other, and then comes the observation after them.
+    """A ring in which the rows s_0, s_1, ..., s_{T-1} of a trajectory and the observation after them are consecutive.
 
-    Invariant: the next observation of the step in row i is the observation in row i + 1 (modulo the number of rows),
-    without any index: an episode that ends inside a trajectory is followed by a row for its final observation, or by
-    the reset row, whose observation is that one. Such rows are no steps and are never drawn. Rows leave in the order in
-    which they came, so a row is there as long as the one before it.
+    Invariant: the next observation of the step in row i is the observation in row i + 1 (modulo the number of rows). No
+    index is needed: an episode that ends inside a trajectory is followed by a row for its final observation, or by the
+    reset row, which holds the same observation. Such rows are no steps and are never drawn. Rows are removed in the
+    order in which they were written, so a row exists at least as long as the row before it.
 
-    The oldest entries go when `capacity` entries are there, or when no row is left: where episodes are shorter than 32
-    steps on average, so many rows go to their ends that the ring is full somewhat below its capacity (with episodes of
-    8 steps at 92 % of it, and never below a third). It holds `batch_size` entries whatever comes.
+    The oldest entries make room when there are `capacity` entries, or no row is left. If episodes are shorter than 32
+    steps on average, their ends take so many rows that the ring is full somewhat below its capacity (at 92 % of it with
+    episodes of 8 steps, never below a third). It always holds `batch_size` entries.
 
-    Slots are rows; the flags of a row that is not there are 0. The key of row i in the ring's n-th round is
-    n * n_slots + i. Not thread-safe; the buffer's lock guards it.
+    Slots are rows; the flags of removed rows are 0. The key of row i in the ring's n-th round is n * n_slots + i. Not
+    thread-safe; the buffer's lock guards it.
     """
 
     def __init__(
@@ -87,12 +85,12 @@ class TrajectoryRing:
         """Allocates `ring_rows` rows of `layout.step_bytes`.
 
         Args:
-            layout: Of the entries.
-            capacity: Entries it holds at most, at least T.
-            batch_size: Entries it holds at least, once so many have been inserted.
-            n_step: Steps that are folded into one when a transition is sampled, at least 1.
-            discount: gamma, for that.
-            memory: Where the columns are to lie; None: in main memory.
+            layout: Layout of the entries.
+            capacity: Number of entries it holds at most, at least T.
+            batch_size: Number of entries it holds at least, once so many were inserted.
+            n_step: Number of steps folded into one when a transition is sampled, at least 1.
+            discount: gamma, for folding.
+            memory: The memory for the columns; None: main memory.
         """
         self._layout = layout
         self.capacity = capacity
@@ -104,32 +102,32 @@ class TrajectoryRing:
         self._columns = StepColumns(layout, memory or MainMemory(), self.n_slots)
         self._modulus = np.array(self.n_slots)
         self.size = 0
-        # Rows are counted from the first that was ever written; modulo n_slots, they are slots.
+        # Rows are counted from the first one ever written; modulo n_slots, they are slots.
         self._tail = 0
         self._head = 0
 
     @property
     def span(self) -> tuple[int, int]:
-        """Slot of the oldest row, and how many rows there are from it on."""
+        """See `StepRows.span`."""
         return self._tail % self.n_slots, self._head - self._tail
 
     def is_entry(self, slots: Slots) -> NDArray[np.bool_]:
-        """Bool `[N]`: which of these slots are entries; none is outside the span."""
+        """See `StepRows.is_entry`."""
         flags = self._columns.flags.take(slots, mode="clip")
         np.bitwise_and(flags, _ENTRY, flags)
         return flags.astype(np.bool_)
 
     def entries(self) -> Slots:
-        """int64 `[size]`: the slots of all entries, the oldest first."""
+        """See `StepRows.entries`."""
         slots: Slots = (self._oldest_entries(self._head - self._tail) + self._tail) % self.n_slots
         return slots
 
     def n_entries(self, rollout: Rollout) -> int:
-        """How many entries a rollout makes: its transitions."""
+        """See `EntryStore.n_entries`: one for each transition."""
         return rollout.n_env_steps
 
     def fits(self, rollout: Rollout) -> bool:
-        """See `EntryStore.fits`; a single trajectory always does."""
+        """See `EntryStore.fits`. A single trajectory always fits."""
         n_steps = rollout.reward.size
         return rollout.n_envs == 1 or (n_steps <= self.capacity and 2 * n_steps <= self.n_slots)
 
@@ -140,20 +138,21 @@ class TrajectoryRing:
         removed = self._make_way(n_rows, n_entries)
         columns = self._columns
         first = self._head % self.n_slots
-        if self.guard.is_active:
-            # and those that are next, or each insertion would pay for a copy of a few rows
+        if self.guard.is_pending(first, n_rows):
+            # the rows behind them, too: else every insertion would pay for the copy of a few rows
             n_ahead = min(max(n_rows, _AHEAD_BYTES // self.row_bytes), self.n_slots)
-            if self.guard.is_pending(first, n_rows):
-                self.guard.before_overwriting(np.arange(first, first + n_ahead) % self.n_slots, self.read_rows)
+            self.guard.before_overwriting(np.arange(first, first + n_ahead) % self.n_slots, self.read_rows)
         spans = self._spans(first, plan.source)
         sources = step_sources(rollout, self._layout)
         ends = (plan.ends + first) % self.n_slots
         writes = [Write(columns.steps, span, sources) for span in spans]
-        writes.append(Write(columns.observations, ends, last_sources(rollout, self._layout)))
+        last = observation_sources(rollout, self._layout, "last_observation")
+        writes.append(Write(columns.observations, ends, last))
         finals = plan.finals
         if len(finals):
             finals = (finals + first) % self.n_slots
-            writes.append(Write(columns.observations, finals, final_sources(rollout, self._layout)))
+            observations = observation_sources(rollout, self._layout, "final_observation")
+            writes.append(Write(columns.observations, finals, observations))
         columns.memory.write(writes)
         bookkeeping = (rollout.reward, pack_flags(rollout))
         for span in spans:
@@ -167,12 +166,12 @@ class TrajectoryRing:
         return StoreChange(inserted, removed)
 
     def remove(self, slots: Slots) -> None:
-        """See `EntryStore.remove`. The rows stay, as next observations of others, until it is their turn."""
+        """See `EntryStore.remove`. The rows stay until they are the oldest: they are next observations of others."""
         self._columns.flags[slots] &= np.uint8(~ENTRY & 0xFF)
         self.size -= len(slots)
 
     def update_priorities(self, slots: Slots, priorities: NDArray[np.float64]) -> None:
-        """Does nothing: the oldest go first."""
+        """Does nothing: the oldest are removed first."""
 
     def find(self, keys: NDArray[np.int64]) -> tuple[Slots, NDArray[np.bool_]]:
         """See `EntryStore.find`."""
@@ -180,7 +179,7 @@ class TrajectoryRing:
         return slots, (keys >= self._tail) & (keys < self._head) & self.is_entry(slots)
 
     def make_room(self, batch_size: int) -> Room:
-        """See `EntryStore.make_room`; T is 1."""
+        """See `EntryStore.make_room`. T is 1."""
         return self._columns.make_room(n_steps=1, batch_size=batch_size, discount=self._discount)
 
     def gather(self, slots: Slots, room: Room, rng: np.random.Generator) -> ReplaySample:
@@ -214,7 +213,7 @@ class TrajectoryRing:
         return has_rows
 
     def row_keys(self, state: PartState) -> NDArray[np.int64]:
-        """See `EntryStore.row_keys`: all rows there are."""
+        """See `EntryStore.row_keys`. All rows have keys, not only those of entries."""
         keys = np.full(self.n_slots, -1)
         first = state.values["tail"]
         for span in self._slices(first, state.values["head"] - first):
@@ -224,7 +223,7 @@ class TrajectoryRing:
         return keys
 
     def read_rows(self, slots: Slots) -> Mapping[str, NDArray[Any]]:
-        """See `EntryStore.read_rows`; their flags change, and are in the state."""
+        """See `EntryStore.read_rows`. Flags change, so they are part of the state instead."""
         return self._columns.read(slots)
 
     def write_rows(self, slots: Slots, arrays: Mapping[str, NDArray[Any]], wanted: NDArray[np.bool_]) -> None:
@@ -243,7 +242,9 @@ class TrajectoryRing:
         flags = state.array("flags", (head - tail,), np.uint8)
         self.size = state.whole("size", 0, self.capacity)
         if self.size != np.count_nonzero(flags & _ENTRY):
-            raise ValueError(f"size is {self.size}, and the flags have {np.count_nonzero(flags & _ENTRY)} entries")
+            raise ValueError(
+                f"size is {self.size}; expected the {np.count_nonzero(flags & _ENTRY)} entries of the flags"
+            )
         self._columns.flags.fill(0)
         first = 0
         for span in self._slices(*self.span):
@@ -252,19 +253,19 @@ class TrajectoryRing:
             first += n
 
     def _slices(self, tail: int, n_rows: int) -> list[slice]:
-        """The slots of so many rows from a row on: up to the end of the ring, and from its beginning on."""
+        """Returns the slots of n rows from a row on: up to the end of the ring, and from its beginning on."""
         first = tail % self.n_slots
         n_left = min(n_rows, self.n_slots - first)
         return [slice(first, first + n_left), slice(0, n_rows - n_left)]
 
     def clear(self) -> None:
-        """Removes every entry; keys go on."""
+        """Removes every entry; keys are not used again."""
         self._columns.flags.fill(0)
         self._tail = self._head
         self.size = 0
 
     def _spans(self, first: int, source: NDArray[np.int64]) -> list[Span]:
-        """Where the rows of a plan go: at once, or up to the end of the ring and from its beginning on."""
+        """Returns the spans for the rows of a plan: one, or one up to the ring's end and one from its beginning on."""
         n_left = self.n_slots - first
         if len(source) <= n_left:
             return [Span(first, source)]
@@ -279,7 +280,7 @@ class TrajectoryRing:
         return rows.compress(self._columns.flags.take(rows) != 0)
 
     def _oldest_entries(self, n_rows: int) -> Slots:
-        """Which of the n oldest rows are entries, counted from the oldest."""
+        """Returns which of the n oldest rows are entries, counted from the oldest."""
         first = self._tail % self.n_slots
         stop = first + n_rows
         flags = self._columns.flags[first:stop]
@@ -288,7 +289,7 @@ class TrajectoryRing:
         return np.not_equal(np.bitwise_and(flags, _ENTRY), _NO_FLAG).nonzero()[0]
 
     def _make_way(self, n_rows: int, n_entries: int) -> Slots:
-        """Removes the oldest rows until there is room; returns the slots of the entries among them."""
+        """Removes the oldest rows until there is room, and returns the slots of the entries among them."""
         n_live = self._head - self._tail
         n_out = max(n_live + n_rows - self.n_slots, 0)
         excess = max(self.size + n_entries - self.capacity, 0)

@@ -1,4 +1,4 @@
-"""Transitions in any order, each with its own next observation."""
+"""A store of transitions in any order, each with its own next observation, for removal by priority."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,10 +18,10 @@ from rollcast.services.rollouts.rollouts import Rollout
 
 
 class TransitionStore(SlotStore):
-    """For removal by priority: the step after a transition may go while the transition stays.
+    """A store of transitions that are removed in any order, so that the step after a transition may be gone.
 
-    So each keeps its next observation, at twice the bytes of a `TrajectoryRing`, and its n steps are folded when it is
-    inserted, while the steps after it are at hand. See `SlotStore` for keys and threads.
+    Each transition keeps its next observation, at twice the bytes of a `TrajectoryRing`, and is folded over n steps
+    when it is inserted, while the steps after it are at hand. See `SlotStore` for keys and threads.
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class TransitionStore(SlotStore):
         """Allocates `capacity` times `transition_bytes(layout)`.
 
         Args:
-            layout: Of the entries.
-            capacity: Entries it holds at most, at least T.
-            remover: Draws whoever has to go.
-            n_step: Steps that are folded into one, at least 1.
-            discount: gamma, for that.
-            memory: Where the columns are to lie; None: in main memory.
+            layout: Layout of the entries.
+            capacity: Number of entries it holds at most, at least T.
+            remover: Draws the entries that make room.
+            n_step: Number of steps folded into one transition, at least 1.
+            discount: gamma, for folding.
+            memory: The memory for the columns; None: main memory.
         """
         super().__init__(capacity, remover)
         self._layout = layout
@@ -54,17 +54,17 @@ class TransitionStore(SlotStore):
         schemas = [schema for substep in layout.substeps.values() for schema in substep.observation.values()]
         self._next = [memory.zeros((capacity, *schema.shape), schema.dtype) for schema in schemas]
         self._n_steps = np.ones(capacity, np.uint16)
-        # Where a rollout is taken apart, in main memory. It grows with the largest number of environments.
+        # Takes rollouts apart, in main memory; grows with the largest number of environments.
         self._scratch = self._make_scratch(1)
         self._scratch_envs = 1
         self._rng = np.random.default_rng(0)  # a ring draws nothing from it
 
     def n_entries(self, rollout: Rollout) -> int:
-        """How many entries a rollout makes: its transitions."""
+        """See `EntryStore.n_entries`: one for each transition."""
         return rollout.n_env_steps
 
     def make_room(self, batch_size: int) -> Room:
-        """See `EntryStore.make_room`; T is 1."""
+        """See `EntryStore.make_room`. T is 1."""
         return self._columns.make_room(
             n_steps=1, batch_size=batch_size, discount=self._discount, next_columns=self._next
         )
@@ -94,7 +94,7 @@ class TransitionStore(SlotStore):
         self._n_steps[slots], self._columns.flags[slots] = arrays["n_steps"], arrays["flags"]
 
     def _make_scratch(self, n_envs: int) -> TrajectoryRing:
-        capacity = 2 * n_envs * self._layout.n_rollout_steps  # room for any number of ends of episodes
+        capacity = 2 * n_envs * self._layout.n_rollout_steps  # enough for any number of episode ends
         return TrajectoryRing(self._layout, capacity, n_step=self._n_step, discount=self._discount)
 
     def _prepare(self, rollout: Rollout) -> None:
@@ -121,6 +121,6 @@ class TransitionStore(SlotStore):
 
 
 def transition_bytes(layout: EntryLayout) -> StoredBytes:
-    """Bytes of one entry of a `TransitionStore`: a step, its next observation, and two for the number of steps."""
+    """Returns the bytes of an entry of a `TransitionStore`: a step, its next observation, 2 for the number of steps."""
     step = layout.step_bytes
     return StoredBytes(step.columns + layout.observation_bytes, step.bookkeeping + 2)

@@ -121,6 +121,6 @@ def test_smallest_are_the_k_smallest(capacity: int, data: st.DataObject):
     found = tree.smallest(k)
     assert len(np.unique(found)) == k
     np.testing.assert_array_equal(np.sort(tree.get(found)), np.sort(values)[:k])
-    tree.unset(found)
+    tree.set(found, np.full(len(found), np.inf))
     if k < n_set:
         assert not set(tree.smallest(1)) & set(found)
