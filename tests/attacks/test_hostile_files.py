@@ -56,7 +56,7 @@ def test_a_manifest_names_no_file_outside(tmp_path):
     body = json.dumps({**INFO, "software_version": "1", "files": files}).encode()
     head = f"rollcast-checkpoint {FORMAT} {xxhash.xxh3_128_hexdigest(body)}\n".encode()
     (checkpoint / MANIFEST_FILE).write_bytes(head + body)
-    with pytest.raises(ConfigurationError, match=r"it holds \[\], and was written with \['\.\./secret'\]"):
+    with pytest.raises(ConfigurationError, match=r"it has the files \[\], and its manifest names \['\.\./secret'\]"):
         verify(checkpoint)
 
 

@@ -1,4 +1,4 @@
-"""Files on a disk that may be full: written whole or not at all, and errors that say what is missing."""
+"""Writes files whole or not at all, syncs folders, and explains the errors of full and failing disks."""
 
 import contextlib
 import errno
@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Final
 
 FULL_DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-# The disk is full, fails, or may only be read. Anything else that an OSError says is an error of ours.
+# The disk is full, fails, or is read-only. Other errors of a write are errors of this program.
 _DISK_TROUBLE: Final = FULL_DISK | {errno.EIO, errno.EROFS, errno.EFBIG}
 
 
 def free_bytes(folder: Path) -> int | None:
-    """Returns the bytes that are free on the disk of a folder; None where it does not say."""
+    """Returns the bytes that are free on the disk of a folder; None if the disk does not tell."""
     try:
         disk = os.statvfs(folder)
     except OSError:
@@ -21,14 +21,14 @@ def free_bytes(folder: Path) -> int | None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file: it is there whole or not at all, whenever the process or the machine stops.
+    """Writes a file whole or not at all, whenever the process or the machine stops.
 
     Args:
-        path: The file; one that is there is replaced.
-        content: All that it is to hold.
+        path: The file; replaced if it exists.
+        content: The bytes of the file.
 
     Raises:
-        OSError: It cannot be written, and names the file; the one before is there, and nothing else.
+        OSError: The file cannot be written; the error names it. An earlier file of that name is unchanged.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     try:
@@ -43,8 +43,16 @@ def write_whole(path: Path, content: bytes) -> None:
         if isinstance(error, OSError):
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
-    # The rename is in the directory, which has a cache of its own.
-    descriptor = os.open(path.parent, os.O_RDONLY)
+    sync(path.parent)  # the rename is an entry of the folder, which is cached apart from the file
+
+
+def sync(path: Path) -> None:
+    """Waits until a file, or the names in a folder, are on the disk.
+
+    Raises:
+        OSError: The disk has failed.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -52,20 +60,20 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def explain_disk_error(error: OSError) -> str | None:
-    """Says what a disk lacks, for people.
+    """Explains an error of a full or failing disk for people.
 
     Args:
-        error: What a write raised.
+        error: The error that a write raised.
 
     Returns:
-        The message; None where the error is not about the disk.
+        The message; None if the error has another cause.
     """
     if error.errno not in _DISK_TROUBLE:
         return None
     what = f"{error.filename} cannot be written" if error.filename else "a file cannot be written"
     if error.errno not in FULL_DISK:
-        return f"{what}: {error.strerror}; expected a disk that can be written to; look at it, or choose another"
-    # the folder of a run that could not begin is gone by now
+        return f"{what}: {error.strerror}; expected a disk that can be written to; check it, or choose another"
+    # the folder of a run that could not start may be removed by now, so look at its parents
     folders = Path(error.filename).parents if error.filename else ()
     free = next((free_bytes(folder) for folder in folders if folder.is_dir()), None)
     left = "" if free is None else f", {free:,} bytes are free"

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: what it is, and the digest of every file in it."""
+"""Writes and checks the manifest of a checkpoint, which describes it and has the digest of every file."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ from rollcast.services.errors import ConfigurationError, RollcastError
 
 MANIFEST_FILE: Final = "manifest"
 
-# What this program writes and reads. Another number: another layout of files.
+# The layout of files that this program writes and reads.
 FORMAT: Final = 2
 
 _MAGIC: Final = "rollcast-checkpoint"
@@ -24,15 +24,15 @@ _READ_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointInfo:
-    """What a checkpoint is of.
+    """The state of training that a checkpoint has.
 
     Attributes:
         n_updates: Updates made.
-        env_steps: Environment steps that had come.
-        policy_version: The newest version that had been cast.
-        mean_return: Mean return of the last episodes; None: too few have ended.
-        has_ended: Whether training had reached its end.
-        software_version: Of the program that wrote it.
+        env_steps: Environment steps received.
+        policy_version: The newest version broadcast.
+        mean_return: Mean return of the last episodes; None if too few have ended.
+        has_ended: True if training had reached its end.
+        software_version: Version of the program that wrote it.
     """
 
     n_updates: int
@@ -44,7 +44,7 @@ class CheckpointInfo:
 
 
 class _File(BaseModel):
-    """A file, in the manifest."""
+    """The entry of a file in a manifest."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -53,7 +53,7 @@ class _File(BaseModel):
 
 
 class _Manifest(BaseModel):
-    """The JSON of a manifest: the fields of `CheckpointInfo`, and the files."""
+    """The JSON of a manifest: the fields of `CheckpointInfo` and the files."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -75,13 +75,13 @@ def write_manifest(
 ) -> None:
     """Writes the manifest of a directory whose other files are complete.
 
-    The file is a line `rollcast-checkpoint FORMAT DIGEST`, and JSON, whose xxh3-128 the digest is.
+    The manifest is a line `rollcast-checkpoint FORMAT DIGEST`, then JSON; the digest is the xxh3-128 of the JSON.
 
     Args:
         directory: The checkpoint.
-        info: What it is of.
-        previous: A checkpoint some of whose files are linked here, and have its digests; None: there is none.
-        digests: xxh3-128 of files in it that need not be read again.
+        info: Describes the checkpoint.
+        previous: A checkpoint to whose files some are links, so that its digests hold for them; None: there is none.
+        digests: xxh3-128 of files in the directory that need not be read again.
     """
     known = {} if previous is None else _read(previous)[1]
     files = {}
@@ -96,24 +96,24 @@ def write_manifest(
 
 
 def read_info(directory: Path) -> CheckpointInfo:
-    """Reads the manifest alone.
+    """Reads the manifest alone, without checking the other files.
 
     Raises:
-        ConfigurationError: If it is damaged, or the format is another.
+        ConfigurationError: The manifest is damaged, or has another format.
     """
     return _read(directory)[0]
 
 
 def verify(directory: Path) -> CheckpointInfo:
-    """Reads the manifest, and every file that it names once, to see that all is as it was written.
+    """Reads the manifest and every file of a checkpoint, and compares the files with their digests.
 
     Raises:
-        ConfigurationError: If a file is missing, added, or differs, or the format is another; names the file.
+        ConfigurationError: A file is missing, was added, or differs; or the format is another. The message names it.
     """
     info, files = _read(directory)
     there = {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()} - {MANIFEST_FILE}
     if there != files.keys():
-        raise damaged(directory, f"it holds {sorted(there)}, and was written with {sorted(files)}")
+        raise damaged(directory, f"it has the files {sorted(there)}, and its manifest names {sorted(files)}")
     for name, (n_bytes, digest) in files.items():
         path = directory / name
         try:
@@ -121,12 +121,12 @@ def verify(directory: Path) -> CheckpointInfo:
         except OSError as error:
             raise damaged(directory, f"{name} cannot be read: {error.strerror}") from error
         if not whole:
-            raise damaged(directory, f"{name} is not as it was written")
+            raise damaged(directory, f"{name} has changed since it was written")
     return info
 
 
 def _read(directory: Path) -> tuple[CheckpointInfo, dict[str, tuple[int, str]]]:
-    """What the manifest says: of what it is; and bytes and digest of each file."""
+    """Reads the manifest; returns its description, and bytes and digest of each file."""
     try:
         head, _, content = (directory / MANIFEST_FILE).read_bytes().partition(b"\n")
     except OSError as error:
@@ -134,7 +134,7 @@ def _read(directory: Path) -> tuple[CheckpointInfo, dict[str, tuple[int, str]]]:
     magic, _, rest = head.decode("ascii", "replace").partition(" ")
     version, _, digest = rest.partition(" ")
     if magic != _MAGIC or xxhash.xxh3_128_hexdigest(content) != digest:
-        raise damaged(directory, f"{MANIFEST_FILE} is not as it was written")
+        raise damaged(directory, f"{MANIFEST_FILE} has changed since it was written")
     if version != str(FORMAT):
         raise ConfigurationError(
             f"the checkpoint {directory} has the format {version!r}; expected {FORMAT}; resume it with the version of "
@@ -143,41 +143,41 @@ def _read(directory: Path) -> tuple[CheckpointInfo, dict[str, tuple[int, str]]]:
     try:
         manifest = _Manifest.model_validate_json(content)
     except ValidationError as error:
-        raise damaged(directory, f"{MANIFEST_FILE} is none: {error.errors()[0]['msg']}") from error
+        raise damaged(directory, f"{MANIFEST_FILE} lacks or adds a field: {error.errors()[0]['msg']}") from error
     files = {name: (file.bytes, file.xxh3_128) for name, file in manifest.files.items()}
     return CheckpointInfo(**manifest.model_dump(exclude={"files"})), files
 
 
 @contextmanager
 def read_as_vouched_for(directory: Path) -> Iterator[None]:
-    """Makes an error of ours of whatever comes of files that fit their digests and not this program.
+    """Turns any error of the body, which reads files of a checkpoint, into one that says the checkpoint is damaged.
 
-    A digest says that a file is as it was written; not that this program wrote it, nor that it was of its own mind.
+    A digest proves that a file has not changed since it was written, not that this program wrote it.
 
     Args:
-        directory: The checkpoint that is read in the body.
+        directory: The checkpoint that the body reads.
 
     Raises:
-        ConfigurationError: The body raised something that is no error of ours.
+        ConfigurationError: The body raised an exception that is no `RollcastError`.
     """
     try:
         yield
     except RollcastError:
         raise
     except Exception as error:
-        raise damaged(directory, f"what is in it does not fit: {type(error).__name__}: {error}") from error
+        raise damaged(directory, f"its content cannot be read: {type(error).__name__}: {error}") from error
 
 
 def damaged(directory: Path, problem: str) -> ConfigurationError:
-    """The error of a checkpoint that cannot be read.
+    """Makes the error for a checkpoint that cannot be read.
 
     Args:
         directory: The checkpoint.
         problem: What is wrong with it.
     """
     return ConfigurationError(
-        f"the checkpoint {directory} is damaged: {problem}; expected the files of its manifest, whole; resume from "
-        "another one"
+        f"the checkpoint {directory} is damaged: {problem}; expected the files of its manifest, unchanged; resume from "
+        "another checkpoint"
     )
 
 

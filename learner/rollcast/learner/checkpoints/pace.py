@@ -1,18 +1,18 @@
-"""How fast a thread works beside training."""
+"""Slows a thread down that works beside training."""
 
 import threading
 import time
 from typing import Final
 
-# A stretch of work that took longer was not work: the thread had no core.
+# The longest rest. A piece of work that seems to need a longer one took so long because the thread had no core.
 _LONGEST_REST_S: Final = 0.25
 
 
 class Pace:
-    """Makes a thread rest, so that it works for no more than a share of the time, until somebody is in a hurry.
+    """Makes a thread rest, so that it works for at most a share of the time, until `hurry` is called.
 
     Args:
-        share: In (0, 1].
+        share: The share, in (0, 1].
     """
 
     def __init__(self, share: float) -> None:
@@ -21,11 +21,11 @@ class Pace:
         self._since = time.monotonic()
 
     def rest(self) -> None:
-        """To be called by the thread after each piece of its work, of some milliseconds."""
+        """Rests in proportion to the work since the last call. Call it after each few milliseconds of work."""
         worked_s = time.monotonic() - self._since
         self._hurry.wait(min(worked_s * self._rest_per_work, _LONGEST_REST_S))
         self._since = time.monotonic()
 
     def hurry(self) -> None:
-        """Ends the rest, and all others: somebody waits. Any thread may call it."""
+        """Ends this rest and all later ones, because another thread waits for the work. Any thread may call it."""
         self._hurry.set()

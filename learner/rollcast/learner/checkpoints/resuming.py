@@ -1,4 +1,4 @@
-"""Which run is resumed, and with what settings. Imports neither torch nor grpc."""
+"""Finds the run to resume, and merges its settings with those given. Imports neither torch nor grpc."""
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,23 +15,23 @@ from rollcast.services.settings.resume_rules import ACTING, FREE, ResumeRule, re
 
 AUTO: Final = "auto"
 
-# Where the runs are that nobody has named a folder for.
+# The folder of runs that were started without a --run-dir.
 RUNS: Final = Path("runs")
 
 
 def resumed_settings(settings: BaseModel, given: BaseModel, *, runs: Path = RUNS) -> dict[str, Any]:
-    """Returns the settings of the run to resume, with what was changed; or those given, where there is no such run.
+    """Returns the settings of the run to resume, with the given changes; or those given, if `auto` finds no run.
 
     Args:
-        settings: Those given, and defaults; `resume` is a run's folder, or `auto`.
-        given: Those given; what nobody has set is not among its `model_fields_set`.
-        runs: Where `auto` looks.
+        settings: The settings given, and defaults; `resume` is a run's folder, or `auto`.
+        given: The settings given; `model_fields_set` names them.
+        runs: The folder in which `auto` looks for runs.
 
     Returns:
         Values for the settings' class: `resume` and `run_dir` are the folder; `resume` is None for a new run.
 
     Raises:
-        ConfigurationError: If there is no such run, another command made it, or what is given contradicts it.
+        ConfigurationError: There is no such run, another command made it, or it cannot go on with the given settings.
     """
     values = settings.model_dump(mode="json")
     path = Path(values["resume"]) if values["resume"] != AUTO else _found(settings, runs)
@@ -41,24 +41,25 @@ def resumed_settings(settings: BaseModel, given: BaseModel, *, runs: Path = RUNS
     unknown = sorted(saved.keys() - type(settings).model_fields.keys())
     if unknown:
         raise ConfigurationError(
-            f"--resume: the run {path} was made with settings that this command has not: {', '.join(unknown)}; "
-            "expected one of the same command; resume it with rollcast train or rollcast learner, whichever began it"
+            f"--resume: the run {path} has settings that this command does not know: {', '.join(unknown)}; "
+            "expected a run of the same command; resume it with the command that started it, rollcast train or "
+            "rollcast learner"
         )
     refused = list(_refused(given, saved))
     if refused:
         raise ConfigurationError(
             f"--resume: the run {path} cannot go on with other settings: {'; '.join(refused)}; expected those of the "
-            f"run; leave them out, or begin another run, with this one's policy by --initial-policy {path}"
+            f"run; leave them out, or start another run from its policy with --initial-policy {path}"
         )
     return {**_merged(saved, given), "run_dir": str(path), "resume": str(path)}
 
 
 def settings_changes(settings: BaseModel, before: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Compares settings with those that a run had.
+    """Compares settings with the earlier ones of a run.
 
     Args:
-        settings: As the run goes on.
-        before: As `RunDirectory.read_settings` returned them; what an older version did not know counts as unchanged.
+        settings: The settings from now on.
+        before: The result of `RunDirectory.read_settings`; settings missing there count as unchanged.
 
     Returns:
         The old and the new value of each setting that differs, by its name: `"dqn.learning_rate"`.
@@ -71,18 +72,18 @@ def settings_changes(settings: BaseModel, before: Mapping[str, Any]) -> dict[str
 
 
 def changes_bits(settings: BaseModel, names: Iterable[str]) -> bool:
-    """Tells whether a run goes on to other bits when these settings are changed.
+    """Returns True if changing these settings changes the bits that a run computes.
 
     Args:
         settings: The settings.
-        names: As `settings_changes` has them.
+        names: Names of settings, as `settings_changes` returns them.
     """
     rules = {".".join(path): rule for path, _, rule in _leaves(settings)}
     return any(rules[name] != FREE for name in names)
 
 
 def _found(settings: BaseModel, runs: Path) -> Path | None:
-    """Finds the run that `auto` means."""
+    """Finds the run for `auto`: the one in `run_dir`, or the newest unfinished run with the same settings."""
     values = settings.model_dump(mode="json")
     if values["run_dir"] is not None:
         path = Path(values["run_dir"])
@@ -95,7 +96,7 @@ def _found(settings: BaseModel, runs: Path) -> Path | None:
                 continue
             with run.locked():
                 newest = newest_checkpoint(run)
-        except (ConfigurationError, OSError):  # somebody else's, perhaps
+        except (ConfigurationError, OSError):  # perhaps of another user, or another process trains in it
             continue
         if newest is None:
             if run.has_log():
@@ -106,10 +107,10 @@ def _found(settings: BaseModel, runs: Path) -> Path | None:
 
 
 def newest_checkpoint(run: RunDirectory) -> tuple[Path, CheckpointInfo] | None:
-    """The newest checkpoint of a run that is whole; whoever asks has locked the run.
+    """Returns the newest undamaged checkpoint of a run. The caller has locked the run.
 
     Returns:
-        The checkpoint; None: the run was stopped before its first.
+        The checkpoint; None if the run was stopped before its first.
 
     Raises:
         ConfigurationError: All of its checkpoints are damaged.
@@ -124,21 +125,21 @@ def _written(run: Path) -> float:
 
 
 def _identity(settings: BaseModel, values: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
-    """Picks the values that tell one run from another: those that say what is learnt, and how."""
+    """Picks the values that identify a run: those that say what is learnt, and how."""
     return {path: _at(values, path) for path, _, rule in _leaves(settings) if rule not in (FREE, ACTING)}
 
 
 def _refused(given: BaseModel, saved: Mapping[str, Any]) -> Iterator[str]:
-    """Says, an option each, what is given and may not change, what the run has, and why it stays."""
+    """Yields one text for each given option that may not change: its value, the run's value, and the reason."""
     for path, value, rule in _leaves(given, only_set=True):
         reason, own = why_not(rule), _at(saved, path, value)
         if reason and own != value:
             option = "--" + ".".join(path).replace("_", "-")
-            yield f"{option} is {value!r} and the run's is {own!r}, which stays, because {reason}"
+            yield f"{option} is {value!r} and the run's is {own!r}, which stays because {reason}"
 
 
 def _merged(saved: Mapping[str, Any], given: BaseModel) -> dict[str, Any]:
-    """Puts what is given in place of what the run has."""
+    """Replaces settings of the run by those given."""
     merged = copy.deepcopy(dict(saved))
     for path, value, _ in _leaves(given, only_set=True):
         inner = merged
@@ -149,7 +150,7 @@ def _merged(saved: Mapping[str, Any], given: BaseModel) -> dict[str, Any]:
 
 
 def _leaves(settings: BaseModel, *, only_set: bool = False) -> Iterator[tuple[tuple[str, ...], Any, ResumeRule]]:
-    """Finds every setting that holds no others: its path, its value as JSON has it, and its rule."""
+    """Yields every setting that holds no others: its path, its JSON value, and its resume rule."""
     values = settings.model_dump(mode="json")
     for name, field in type(settings).model_fields.items():
         if only_set and name not in settings.model_fields_set:
@@ -167,7 +168,7 @@ def _leaves(settings: BaseModel, *, only_set: bool = False) -> Iterator[tuple[tu
 
 
 def _at(values: Mapping[str, Any], path: tuple[str, ...], otherwise: Any = None) -> Any:  # noqa: ANN401 - any setting
-    """Finds the value at a path; `otherwise` where there is none."""
+    """Returns the value at a path; `otherwise` if there is none."""
     found: Any = values
     for name in path:
         if not isinstance(found, Mapping) or name not in found:

@@ -1,13 +1,13 @@
-"""The checkpoints of a run: written whole or not at all, the last few and the best kept."""
+"""Keeps the checkpoints of a run: writes each whole or not at all, and keeps the last few and the best."""
 
 import logging
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
 from rollcast.learner.checkpoints.manifest import CheckpointInfo, read_info, verify, write_manifest
+from rollcast.learner.disk import sync
 from rollcast.services.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
@@ -16,12 +16,12 @@ logger = logging.getLogger(__name__)
 class CheckpointStore:
     """A folder of checkpoints, each a directory named after its number of updates.
 
-    Invariant: whenever the process or the machine stops, every checkpoint is there whole or not at all, but for what a
-    failing disk does to it later, which its digests tell. One thread writes, any may read.
+    Invariant: whenever the process or the machine stops, every checkpoint is there whole or not at all. Damage that a
+    failing disk does later is found by digests. One thread writes, any may read.
 
     Args:
         path: The folder.
-        keep: How many of the last ones are kept, at least 1, besides the one with the highest mean return.
+        keep: Number of the last checkpoints to keep, at least 1, besides the one with the highest mean return.
     """
 
     def __init__(self, path: Path, *, keep: int) -> None:
@@ -29,7 +29,7 @@ class CheckpointStore:
         self._keep = keep
 
     def tidy(self) -> None:
-        """Puts away what a process that was killed while writing has left; whoever writes calls it first."""
+        """Removes or completes what a process killed while writing left. Call it before writing."""
         self._path.mkdir(parents=True, exist_ok=True)
         for leftover in self._path.glob(".*.tmp"):
             shutil.rmtree(leftover)
@@ -41,17 +41,17 @@ class CheckpointStore:
                 replaced.rename(final)
 
     def all(self) -> tuple[Path, ...]:
-        """The checkpoints there are, oldest first; nothing says that they are undamaged."""
+        """Returns the checkpoints, oldest first, without checking them for damage."""
         return tuple(sorted((path for path in self._path.glob("[0-9]*")), key=lambda path: int(path.name)))
 
     def newest(self) -> tuple[Path, CheckpointInfo] | None:
-        """The newest checkpoint that is undamaged, every byte of it read; warns of those that are not.
+        """Returns the newest undamaged checkpoint, every byte of which was read, and warns of damaged ones.
 
         Returns:
-            The checkpoint; None: there is none at all.
+            The checkpoint; None if there are no checkpoints.
 
         Raises:
-            ConfigurationError: If there are some, and all of them are damaged; says what is wrong with the newest.
+            ConfigurationError: All checkpoints are damaged; the message says what is wrong with the newest.
         """
         problems: list[str] = []
         for path in reversed(self.all()):
@@ -67,7 +67,7 @@ class CheckpointStore:
         )
 
     def stage(self, n_updates: int) -> Path:
-        """Makes an empty folder for the files of a checkpoint; `commit` or `shutil.rmtree` ends it."""
+        """Makes an empty folder for the files of a checkpoint; end it with `commit` or `shutil.rmtree`."""
         staged = self._path / f".{n_updates:08d}.tmp"
         staged.mkdir()
         return staged
@@ -80,38 +80,38 @@ class CheckpointStore:
         previous: Path | None = None,
         digests: Mapping[Path, str] = MappingProxyType({}),
     ) -> Path:
-        """Makes a checkpoint of staged files, in place of one of as many updates; removes those not to be kept.
+        """Makes a checkpoint of staged files, replacing one of as many updates; removes those not to be kept.
 
         Args:
-            staged: What `stage` made; gone afterwards, whatever happens.
-            info: What it is of.
-            previous: A checkpoint some of whose files are linked there; None: there is none.
+            staged: The folder that `stage` made; it is gone afterwards in any case.
+            info: Describes the checkpoint.
+            previous: A checkpoint to whose files some staged ones are links; None: there is none.
             digests: xxh3-128 of staged files that need not be read again.
 
         Returns:
-            Where it is.
+            The directory of the checkpoint.
 
         Raises:
-            OSError: If it cannot be written; the one before is there.
+            OSError: The checkpoint cannot be written; the one before is unchanged.
         """
         final = self._path / f"{info.n_updates:08d}"
         replaced = self._path / f".{final.name}.replaced"
         try:
             write_manifest(staged, info, previous=previous, digests=digests)
             for path in (*staged.rglob("*"), staged):
-                _fsync(path)
+                sync(path)
             if final.exists():
                 final.rename(replaced)
             staged.rename(final)
         finally:
             shutil.rmtree(staged, ignore_errors=True)
-        _fsync(self._path)
+        sync(self._path)
         shutil.rmtree(replaced, ignore_errors=True)
         self._prune()
         return final
 
     def remove_after(self, checkpoint: Path) -> None:
-        """Removes those of more updates: a run that goes on from this one has passed them over, and makes its own."""
+        """Removes checkpoints of more updates than this one: a run resumed from it makes them anew."""
         for path in self.all():
             if int(path.name) > int(checkpoint.name):
                 _remove(path)
@@ -125,7 +125,7 @@ class CheckpointStore:
 
 
 def _mean_return(checkpoint: Path) -> tuple[float, int]:
-    """What the best has most of; among equals, and before any return, the newest."""
+    """Returns the sort key of the best checkpoint: its mean return, then its number of updates."""
     try:
         mean_return = read_info(checkpoint).mean_return
     except ConfigurationError:
@@ -134,15 +134,7 @@ def _mean_return(checkpoint: Path) -> tuple[float, int]:
 
 
 def _remove(checkpoint: Path) -> None:
-    # out of sight at once: what is half removed is no checkpoint
+    # renamed first, because a half removed folder is no checkpoint
     leftover = checkpoint.with_name(f".{checkpoint.name}.tmp")
     checkpoint.rename(leftover)
     shutil.rmtree(leftover)
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,4 +1,4 @@
-"""What of the write-ahead log training has had, and a checkpoint therefore has: by number of the rollout in the log."""
+"""Keeps account of the rollouts in the write-ahead log that training has used, which a checkpoint therefore covers."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -13,12 +13,14 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """Which rollouts of the log a checkpoint has: those below `position` that are not open.
+    """The rollouts of the log that a checkpoint covers: those below `position` that are not open.
+
+    A rollout is open as long as training has not used all of its trajectories.
 
     Attributes:
-        position: The number that the next rollout would have got.
-        open_runs: Numbers below it, from the first of each run to its last one, which training had not had.
-        open_spans: Of rollouts that it had had in part: their number, and what is open of their trajectories.
+        position: The number of the next rollout at that time.
+        open_runs: First and last number of each run of open rollouts.
+        open_spans: By number of an open rollout that was used in part: its open trajectories.
     """
 
     position: int = 0
@@ -27,15 +29,15 @@ class Coverage:
 
     @classmethod
     def nothing(cls) -> Self:
-        """That of a run that has no checkpoint."""
+        """Makes the coverage of a run without a checkpoint."""
         return cls(open_spans={})
 
     def has(self, first: int, last: int) -> bool:
-        """Whether it has every rollout of these numbers whole."""
+        """Returns True if it covers every rollout from `first` to `last` whole."""
         return last < self.position and not any(start <= last and first <= stop for start, stop in self.open_runs)
 
     def open_of(self, number: int, n_trajectories: int) -> tuple[Span, ...]:
-        """What of a rollout is open."""
+        """Returns the open trajectories of a rollout."""
         whole = ((0, n_trajectories),)
         if number >= self.position:
             return whole
@@ -44,7 +46,7 @@ class Coverage:
         return self.open_spans.get(number, whole)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Returns it as JSON values."""
         return {
             "position": self.position,
             "open_runs": self.open_runs,
@@ -53,10 +55,10 @@ class Coverage:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Reads what `to_json` made.
+        """Reads the values that `to_json` returned.
 
         Raises:
-            ValueError: A number is none that it makes; and whatever comes of values of other types.
+            ValueError: A number is out of range. Values of other types raise other exceptions.
         """
         coverage = cls(
             position=values["position"],
@@ -69,7 +71,7 @@ class Coverage:
         spans = [span for spans in coverage.open_spans.values() for span in spans]
         numbers = [coverage.position, *(number for pair in (*coverage.open_runs, *spans) for number in pair)]
         if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
-            raise ValueError(f"what a checkpoint has of the log is {values!r:.200}; expected whole numbers from 0 on")
+            raise ValueError(f"the checkpoint's coverage of the log is {values!r:.200}; expected whole numbers >= 0")
         if not all(start < stop for start, stop in spans):
             raise ValueError(f"open_spans is {values['open_spans']!r:.200}; expected trajectories in each")
         return coverage
@@ -77,7 +79,7 @@ class Coverage:
 
 @dataclass(slots=True)
 class _Open:
-    """A rollout in the log that training has not had whole."""
+    """A rollout in the log of which training has not used all trajectories."""
 
     number: int
     n_trajectories: int
@@ -85,10 +87,10 @@ class _Open:
 
 
 class OpenRollouts:
-    """Keeps account of the rollouts in the log that training has not had. Any thread may call.
+    """The open rollouts in the log: those that training has not used whole. Any thread may call.
 
     Args:
-        position: The number that the next rollout in the log gets.
+        position: The number of the next rollout in the log.
     """
 
     def __init__(self, position: int = 0) -> None:
@@ -98,13 +100,13 @@ class OpenRollouts:
         self._open: dict[tuple[str, int, int], _Open] = {}
 
     def add(self, number: int, rollout: SliceName, n_trajectories: int, spans: Sequence[Span] | None = None) -> None:
-        """A rollout is being written to the log.
+        """Adds a rollout that is being written to the log, or was found in it.
 
         Args:
-            number: Its number, above all before it, but for those that were found at the start.
-            rollout: Which.
+            number: Its number, above all earlier ones, unless it was found at the start.
+            rollout: Its name.
             n_trajectories: B.
-            spans: What of it is open; None: all.
+            spans: Its open trajectories; None: all.
         """
         with self._lock:
             self._position = max(self._position, number + 1)
@@ -113,7 +115,7 @@ class OpenRollouts:
             )
 
     def cover(self, piece: SliceName) -> None:
-        """Training has had these trajectories, or will never want them."""
+        """Notes that training has used these trajectories, or never will."""
         with self._lock:
             known = self._open.get(piece[:3])
             if known is None:
@@ -123,12 +125,12 @@ class OpenRollouts:
                 del self._open[piece[:3]]
 
     def discard(self, rollout: SliceName) -> None:
-        """A rollout was written to the log, or not, and is not accepted: its actor will send it again."""
+        """Removes a rollout that is not accepted, written or not: its actor will send it again."""
         with self._lock:
             self._open.pop(rollout[:3], None)
 
     def coverage(self) -> Coverage:
-        """What a checkpoint that is taken now has."""
+        """Returns the coverage of a checkpoint that is taken now."""
         with self._lock:
             still_open = sorted(self._open.values(), key=lambda rollout: rollout.number)
             position = self._position
@@ -147,7 +149,7 @@ class OpenRollouts:
 
 
 def _without(spans: Sequence[Span], start: int, stop: int) -> list[Span]:
-    """What is left of spans when trajectories are taken out."""
+    """Returns the spans without the trajectories from `start` to `stop`."""
     left = []
     for first, last in spans:
         left += [(a, b) for a, b in ((first, min(last, start)), (max(first, stop), last)) if a < b]

@@ -1,4 +1,4 @@
-"""Which segments a log has: begun, removed when a checkpoint has what is in them, and their files used again."""
+"""Keeps account of a log's segments: begins them, removes those a checkpoint covers, and uses their files again."""
 
 import logging
 import threading
@@ -13,21 +13,21 @@ from rollcast.learner.durable.segments import SegmentName, SegmentWriter, spare_
 
 logger = logging.getLogger(__name__)
 
-# A segment takes at most this share of what is free on the disk, so that checkpoints and metrics have room beside it,
+# A segment takes at most this share of the disk's free bytes, so that checkpoints and metrics have room beside it;
 _SHARE_OF_FREE: Final = 1 / 8
-# unless it would be smaller than this.
+# but segments may always be this large.
 _SMALL_SEGMENT_BYTES: Final = 1 << 20
 
 
 @dataclass(slots=True, kw_only=True)
 class KnownSegment:
-    """A segment that is there, and which rollouts it has.
+    """A segment in the folder, with the numbers of its rollouts.
 
     Attributes:
-        name: Which.
-        n_bytes: How large the file is.
-        first: The lowest number of a rollout in it; above `last`: it has none.
-        last: The highest.
+        name: The name of the segment.
+        n_bytes: The size of the file.
+        first: The lowest number of a rollout in it; above `last` if it has none.
+        last: The highest number of a rollout in it.
     """
 
     name: SegmentName
@@ -36,26 +36,27 @@ class KnownSegment:
     last: int = 0
 
     def add(self, number: int) -> None:
-        """It has this rollout, too."""
+        """Notes the number of another rollout in it."""
         self.first = min(self.first, number) if self.first <= self.last else number
         self.last = max(self.last, number)
 
     def is_in(self, coverage: Coverage) -> bool:
-        """Whether a checkpoint has all of it."""
+        """Returns True if a checkpoint covers all of its rollouts."""
         return self.last < self.first or coverage.has(self.first, self.last)
 
 
 class SegmentFiles:
-    """Invariant: segments and spare files have `spare_bytes` together, or there are no spare ones.
+    """The segments and spare files in a log's folder.
 
-    One thread at a time begins, notes and ends; any may remove, and ask.
+    Invariant: segments and spare files take at most `spare_bytes` together, or there are no spare files. One thread at
+    a time calls `begin`, `note` and `end`; any thread may call the others.
 
     Args:
-        folder: Where they are.
-        head: What each begins with.
-        segments: Those that are there, oldest first.
-        segment_bytes: How large one is that has no larger rollout, where the disk has room for it.
-        spare_bytes: What is kept to be used again, with the segments, at most.
+        folder: The folder of the log.
+        head: The bytes that each segment begins with.
+        segments: The segments in the folder, oldest first.
+        segment_bytes: Size of a segment, unless a rollout is larger or the disk has too little room.
+        spare_bytes: Bytes up to which files are kept to be used again, counting the segments.
         make_writer: Makes a segment.
     """
 
@@ -82,7 +83,7 @@ class SegmentFiles:
 
     @property
     def n_bytes(self) -> int:
-        """What the segments take on the disk, spare files not counted."""
+        """The bytes of the segments, without spare files."""
         with self._lock:
             return sum(segment.n_bytes for segment in self._segments)
 
@@ -90,10 +91,10 @@ class SegmentFiles:
         return len(self._segments)
 
     def begin(self, n_bytes: int) -> SegmentWriter:
-        """Begins a segment with room for a record of so many bytes.
+        """Begins a segment with room for a record of `n_bytes`.
 
         Raises:
-            OSError: There is no room for it.
+            OSError: The disk has no room for it.
         """
         n_needed = self.bytes_needed(n_bytes)
         with self._lock:
@@ -107,14 +108,14 @@ class SegmentFiles:
         return writer
 
     def bytes_needed(self, n_bytes: int) -> int:
-        """Bytes that a segment takes on the disk at least which is to have a record of `n_bytes`."""
+        """Returns the size of the smallest segment with room for a record of `n_bytes`."""
         return len(self._head) + n_bytes
 
     def _make_segment(self, name: SegmentName, n_needed: int, spare: Path | None) -> SegmentWriter:
-        """Makes a segment as large as the disk has room for.
+        """Makes a segment of the usual size, or as large as the disk has room for.
 
         Raises:
-            OSError: There is no room for what is needed.
+            OSError: The disk has no room for `n_needed` bytes.
         """
         n_bytes = self._segment_bytes
         free = free_bytes(self._folder)
@@ -125,24 +126,24 @@ class SegmentFiles:
             try:
                 return self._make_writer(self._folder, name, self._head, n_bytes, spare)
             except OSError as error:
-                # a quota may allow less than is free
+                # with a quota, less may be allowed than is free, so try half the size
                 if error.errno not in FULL_DISK or spare is not None or n_bytes == n_needed:
                     raise
                 n_bytes //= 2
 
     def note(self, number: int) -> None:
-        """The segment that was begun last gets this rollout."""
+        """Notes that the segment begun last gets this rollout."""
         with self._lock:
             assert self._current is not None, "begin() comes first"
             self._current.add(number)
 
     def end(self) -> None:
-        """The segment that was begun last is written to no more."""
+        """Notes that the segment begun last is not written any more."""
         with self._lock:
             self._current = None
 
     def remove(self, coverage: Coverage) -> None:
-        """Removes the segments of which a checkpoint has all, but for the one that is written to."""
+        """Removes the segments that a checkpoint covers, except for the one being written."""
         with self._lock:
             removed = [
                 segment for segment in self._segments if segment is not self._current and segment.is_in(coverage)

@@ -1,4 +1,4 @@
-"""The write-ahead log: an accepted rollout is on the disk before it is acknowledged."""
+"""The write-ahead log, which has every accepted rollout on the disk before it is acknowledged."""
 
 import logging
 import math
@@ -24,19 +24,19 @@ from rollcast.services.rollouts.recording_codec import RecordingHeader
 logger = logging.getLogger(__name__)
 
 SEGMENT_BYTES: Final = 64 << 20
-# How often those that wait look whether they are still wanted.
+# Seconds between two checks whether a waiting thread should go on.
 _LOOK_S: Final = 0.5
-# From an early checkpoint that did not help to the next; and where the disk is full, so that most do not.
+# Seconds from an early checkpoint that did not help to the next; and on a full disk, where most fail.
 _CROWDED_INTERVAL_S: Final = 1.0
 _FULL_DISK_INTERVAL_S: Final = 5.0
 _CLOSE_S: Final = 10.0
-# A disk that takes longer is told of.
+# `problem` reports a disk that takes longer.
 _HANGS_S: Final = 1.0
 
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """A rollout that is to be written."""
+    """A rollout that waits to be written."""
 
     number: int
     entry: bytes
@@ -46,23 +46,23 @@ class _Waiting:
 
 
 class RolloutLog:
-    """Appends rollouts to segments, and removes the segments that checkpoints cover.
+    """A log of rollouts in segments; removes the segments that checkpoints cover.
 
-    Invariants: `append` returns True only when the rollout is on the disk. One thread at a time writes: one of those
-    that wait for it, which writes what all of them have, and waits for the disk once (group commit); what comes
-    meanwhile is the next one's. A segment that could not be written is closed, and what was not committed in it is cut
-    off. Together the files have `max_bytes`, and a segment more.
+    Invariants: `append` returns True only when the rollout is on the disk. One thread writes at a time: one of those
+    that wait writes the rollouts of all, and waits for the disk once (group commit); rollouts that come meanwhile are
+    written next. A segment that could not be written is closed, and its uncommitted part is cut off. All files together
+    take at most `max_bytes` and one segment.
 
     Args:
-        folder: Where; it exists.
-        header: What the rollouts look like.
-        max_bytes: Above half of it, or where the disk is full, a checkpoint is asked for, so that segments can go; at
-            all of it, streams wait.
-        next_number: Of the rollout that comes next.
-        segments: Those that are there, oldest first.
-        ask_for_checkpoint: Makes one, and returns when it is written; called in a thread of its own.
+        folder: The folder of the log; it exists.
+        header: Describes the rollouts.
+        max_bytes: Above half of it, or on a full disk, the log asks for a checkpoint, so that it can remove segments;
+            at all of it, streams wait.
+        next_number: The number of the next rollout.
+        segments: The segments in the folder, oldest first.
+        ask_for_checkpoint: Makes a checkpoint and returns when it is written; called in a thread of its own.
         make_writer: Makes segments.
-        segment_bytes: How large one is that has no larger rollout, where the disk has room for it.
+        segment_bytes: Size of a segment, unless a rollout is larger or the disk has too little room.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class RolloutLog:
         self._commit_s = 0.0
         # The coverage of the last checkpoint and of the one before.
         self._covered: deque[Coverage] = deque(maxlen=2)
-        self._writer: SegmentWriter | None = None  # of whoever writes
+        self._writer: SegmentWriter | None = None  # used by the thread that writes
 
     def append(
         self,
@@ -113,15 +113,16 @@ class RolloutLog:
         *,
         is_active: Callable[[], bool],
     ) -> bool:
-        """Returns True when a rollout is on the disk; waits for its turn, for room, and for the disk.
+        """Writes a rollout; waits for its turn, for room, and for the disk.
 
         Args:
-            entry: Makes what the log says of it, from its number.
+            entry: Makes the log's entry of the rollout from its number.
             payload: The rollout, whose arrays must not change before this returns.
-            is_active: Looked at now and then; False gives up.
+            is_active: Called every 0.5 s while waiting; the wait ends when it returns False.
 
         Returns:
-            False if `is_active` became False, or the log was closed: it is not to be acknowledged.
+            True if the rollout is on the disk. False if `is_active` returned False, or the log was closed: then the
+            rollout must not be acknowledged.
 
         Raises:
             NotReadyError: The disk is full, or has failed.
@@ -130,7 +131,7 @@ class RolloutLog:
             began = time.monotonic()
             while self._is_full() and not self._closing:
                 self._full_since = min(self._full_since, began)
-                what = "a checkpoint, so that the write-ahead log can go on, which is at its limit"
+                what = "a checkpoint that makes room in the write-ahead log, which is at its limit"
                 self._note_wait(f"{what}: {self._use()}", self._full_since)
                 self._ask_if_crowded()
                 self._changed.wait(_LOOK_S)
@@ -155,10 +156,10 @@ class RolloutLog:
             return is_there
 
     def covered(self, coverage: Coverage) -> None:
-        """A checkpoint has been written: what it, and the one before it, have is removed.
+        """Removes segments after a checkpoint was written: those that it and the checkpoint before it both cover.
 
-        The one before counts so that nothing is lost where the last one is damaged; unless the log is above half of
-        what it may take, or the disk is full: then what the last one has goes, too.
+        Keeping the segments that only the last one covers loses nothing if that one is damaged. If the log takes more
+        than half of `max_bytes`, or the disk is full, they are removed, too.
         """
         with self._changed:
             self._covered.append(coverage)
@@ -173,7 +174,7 @@ class RolloutLog:
             self._changed.notify_all()
 
     def problem(self) -> str:
-        """What keeps the log from taking rollouts; empty: nothing does. Any thread may ask."""
+        """Describes what keeps the log from taking rollouts; empty if nothing does. Any thread may call."""
         with self._changed:
             if self._is_full():
                 return f"the write-ahead log is at its limit and waits for a checkpoint: {self._use()}"
@@ -183,7 +184,7 @@ class RolloutLog:
             return self._problem
 
     def metrics(self) -> dict[str, float]:
-        """What there is to write about it, by name; times since the last call."""
+        """Returns metrics by name; times and counts are since the last call."""
         with self._changed:
             n_commits, n_rollouts, commit_s = max(self._n_commits, 1), self._n_rollouts, self._commit_s
             self._n_commits, self._n_rollouts, self._commit_s = 0, 0, 0.0
@@ -195,14 +196,14 @@ class RolloutLog:
             }
 
     def close(self) -> None:
-        """Takes no more, and waits for what is being written; does nothing when closed already."""
+        """Refuses further rollouts, and waits for those being written; does nothing if closed already."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
             if not self._changed.wait_for(lambda: self._busy_since is None and not self._waiting, _CLOSE_S):
                 logger.error(
-                    "the write-ahead log's disk, %s, has not answered for %.0f s; expected it to take what was "
-                    "written; what is not acknowledged comes again",
+                    "the write-ahead log's disk, %s, has not answered for %.0f s; expected it to finish writing; "
+                    "rollouts that were not acknowledged are sent again",
                     self._folder,
                     _CLOSE_S,
                 )
@@ -212,7 +213,10 @@ class RolloutLog:
                 self._files.end()
 
     def _commit_mine(self, mine: _Waiting, is_active: Callable[[], bool]) -> bool:
-        """Returns True when a rollout is on the disk, whoever has written it. Called with the lock held."""
+        """Waits until this or another thread has written a rollout; returns True if it is on the disk.
+
+        The caller holds the lock.
+        """
         while not mine.is_done:
             if self._busy_since is None:
                 self._write_all()
@@ -230,7 +234,10 @@ class RolloutLog:
         return True
 
     def _write_all(self) -> None:
-        """Writes and commits what has come. Called with the lock held, by one of those that wait; lets go of it."""
+        """Writes and commits all waiting rollouts. The caller, one of the waiting threads, holds the lock.
+
+        The lock is released while writing.
+        """
         group = list(self._waiting)
         self._waiting.clear()
         began = self._busy_since = time.monotonic()
@@ -246,7 +253,7 @@ class RolloutLog:
                 self._writer.abandon()
                 self._writer = None
                 self._files.end()
-            self._changed.acquire()  # held by others for a few lines only, none of which waits
+            self._changed.acquire()  # other threads hold it for a few lines only, without waiting
             self._busy_since = None
             for waiting in group:
                 if not waiting.is_done:
@@ -261,7 +268,7 @@ class RolloutLog:
         self._ask_if_crowded()
 
     def _write(self, group: Sequence[_Waiting]) -> None:
-        """Writes rollouts, and returns when they are on the disk."""
+        """Writes rollouts, and waits until they are on the disk."""
         written: list[_Waiting] = []
         for waiting in group:
             n_bytes = record_bytes(waiting.entry, waiting.payload)
@@ -285,7 +292,7 @@ class RolloutLog:
         written.clear()
 
     def _explain(self, failure: OSError, group: Sequence[_Waiting]) -> str:
-        """Says what is wrong, to the log once."""
+        """Describes an error of the disk, and logs it if it is new."""
         n_bytes = sum(waiting.payload.n_bytes for waiting in group)
         message = f"the write-ahead log {self._folder} cannot take {n_bytes:,} bytes: {failure.strerror}; "
         if failure.errno in FULL_DISK:
@@ -297,8 +304,8 @@ class RolloutLog:
             message += "" if free is None else f", and {free:,} are"
             message += "; free some space, or choose a --run-dir on a larger disk"
         else:
-            message += "expected a disk that works; look at it"
-        message += ": the rollouts are not acknowledged, and come again"
+            message += "expected a disk that works; check it"
+        message += ": the rollouts are not acknowledged, and are sent again"
         if not self._problem:
             logger.error("%s", message)
         return message
@@ -307,14 +314,14 @@ class RolloutLog:
         return self._files.n_bytes > self._max_bytes
 
     def _is_crowded(self) -> bool:
-        """Whether segments should go."""
+        """Returns True if segments should be removed."""
         return self._disk_is_full or self._files.n_bytes > self._max_bytes // 2
 
     def _use(self) -> str:
         return f"{self._files.n_bytes:,} bytes in {self._folder}, of --durable-max-bytes {self._max_bytes:,}"
 
     def _ask_if_crowded(self) -> None:
-        """Has a checkpoint made. Called with the lock held."""
+        """Asks for a checkpoint if segments should be removed. The caller holds the lock."""
         now = time.monotonic()
         interval_s = _FULL_DISK_INTERVAL_S if self._disk_is_full else _CROWDED_INTERVAL_S
         if self._closing or self._asking.is_set() or now < self._asked_at + interval_s:
@@ -325,7 +332,7 @@ class RolloutLog:
             threading.Thread(target=self._ask, name="rollcast-log-checkpoint", daemon=True).start()
 
     def _ask(self) -> None:
-        """Thread: has a checkpoint made."""
+        """Thread: asks for a checkpoint and waits until it is written."""
         try:
             self._ask_for_checkpoint()
         except (OSError, RollcastError) as error:

@@ -1,4 +1,4 @@
-"""Reads a segment of the write-ahead log, which may have been cut anywhere, and damaged since."""
+"""Reads segments of the write-ahead log, which may be cut off anywhere, or damaged."""
 
 import os
 from collections.abc import Iterator
@@ -20,14 +20,14 @@ _READ_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flaw:
-    """Bytes that are no whole record, and should be one.
+    """Bytes in the place of a record that are no whole record.
 
     Attributes:
-        start: Where they begin in the file.
-        stop: Where they end.
+        start: Their position in the file.
+        stop: The position after them.
         what: What is wrong with them.
-        is_torn: The process, or the machine, ended while they were written: nothing follows, and what they were was not
-            acknowledged. Otherwise the file was damaged later.
+        is_torn: True if the process or the machine stopped while they were written: nothing follows, and the rollout
+            was not acknowledged. False if the file was damaged later.
     """
 
     start: int
@@ -37,16 +37,16 @@ class Flaw:
 
 
 class SegmentReader:
-    """Reads one segment. Used by one thread.
+    """A reader of one segment. For one thread.
 
-    Invariant: nothing is allocated for a record before its sizes agree with their digest and are in the file.
+    Invariant: nothing is allocated for a record before its sizes fit their digest and the size of the file.
 
     Args:
-        folder: Where it is.
-        name: Which.
+        folder: The folder of the log.
+        name: The name of the segment.
 
     Raises:
-        OSError: It cannot be opened.
+        OSError: The file cannot be opened.
     """
 
     def __init__(self, folder: Path, name: SegmentName) -> None:
@@ -64,20 +64,20 @@ class SegmentReader:
         os.close(self._file)
 
     def header(self) -> RecordingHeader:
-        """What the rollouts in it look like.
+        """Reads the description of its rollouts.
 
         Raises:
-            RecordingError: Its head is damaged, or of another format.
-            ProtocolMismatchError: It follows another version of the protocol.
-            InvalidInputError: Its spaces are not supported.
+            RecordingError: The head is damaged, or has another format.
+            ProtocolMismatchError: The head follows another version of the protocol.
+            InvalidInputError: The spaces are not supported.
         """
         return decode_segment_head(self._read(0, _LOOK_BYTES + MAX_HEADER_BYTES))[0]
 
     def scan(self, *, verify: bool) -> Iterator[RecordHead | Flaw]:
-        """Finds the records, and what should be some, from the front.
+        """Finds records and flaws, from the front.
 
         Args:
-            verify: Read the rollouts, too; otherwise only what is around them, and `payload` finds damage in them.
+            verify: Read the rollouts, too; else only heads and tails, and `payload` finds damage in rollouts later.
 
         Yields:
             Whole records, and flaws.
@@ -106,7 +106,7 @@ class SegmentReader:
         """Reads a rollout.
 
         Returns:
-            Its serialised header, and its tensors' bytes; None: they are not what was written.
+            The serialised header, and the tensors' bytes; None if they do not fit their digest.
 
         Raises:
             OSError: The disk has failed.
@@ -117,7 +117,7 @@ class SegmentReader:
         return content[: record.n_head], memoryview(content)[record.n_head :]
 
     def _next(self, position: int, *, verify: bool) -> tuple[RecordHead | None, Flaw | None] | None:
-        """What begins there: a record, a flaw, or a record whose tail is one; None: nothing does."""
+        """Reads what begins at a position: a record, a flaw, or a record with a damaged tail; None: nothing does."""
         record = self._head_at(position)
         if record is None:
             return self._without_head(position)
@@ -138,14 +138,14 @@ class SegmentReader:
             what = f"{_name(record)} was not written to its end" if is_torn else f"{_name(record)} is damaged"
             return None, Flaw(start=position, stop=min(record.end, self.n_bytes), what=what, is_torn=is_torn)
         if has_tail or self._head_at(record.end) is None:
-            # whole; the crash came between it and its tail, or it is the last and its tail is all that suffered
+            # whole: the crash came before its tail was written, or it is the last and only its tail is damaged
             return record, None
         return record, Flaw(
             start=record.tail_start, stop=record.end, what=f"the tail of {_name(record)} is damaged", is_torn=False
         )
 
     def _without_head(self, position: int) -> tuple[None, Flaw] | None:
-        """What there is where no head is: one that is damaged, as records or a tail behind it tell; or nothing."""
+        """Reads a position without a head: it was damaged if a record or a tail follows; else nothing was there."""
         following = self._find_head(position)
         if following is not None:
             return None, Flaw(
@@ -166,12 +166,12 @@ class SegmentReader:
         return decode_head(self._marker, content, position)
 
     def _find_head(self, position: int) -> RecordHead | None:
-        """The first whole head from there on."""
+        """Finds the first whole head from a position on."""
         heads = (self._head_at(found) for found in self._find(self._marker, position))
         return next((record for record in heads if record is not None), None)
 
     def _find_tail(self, position: int) -> int | None:
-        """Where the last whole tail from there on ends: no head is there, so all before it is one flaw."""
+        """Finds the end of the last whole tail from a position on; without a head there, all before it is one flaw."""
         end = None
         for found in self._find(inverted(self._marker), position):
             if decode_tail(self._marker, self._read(found, TAIL.size)) is not None:
@@ -179,7 +179,7 @@ class SegmentReader:
         return end
 
     def _find(self, wanted: bytes, position: int) -> Iterator[int]:
-        """Every place from there on where these bytes are; the file is read once, however many there are."""
+        """Yields every position of these bytes from a position on, reading the file once."""
         while content := self._read(position, _READ_BYTES):
             index = content.find(wanted)
             while index >= 0:
@@ -190,7 +190,7 @@ class SegmentReader:
             position += len(content) - len(wanted) + 1
 
     def _read(self, position: int, n_bytes: int) -> bytes:
-        """So many bytes; fewer at the end of the file."""
+        """Reads `n_bytes`; fewer at the end of the file."""
         pieces = []
         while n_bytes > 0 and (piece := os.pread(self._file, n_bytes, position)):
             pieces.append(piece)

@@ -1,13 +1,12 @@
-"""One rollout in the write-ahead log, as bytes.
+"""Encodes a rollout as a record of the write-ahead log, and decodes records.
 
     head      marker of the segment (16), sizes of what follows (4, 4, 8), their digest (8), the head's own digest (8)
     entry     JSON: number in the log, actor, process, sequence, policy version
     rollout   its serialised header, then its tensors' bytes, as `RolloutEncoder.pieces` makes them
     tail      the marker, every bit inverted (16), size of all before it (8), digest of these two (8)
 
-Numbers are little-endian, digests XXH3-64. A marker is random and of one segment only, so what a file held before
-it was used again is never taken for a record. The tail tells a record whose head is damaged from one that was never
-written.
+Numbers are little-endian, digests XXH3-64. Every segment has a random marker of its own, so bytes from an earlier use
+of the file are never taken for a record. The tail tells a record with a damaged head from one that was never written.
 """
 
 import json
@@ -25,7 +24,7 @@ from rollcast.services.errors import RecordingError
 N_MARKER: Final = 16
 HEAD: Final = struct.Struct("<16sIIQQQ")
 TAIL: Final = struct.Struct("<16sQQ")
-# Names have 128 characters; a name that was taken over a thousand times has as many numbers of processes.
+# Enough for a name of 128 characters and a thousand replaced processes.
 MAX_ENTRY_BYTES: Final = 1 << 16
 _N_DIGEST: Final = 8
 
@@ -34,16 +33,16 @@ Piece = bytes | memoryview
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEntry:
-    """What the log says about a rollout without decoding it.
+    """The entry of a rollout in the log, which can be read without decoding the rollout.
 
     Attributes:
         number: Its place in the log, from 0, never used again.
-        actor_id: Who played it.
+        actor_id: The name of the actor.
         slot: The actor's slot.
-        incarnation: Which of the actor's processes.
-        process_nonce: That process.
-        replaced_nonces: The processes that had the name before.
-        n_envs: Environments of the actor.
+        incarnation: Counts the processes that had the actor's name.
+        process_nonce: Identifies the actor's process.
+        replaced_nonces: Identify the processes that had the name before.
+        n_envs: Number of the actor's environments.
         sequence: 1, 2, 3, ... within the incarnation.
         n_trajectories: B.
         policy_version: The version that acted.
@@ -61,16 +60,16 @@ class LogEntry:
     policy_version: int
 
     def encode(self) -> bytes:
-        """As JSON."""
-        # not asdict, which copies: this is done for every rollout
+        """Encodes it as JSON."""
+        # not asdict, which copies: this runs for every rollout
         return json.dumps({name: getattr(self, name) for name in self.__slots__}, separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, encoded: bytes) -> Self:
-        """Reads what `encode` wrote.
+        """Decodes the bytes that `encode` returned.
 
         Raises:
-            RecordingError: It is something else.
+            RecordingError: The bytes are no entry.
         """
         try:
             values = json.loads(encoded)
@@ -81,7 +80,7 @@ class LogEntry:
         numbers = [getattr(entry, field.name) for field in fields(cls) if field.type is int]
         if not all(type(value) is int and 0 <= value < 1 << 64 for value in (*numbers, *entry.replaced_nonces)):
             raise _no_entry(encoded)
-        # this run's next number and next policy version have 64 bits, too
+        # the next number and the next policy version have to fit into 64 bits, too
         if entry.slot >= 1 << 32 or max(entry.number, entry.policy_version) >= 1 << 63:
             raise _no_entry(encoded)
         if type(entry.actor_id) is not str or not entry.n_envs or not entry.n_trajectories:
@@ -94,12 +93,12 @@ class RecordHead:
     """The head of a record, and its entry.
 
     Attributes:
-        entry: What it is.
+        entry: The entry of the rollout.
         n_head: Bytes of the rollout's header.
         n_body: Bytes of its tensors.
-        start: Where the record begins in its file.
-        payload_start: Where the rollout begins.
-        payload_digest: Of the rollout.
+        start: Position of the record in its file.
+        payload_start: Position of the rollout.
+        payload_digest: Digest of the rollout.
     """
 
     entry: LogEntry
@@ -111,23 +110,23 @@ class RecordHead:
 
     @property
     def tail_start(self) -> int:
-        """Where its tail begins."""
+        """The position of its tail."""
         return self.payload_start + self.n_head + self.n_body
 
     @property
     def end(self) -> int:
-        """Where the next record begins."""
+        """The position of the next record."""
         return self.tail_start + TAIL.size
 
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """A rollout, encoded and digested; its tensors are views.
+    """An encoded rollout with its digest; its tensors are views.
 
     Attributes:
-        pieces: Its serialised header, then its tensors' bytes.
-        n_body: Bytes of its tensors.
-        digest: Of all of it.
+        pieces: The serialised header, then the tensors' bytes.
+        n_body: Bytes of the tensors.
+        digest: Digest of all pieces.
     """
 
     pieces: Sequence[Piece]
@@ -136,7 +135,7 @@ class Payload:
 
     @classmethod
     def of(cls, head: bytes, tensors: Sequence[NDArray[Any]]) -> Self:
-        """Digests what `RolloutEncoder.pieces` returned."""
+        """Makes it of the result of `RolloutEncoder.pieces`."""
         body = [tensor.reshape(-1).view(np.uint8).data for tensor in tensors]
         digest = xxhash.xxh3_64(head)
         for piece in body:
@@ -145,12 +144,12 @@ class Payload:
 
     @property
     def n_bytes(self) -> int:
-        """All of it."""
+        """The bytes of all pieces."""
         return len(self.pieces[0]) + self.n_body
 
 
 def record_bytes(entry: bytes, payload: Payload) -> int:
-    """What a record takes in its file."""
+    """Returns the bytes of a record in its file."""
     return HEAD.size + len(entry) + payload.n_bytes + TAIL.size
 
 
@@ -158,12 +157,12 @@ def encode_record(marker: bytes, entry: bytes, payload: Payload) -> list[Piece]:
     """Encodes a record.
 
     Args:
-        marker: Of the segment that it is written to.
-        entry: What it is, encoded.
+        marker: The marker of its segment.
+        entry: The encoded entry.
         payload: The rollout.
 
     Returns:
-        What is written, one after the other.
+        The pieces to write, in order.
     """
     n_head = len(payload.pieces[0])
     fixed = HEAD.pack(marker, len(entry), n_head, payload.n_body, payload.digest, 0)[:-_N_DIGEST]
@@ -172,26 +171,26 @@ def encode_record(marker: bytes, entry: bytes, payload: Payload) -> list[Piece]:
 
 
 def encode_tail(marker: bytes, n_before: int) -> bytes:
-    """The tail of a record of so many bytes before it."""
+    """Encodes the tail of a record that has `n_before` bytes before it."""
     fixed = TAIL.pack(inverted(marker), n_before, 0)[:-_N_DIGEST]
     return fixed + xxhash.xxh3_64_intdigest(fixed).to_bytes(_N_DIGEST, "little")
 
 
 def inverted(marker: bytes) -> bytes:
-    """What a tail begins with."""
+    """Returns the marker of tails: every bit of the segment's marker inverted."""
     return bytes(byte ^ 0xFF for byte in marker)
 
 
 def decode_head(marker: bytes, content: bytes, start: int) -> RecordHead | None:
-    """Reads the head of a record and its entry.
+    """Decodes the head of a record, and its entry.
 
     Args:
-        marker: Of the segment.
-        content: What the file has there: enough for any head and entry, or up to its end.
-        start: Where `content` begins in the file.
+        marker: The marker of the segment.
+        content: Bytes of the file, enough for any head and entry, or up to its end.
+        start: Position of `content` in the file.
 
     Returns:
-        The head; None: there is none, or it is damaged.
+        The head; None if there is none, or it is damaged.
     """
     if len(content) < HEAD.size or content[:N_MARKER] != marker:
         return None
@@ -217,7 +216,7 @@ def decode_head(marker: bytes, content: bytes, start: int) -> RecordHead | None:
 
 
 def decode_tail(marker: bytes, content: bytes) -> int | None:
-    """How many bytes of its record there are before a tail; None: this is none, or it is damaged."""
+    """Returns the bytes of a record before its tail; None if there is no tail, or it is damaged."""
     if len(content) < TAIL.size or content[:N_MARKER] != inverted(marker):
         return None
     _, n_before, _ = TAIL.unpack_from(content)
@@ -225,4 +224,4 @@ def decode_tail(marker: bytes, content: bytes) -> int | None:
 
 
 def _no_entry(encoded: bytes) -> RecordingError:
-    return RecordingError(f"{encoded[:80]!r} is not the entry of a rollout; expected what this program writes")
+    return RecordingError(f"{encoded[:80]!r} is not the entry of a rollout; expected one that this program wrote")

@@ -1,4 +1,4 @@
-"""What a learner that was killed had acknowledged: found in the log, and handed out as if it had just come."""
+"""Finds in the log the rollouts that a killed learner had acknowledged, and hands them out as if they had just come."""
 
 import logging
 from collections import deque
@@ -21,17 +21,19 @@ from rollcast.services.spaces.spaces import check_spaces_match
 
 logger = logging.getLogger(__name__)
 
-_REMEDY: Final = "the disk has failed, or something else has written there: replace it; training goes on without them"
+_REMEDY: Final = (
+    "the disk failed, or another program wrote there: replace the disk; training goes on without these rollouts"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A rollout in the log that the checkpoint has not whole.
+    """A rollout in the log that the checkpoint does not cover whole.
 
     Attributes:
-        segment: Where it is.
-        record: Where in there.
-        spans: What of its trajectories the checkpoint has not.
+        segment: Its segment.
+        record: Its record there.
+        spans: Its trajectories that the checkpoint does not cover.
     """
 
     segment: SegmentName
@@ -41,13 +43,13 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """What is in a folder of segments.
+    """The content of a folder of segments.
 
     Attributes:
-        segments: All of them, oldest first.
-        found: What the checkpoint has not, oldest first.
-        next_number: Of the rollout that comes next.
-        policy_version: The highest in `found`; 0: there is nothing.
+        segments: All segments, oldest first.
+        found: The rollouts that the checkpoint does not cover, oldest first.
+        next_number: The number of the next rollout.
+        policy_version: The highest in `found`; 0 if it is empty.
     """
 
     segments: tuple[KnownSegment, ...]
@@ -56,13 +58,14 @@ class Inventory:
     policy_version: int
 
     def actors(self, known: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-        """What is known of every actor: by the checkpoint, as `ActorRegistry.state` has it, and by `found`.
+        """Adds the actors of `found` to those that the checkpoint knows.
 
         Args:
-            known: By the checkpoint.
+            known: Actors in the checkpoint, in the form of `ActorRegistry.state`.
 
         Returns:
-            The same, with the actors that joined later, and up to where nobody's rollouts are wanted again.
+            The same, with actors that joined later, and with the sequence number of each actor's last rollout in the
+            log, so that it is not asked for those again.
         """
         actors = dict(known)
         for entry in (found.record.entry for found in self.found):
@@ -81,20 +84,17 @@ class Inventory:
 
 
 def take_inventory(folder: Path, header: RecordingHeader, coverage: Coverage) -> Inventory:
-    """Reads what the log has, without reading the rollouts; but those of the last segment, whose end may be torn.
+    """Reads heads and tails of all records, and the rollouts of the last segment, whose end may be torn.
 
-    Damage is an error in the log of this process, with file, offset and what was there; what follows it is found.
+    Damage is logged as an error with file, position and kind; records behind it are found.
 
     Args:
-        folder: Where the segments are.
-        header: What their rollouts must look like.
-        coverage: What the checkpoint has that is resumed.
-
-    Returns:
-        The inventory.
+        folder: The folder of the segments.
+        header: The description that their rollouts must have.
+        coverage: The coverage of the checkpoint that is resumed.
 
     Raises:
-        ConfigurationError: The segments are of rollouts that look otherwise.
+        ConfigurationError: The segments have rollouts of another description.
     """
     names = segment_names(folder)
     segments: list[KnownSegment] = []
@@ -117,8 +117,8 @@ def take_inventory(folder: Path, header: RecordingHeader, coverage: Coverage) ->
     if first > coverage.position:
         logger.error(
             "the write-ahead log %s begins with rollout %d, and the checkpoint ends with %d: the %d acknowledged "
-            "rollouts between them cannot be recovered; expected the checkpoint that had them; it is damaged, and what "
-            "it had was removed from the log, which was above half of --durable-max-bytes",
+            "rollouts between them cannot be recovered; expected a later checkpoint, which is damaged, and whose "
+            "rollouts were removed from the log, because it took more than half of --durable-max-bytes",
             folder,
             first,
             coverage.position,
@@ -134,13 +134,13 @@ def take_inventory(folder: Path, header: RecordingHeader, coverage: Coverage) ->
 
 @dataclass(slots=True)
 class RecoveredRollouts:
-    """Hands out what was found, from the disk, one rollout at a time in memory. Used by one thread.
+    """Hands out the rollouts that were found, with one at a time in memory. For one thread.
 
     Args:
-        folder: Where the segments are.
-        header: What the rollouts look like.
-        found: What to hand out, oldest first.
-        open_rollouts: Knows them as open; told of those that cannot be read.
+        folder: The folder of the segments.
+        header: Describes the rollouts.
+        found: The rollouts to hand out, oldest first.
+        open_rollouts: Has them as open; those that cannot be read are removed from it.
     """
 
     folder: Path
@@ -150,11 +150,11 @@ class RecoveredRollouts:
     n_lost: int = 0
     _rollout: Rollout | None = None
     _spans: deque[tuple[int, int]] = field(default_factory=deque)
-    # The last that was handed out, by actor and incarnation: a segment that failed may have what is again in the next.
+    # The last sequence handed out, by actor and incarnation: a rollout in a failed segment may be in the next, too.
     _last: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def take(self, max_trajectories: int) -> RolloutSlice | None:
-        """The next trajectories; None: there are no more."""
+        """Returns the next trajectories; None if there are no more."""
         while not self._spans:
             if not self.found:
                 return None
@@ -179,7 +179,7 @@ class RecoveredRollouts:
             with SegmentReader(self.folder, found.segment) as reader:
                 payload = reader.payload(found.record)
             if payload is None:
-                problem = "it is not as it was written"
+                problem = "it does not fit its digest"
             else:
                 assembler = RolloutAssembler(
                     self.header.spaces,
@@ -214,7 +214,7 @@ class RecoveredRollouts:
 
 
 def _contradiction(rollout: Rollout, found: Found) -> str:
-    """What a rollout has that its entry, or the checkpoint, says otherwise; empty: nothing."""
+    """Describes where a rollout contradicts its entry or the checkpoint; empty if it does not."""
     entry = found.record.entry
     written = entry.sequence, entry.n_trajectories, entry.policy_version
     read = rollout.sequence, rollout.n_envs, rollout.policy_version
@@ -226,7 +226,7 @@ def _contradiction(rollout: Rollout, found: Found) -> str:
 
 
 def note_open(found: Sequence[Found], open_rollouts: OpenRollouts) -> None:
-    """Has what was found counted as open."""
+    """Adds the rollouts that were found to those that are open."""
     for each in found:
         entry: LogEntry = each.record.entry
         name = SliceName(entry.actor_id, entry.incarnation, entry.sequence, 0, entry.n_trajectories)
@@ -237,7 +237,7 @@ def _check_header(reader: SegmentReader, header: RecordingHeader) -> None:
     try:
         written = reader.header()
     except RollcastError:
-        return  # damaged: `scan` says so, and the rollouts are checked one by one
+        return  # damaged: `scan` reports it, and the rollouts are checked one by one
     try:
         check_spaces_match(header.spaces, written.spaces, expected_side="this run", offered_side=str(reader.path))
     except MismatchError as error:
@@ -245,13 +245,13 @@ def _check_header(reader: SegmentReader, header: RecordingHeader) -> None:
     if written.n_rollout_steps != header.n_rollout_steps:
         raise ConfigurationError(
             f"--durable: {reader.path} has rollouts of {written.n_rollout_steps} steps; expected "
-            f"{header.n_rollout_steps}, as of this run; it is another run's: move it away"
+            f"{header.n_rollout_steps} as in this run; it is of another run: move it away"
         )
 
 
 def _tell(path: Path, flaw: Flaw) -> None:
     if flaw.is_torn:
-        logger.info("%s, byte %d: %s; it was not acknowledged, and is dropped", path, flaw.start, flaw.what)
+        logger.info("%s, byte %d: %s; it was not acknowledged, so it is dropped", path, flaw.start, flaw.what)
         return
     logger.error(
         "%s, bytes %d to %d: %s, and cannot be recovered; expected whole records; %s",

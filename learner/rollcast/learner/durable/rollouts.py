@@ -1,4 +1,4 @@
-"""Durable rollouts, as the learner's actors see them: a log that is opened, written, recovered from, and cut."""
+"""Opens, writes, recovers from and trims the log of acknowledged rollouts, for the learner's actors."""
 
 import logging
 import shutil
@@ -23,22 +23,22 @@ logger = logging.getLogger(__name__)
 
 
 class DurableRollouts:
-    """Every acknowledged rollout is in a log on the disk until a checkpoint has it.
+    """A log that keeps every acknowledged rollout on the disk until a checkpoint covers it.
 
-        durable.open(header, state)      # before anybody is served: what a killed learner had not learnt from is found
-        durable.take(n)                  # and handed out, before what comes
+        durable.open(header, state)      # before serving: finds the rollouts that a killed learner had not used
+        durable.take(n)                  # hands them out, before new ones
         durable.write(...)               # each rollout, before it is acknowledged
-        durable.covered(pieces)          # when training has had them
+        durable.covered(pieces)          # when training has used them
         durable.state()                  # goes into the checkpoint
-        durable.saved(state)             # when that is on the disk: what it has is removed
+        durable.saved(state)             # when the checkpoint is on the disk: removes what it covers
 
-    `open`, `take` and `close` are the trainer's; the others may be called from any thread.
+    The trainer's thread calls `open`, `take` and `close`; any thread may call the others.
 
     Args:
-        folder: Where the log is; made if it does not exist.
-        max_bytes: What it may take on the disk.
+        folder: The folder of the log; made if it does not exist.
+        max_bytes: Bytes that it may take on the disk.
         ask_for_checkpoint: Makes a checkpoint and returns when it is written; called in a thread of its own when the
-            log takes half of that.
+            log takes half of `max_bytes`.
     """
 
     def __init__(self, folder: Path, *, max_bytes: int, ask_for_checkpoint: Callable[[], object]) -> None:
@@ -50,17 +50,17 @@ class DurableRollouts:
         self._n_found = 0
 
     def open(self, header: RecordingHeader, state: Mapping[str, Any] | None) -> Inventory:
-        """Finds what is in the log, and begins to write.
+        """Reads the log, and opens it for writing.
 
         Args:
-            header: What rollouts look like.
-            state: What `state` said when the checkpoint was taken that is resumed; None: there is none.
+            header: Describes the rollouts.
+            state: The result of `state` in the checkpoint that is resumed; None: there is none.
 
         Returns:
-            What was found, all of which `take` hands out.
+            The content of the log; `take` hands out what it found.
 
         Raises:
-            ConfigurationError: The log cannot be read, or is another run's.
+            ConfigurationError: The log cannot be read, or is of another run.
         """
         coverage = Coverage.nothing() if state is None else Coverage.from_json(state)
         try:
@@ -69,7 +69,7 @@ class DurableRollouts:
         except OSError as error:
             raise ConfigurationError(
                 f"--durable: {self._folder} cannot be read: {error.strerror}; expected a folder for the write-ahead "
-                "log; look at the disk, or do without --durable"
+                "log; check the disk, or run without --durable"
             ) from error
         self._log = RolloutLog(
             self._folder,
@@ -85,7 +85,7 @@ class DurableRollouts:
         self._n_found = len(inventory.found)
         if inventory.found:
             logger.info(
-                "%d rollouts that were acknowledged are not in the checkpoint; they are learnt from first: %s",
+                "%d acknowledged rollouts are not in the checkpoint; training uses them first: %s",
                 self._n_found,
                 self._folder,
             )
@@ -93,13 +93,13 @@ class DurableRollouts:
         return inventory
 
     def take(self, max_trajectories: int) -> RolloutSlice | None:
-        """The next trajectories that were found; None: all of them were handed out."""
+        """Returns the next trajectories that were found; None if all were handed out."""
         if self._recovered is None:
             return None
         piece = self._recovered.take(max_trajectories)
         if piece is None:
             logger.info(
-                "all rollouts of the write-ahead log were handed out: %d, less %d that were damaged",
+                "all %d rollouts of the write-ahead log were handed out, except for %d that were damaged",
                 self._n_found,
                 self._recovered.n_lost,
             )
@@ -109,16 +109,17 @@ class DurableRollouts:
     def write(
         self, rollout: Rollout, record: ActorRecord, encoder: RolloutEncoder, *, is_active: Callable[[], bool]
     ) -> bool:
-        """Returns True when a rollout is on the disk.
+        """Writes a rollout, and waits until it is on the disk.
 
         Args:
             rollout: The rollout.
             record: Its actor.
-            encoder: Of its stream.
-            is_active: Looked at now and then while waiting; False gives up.
+            encoder: The encoder of its stream.
+            is_active: Called every 0.5 s while waiting; the wait ends when it returns False.
 
         Returns:
-            False if `is_active` became False, or the log was closed: it is not to be acknowledged.
+            True if the rollout is on the disk. False if `is_active` returned False, or the log was closed: then the
+            rollout must not be acknowledged.
 
         Raises:
             NotReadyError: The disk is full, or has failed.
@@ -128,49 +129,49 @@ class DurableRollouts:
         return self._log.append(partial(_entry, rollout, record), payload, is_active=is_active)
 
     def discard(self, rollout: Rollout) -> None:
-        """A rollout was written, and is not accepted after all: it is not acknowledged, and comes again."""
+        """Removes a rollout that was written but is not accepted: it is not acknowledged, and is sent again."""
         assert self._log is not None, "open() comes first"
         self._log.open.discard(RolloutSlice(rollout, 0, rollout.n_envs).name)
 
     def covered(self, pieces: Iterable[SliceName]) -> None:
-        """Training has had these trajectories, or will never want them."""
+        """Notes that training has used these trajectories, or never will."""
         assert self._log is not None, "open() comes first"
         for piece in pieces:
             self._log.open.cover(piece)
 
     def state(self) -> dict[str, Any] | None:
-        """What a checkpoint that is taken now has of the log, as JSON has it; None before `open`."""
+        """Returns the log's coverage by a checkpoint taken now, as JSON values; None before `open`."""
         return None if self._log is None else self._log.open.coverage().to_json()
 
     def saved(self, state: Mapping[str, Any]) -> None:
-        """A checkpoint with that state is on the disk."""
+        """Removes what a checkpoint with that state covers; the checkpoint is on the disk."""
         if self._log is not None:
             self._log.covered(Coverage.from_json(state))
 
     def problem(self) -> str:
-        """What keeps rollouts from being acknowledged; empty: nothing does."""
+        """Describes what keeps rollouts from being acknowledged; empty if nothing does."""
         return "" if self._log is None else self._log.problem()
 
     def metrics(self) -> dict[str, float]:
-        """What there is to write about the log, by name; times since the last call."""
+        """Returns the log's metrics by name; times and counts are since the last call."""
         return {} if self._log is None else self._log.metrics()
 
     def close(self) -> None:
-        """Writes what has come, and takes no more."""
+        """Finishes writing, and refuses further rollouts."""
         if self._log is not None:
             self._log.close()
 
 
 def refuse_leftovers(folder: Path, header: RecordingHeader, state: Mapping[str, Any] | None) -> None:
-    """Removes a log that training goes on without.
+    """Removes the log of a run that goes on without --durable.
 
     Args:
-        folder: Where it is, if there is one.
-        header: What rollouts look like.
-        state: As of `DurableRollouts.open`.
+        folder: The folder of the log; it need not exist.
+        header: Describes the rollouts.
+        state: See `DurableRollouts.open`.
 
     Raises:
-        ConfigurationError: It has rollouts that the checkpoint has not, or cannot be read.
+        ConfigurationError: The log has rollouts that the checkpoint does not cover, or cannot be read.
     """
     if not any(folder.glob("*.log")):
         return
@@ -178,8 +179,8 @@ def refuse_leftovers(folder: Path, header: RecordingHeader, state: Mapping[str, 
         inventory = take_inventory(folder, header, Coverage.nothing() if state is None else Coverage.from_json(state))
     except OSError as error:
         raise ConfigurationError(
-            f"--no-durable: the log {folder} cannot be read: {error.strerror}; expected one of which the "
-            "checkpoint has everything; look at the disk, or remove the folder to give up what is in it"
+            f"--no-durable: the log {folder} cannot be read: {error.strerror}; expected a log without rollouts that "
+            "the checkpoint lacks; check the disk, or remove the folder to give up its rollouts"
         ) from error
     if inventory.found:
         raise ConfigurationError(

@@ -1,9 +1,9 @@
-"""The files of the write-ahead log: each is written from the front, then read, then removed or used again.
+"""Names and writes the files of the write-ahead log, which are removed or used again after a checkpoint.
 
-    NUMBER-MARKER.log    a head: what the rollouts look like; then records, see `rollcast.learner.durable.records`
-    NUMBER.spare         one that a checkpoint covers: its blocks are on the disk, so that writing there is cheap
+    NUMBER-MARKER.log    a head that describes the rollouts, then records: see `rollcast.learner.durable.records`
+    NUMBER.spare         a file that a checkpoint covers: its blocks are allocated, so that writing there is cheap
 
-What lies behind the last record is of an earlier use, or zero.
+The bytes behind the last record are of an earlier use, or zero.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ from typing import Final
 
 import xxhash
 
+from rollcast.learner.disk import sync
 from rollcast.learner.durable.records import N_MARKER, Piece
 from rollcast.services.errors import RecordingError
 from rollcast.services.rollouts.recording_codec import (
@@ -31,17 +32,17 @@ _MAGIC: Final = b"rollcast-log\r\n\x1a\n"
 _HEAD: Final = struct.Struct("<16sIIQ")
 _SUFFIX: Final = ".log"
 _SPARE_SUFFIX: Final = ".spare"
-# What one call writes at most: Linux takes 1024.
+# Pieces that one call writes at most: Linux takes 1024.
 _MAX_PIECES: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class SegmentName:
-    """What a segment's file is called.
+    """The name of a segment.
 
     Attributes:
-        number: Of the segment, from 1; later ones have later records.
-        marker: What its records begin with.
+        number: The number of the segment, from 1; later segments have later records.
+        marker: The bytes that its records begin with.
     """
 
     number: int
@@ -49,12 +50,12 @@ class SegmentName:
 
     @classmethod
     def new(cls, number: int) -> "SegmentName":
-        """A segment that has not been there."""
+        """Makes a name with a new random marker."""
         return cls(number, secrets.token_bytes(N_MARKER))
 
     @classmethod
     def parse(cls, path: Path) -> "SegmentName | None":
-        """The name of a file; None: it is no segment."""
+        """Parses the name of a file; returns None if it is no segment."""
         number, _, marker = path.name.removesuffix(_SUFFIX).partition("-")
         if not path.name.endswith(_SUFFIX) or not number.isdecimal() or len(marker) != 2 * N_MARKER:
             return None
@@ -64,47 +65,47 @@ class SegmentName:
             return None
 
     def path(self, folder: Path) -> Path:
-        """Where it is."""
+        """Returns the path of the segment."""
         return folder / f"{self.number:010d}-{self.marker.hex()}{_SUFFIX}"
 
     def spare_path(self, folder: Path) -> Path:
-        """Where it is when it is spare."""
+        """Returns the path of the file once it is spare."""
         return folder / f"{self.number:010d}{_SPARE_SUFFIX}"
 
 
 def segment_names(folder: Path) -> list[SegmentName]:
-    """The segments in a folder, oldest first."""
+    """Lists the segments in a folder, oldest first."""
     return sorted(name for path in folder.glob(f"*{_SUFFIX}") if (name := SegmentName.parse(path)) is not None)
 
 
 def spare_paths(folder: Path) -> list[Path]:
-    """The spare files in a folder."""
+    """Lists the spare files in a folder."""
     return sorted(folder.glob(f"*{_SPARE_SUFFIX}"))
 
 
 def encode_segment_head(header: RecordingHeader) -> bytes:
-    """What a segment begins with: magic (16), format (4), size (4), digest (8), and a RecordingHeader."""
+    """Encodes the head of a segment: magic (16), format (4), size (4), digest (8), and a RecordingHeader."""
     content = encode_recording_header(header)
     digest = xxhash.xxh3_64_intdigest(struct.pack("<II", FORMAT, len(content)) + content)
     return _HEAD.pack(_MAGIC, FORMAT, len(content), digest) + content
 
 
 def decode_segment_head(content: bytes) -> tuple[RecordingHeader, int]:
-    """Reads what a segment begins with.
+    """Decodes the head of a segment.
 
     Args:
         content: The first bytes of a file.
 
     Returns:
-        What its rollouts look like; and where the first record is.
+        The description of its rollouts, and the position of the first record.
 
     Raises:
-        RecordingError: It is damaged, or of another format.
-        ProtocolMismatchError: It follows another version of the protocol.
-        InvalidInputError: Its spaces are not supported.
+        RecordingError: The head is damaged, or has another format.
+        ProtocolMismatchError: The head follows another version of the protocol.
+        InvalidInputError: The spaces are not supported.
     """
     if len(content) < _HEAD.size or not content.startswith(_MAGIC):
-        raise RecordingError("it does not begin as a segment of a write-ahead log does; expected what rollcast wrote")
+        raise RecordingError("it does not begin like a segment of a write-ahead log; expected a file of rollcast")
     _, version, n_header, digest = _HEAD.unpack_from(content)
     if version != FORMAT:
         raise RecordingError(
@@ -113,24 +114,24 @@ def decode_segment_head(content: bytes) -> tuple[RecordingHeader, int]:
     end = _HEAD.size + n_header
     header = content[_HEAD.size : end]
     if n_header > MAX_HEADER_BYTES or len(header) < n_header:
-        raise RecordingError(f"its header of {n_header} bytes is not whole; expected all of it; it is damaged")
+        raise RecordingError(f"its header of {n_header} bytes is cut off; expected all of it; it is damaged")
     if xxhash.xxh3_64_intdigest(struct.pack("<II", version, n_header) + header) != digest:
-        raise RecordingError("its header is not as it was written; expected its digest; it is damaged")
+        raise RecordingError("its header does not fit its digest; expected the header as written; it is damaged")
     return decode_recording_header(header), end
 
 
 class SegmentWriter:
-    """Writes one segment. Used by one thread.
+    """A writer of one segment. For one thread.
 
-    Invariant: the file has its whole size from the start, so a full disk is noticed when it is made, and not in the
-    middle of a record. After an error it is written to no more.
+    Invariant: the file has its whole size from the start, so a full disk shows when the file is made, not in the middle
+    of a record. After an error nothing more is written.
 
     Args:
-        folder: Where.
-        name: Which.
-        head: What it begins with.
-        n_bytes: How large.
-        spare: A file to use again, of that size at least; None: a new one.
+        folder: The folder of the log.
+        name: The name of the segment.
+        head: The bytes it begins with.
+        n_bytes: Its size.
+        spare: A file of at least that size to use again; None: make a new one.
 
     Raises:
         OSError: There is no room.
@@ -149,17 +150,17 @@ class SegmentWriter:
             self.n_bytes = os.fstat(self._file).st_size
             self.write([head])
             os.fsync(self._file)
-            sync_folder(folder)
+            sync(folder)
         except OSError:
             os.close(self._file)
             with contextlib.suppress(OSError):
                 self.path.unlink()
             raise
-        # Up to here all is on the disk.
+        # Everything before this position is on the disk.
         self.n_committed = self.n_written
 
     def write(self, pieces: Sequence[Piece]) -> None:
-        """Writes pieces one after the other; they are on the disk after `commit`.
+        """Writes pieces one after the other; only `commit` makes sure that they are on the disk.
 
         Raises:
             OSError: They cannot be written.
@@ -174,10 +175,10 @@ class SegmentWriter:
                 left[0] = left[0][n_bytes:]
 
     def commit(self) -> None:
-        """Returns when everything that was written is on the disk.
+        """Waits until everything written is on the disk.
 
         Raises:
-            OSError: The disk has failed; nothing says what of it is there.
+            OSError: The disk has failed; any part of it may be there.
         """
         os.fdatasync(self._file)
         self.n_committed = self.n_written
@@ -187,21 +188,8 @@ class SegmentWriter:
         os.close(self._file)
 
     def abandon(self) -> None:
-        """Ends writing after an error, and cuts off what was not committed, where that can be done."""
+        """Ends writing after an error, and cuts off the uncommitted part if possible."""
         with contextlib.suppress(OSError):
             os.ftruncate(self._file, self.n_committed)
         with contextlib.suppress(OSError):
             os.close(self._file)
-
-
-def sync_folder(folder: Path) -> None:
-    """Returns when the names in a folder are on the disk.
-
-    Raises:
-        OSError: The disk has failed.
-    """
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

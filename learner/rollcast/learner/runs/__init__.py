@@ -1,1 +1,1 @@
-"""TODO room rollcast.learner.runs."""
+"""The directory of a run: its settings, metrics and policies, and the folders of its checkpoints and its log."""

@@ -1,4 +1,4 @@
-"""What is left of a run: its settings, its metrics, its policies, its checkpoints."""
+"""Writes and reads the directory of a run: settings, metrics, policies, and the places of everything else."""
 
 import fcntl
 import json
@@ -22,25 +22,25 @@ _LOCK_FILE = ".lock"
 
 
 class RunDirectory:
-    """A directory with what a run leaves behind.
+    """The directory of a run.
 
         settings.yaml              the resolved settings, and under `history` what was changed, and when
         metrics.jsonl              one line a record
         tensorboard/               the same for TensorBoard
         policy_last.safetensors    the newest policy; its architecture, version and return are in the file's metadata
-        policy_best.safetensors    the one that earned the highest mean return: see `BestPolicy`
-        checkpoints/NNNNNNNN/      what training goes on from, by number of updates: see `CheckpointStore`
+        policy_best.safetensors    the policy with the highest mean return: see `BestPolicy`
+        checkpoints/NNNNNNNN/      checkpoints, by number of updates: see `CheckpointStore`
         log/                       with --durable, rollouts that no checkpoint has: see `DurableRollouts`
 
-    Invariant: a file is there whole or not at all, whenever the process or the machine stops. One
-    thread writes, any may read.
+    Invariant: a file is there whole or not at all, whenever the process or the machine stops. One thread writes, any
+    may read.
 
     Attributes:
         path: The directory.
     """
 
     def __init__(self, path: Path) -> None:
-        """Names a directory; use `create` or `open`."""
+        """Takes a path without looking at it; see `create` and `open`."""
         self.path = path
 
     @classmethod
@@ -48,14 +48,14 @@ class RunDirectory:
         """Makes the directory of a new run.
 
         Args:
-            root: Where runs are; made if it does not exist.
-            name: The run's own, unique there.
+            root: The folder of runs; made if it does not exist.
+            name: The name of the run, unique in that folder.
 
         Returns:
-            The directory, with nothing in it but empty folders.
+            The directory, which has only empty folders.
 
         Raises:
-            ConfigurationError: If there is something of that name already, or it cannot be made.
+            ConfigurationError: The directory has files already, or cannot be made.
         """
         path = root / name
         try:
@@ -63,7 +63,7 @@ class RunDirectory:
             if any(file.is_file() for file in path.rglob("*")):
                 raise ConfigurationError(
                     f"The run directory {path} is not empty; expected a new one. "
-                    "Choose another --run-dir, or move it away."
+                    "Choose another --run-dir, or move the directory away."
                 )
             for folder in ("tensorboard", "checkpoints"):
                 (path / folder).mkdir(exist_ok=True)
@@ -82,10 +82,10 @@ class RunDirectory:
             path: The directory.
 
         Returns:
-            The directory, with settings and a last policy in it.
+            The directory, which has settings and a last policy.
 
         Raises:
-            ConfigurationError: If it is not a run directory; the message lists what is missing.
+            ConfigurationError: It is no run directory; the message lists what is missing.
         """
         run_directory = cls(path)
         expected = (path / _SETTINGS_FILE, run_directory.policy_path("last"))
@@ -100,10 +100,10 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keeps every other process from training in it, until the body, or this process, ends.
+        """Locks the run, so that no other process trains in it until the body, or this process, ends.
 
         Raises:
-            ConfigurationError: If another one does.
+            ConfigurationError: Another process trains in it.
         """
         descriptor = os.open(self.path / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -112,7 +112,7 @@ class RunDirectory:
             except BlockingIOError as error:
                 raise ConfigurationError(
                     f"another process trains in the run directory {self.path}; expected one at a time; stop it first, "
-                    "or begin another run"
+                    "or start another run"
                 ) from error
             yield
         finally:
@@ -120,51 +120,51 @@ class RunDirectory:
 
     @property
     def settings_path(self) -> Path:
-        """Where the settings are."""
+        """The file of settings."""
         return self.path / _SETTINGS_FILE
 
     @property
     def log_path(self) -> Path:
-        """Where rollouts are that no checkpoint has."""
+        """The folder of the log: rollouts that no checkpoint has."""
         return self.path / "log"
 
     def has_log(self) -> bool:
-        """Whether there may be such rollouts."""
+        """Returns True if there may be rollouts in the log."""
         return any(self.log_path.glob("*.log"))
 
     @property
     def metrics_path(self) -> Path:
-        """Where the JSON lines go."""
+        """The file of metrics, as JSON lines."""
         return self.path / _METRICS_FILE
 
     @property
     def checkpoints_path(self) -> Path:
-        """Where the checkpoints are."""
+        """The folder of checkpoints."""
         return self.path / "checkpoints"
 
     @property
     def tensorboard_path(self) -> Path:
-        """Where TensorBoard's event files go."""
+        """The folder of TensorBoard's event files."""
         return self.path / "tensorboard"
 
     def policy_path(self, name: PolicyName) -> Path:
-        """Where the last or the best policy is, or will be."""
+        """Returns the file of the last or the best policy, whether it exists or not."""
         return saved_policy_path(self.path, name)
 
     def write_settings(self, settings: Mapping[str, Any], *, history: Sequence[Any] = ()) -> None:
-        """Writes the resolved settings: plain values, lists and mappings. Writes nothing where the file has them.
+        """Writes the resolved settings: plain values, lists and mappings. Does nothing if the file has them already.
 
         Args:
             settings: The settings.
-            history: What was changed when the run was resumed, the last change last; the last 64 are kept.
+            history: The changes made when the run was resumed, the last change last; the last 64 are kept.
 
         Raises:
-            ConfigurationError: `read_settings` would refuse them.
-            OSError: They cannot be written.
+            ConfigurationError: `read_settings` would refuse the settings.
+            OSError: The file cannot be written.
         """
         kept = {_HISTORY: list(history)[-_MAX_HISTORY:]} if history else {}
         content = encode_settings({**settings, **kept})
-        # a run that is resumed on a full disk goes on, and waits for room where it needs some
+        # unchanged settings are not written, so that a run can be resumed on a full disk
         if not self.settings_path.is_file() or self.settings_path.read_bytes() != content:
             write_whole(self.settings_path, content)
 
@@ -172,7 +172,7 @@ class RunDirectory:
         """Reads the settings of the run, without their history.
 
         Raises:
-            ConfigurationError: There is no such run, or the file holds anything else.
+            ConfigurationError: There is no such run, or the file holds no settings.
         """
         if not self.settings_path.is_file():
             missing = "the folder has no settings.yaml" if self.path.is_dir() else "there is no such folder"
@@ -185,10 +185,10 @@ class RunDirectory:
         return settings
 
     def read_history(self) -> list[Any]:
-        """Reads what was changed when the run was resumed, as `write_settings` was given it.
+        """Reads the `history` that `write_settings` wrote: the changes made when the run was resumed.
 
         Raises:
-            ConfigurationError: As of `read_settings`.
+            ConfigurationError: The file holds no settings.
         """
         history = self._read_settings_file().get(_HISTORY, [])
         return history if isinstance(history, list) else []
@@ -197,7 +197,7 @@ class RunDirectory:
         return read_settings(self.settings_path, expected="the settings of a run", advice="restore the file")
 
     def write_policy(self, name: PolicyName, policy: SavedPolicy) -> None:
-        """Writes a policy in place of the one of that name."""
+        """Writes a policy, replacing the one of that name."""
         write_whole(self.policy_path(name), encode_saved_policy(policy))
 
     def read_policy(self, name: PolicyName) -> SavedPolicy:
@@ -207,14 +207,14 @@ class RunDirectory:
             name: `"last"` or `"best"`.
 
         Raises:
-            ConfigurationError: If there is none of that name, or the file is not one that `write_policy` wrote.
+            ConfigurationError: There is no policy of that name, or `write_policy` did not write the file.
         """
         return read_run_policy(self.path, name)
 
     def cut_metrics(self, env_steps: int) -> None:
-        """Drops the records after so many environment steps: of what a run that is resumed goes on without.
+        """Removes the records after `env_steps` environment steps, which a resumed run makes again.
 
-        A line that was not written to its end, or is no record, goes, too.
+        Also removes lines that were cut off or are no records.
         """
         if not self.metrics_path.is_file():
             return
@@ -226,7 +226,7 @@ class RunDirectory:
 
 
 def _env_steps_of(record: bytes) -> float:
-    """When a record was written; -1: it is none. A machine that stops may leave anything where nothing was synced."""
+    """Returns the environment steps of a record; -1 if it is none, since a crash may leave anything in the file."""
     try:
         return float(json.loads(record)["env_steps"])
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError):

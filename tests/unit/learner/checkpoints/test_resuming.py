@@ -141,11 +141,11 @@ def test_settings_are_those_of_the_run(tmp_path):
     assert (found.run_dir, found.hidden_sizes) == (tmp_path / "run", (8,))
     with pytest.raises(ConfigurationError) as raised:
         resumed(tmp_path / "run", "--seed", "8", "--impala.discount", "0.99", "--n-actors", "3")
-    assert "--impala.discount is 0.99 and the run's is 0.9, which stays, because" in str(raised.value)
-    assert "--seed is 8 and the run's is 7, which stays, because" in str(raised.value)
+    assert "--impala.discount is 0.99 and the run's is 0.9, which stays because" in str(raised.value)
+    assert "--seed is 8 and the run's is 7, which stays because" in str(raised.value)
     assert "n-actors" not in str(raised.value)
     with pytest.raises(
-        ConfigurationError, match=r"settings that this command has not: actor_kind, .*whichever began it"
+        ConfigurationError, match=r"settings that this command does not know: actor_kind, .*the command that started it"
     ):
         ServingSettings.from_command_line("rollcast learner", ["--resume", str(tmp_path / "run")])
     with pytest.raises(ConfigurationError, match=r"nowhere' is no run: there is no such folder; expected"):
@@ -220,14 +220,14 @@ def test_nothing_is_said_of_bits_where_only_what_is_written_changes(tmp_path):
     [
         (
             ("--hidden-sizes", "9"),
-            r"--hidden-sizes is \[9\] and the run's is \[8\], which stays, because the checkpoint",
+            r"--hidden-sizes is \[9\] and the run's is \[8\], which stays because the checkpoint",
         ),
         (("--impala.optimizer", "rmsprop"), "--impala.optimizer is 'rmsprop' .* the state of that optimiser"),
         (("--replay.entry", "rollouts"), "--replay.entry is 'rollouts' .* in the layout that it had"),
         (("--env-id", "Acrobot-v1"), "--env-id is 'Acrobot-v1' .* another task"),
         (
             ("--algorithm", "dqn"),
-            "--algorithm is 'dqn' .* of that algorithm.*begin another run, with .*--initial-policy",
+            "--algorithm is 'dqn' .* of that algorithm.*start another run from its policy with --initial-policy",
         ),
     ],
 )

@@ -160,7 +160,7 @@ def test_a_damaged_one_is_warned_of(tmp_path, caplog):
     write(store, info(1))
     damage(write(store, info(2)), 2, 0.5, "flipped")
     store.newest()
-    assert "state.json is not as it was written" in caplog.text
+    assert "state.json has changed since it was written" in caplog.text
     (record,) = caplog.records
     assert record.levelname == "WARNING"
 

@@ -126,7 +126,7 @@ def test_damage_in_a_segment_that_is_not_the_last_is_found_when_it_is_handed_out
     content[whole[0] - 5] ^= 1
     first.write_bytes(bytes(content))
     assert sequences(tmp_path) == [2, 3]
-    assert "rollout 1 of actor 'a', incarnation 1, cannot be recovered: it is not as it was written" in caplog.text
+    assert "rollout 1 of actor 'a', incarnation 1, cannot be recovered: it does not fit its digest" in caplog.text
 
 
 def test_a_file_that_is_used_again_keeps_nothing_of_what_it_held(tmp_path: Path):
