@@ -43,7 +43,7 @@ def arrays_of(header):
 def test_manifests_whose_digest_is_right(tmp_path, body):
     head = f"rollcast-checkpoint {FORMAT} {xxhash.xxh3_128_hexdigest(body)}\n".encode()
     (tmp_path / MANIFEST_FILE).write_bytes(head + body)
-    with pytest.raises(ConfigurationError, match=f"{tmp_path} is damaged: manifest is none"):
+    with pytest.raises(ConfigurationError, match=f"{tmp_path} is damaged: manifest has wrong fields"):
         verify(tmp_path)
 
 
@@ -89,9 +89,9 @@ def as_nan(directory, name):
         ({}, lambda it: spoil_values(it, **{"store.size": 3}), "size is 3"),
         ({}, lambda it: spoil_arrays(it, **{"store.flags": np.zeros(1, np.uint8)}), "flags is uint8"),
         ({}, lambda it: spoil_values(it, **{"limiter.inserts": None}), "inserts is None"),
-        ({}, lambda it: spoil_values(it, **{"sampler.generator": {"bit_generator": "x"}}), "does not fit"),
+        ({}, lambda it: spoil_values(it, **{"sampler.generator": {"bit_generator": "x"}}), "its content cannot be read"),
         ({}, lambda it: (it / "values.json").write_text("[" * 100_000), "RecursionError"),
-        ({}, lambda it: (it / "state.arrays").write_bytes(arrays_of({"a": ["<f4", [1 << 40]]})), "beyond its end"),
+        ({}, lambda it: (it / "state.arrays").write_bytes(arrays_of({"a": ["<f4", [1 << 40]]})), "beyond the end of the file"),
         ({}, lambda it: (it / "state.arrays").write_bytes(b""), "KeyError: .flags."),
         ({"sampler": "prioritized"}, lambda it: spoil_values(it, **{"sampler.n": -1}), "n is -1"),
         (

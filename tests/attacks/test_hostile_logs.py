@@ -127,5 +127,5 @@ def test_entries_of_numbers_that_nothing_has_room_for(changes):
     ],
 )
 def test_what_a_checkpoint_has_of_the_log(changes):
-    with pytest.raises(ValueError, match=r"what a checkpoint has|open_spans is|not enough values|invalid literal"):
+    with pytest.raises(ValueError, match=r"coverage of the log is|open_spans is|not enough values|invalid literal"):
         Coverage.from_json({"position": 3, "open_runs": [], "open_spans": {}, **changes})

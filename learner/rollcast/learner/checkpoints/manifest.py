@@ -143,7 +143,7 @@ def _read(directory: Path) -> tuple[CheckpointInfo, dict[str, tuple[int, str]]]:
     try:
         manifest = _Manifest.model_validate_json(content)
     except ValidationError as error:
-        raise damaged(directory, f"{MANIFEST_FILE} lacks or adds a field: {error.errors()[0]['msg']}") from error
+        raise damaged(directory, f"{MANIFEST_FILE} has wrong fields: {error.errors()[0]['msg']}") from error
     files = {name: (file.bytes, file.xxh3_128) for name, file in manifest.files.items()}
     return CheckpointInfo(**manifest.model_dump(exclude={"files"})), files
 
