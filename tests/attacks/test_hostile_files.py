@@ -89,9 +89,17 @@ def as_nan(directory, name):
         ({}, lambda it: spoil_values(it, **{"store.size": 3}), "size is 3"),
         ({}, lambda it: spoil_arrays(it, **{"store.flags": np.zeros(1, np.uint8)}), "flags is uint8"),
         ({}, lambda it: spoil_values(it, **{"limiter.inserts": None}), "inserts is None"),
-        ({}, lambda it: spoil_values(it, **{"sampler.generator": {"bit_generator": "x"}}), "its content cannot be read"),
+        (
+            {},
+            lambda it: spoil_values(it, **{"sampler.generator": {"bit_generator": "x"}}),
+            "its content cannot be read",
+        ),
         ({}, lambda it: (it / "values.json").write_text("[" * 100_000), "RecursionError"),
-        ({}, lambda it: (it / "state.arrays").write_bytes(arrays_of({"a": ["<f4", [1 << 40]]})), "beyond the end of the file"),
+        (
+            {},
+            lambda it: (it / "state.arrays").write_bytes(arrays_of({"a": ["<f4", [1 << 40]]})),
+            "beyond the end of the file",
+        ),
         ({}, lambda it: (it / "state.arrays").write_bytes(b""), "KeyError: .flags."),
         ({"sampler": "prioritized"}, lambda it: spoil_values(it, **{"sampler.n": -1}), "n is -1"),
         (

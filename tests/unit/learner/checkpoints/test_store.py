@@ -84,7 +84,7 @@ def test_one_of_as_many_updates_is_replaced(tmp_path):
 def test_what_fails_leaves_the_one_before(tmp_path, monkeypatch):
     store = make_store(tmp_path)
     write(store, info(5))
-    monkeypatch.setattr(store_module, "_fsync", Mock(side_effect=OSError("no space left")))
+    monkeypatch.setattr(store_module, "sync", Mock(side_effect=OSError("no space left")))
     for n_updates in (5, 6):
         with pytest.raises(OSError, match="no space left"):
             write(store, info(n_updates))

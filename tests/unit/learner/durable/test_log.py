@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from rollcast.learner.durable.coverage import Coverage
 from rollcast.learner.durable.log import RolloutLog
 from rollcast.learner.durable.records import Piece
 from rollcast.learner.durable.recovery import take_inventory
@@ -17,7 +16,7 @@ from rollcast.learner.ingest.queue import SliceName
 from rollcast.services.errors import NotReadyError
 from tests.processes import wait_until
 from tests.rollouts import make_rollout
-from tests.unit.learner.durable.logs import HEADER, NOTHING, always, append, open_log, sequences
+from tests.unit.learner.durable.logs import HEADER, always, append, open_log, sequences
 
 DEADLINE_S = 10.0
 
@@ -272,17 +271,3 @@ def test_a_log_that_is_closed_takes_nothing(tmp_path: Path):
     assert not append(log, make_rollout(sequence=2), always)
     assert log.metrics()["durable/segments"] == 1
     assert sequences(tmp_path) == [1]
-
-
-def test_coverage_survives_json():
-    coverage = Coverage(position=9, open_runs=((2, 3), (7, 7)), open_spans={3: ((1, 2),)})
-    assert Coverage.from_json(coverage.to_json()) == coverage
-    assert [coverage.open_of(number, 2) for number in (1, 2, 3, 7, 8, 9)] == [
-        (),
-        ((0, 2),),
-        ((1, 2),),
-        ((0, 2),),
-        (),
-        ((0, 2),),
-    ]
-    assert not NOTHING.has(0, 0)

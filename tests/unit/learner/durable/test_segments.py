@@ -1,132 +1,16 @@
-import logging
 from pathlib import Path
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from rollcast.learner.durable.reading import Flaw, SegmentReader
-from rollcast.learner.durable.records import LogEntry, encode_record
+from rollcast.learner.durable.records import encode_record
 from rollcast.learner.durable.segments import SegmentName, SegmentWriter, decode_segment_head, encode_segment_head
-from rollcast.services.errors import ConfigurationError, RecordingError
-from rollcast.services.rollouts.recording_codec import RecordingHeader
-from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
-from tests.rollouts import CARTPOLE_LIKE, make_rollout
-from tests.unit.learner.durable.logs import HEADER, entry_of, payload_of, recovered, sequences, write_log
+from rollcast.services.errors import RecordingError
+from tests.rollouts import make_rollout
+from tests.unit.learner.durable.logs import HEADER, entry_of, payload_of, sequences
 
 N_ROLLOUTS = 3
-
-
-def only_segment(folder: Path) -> Path:
-    (path,) = folder.glob("*.log")
-    return path
-
-
-def ends(path: Path) -> list[int]:
-    """Where each rollout of a segment is whole."""
-    name = SegmentName.parse(path)
-    assert name is not None
-    with SegmentReader(path.parent, name) as reader:
-        return [found.tail_start for found in reader.scan(verify=True) if not isinstance(found, Flaw)]
-
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("written")
-    write_log(folder, range(1, N_ROLLOUTS + 1), segment_bytes=4096)
-    return only_segment(folder)
-
-
-def copy_of(written: Path, folder: Path, content: bytes) -> Path:
-    for old in folder.glob("*.log"):
-        old.unlink()
-    copy = folder / written.name
-    copy.write_bytes(content)
-    return copy
-
-
-def test_what_is_written_is_read(tmp_path: Path):
-    write_log(tmp_path, [1, 2])
-    first, second = recovered(tmp_path)
-    expected = make_rollout(sequence=1)
-    assert (first.rollout.sequence, second.rollout.sequence) == (1, 2)
-    np.testing.assert_array_equal(first.rollout.reward, expected.reward)
-    np.testing.assert_array_equal(
-        first.rollout.substeps[FLAT_SUBSTEP].observation[""], expected.substeps[FLAT_SUBSTEP].observation[""]
-    )
-    assert first.rollout.env_seeds == expected.env_seeds
-
-
-def test_a_truncation_at_any_byte_leaves_the_whole_rollouts_before_it(written: Path, tmp_path: Path):
-    content, whole = written.read_bytes(), ends(written)
-    used = content[: whole[-1] + 100]
-    for n_bytes in range(len(used)):
-        copy_of(written, tmp_path, used[:n_bytes])
-        expected = [sequence for sequence, end in enumerate(whole, 1) if end <= n_bytes]
-        assert sequences(tmp_path) == expected, n_bytes
-
-
-def test_an_unwritten_end_is_dropped_as_torn(written: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    content, whole = written.read_bytes(), ends(written)
-    cut = (whole[-2] + whole[-1]) // 2
-    copy_of(written, tmp_path, content[:cut] + bytes(len(content) - cut))
-    with caplog.at_level(logging.INFO):
-        assert sequences(tmp_path) == [1, 2]
-    (line,) = caplog.records
-    assert line.levelno == logging.INFO
-    assert "rollout 3 of actor 'a', incarnation 1 was not written to its end" in line.message
-
-
-@settings(max_examples=300, deadline=None)
-@given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
-def test_a_flipped_bit_is_found_and_what_follows_it_survives(
-    place: float, bit: int, written: Path, tmp_path_factory: pytest.TempPathFactory
-):
-    folder = tmp_path_factory.getbasetemp() / "flipped"
-    folder.mkdir(exist_ok=True)
-    content, whole = bytearray(written.read_bytes()), ends(written)
-    position = int(place * whole[-1])
-    content[position] ^= 1 << bit
-    copy_of(written, folder, bytes(content))
-    found = sequences(folder)
-    hit = next(sequence for sequence, end in enumerate(whole, 1) if position < end)
-    assert set(found) >= set(range(1, N_ROLLOUTS + 1)) - {hit}
-    # the head of the segment, or the tail of a rollout: nothing is lost
-    assert len(found) >= N_ROLLOUTS - 1
-    name = SegmentName.parse(written)
-    assert name is not None
-    with SegmentReader(folder, name) as reader:
-        flaws = [each for each in reader.scan(verify=True) if isinstance(each, Flaw)]
-    (flaw,) = flaws
-    assert not flaw.is_torn
-    assert flaw.start <= position < flaw.stop
-
-
-def test_damage_names_the_file_the_place_and_what_was_there(
-    written: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
-    content, whole = bytearray(written.read_bytes()), ends(written)
-    content[whole[1] - 5] ^= 1
-    copy = copy_of(written, tmp_path, bytes(content))
-    assert sequences(tmp_path) == [1, 3]
-    (line,) = caplog.records
-    assert line.levelno == logging.ERROR
-    assert str(copy) in line.message
-    assert "rollout 2 of actor 'a', incarnation 1 is damaged, and cannot be recovered" in line.message
-
-
-def test_damage_in_a_segment_that_is_not_the_last_is_found_when_it_is_handed_out(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
-    write_log(tmp_path, [1, 2])
-    first = only_segment(tmp_path)
-    write_log(tmp_path, [3])
-    content, whole = bytearray(first.read_bytes()), ends(first)
-    content[whole[0] - 5] ^= 1
-    first.write_bytes(bytes(content))
-    assert sequences(tmp_path) == [2, 3]
-    assert "rollout 1 of actor 'a', incarnation 1, cannot be recovered: it does not fit its digest" in caplog.text
 
 
 def test_a_file_that_is_used_again_keeps_nothing_of_what_it_held(tmp_path: Path):
@@ -148,28 +32,7 @@ def test_a_file_that_is_used_again_keeps_nothing_of_what_it_held(tmp_path: Path)
     assert not old.spare_path(tmp_path).exists()
 
 
-def test_rollouts_that_look_otherwise_are_refused(tmp_path: Path):
-    write_log(tmp_path, [1])
-    (substep,) = CARTPOLE_LIKE.values()
-    spaces = {FLAT_SUBSTEP: SubstepSpaces(observation=substep.action, action=substep.action)}
-    from rollcast.learner.durable.recovery import take_inventory
-    from tests.unit.learner.durable.logs import NOTHING
-
-    for header, message in (
-        (RecordingHeader(spaces=spaces, n_rollout_steps=3, n_envs=2), "--durable: .*observation"),
-        (RecordingHeader(spaces=CARTPOLE_LIKE, n_rollout_steps=4, n_envs=2), "has rollouts of 3 steps; expected 4"),
-    ):
-        with pytest.raises(ConfigurationError, match=message):
-            take_inventory(tmp_path, header, NOTHING)
-
-
 @given(content=st.binary(max_size=200))
 def test_what_is_no_head_of_a_segment_is_refused(content: bytes):
     with pytest.raises(RecordingError):
         decode_segment_head(content)
-
-
-@given(content=st.binary(max_size=200) | st.text().map(str.encode) | st.just(b'{"number":1}') | st.just(b"[]"))
-def test_what_is_no_entry_is_refused(content: bytes):
-    with pytest.raises(RecordingError):
-        LogEntry.decode(content)

@@ -1,19 +1,15 @@
-import dataclasses
 import logging
 import threading
 from collections.abc import Callable
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
-from rollcast.learner.replay import free_memory as memory
 from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.errors import (
     ConfigurationError,
     InvalidInputError,
-    InvalidRolloutError,
     LimitExceededError,
     NotReadyError,
 )
@@ -95,60 +91,11 @@ def test_a_batch_larger_than_the_content_names_both_numbers():
         buffer.sample(0)
 
 
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
-        ({"min_size": 1}, "min_size is 1, below the batch_size of 2"),
-        ({"capacity": 1}, "holds 1 entries, fewer than a batch of 2"),
-        ({"capacity": 3}, "holds 3 entries, fewer than the 4 steps of one rollout"),
-        ({"capacity_bytes": 100}, "holds 0 entries .in 100 bytes., fewer than a batch of 2"),
-        ({"samples_per_insert": 1.0, "error_buffer": 1.0}, "error_buffer is 1; expected at least 8"),
-        ({"samples_per_insert": 1.0, "max_times_sampled": 2, "min_size": 34}, "capacity of at least 41"),
-    ],
-)
-def test_impossible_settings_are_refused_at_the_start(settings: dict, text: str):
-    with pytest.raises(ConfigurationError, match=text):
-        make_buffer(**settings)
-
-
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
-        ({"min_size": 41}, "min_size is 41, above the capacity of 40"),
-        ({"entry": "rollouts", "n_step": 3}, "n_step is 3 with entry 'rollouts'"),
-        ({"sequence_length": 3}, "sequence_length is 3 and burn_in 0 with entry 'transitions'"),
-        ({"entry": "rollouts", "burn_in": 3}, "burn_in is 3 without a sequence_length"),
-        ({"samples_per_insert": 3.0, "max_times_sampled": 2}, "samples_per_insert is 3 and max_times_sampled 2"),
-        ({"error_buffer": 3.0}, "error_buffer is 3 without samples_per_insert"),
-        ({"capcity": 3}, "capcity"),
-        ({"alpha": -1.0}, "alpha"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(settings: dict, text: str):
-    with pytest.raises(ValidationError, match=text):
-        ReplaySettings(**{"capacity": 40, **settings})
-
-
 @pytest.mark.parametrize("argument", ["n_rollout_steps", "batch_size", "n_envs"])
 def test_sizes_below_one_are_refused(argument: str):
     arguments = {"n_rollout_steps": T, "batch_size": 2, "n_envs": 1, argument: 0}
     with pytest.raises(ConfigurationError, match=f"{argument} is 0"):
         ReplayBuffer(ReplaySettings(), SPACES, **arguments)
-
-
-def test_a_machine_without_the_memory_refuses_with_the_numbers(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(memory, "available_bytes", lambda: 1_500_000)
-    announced: list[str] = []
-    with pytest.raises(ConfigurationError) as error:
-        make_buffer(capacity=1_000_000, announce=announced.append)
-    assert str(error.value).startswith(
-        "a replay buffer of 1,000,000 transitions of 34.6 bytes takes 34.6 MB, and 1.5 MB are available; expected"
-    )
-    assert "lower the buffer's capacity, set its capacity_bytes, or" in str(error.value)
-    assert announced == [
-        "replay buffer: 1,000,000 transitions of 34.6 bytes, 34.6 MB in all; 1.5 MB of memory are available"
-    ], "announced before it is refused, and so before it is allocated"
-    assert make_buffer(capacity=1_000_000, capacity_bytes=1_400_000).info().n_bytes <= 1_400_000
 
 
 def test_a_rollout_larger_than_the_buffer_leaves_its_last_entries(place: str | None):
@@ -161,31 +108,6 @@ def test_a_rollout_larger_than_the_buffer_leaves_its_last_entries(place: str | N
     assert numbers.tolist() == [step.observation for step in steps[-buffer.size :]]
 
 
-@pytest.mark.parametrize("field", ["reward", "observation", "action", "leaf", "substep", "final"])
-def test_a_rollout_of_other_spaces_is_refused_and_nothing_has_changed(field: str):
-    buffer, rollout = make_buffer(), played()
-    columns = rollout.substeps[FLAT_SUBSTEP]
-    if field == "reward":
-        wrong = dataclasses.replace(rollout, reward=rollout.reward[:-1])
-    elif field == "substep":
-        wrong = dataclasses.replace(rollout, substeps={"1": columns})
-    else:
-        changed = {
-            "observation": {"observation": columns.observation | {"a": columns.observation["a"].astype(np.float64)}},
-            "action": {"action": columns.action[..., None]},
-            "leaf": {"observation": {"a": columns.observation["a"]}},
-            "final": {"final_observation": {}},
-        }[field]
-        wrong = dataclasses.replace(
-            rollout,
-            substeps={FLAT_SUBSTEP: dataclasses.replace(columns, **changed)},
-            final_index=np.array([[0, 0]] if field == "final" else np.zeros((0, 2)), np.int32),
-        )
-    with pytest.raises(InvalidRolloutError, match="rollout 1 of 'a' does not fit the replay buffer"):
-        buffer.insert(wrong)
-    assert buffer.size == 0
-
-
 @pytest.mark.parametrize("sampler", ["uniform", "prioritized"])
 def test_the_seed_decides_what_is_drawn(sampler: str):
     def drawn(seed: int) -> list[int]:
@@ -195,19 +117,6 @@ def test_the_seed_decides_what_is_drawn(sampler: str):
 
     assert drawn(1) == drawn(1)
     assert drawn(1) != drawn(2)
-
-
-def test_samples_stay_valid_until_their_ring_has_gone_round():
-    buffer = make_buffer()
-    buffer.insert(played())
-    mine = buffer.make_ring(2, n_rooms=2)
-    first = buffer.sample(2, ring=mine)
-    kept = first.keys.copy()
-    for _ in range(5):
-        buffer.sample(2)
-    buffer.sample(2, ring=mine)
-    assert first.keys.tolist() == kept.tolist()
-    assert buffer.sample(2, ring=mine).keys is first.keys
 
 
 def test_the_limiter_holds_both_sides_and_says_why():

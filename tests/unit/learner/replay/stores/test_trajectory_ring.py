@@ -14,7 +14,6 @@ from tests.played_rollouts import (
     TRUNCATES,
     World,
     check_transitions,
-    folded,
     on_host,
     random_ends,
 )
@@ -40,23 +39,6 @@ def test_a_ring_takes_the_bytes_it_says(memory: ColumnMemory):
         array.nbytes for array in (*columns.steps, columns.reward, columns.flags)
     )
     assert host_array(columns.steps[1]).dtype == np.uint8
-
-
-@pytest.mark.parametrize("has_reset_rows", [False, True])
-@pytest.mark.parametrize("n_step", [1, 2, 3, 10])
-def test_folding_agrees_with_its_brute_force_twin_round_after_round(
-    has_reset_rows: bool, n_step: int, memory: ColumnMemory
-):
-    world, known = World(n_steps=7, has_reset_rows=has_reset_rows, n_envs=3), {}
-    ring_ = ring(7, 60, n_step, memory)
-    for _ in range(40):
-        rollout, played = world.play(random_ends(RNG, 7, 3))
-        known |= {step.observation: step for step in played}
-        ring_.insert(rollout)
-        room = ring_.make_room(ring_.size)
-        sample = ring_.gather(ring_.entries(), room, RNG)
-        check_transitions(sample, known, n_step)
-    assert folded(played[0], 1, 0.9)[1] == 1
 
 
 def test_the_oldest_leave_first_and_the_capacity_is_reached_when_episodes_are_long(memory: ColumnMemory):

@@ -1,0 +1,25 @@
+import numpy as np
+
+from rollcast.learner.replay.sampling.times_sampled import TimesSampled
+
+
+def test_returns_entries_that_were_drawn_as_often_as_they_may():
+    times = TimesSampled(5, most=2)
+    times.insert(np.arange(5))
+    assert times.count(np.array([1, 3])).tolist() == []
+    assert times.left(np.arange(5)).tolist() == [2, 1, 2, 1, 2]
+    assert times.count(np.array([3, 4, 4])).tolist() == [3, 4]
+
+
+def test_counts_anew_for_a_new_entry_in_the_same_slot():
+    times = TimesSampled(2, most=1)
+    assert times.count(np.array([0])).tolist() == [0]
+    times.insert(np.array([0]))
+    assert times.left(np.array([0])).tolist() == [1]
+
+
+def test_takes_up_a_state():
+    times, other = TimesSampled(3, most=2), TimesSampled(3, most=2)
+    times.count(np.array([2]))
+    other.load_state(times.state())
+    assert other.left(np.arange(3)).tolist() == [2, 2, 1]

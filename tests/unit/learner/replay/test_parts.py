@@ -1,0 +1,78 @@
+import numpy as np
+import pytest
+
+from rollcast.learner.replay import free_memory
+from rollcast.learner.replay.columns.layout import make_layout
+from rollcast.learner.replay.parts import make_sampler, make_store, plan_size
+from rollcast.learner.replay.sampling.base import Sampler
+from rollcast.learner.replay.sampling.insertion_order import Fifo, Lifo
+from rollcast.learner.replay.sampling.prioritized import Prioritized
+from rollcast.learner.replay.sampling.uniform import Uniform, UniformRows
+from rollcast.learner.replay.settings import ReplaySettings
+from rollcast.learner.replay.stores.rollouts import RolloutStore
+from rollcast.learner.replay.stores.trajectory_ring import TrajectoryRing
+from rollcast.learner.replay.stores.transitions import TransitionStore
+from rollcast.services.errors import ConfigurationError
+from tests.played_rollouts import SPACES
+from tests.unit.learner.replay.test_buffer import T, make_buffer
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"min_size": 1}, "min_size is 1, below the batch_size of 2"),
+        ({"capacity": 1}, "holds 1 entries, fewer than a batch of 2"),
+        ({"capacity": 3}, "holds 3 entries, fewer than the 4 steps of one rollout"),
+        ({"capacity_bytes": 100}, "holds 0 entries .in 100 bytes., fewer than a batch of 2"),
+        ({"samples_per_insert": 1.0, "error_buffer": 1.0}, "error_buffer is 1; expected at least 8"),
+        ({"samples_per_insert": 1.0, "max_times_sampled": 2, "min_size": 34}, "capacity of at least 41"),
+    ],
+)
+def test_refuses_impossible_settings(settings: dict, text: str):
+    with pytest.raises(ConfigurationError, match=text):
+        make_buffer(**settings)
+
+
+def test_refuses_buffer_that_does_not_fit_into_memory(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(free_memory, "available_bytes", lambda: 1_500_000)
+    announced: list[str] = []
+    with pytest.raises(ConfigurationError) as error:
+        make_buffer(capacity=1_000_000, announce=announced.append)
+    assert str(error.value).startswith(
+        "a replay buffer of 1,000,000 transitions of 34.6 bytes takes 34.6 MB, and 1.5 MB are available; expected"
+    )
+    assert "lower the buffer's capacity, set its capacity_bytes, or" in str(error.value)
+    assert announced == [
+        "replay buffer: 1,000,000 transitions of 34.6 bytes, 34.6 MB in all; 1.5 MB of memory are available"
+    ], "announced before it is refused, and so before it is allocated"
+    assert make_buffer(capacity=1_000_000, capacity_bytes=1_400_000).info().n_bytes <= 1_400_000
+
+
+@pytest.mark.parametrize(
+    ("settings", "store_type", "sampler_type"),
+    [
+        ({}, TrajectoryRing, UniformRows),
+        ({"max_times_sampled": 1}, TrajectoryRing, Uniform),
+        ({"sampler": "prioritized"}, TrajectoryRing, Prioritized),
+        ({"removal": "lowest_priority", "sampler": "lifo"}, TransitionStore, Lifo),
+        ({"entry": "rollouts", "sampler": "fifo"}, RolloutStore, Fifo),
+        ({"entry": "rollouts"}, RolloutStore, Uniform),
+    ],
+)
+def test_makes_store_and_sampler_that_the_settings_ask_for(
+    settings: dict, store_type: type, sampler_type: type[Sampler]
+):
+    replay = ReplaySettings(**{"capacity": 40, **settings})
+    layout = make_layout(SPACES, n_rollout_steps=T, log_prob=replay.keeps_log_prob)
+    store = make_store(replay, layout, plan_size(replay, layout, batch_size=2), discount=0.9)
+    assert type(store) is store_type
+    assert type(make_sampler(replay, store, np.random.default_rng(0))) is sampler_type
+
+
+def test_plans_the_largest_capacity_within_the_bytes():
+    replay = ReplaySettings(capacity=1_000_000, capacity_bytes=1_400_000)
+    layout = make_layout(SPACES, n_rollout_steps=T, log_prob=False)
+    size = plan_size(replay, layout, batch_size=2)
+    assert size.n_bytes <= 1_400_000
+    larger = ReplaySettings(capacity=size.capacity + 1)
+    assert plan_size(larger, layout, batch_size=2).n_bytes > 1_400_000
