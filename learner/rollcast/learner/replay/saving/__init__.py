@@ -1,1 +1,1 @@
-"""What a checkpoint of a buffer is made of: the state of each part, and files of arrays written beside training."""
+"""The contents of a buffer's checkpoint: the state of each part, and files of arrays written beside training."""
