@@ -45,16 +45,16 @@ class ActingSettings(EnvironmentSettings):
 
     vectorization: Literal["auto", "sync", "entry_point", "subprocess", "measure"] = Field(
         "auto",
-        description="How to step an actor's environments. auto: with the environment's own vector_entry_point if "
-        "it has one, else one after the other; sync: one after the other; entry_point: with the "
-        "vector_entry_point, or fail; subprocess: in processes, one per core; measure: try sync and "
-        "subprocess and take the faster.",
+        description="The way an actor steps its environments. auto: with their own vector_entry_point if there is "
+        "one, else like sync; sync: one after the other; entry_point: with the vector_entry_point, or "
+        "fail; subprocess: in processes, one per core; measure: try sync and subprocess and take the "
+        "faster.",
         json_schema_extra=ACTING,
     )
     on_step_failure: Literal["fail", "drop_episode"] = Field(
         "fail",
-        description="What to do when an environment raises in a step. fail: the actor fails; drop_episode: log "
-        "the traceback, drop the episode and reset the environment.",
+        description="Action when an environment raises in a step. fail: the actor fails; drop_episode: log the "
+        "traceback, drop the episode and reset the environment.",
         json_schema_extra=FREE,
     )
     step_timeout_s: TimeoutSeconds = Field(
@@ -98,8 +98,8 @@ class ActorSettings(ActingSettings, ClientSecuritySettings):
     )
     wait_for_next_run: bool = Field(
         False,
-        description="When training ends, wait for the learner's next run and act in it, instead of ending with "
-        "exit code 0.",
+        description="After training, wait for the learner's next run and act in it, instead of ending with exit "
+        "code 0.",
     )
     torch_threads: Annotated[int, Field(ge=1)] = Field(
         1, description="CPU threads of torch and of the linear algebra library."

@@ -28,7 +28,7 @@ class ReplaySettings(BaseModel):
     )
     device: Literal["cpu", "learner"] = Field(
         "cpu",
-        description="Where to keep observations, actions and log-probabilities. cpu: main memory; learner: the "
+        description="Memory for observations, actions and log-probabilities. cpu: main memory; learner: the "
         "learner's device, so that a learner on a GPU draws batches there, without copying.",
         json_schema_extra=_SAME_LAYOUT,
     )
@@ -39,8 +39,7 @@ class ReplaySettings(BaseModel):
     )
     sampler: Literal["uniform", "prioritized", "fifo", "lifo"] = Field(
         "uniform",
-        description="Which entries to draw. uniform: any; prioritized: by priority; fifo: the oldest; lifo: the "
-        "newest.",
+        description="Entries to draw. uniform: any; prioritized: by priority; fifo: the oldest; lifo: the newest.",
         json_schema_extra=_SAME_LAYOUT,
     )
     alpha: float = Field(
@@ -76,8 +75,8 @@ class ReplaySettings(BaseModel):
     )
     removal: Literal["oldest", "lowest_priority"] = Field(
         "oldest",
-        description="Which entry to remove when the buffer is full. lowest_priority makes each transition store "
-        "its own next observation, which doubles the bytes.",
+        description="Entry to remove from a full buffer. lowest_priority makes each transition store its own next "
+        "observation, which doubles the bytes.",
         json_schema_extra=_SAME_LAYOUT,
     )
     max_times_sampled: int | None = Field(

@@ -22,8 +22,8 @@ class ServingSettings(LearnerSettings):
     )
     when_finished: Literal["exit", "serve"] = Field(
         "exit",
-        description="What to do when training ends. exit: end with exit code 0; serve: serve the last policy "
-        "until the learner is stopped. With serve, --resume auto also resumes a finished run and "
-        "serves its policy again.",
+        description="Action when training ends. exit: end with exit code 0; serve: serve the last policy until "
+        "the learner is stopped. With serve, --resume auto also resumes a finished run and serves its "
+        "policy again.",
         json_schema_extra=FREE,
     )

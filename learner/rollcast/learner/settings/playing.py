@@ -26,6 +26,6 @@ class PlayingSettings(ProcessSettings):
     )
     vectorization: Literal["auto", "sync", "entry_point", "subprocess", "measure"] | None = Field(
         None,
-        description="Which vector environment to step, as for rollcast train; a registered vector environment may "
-        "have other observations than the single one. Default: the run's, or auto.",
+        description="The vector environment to step, as for rollcast train; a registered one may have other "
+        "observations than a single environment. Default: the run's, or auto.",
     )

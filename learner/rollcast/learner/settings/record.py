@@ -18,10 +18,10 @@ class RecordSettings(PlayingSettings):
     output: Path = Field(description="The file to write.")
     overwrite: bool = Field(False, description="Replace the file if it exists.")
     rollouts: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="Rollouts to record, each of all --envs-per-actor environments. Give either this or --steps."
+        None, description="Rollouts to record, each of all --envs-per-actor environments. Default: --steps decides."
     )
     steps: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="Environment steps to record, rounded up to whole rollouts. Give either this or --rollouts."
+        None, description="Environment steps to record, rounded up to whole rollouts. Default: --rollouts decides."
     )
     policy: str = Field(
         RANDOM, description="The policy that plays: the folder of a run, or random for uniformly random actions."

@@ -40,13 +40,12 @@ class TrainSettings(ActingSettings, LearnerSettings):
     )
     start_method: Literal["forkserver", "spawn", "fork"] | None = Field(
         None,
-        description="How to start actor processes. Default: forkserver where available, else spawn.",
+        description="Start method of actor processes. Default: forkserver where available, else spawn.",
         json_schema_extra=FREE,
     )
     on_actor_failure: Literal["restart", "fail"] = Field(
         "restart",
-        description="What to do when an actor fails. restart: start it again, after a growing delay; fail: end "
-        "the run.",
+        description="Action when an actor fails. restart: start it again, after a growing delay; fail: end the run.",
         json_schema_extra=FREE,
     )
     max_restarts: Annotated[int, Field(ge=0)] = Field(

@@ -21,7 +21,7 @@ class ServerSecuritySettings(ProcessSettings):
     )
     tls_key: Path | None = Field(
         None,
-        description="The private key of --tls-cert (PEM, without a password).",
+        description="The private key of --tls-cert (PEM, without a password). Default: none, without TLS.",
         json_schema_extra=FREE,
     )
     tls_client_ca: Path | None = Field(
@@ -69,14 +69,20 @@ class ClientSecuritySettings(ProcessSettings):
         description="Connect with TLS; the learner's certificate must come from one of the authorities in this "
         "file (PEM). Default: no TLS.",
     )
-    tls_cert: Path | None = Field(None, description="This client's certificate (PEM), for a learner with mutual TLS.")
-    tls_key: Path | None = Field(None, description="The private key of --tls-cert (PEM, without a password).")
+    tls_cert: Path | None = Field(
+        None, description="This client's certificate (PEM), for a learner with mutual TLS. Default: none."
+    )
+    tls_key: Path | None = Field(
+        None, description="The private key of --tls-cert (PEM, without a password). Default: none."
+    )
     token: SecretStr | None = Field(
         None,
         description="The token to send to the learner. Prefer ROLLCAST_TOKEN or --token-file: everybody on this "
-        "machine can see command lines.",
+        "machine can see command lines. Default: none.",
     )
-    token_file: Path | None = Field(None, description="A file with the token to send. It is read at every connection.")
+    token_file: Path | None = Field(
+        None, description="A file with the token to send; it is read at every connection. Default: none."
+    )
     insecure: bool = Field(False, description="Allow sending the token to other machines without TLS.")
 
     def client_security(self) -> ClientSecurity:

@@ -6,7 +6,6 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 
 from rollcast.learner.replay import free_memory as memory
 from rollcast.learner.replay.batches import to_batch
@@ -15,7 +14,6 @@ from rollcast.learner.replay.columns.device_memory import DeviceMemory, Staging
 from rollcast.learner.replay.columns.memory import Blocks, MainMemory, Span, Write, host_array
 from rollcast.learner.replay.served import ServedReplay
 from rollcast.learner.replay.settings import ReplaySettings
-from rollcast.learner.settings.replay_serve import ReplayServeSettings
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
 from tests.played_rollouts import SPACES, World, check_same, random_ends
@@ -164,11 +162,6 @@ def test_without_a_learner_there_is_no_learners_device():
         ConfigurationError, match=r"device is 'learner', and this process has no learner, .* 'cpu' here"
     ):
         ReplayBuffer(ReplaySettings(device="learner"), SPACES, n_rollout_steps=T, batch_size=2)
-
-
-def test_a_buffer_that_is_served_alone_is_refused_the_device_before_anything_is_asked_of_an_actor():
-    with pytest.raises(ValidationError, match="device is 'learner', but replay serve has no learner"):
-        ReplayServeSettings(replay=ReplaySettings(device="learner"))
 
 
 def test_tensors_on_the_cpu_count_as_main_memory(monkeypatch: pytest.MonkeyPatch):

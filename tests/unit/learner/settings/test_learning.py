@@ -1,12 +1,7 @@
-import math
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic.fields import FieldInfo
-from pydantic_settings import CliSettingsSource
 
 from rollcast.actor.settings import ActorSettings
 from rollcast.learner.runs.directory import RunDirectory
@@ -16,51 +11,26 @@ from rollcast.learner.settings.learning import LearnerSettings
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.limits.limits import MAX_ENVS_PER_ACTOR
-from rollcast.services.settings.command_line import CommandLineParser
-from rollcast.services.settings.options import options_of
-from rollcast.services.settings.settings import ProcessSettings
 
 
 @pytest.mark.parametrize("settings", [LearnerSettings, TrainSettings])
 @pytest.mark.parametrize(("algorithm", "envs_per_actor"), [("impala", 8), ("dqn", 4), ("sac", 1)])
-def test_the_algorithm_says_how_many_environments_unless_somebody_does(settings, algorithm: str, envs_per_actor: int):
+def test_algorithm_sets_envs_per_actor_unless_it_is_given(settings, algorithm: str, envs_per_actor: int):
     arguments = ["--algorithm", algorithm]
     assert settings.from_command_line("rollcast", arguments).envs_per_actor == envs_per_actor
     assert settings.from_command_line("rollcast", [*arguments, "--envs-per-actor", "7"]).envs_per_actor == 7
 
 
-def test_an_actor_leaves_it_to_the_learner():
+def test_actor_leaves_envs_per_actor_to_the_learner():
     assert ActorSettings.from_command_line("rollcast", []).envs_per_actor is None
 
 
 @pytest.mark.parametrize("settings", [LearnerSettings, ActorSettings])
-def test_more_environments_than_can_be_agreed_are_refused(settings):
+def test_rejects_more_environments_than_the_protocol_allows(settings):
     most = settings.from_command_line("rollcast", ["--envs-per-actor", str(MAX_ENVS_PER_ACTOR)])
     assert most.envs_per_actor == MAX_ENVS_PER_ACTOR
     with pytest.raises(ConfigurationError, match=f"less than or equal to {MAX_ENVS_PER_ACTOR}"):
         settings.from_command_line("rollcast", ["--envs-per-actor", str(MAX_ENVS_PER_ACTOR + 1)])
-
-
-@pytest.fixture(params=COMMAND_SETTINGS.values(), ids=COMMAND_SETTINGS)
-def process(request: pytest.FixtureRequest) -> type[ProcessSettings]:
-    return request.param
-
-
-class TestOptions:
-    def test_are_those_that_the_parser_takes(self, process: type[ProcessSettings]):
-        parser = CommandLineParser("rollcast", [], [])
-        CliSettingsSource(process, cli_parse_args=False, root_parser=parser)
-        # a whole group as JSON, `--impala {...}`, is for programs, and not in the help
-        parsed = {name for action in parser._actions for name in action.option_strings if action.nargs != "?"}
-        assert {spelling for option in options_of(process) for spelling in option.spellings} == parsed
-
-    def test_are_described_each(self, process: type[ProcessSettings]):
-        assert not [option.name for option in options_of(process) if not option.description]
-
-    def test_that_matter_first_exist_and_are_few(self, process: type[ProcessSettings]):
-        names = [".".join(option.path) for option in options_of(process)]
-        assert set(process.first_options) <= set(names)
-        assert len(names) <= 16 or process.first_options, "a long help begins with what matters"
 
 
 @pytest.mark.parametrize("command", ["train", "learner"])
@@ -72,7 +42,7 @@ class TestOptions:
         ("dqn", {"dqn", "replay"}, ("--replay.n-step", "3")),
     ],
 )
-def test_the_help_has_the_algorithms_own_settings_and_defaults(
+def test_help_shows_settings_and_defaults_of_the_chosen_algorithm(
     command: str, algorithm: str, own: set[str], default: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ):
     def shown(*arguments: str) -> str:
@@ -89,7 +59,7 @@ def test_the_help_has_the_algorithms_own_settings_and_defaults(
     assert re.search(rf"^  {re.escape(option)} INT.*?\(default: {value}\)", everything, re.M | re.S)
 
 
-def test_the_help_knows_the_algorithm_of_the_environment(
+def test_help_follows_the_algorithm_of_the_environment_variable(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("ROLLCAST_ALGORITHM", "sac")
@@ -108,7 +78,7 @@ def test_the_help_knows_the_algorithm_of_the_environment(
         ("--when-to-stop", ""),
     ],
 )
-def test_an_option_that_does_not_exist_is_refused_with_the_one_that_applies(option: str, guess: str):
+def test_rejects_unknown_option_and_suggests_one_that_applies(option: str, guess: str):
     with pytest.raises(ConfigurationError) as caught:
         TrainSettings.from_command_line("rollcast train", [option, "1"])
     assert str(caught.value).endswith(f"did you mean {guess}" if guess else "--help-all lists all")
@@ -155,29 +125,3 @@ class TestOptionsOfAnotherAlgorithm:
         assert TrainSettings.from_command_line("rollcast", [*resume, "--sac.tau", "0.1"]).sac.tau == 0.1
         with pytest.raises(ConfigurationError, match=r"--dqn\.target-tau: the algorithm is 'sac'"):
             TrainSettings.from_command_line("rollcast", [*resume, "--dqn.target-tau", "0.1"])
-
-
-def _numbers(settings: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo, type[BaseModel]]]:
-    for name, field in settings.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from _numbers(field.annotation, f"{prefix}{name}.")
-        elif "float" in str(field.annotation):
-            yield f"{prefix}{name}", field, settings
-
-
-def _accepts(field: FieldInfo, settings: type[BaseModel], value: float) -> bool:
-    kind = field.rebuild_annotation()
-    model = type("One", (BaseModel,), {"__annotations__": {"one": kind}, "model_config": settings.model_config})
-    try:
-        TypeAdapter(model).validate_python({"one": value})
-    except ValidationError:
-        return False
-    return True
-
-
-def test_no_setting_is_nan_and_only_those_that_say_so_are_infinite(process: type[ProcessSettings]):
-    for name, field, settings in _numbers(process):
-        assert not _accepts(field, settings, math.nan), name
-        assert not _accepts(field, settings, -math.inf), name
-        says_so = re.search(r"\binf\b", field.description or "") is not None
-        assert _accepts(field, settings, math.inf) is says_so, name

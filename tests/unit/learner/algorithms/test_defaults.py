@@ -1,0 +1,60 @@
+import pytest
+
+from rollcast.learner.algorithms.defaults import (
+    ALGORITHM_DEFAULTS,
+    ALGORITHM_GROUPS,
+    check_algorithm,
+    foreign_groups,
+    readers_of,
+    short_name,
+    with_algorithm_defaults,
+)
+from rollcast.learner.settings.learning import LearnerSettings
+from rollcast.services.errors import ConfigurationError
+
+OWN = "my.module:Mine"
+
+
+def test_every_algorithm_has_defaults_and_groups():
+    assert ALGORITHM_DEFAULTS.keys() == ALGORITHM_GROUPS.keys()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "foreign"),
+    [
+        ("impala", {"sac", "dqn", "replay"}),
+        ("sac", {"impala", "dqn"}),
+        ("dqn", {"impala", "sac"}),
+        (OWN, {"impala", "sac", "dqn"}),
+        ("unknown", set()),
+    ],
+)
+def test_foreign_groups_are_those_that_only_other_algorithms_read(algorithm: str, foreign: set[str]):
+    assert foreign_groups(algorithm) == foreign
+
+
+def test_readers_of_a_group_are_named():
+    assert [readers_of(group) for group in ("impala", "replay")] == ["impala", "sac or dqn"]
+
+
+def test_short_name_leaves_the_module_out():
+    assert [short_name(name) for name in ("sac", OWN)] == ["sac", "Mine"]
+
+
+@pytest.mark.parametrize("name", ["impala", "sac", "dqn", OWN])
+def test_check_accepts_algorithm(name: str):
+    assert check_algorithm(name) == name
+
+
+@pytest.mark.parametrize("name", ["ppo", "", "my module:", ":Mine"])
+def test_check_rejects_name_that_is_no_algorithm(name: str):
+    with pytest.raises(ConfigurationError):
+        check_algorithm(name)
+
+
+def test_defaults_replace_only_settings_that_were_not_given():
+    given = LearnerSettings.model_validate({"batch_size": 5, "replay": {"n_step": 2}})
+    settings = with_algorithm_defaults(given, "dqn")
+    assert (settings.batch_size, settings.envs_per_actor) == (5, 4)
+    assert (settings.replay.n_step, settings.replay.sampler) == (2, "prioritized")
+    assert with_algorithm_defaults(given, OWN) == given
