@@ -31,7 +31,8 @@ from tests.fuzz.messages import join_pieces, split_pieces
 from tests.fuzz.oracle import SMALL_CHANGE_BYTES, Target
 from tests.fuzz.protobuf_mutator import message_mutator, stream_mutator
 from tests.rollouts import NESTED
-from tests.unit.services.status.test_status_and_join_codecs import AGREEMENT, DESCRIPTION, OFFER
+from tests.unit.services.rollouts.test_join_codec import AGREEMENT, OFFER
+from tests.unit.services.status.test_description_codec import DESCRIPTION
 
 # The declared limit is 2**23 elements: lowered to these, reaching it costs microseconds.
 _MAX_SPACE_ELEMENTS = 1 << 12

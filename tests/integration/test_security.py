@@ -1,6 +1,5 @@
 """TLS and tokens as they are used: replaced while streams are open, by whole processes, and not on unix sockets."""
 
-import logging
 import shutil
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from rollcast.learner.commands.certificates import make_certificates
 from rollcast.services.client import health_probe
 from rollcast.services.client.client import LearnerClient
-from rollcast.services.errors import ConfigurationError, LearnerUnreachableError, UnauthenticatedError
+from rollcast.services.errors import ConfigurationError, LearnerUnreachableError
 from rollcast.services.security.security import ClientSecurity, ServerSecurity
 from tests.integration.learner_fakes import serve
 from tests.processes import free_port, rollcast, running, wait_until
@@ -50,45 +49,6 @@ def client_of(keys, folder, address):
         token_file=folder / "viewer.token",
     )
     return LearnerClient(address, security=security)
-
-
-def test_replaced_files_are_for_new_connections_and_open_streams_go_on(keys, caplog):
-    caplog.set_level(logging.INFO)
-    with serving(keys) as learner, client_of(keys, "first", learner.address) as old:
-        stream = old.watch_status(0.1)
-        next(stream)
-
-        # a certificate whose key has not come yet
-        replace(keys, "server.pem")
-        with client_of(keys, "first", learner.address) as client:
-            assert client.status().env_steps == 12
-        assert "the certificate stays as it was" in caplog.text
-
-        replace(keys, "server.key", "ca.pem", "tokens")
-        with client_of(keys, "second", learner.address) as client:
-            assert client.status().env_steps == 12
-        with client_of(keys, "first", learner.address) as client, pytest.raises(LearnerUnreachableError):
-            client.status()
-        assert next(stream).env_steps == 12
-        # over the connection that is open, a call of the old token
-        with pytest.raises(UnauthenticatedError, match="unknown to this learner"):
-            old.status()
-        stream.close()
-
-
-def test_a_client_connects_with_the_files_as_they_are_then(keys):
-    with serving(keys) as learner:
-        with client_of(keys, "in_use", learner.address) as client:
-            assert client.status().env_steps == 12
-        replace(keys, *(file.name for file in (keys / "second").iterdir()))
-        with client_of(keys, "in_use", learner.address) as client:
-            assert client.status().env_steps == 12
-
-
-def test_a_unix_socket_asks_for_nothing(keys):
-    with serving(keys, f"unix:{keys}/socket") as learner, LearnerClient(learner.address) as client:
-        client.pause()
-    assert learner.control.calls == ["pause"]
 
 
 def test_an_open_door_is_said_once(caplog):

@@ -8,7 +8,7 @@ import grpc
 
 from rollcast.services.client.channel import make_channel
 from rollcast.services.errors import ConfigurationError
-from rollcast.services.limits.limits import MAX_WAIT_S
+from rollcast.services.limits.limits import LONGEST_WAIT_S
 from rollcast.services.security.security import ClientSecurity
 from rollcast.services.wire.error_status import error_from_rpc
 
@@ -27,10 +27,10 @@ class Client:
     """
 
     def __init__(self, address: str, timeout_s: float, security: ClientSecurity) -> None:
-        if not 0 < timeout_s <= MAX_WAIT_S:  # NaN too
+        if not 0 < timeout_s <= LONGEST_WAIT_S:  # NaN too
             raise ConfigurationError(
-                f"timeout_s is {timeout_s}; expected a number of seconds above 0 and at most {MAX_WAIT_S:.0f}; correct "
-                "it"
+                f"timeout_s is {timeout_s}; expected a number of seconds above 0 and at most {LONGEST_WAIT_S:.0f}; "
+                "correct it"
             )
         self.address = address
         self._timeout_s = timeout_s

@@ -63,7 +63,7 @@ POLICY_TIMEOUT_S: Final = 30.0
 UPDATE_TIMEOUT_S: Final = 60.0
 
 # The longest wait that may be asked for, in seconds. poll(2) counts milliseconds in 31 bits, which are 24 days.
-MAX_WAIT_S: Final = 2_000_000.0
+LONGEST_WAIT_S: Final = 2_000_000.0
 
 # Rollouts that wait for credit in one stream's uplink, on the actor's side.
 MAX_WAITING_ROLLOUTS: Final = 256

@@ -6,12 +6,12 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rollcast.services.errors import ConfigurationError
-from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_WAIT_S, Limits
+from rollcast.services.limits.limits import DEFAULT_LIMITS, LONGEST_WAIT_S, Limits
 from rollcast.services.settings.resume_rules import FREE
 from rollcast.services.settings.settings import ProcessSettings
 
 # The type of a setting that is a deadline, in seconds.
-TimeoutSeconds = Annotated[float, Field(gt=0, le=MAX_WAIT_S)]
+TimeoutSeconds = Annotated[float, Field(gt=0, le=LONGEST_WAIT_S)]
 
 
 class LimitSettings(BaseModel):

@@ -7,7 +7,7 @@ import pytest
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.client.replay import ReplayClient
 from rollcast.services.errors import ConfigurationError
-from rollcast.services.limits.limits import MAX_WAIT_S
+from rollcast.services.limits.limits import LONGEST_WAIT_S
 
 
 @pytest.mark.parametrize("client", [LearnerClient, ReplayClient])
@@ -19,5 +19,5 @@ def test_refuses_timeout_outside_the_range(client, timeout_s: float):
 
 @pytest.mark.parametrize("client", [LearnerClient, ReplayClient])
 def test_accepts_the_longest_timeout(client):
-    with client("127.0.0.1:1", timeout_s=MAX_WAIT_S) as made:
+    with client("127.0.0.1:1", timeout_s=LONGEST_WAIT_S) as made:
         assert made.address == "127.0.0.1:1"

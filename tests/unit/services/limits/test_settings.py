@@ -3,7 +3,7 @@
 import pytest
 
 from rollcast.services.errors import ConfigurationError
-from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_WAIT_S
+from rollcast.services.limits.limits import DEFAULT_LIMITS, LONGEST_WAIT_S
 from rollcast.services.limits.settings import ServerLimitSettings, TimeoutSeconds
 
 
@@ -34,4 +34,4 @@ def test_refuses_timeout_that_no_wait_can_keep(timeout_s: str):
 
 
 def test_accepts_the_longest_timeout():
-    assert Timeouts.from_command_line("serve", [f"--timeout-s={MAX_WAIT_S}"]).timeout_s == MAX_WAIT_S
+    assert Timeouts.from_command_line("serve", [f"--timeout-s={LONGEST_WAIT_S}"]).timeout_s == LONGEST_WAIT_S

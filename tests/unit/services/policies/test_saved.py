@@ -84,7 +84,7 @@ def test_file_of_version_0_1_has_no_spaces(tmp_path: Path):
         ([3], "InvalidSpaceError: a substep is 3; expected an object"),
         ([{"kind": 1}], r"InvalidSpaceError: a substep cannot be read: .* no field named \"kind\""),
         ([], "InvalidSpaceError: "),
-        ([{"key": "0", "action": {"discrete": {"n": "2"}}}], "InvalidSpaceError: 0/observation states no kind"),
+        ([{"key": "0", "action": {"discrete": {"n": "2"}}}], "InvalidSpaceError: 0/observation has no known kind"),
     ],
 )
 def test_rejects_file_with_damaged_spaces(tmp_path: Path, spaces: object, problem: str):

@@ -1,11 +1,15 @@
 """How a subscription to policies ends."""
 
+import numpy as np
 import pytest
 
-from rollcast.services.errors import NotReadyError
+from rollcast.services.client.channel import make_channel
+from rollcast.services.errors import InvalidTensorError, NotReadyError, UnreadableMessageError
 from rollcast.services.limits.stream_gate import StreamGate
 from rollcast.services.policies.service import PolicyServicer
+from rollcast.services.wire.error_status import error_from_rpc
 from rollcast.v1 import policy_pb2
+from tests.integration.learner_fakes import DEADLINE_S
 
 
 class EndingSource:
@@ -41,3 +45,56 @@ def test_the_end_of_training_is_told_by_a_server_that_stops_at_once():
 def test_without_an_end_who_waits_is_to_come_back():
     with pytest.raises(NotReadyError, match="the learner is stopping"):
         list(subscription(ends=False))
+
+
+def state(version, n=3):
+    return {"w": np.full(n, version, np.float32)}
+
+
+def test_no_policy_yet(client):
+    with pytest.raises(NotReadyError, match="no policy yet"):
+        client.get_policy()
+    with pytest.raises(NotReadyError):
+        client.act({"": np.zeros((1, 4), np.float32)})
+
+
+def test_get_policy_of_several_chunks(learner, client):
+    learner.source.publish(4, state(4, 1_000_000))
+    version, actual = client.get_policy()
+    assert version == 4
+    np.testing.assert_array_equal(actual["w"], state(4, 1_000_000)["w"])
+
+
+def test_act(learner, client):
+    learner.source.publish(3, state(3))
+    action, version = client.act({"": np.array([[1, 0, 0, 0], [-1, 0, 0, 0]], np.float32)}, deterministic=True)
+    assert version == 3
+    np.testing.assert_array_equal(action, [1, 0])
+
+
+@pytest.mark.parametrize(
+    ("observation", "options", "match"),
+    [
+        ({"x": np.zeros((1, 4), np.float32)}, {}, r"\['x'\]; expected \[''\]"),
+        ({}, {}, "0 leaves"),
+        ({"": np.zeros((1, 5), np.float32)}, {}, r"shape \[1, 5\]; expected \[N, 4\]"),
+        ({"": np.zeros(4, np.float32)}, {}, r"shape \[4\]"),
+        ({"": np.zeros((0, 4), np.float32)}, {}, "at least one row"),
+        ({"": np.zeros((1, 4))}, {}, "float64; expected float32"),
+        ({"": np.full((2, 4), np.nan, np.float32)}, {}, r"holds nan at \(n\) = \(0\), element \[0\]"),
+        ({"": np.zeros((1, 4), np.float32)}, {"substep_key": "9"}, "substep_key is '9'"),
+    ],
+)
+def test_observations_that_do_not_fit(learner, client, observation, options, match):
+    learner.source.publish(1, state(1))
+    with pytest.raises(InvalidTensorError, match=match):
+        client.act(observation, **options)
+
+
+def test_a_request_that_does_not_parse(learner):
+    with make_channel(learner.address) as channel:
+        for method in ("Act", "GetPolicy"):
+            kind = channel.unary_unary if method == "Act" else channel.unary_stream
+            with pytest.raises(Exception, match="INVALID_ARGUMENT") as caught:
+                list(kind(f"/rollcast.v1.PolicyService/{method}")(b"\x07\xff", timeout=DEADLINE_S))
+            assert type(error_from_rpc(caught.value, learner.address)) is UnreadableMessageError

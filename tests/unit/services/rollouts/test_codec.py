@@ -7,7 +7,6 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollcast.services.errors import InvalidTensorError, LimitExceededError
 from rollcast.services.limits.limits import MAX_FRAME_BYTES
 from rollcast.services.rollouts import codec as rollout_codec
 from rollcast.services.rollouts.assembler import RolloutAssembler
@@ -86,47 +85,6 @@ def test_one_encoder_for_rollouts_of_every_form():
         rollout = random_rollout(NESTED, 3, 2, n_final=n_final, seed=sequence, sequence=sequence, valid=valid)
         (message,) = encoder.encode(rollout)
         assert_same_rollout(assembler.add(*parse_request(message)), rollout)
-
-
-def test_leaves_may_come_in_any_order_and_leave_in_that_of_the_space():
-    rollout = random_rollout(NESTED, 3, 2)
-    columns = rollout.substeps["0"]
-    shuffled = dataclasses.replace(columns, observation=dict(reversed(columns.observation.items())))
-    mixed = dataclasses.replace(rollout, substeps={"0": shuffled})
-    assert_same_rollout(assemble(NESTED, mixed, 3, 2), rollout)
-
-
-def test_the_same_assembler_takes_one_rollout_after_the_other():
-    assembler = RolloutAssembler(PIXELS, 100, 8)
-    encoder = RolloutEncoder()
-    for sequence in (1, 2):
-        rollout = random_rollout(PIXELS, 100, 8, sequence=sequence, seed=sequence)
-        messages = map(parse_request, encoder.encode(rollout))
-        assert_same_rollout([assembler.add(*message) for message in messages][-1], rollout)
-
-
-def test_a_declared_limit_names_actor_column_and_sizes():
-    with pytest.raises(
-        LimitExceededError, match=r"actor 'a', rollout 1 has \d+ bytes, 24576 of them in column 0/obs.*1000"
-    ):
-        assemble(PIXELS, random_rollout(PIXELS, 3, 2), 3, 2, max_rollout_bytes=1000)
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_refused_by_name_and_index(value):
-    reward = np.zeros((3, 2), np.float32)
-    reward[2, 1] = value
-    rollout = random_rollout(PIXELS, 3, 2, reward=reward)
-    with pytest.raises(
-        InvalidTensorError, match=rf"actor 'a', rollout 1: column reward holds {value} at \(t, b\) = \(2, 1\)"
-    ):
-        assemble(PIXELS, rollout, 3, 2)
-
-
-def test_large_finite_values_whose_sum_overflows_are_fine():
-    reward = np.full((3, 2), np.finfo(np.float32).max)
-    rollout = random_rollout(PIXELS, 3, 2, reward=reward)
-    assert_same_rollout(assemble(PIXELS, rollout, 3, 2), rollout)
 
 
 def test_encoding_for_long_keeps_nothing():

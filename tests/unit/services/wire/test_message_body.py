@@ -1,5 +1,4 @@
 import pytest
-import xxhash
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +6,6 @@ from hypothesis import strategies as st
 from rollcast.services.errors import NotReadyError
 from rollcast.services.rollouts.service import parse_request
 from rollcast.services.wire.message_body import append_body
-from rollcast.services.wire.seal import parse_sealed, seal
 from rollcast.v1 import rollout_pb2
 
 FRAME = rollout_pb2.StreamRolloutsRequest(frame=rollout_pb2.TensorFrame(sequence=1, offset=2))
@@ -64,70 +62,3 @@ def test_whatever_comes_is_parsed_as_protobuf_parses_it(noise, start):
     request.ClearField("body")
     expected.ClearField("body")
     assert request == expected
-
-
-def sealed(pieces: list[bytes]) -> bytes:
-    """A frame as actors send it."""
-    views = [memoryview(piece) for piece in pieces]
-    return append_body(seal(FRAME.SerializeToString(), views), views, sum(map(len, pieces)))
-
-
-@given(st.lists(st.binary(max_size=300), max_size=4))
-def test_what_is_sealed_is_read(pieces):
-    request, body = parse_request(sealed(pieces))
-    assert request.frame == FRAME.frame
-    assert body == b"".join(pieces)
-
-
-@pytest.mark.parametrize("pieces", [[], [b"some", b" bytes of tensors"]], ids=["no body", "a body"])
-def test_a_flipped_bit_is_noticed_or_takes_the_digest_away(pieces):
-    serialized = sealed(pieces)
-    refused = 0
-    for bit in range(8 * len(serialized)):
-        damaged = bytearray(serialized)
-        damaged[bit // 8] ^= 1 << bit % 8
-        try:
-            request, _ = parse_request(bytes(damaged))
-        except (NotReadyError, DecodeError):
-            refused += 1
-        else:
-            assert not request.digest, "a stream whose first message had one refuses this"
-    assert refused > 7 * len(serialized)
-
-
-def test_a_digest_is_of_the_whole_message():
-    body = b"body"
-    head = FRAME.SerializeToString()
-    digest = xxhash.xxh3_64_intdigest(head + body)
-    written = rollout_pb2.StreamRolloutsRequest(frame=FRAME.frame, digest=digest, body=body).SerializeToString()
-    assert written == sealed([body]), "any protobuf library can write it"
-
-
-def test_what_only_looks_like_a_digest_is_none():
-    inline = rollout_pb2.StreamRolloutsRequest(failure=rollout_pb2.ActorFailure(message="q12345678"))
-    assert inline.SerializeToString()[-9] == ord("q")
-    assert parse_request(inline.SerializeToString()).request == inline
-
-
-ANSWER = rollout_pb2.StreamRolloutsResponse(acknowledged_sequence=3, credit_sequence=300)
-
-
-def test_a_sealed_answer_is_what_protobuf_writes():
-    sealed = seal(ANSWER.SerializeToString())
-    answer = parse_sealed(rollout_pb2.StreamRolloutsResponse, sealed)
-    assert answer.SerializeToString() == sealed
-    assert answer.credit_sequence == 300
-    assert parse_sealed(rollout_pb2.StreamRolloutsResponse, ANSWER.SerializeToString()) == ANSWER
-
-
-def test_no_flipped_bit_of_a_sealed_answer_goes_unnoticed():
-    sealed = seal(ANSWER.SerializeToString())
-    for bit in range(8 * len(sealed)):
-        damaged = bytearray(sealed)
-        damaged[bit // 8] ^= 1 << bit % 8
-        try:
-            answer = parse_sealed(rollout_pb2.StreamRolloutsResponse, bytes(damaged))
-        except (NotReadyError, DecodeError):
-            continue
-        # the tag of the digest alone: the reader of a stream that began with one asks for one in every message
-        assert not answer.digest

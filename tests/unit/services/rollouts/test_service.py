@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollcast.services.client.channel import make_channel
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import (
     ActorReplacedError,
@@ -17,46 +16,19 @@ from rollcast.services.errors import (
     InvalidRolloutError,
     InvalidTensorError,
     LearnerUnreachableError,
-    LimitExceededError,
-    NotReadyError,
     ProtocolMismatchError,
     RollcastError,
     SpacesMismatchError,
     UnknownActorError,
-    UnreadableMessageError,
 )
-from rollcast.services.limits.limits import MAX_WAITING_ROLLOUTS
 from rollcast.services.rollouts.codec import RolloutEncoder
-from rollcast.services.rollouts.rollouts import ActorFailure
 from rollcast.services.spaces.spaces import SubstepSpaces
-from rollcast.services.wire.error_status import error_from_rpc
 from rollcast.services.wire.seal import seal
-from rollcast.v1 import rollout_pb2, rollout_pb2_grpc
-from tests.integration.learner_fakes import DEADLINE_S, SPACES, offer, serve
+from tests.integration.learner_fakes import SPACES, offer, serve
 from tests.rollouts import assert_same_rollout, make_rollout, random_rollout
+from tests.unit.services.raw_streams import opening, raw_stream
 
 PIXELS = {"0": SubstepSpaces(observation=spaces.Box(0, 255, (64, 64), np.uint8), action=spaces.Discrete(4))}
-
-
-@pytest.fixture
-def learner():
-    with serve() as fake:
-        yield fake
-
-
-@pytest.fixture
-def client(learner):
-    with LearnerClient(learner.address, timeout_s=DEADLINE_S) as client:
-        yield client
-
-
-@pytest.fixture
-def uplink(learner, client):
-    agreement = client.join(offer())
-    uplink = client.open_rollout_stream(agreement.actor_id, agreement.incarnation)
-    yield uplink
-    uplink.cancel()
-    learner.sink.wait_for(lambda: all(len(stream.closes) == 1 for stream in learner.sink.streams))
 
 
 def test_join_is_idempotent(client):
@@ -92,22 +64,6 @@ def test_join_names_the_path_inside_the_spaces(client):
         client.join(offer(spaces=PIXELS))
 
 
-@pytest.mark.parametrize("error", [NotReadyError("starting"), LimitExceededError("full"), ActorReplacedError("x")])
-def test_the_learners_errors_arrive_as_they_were(learner, client, error):
-    learner.sink.join_error = error
-    with pytest.raises(type(error), match=str(error)):
-        client.join(offer())
-
-
-def test_an_unexpected_exception_is_internal_and_logged(learner, client, caplog):
-    learner.sink.join_error = KeyError("oops")
-    with pytest.raises(RollcastError, match="KeyError: 'oops'"):
-        client.join(offer())
-    assert "Traceback" in caplog.text
-    learner.sink.join_error = None
-    client.join(offer())
-
-
 def test_rollouts_are_acknowledged_one_by_one_and_the_close_is_clean(learner, uplink):
     rollouts = [make_rollout(sequence) for sequence in range(1, 21)]
     for rollout in rollouts:
@@ -121,20 +77,6 @@ def test_rollouts_are_acknowledged_one_by_one_and_the_close_is_clean(learner, up
     assert learner.sink.streams[0].closes == [True]
     for mine, theirs in zip(learner.sink.rollouts, rollouts, strict=True):
         assert_same_rollout(mine, theirs)
-
-
-def test_nothing_above_the_credit_is_sent(learner, client):
-    learner.sink.credit = 2
-    client.join(offer())
-    uplink = client.open_rollout_stream("a", 1)
-    responses = uplink.responses()
-    for sequence in range(1, 6):
-        uplink.send(make_rollout(sequence))
-    assert next(responses).credit_sequence == 2  # from here on the stream may send two
-    learner.sink.wait_for(lambda: len(learner.sink.rollouts) == 2)
-    assert len(uplink._waiting) == 3
-    assert [next(responses).acknowledged_sequence for _ in range(5)] == [1, 2, 3, 4, 5]
-    uplink.cancel()
 
 
 def test_a_full_queue_holds_the_answer_back_and_control_calls_are_not_held(learner, client, uplink):
@@ -196,35 +138,12 @@ def test_a_rollout_that_does_not_fit_is_refused_and_everybody_else_served(
     other.cancel()
 
 
-def test_after_the_end_of_a_stream_send_says_so(client):
-    uplink = client.open_rollout_stream("nobody", 1)
-    with pytest.raises(UnknownActorError):
-        list(uplink.responses())
-    with pytest.raises(NotReadyError, match="rollout 1 came after the stream"):
-        uplink.send(make_rollout(1))
-
-
-def test_send_is_bounded(uplink):
-    with pytest.raises(LimitExceededError, match=f"{MAX_WAITING_ROLLOUTS} rollouts wait"):
-        for sequence in range(1, MAX_WAITING_ROLLOUTS + 2):
-            uplink.send(make_rollout(sequence + 100))
-
-
 def test_an_error_of_accept_ends_the_stream(learner, uplink):
     learner.sink.accept_error = ActorReplacedError("another process has joined as 'a'")
     uplink.send(make_rollout(1))
     with pytest.raises(ActorReplacedError, match="another process"):
         list(uplink.responses())
     assert learner.sink.streams[0].closes == [False]
-
-
-def test_a_failure_is_reported(learner, uplink):
-    failure = ActorFailure(exception_type="ValueError", message="m", traceback="t", env_seed=5)
-    uplink.fail(failure)
-    uplink.close()
-    list(uplink.responses())
-    assert learner.sink.failures == [failure]
-    assert learner.sink.streams[0].closes == [True]
 
 
 def test_the_end_of_training_ends_the_stream_cleanly(learner, uplink):
@@ -262,42 +181,6 @@ def test_framed_rollouts_arrive(monkeypatch):
         assert_same_rollout(learner.sink.rollouts[0], rollout)
 
 
-def raw_stream(address, *messages):
-    """Sends bytes that need be no message, and returns the error they end in."""
-    with make_channel(address) as channel:
-        call = channel.stream_stream(
-            "/rollcast.v1.RolloutService/StreamRollouts",
-            response_deserializer=rollout_pb2.StreamRolloutsResponse.FromString,
-        )(iter(messages), timeout=DEADLINE_S)
-        try:
-            list(call)
-        except Exception as error:  # noqa: BLE001
-            return error_from_rpc(error, address)
-    return None
-
-
-def opening(actor_id="a"):
-    return rollout_pb2.StreamRolloutsRequest(
-        open=rollout_pb2.OpenStream(actor_id=actor_id, incarnation=1)
-    ).SerializeToString()
-
-
-def test_messages_that_are_none(learner, client):
-    client.join(offer())
-    error = raw_stream(learner.address, b"\xff\xff\xff")
-    assert type(error) is UnreadableMessageError
-    assert "3 bytes that do not parse" in str(error)
-    error = raw_stream(learner.address, opening(), opening()[:-1])
-    assert type(error) is UnreadableMessageError
-    assert len(learner.sink.rejections) == 1
-    error = raw_stream(learner.address, b"")
-    assert type(error) is InvalidRolloutError
-    assert "began with an empty message" in str(error)
-    assert raw_stream(learner.address) is None
-    assert type(raw_stream(learner.address, opening(), opening())) is InvalidRolloutError
-    learner.sink.wait_for(lambda: all(stream.closes == [False] for stream in learner.sink.streams))
-
-
 def test_damaged_messages_are_refused_in_a_way_that_brings_them_again(learner, client):
     client.join(offer())
     (sent,) = RolloutEncoder().encode(make_rollout())
@@ -315,20 +198,6 @@ def test_damaged_messages_are_refused_in_a_way_that_brings_them_again(learner, c
     assert len(learner.sink.rollouts) == 1
 
 
-def test_an_oversized_message_is_refused_by_limit(learner, client):
-    client.join(offer())
-    assert type(raw_stream(learner.address, opening(), bytes(5 << 20))) is LimitExceededError
-    assert client.status().env_steps == 12
-
-
 def test_threads_have_names(learner, client):
     client.status()
     assert any(thread.name.startswith("rollcast-rpc") for thread in threading.enumerate())
-
-
-def test_the_stub_of_another_language_gets_a_rich_status(learner):
-    with make_channel(learner.address) as channel:
-        stub = rollout_pb2_grpc.RolloutServiceStub(channel)
-        with pytest.raises(Exception, match="INVALID_ARGUMENT") as caught:
-            stub.Join(rollout_pb2.JoinRequest(protocol_version=1, actor_id="?"), timeout=DEADLINE_S)
-        assert "grpc-status-details-bin" in dict(caught.value.trailing_metadata())

@@ -1,4 +1,4 @@
-"""PolicyService over a real connection."""
+"""Subscriptions to policies over a real connection."""
 
 import threading
 
@@ -7,40 +7,13 @@ import pytest
 
 from rollcast.services.client.channel import make_channel
 from rollcast.services.client.client import LearnerClient
-from rollcast.services.errors import InvalidTensorError, LearnerUnreachableError, NotReadyError, UnreadableMessageError
-from rollcast.services.wire.error_status import error_from_rpc
+from rollcast.services.errors import LearnerUnreachableError, NotReadyError
 from rollcast.v1 import policy_pb2
 from tests.integration.learner_fakes import DEADLINE_S, serve
 
 
-@pytest.fixture
-def learner():
-    with serve() as fake:
-        yield fake
-
-
-@pytest.fixture
-def client(learner):
-    with LearnerClient(learner.address, timeout_s=DEADLINE_S) as client:
-        yield client
-
-
 def state(version, n=3):
     return {"w": np.full(n, version, np.float32)}
-
-
-def test_no_policy_yet(client):
-    with pytest.raises(NotReadyError, match="no policy yet"):
-        client.get_policy()
-    with pytest.raises(NotReadyError):
-        client.act({"": np.zeros((1, 4), np.float32)})
-
-
-def test_get_policy_of_several_chunks(learner, client):
-    learner.source.publish(4, state(4, 1_000_000))
-    version, actual = client.get_policy()
-    assert version == 4
-    np.testing.assert_array_equal(actual["w"], state(4, 1_000_000)["w"])
 
 
 def test_a_subscriber_gets_the_newest_then_every_newer_until_the_end(learner, client):
@@ -124,38 +97,3 @@ def test_stopping_the_server_ends_subscriptions_with_an_error():
         with pytest.raises((NotReadyError, LearnerUnreachableError)):
             next(policies)
         stopper.join(DEADLINE_S)
-
-
-def test_act(learner, client):
-    learner.source.publish(3, state(3))
-    action, version = client.act({"": np.array([[1, 0, 0, 0], [-1, 0, 0, 0]], np.float32)}, deterministic=True)
-    assert version == 3
-    np.testing.assert_array_equal(action, [1, 0])
-
-
-@pytest.mark.parametrize(
-    ("observation", "options", "match"),
-    [
-        ({"x": np.zeros((1, 4), np.float32)}, {}, r"\['x'\]; expected \[''\]"),
-        ({}, {}, "0 leaves"),
-        ({"": np.zeros((1, 5), np.float32)}, {}, r"shape \[1, 5\]; expected \[N, 4\]"),
-        ({"": np.zeros(4, np.float32)}, {}, r"shape \[4\]"),
-        ({"": np.zeros((0, 4), np.float32)}, {}, "at least one row"),
-        ({"": np.zeros((1, 4))}, {}, "float64; expected float32"),
-        ({"": np.full((2, 4), np.nan, np.float32)}, {}, r"holds nan at \(n\) = \(0\), element \[0\]"),
-        ({"": np.zeros((1, 4), np.float32)}, {"substep_key": "9"}, "substep_key is '9'"),
-    ],
-)
-def test_observations_that_do_not_fit(learner, client, observation, options, match):
-    learner.source.publish(1, state(1))
-    with pytest.raises(InvalidTensorError, match=match):
-        client.act(observation, **options)
-
-
-def test_a_request_that_does_not_parse(learner):
-    with make_channel(learner.address) as channel:
-        for method in ("Act", "GetPolicy"):
-            kind = channel.unary_unary if method == "Act" else channel.unary_stream
-            with pytest.raises(Exception, match="INVALID_ARGUMENT") as caught:
-                list(kind(f"/rollcast.v1.PolicyService/{method}")(b"\x07\xff", timeout=DEADLINE_S))
-            assert type(error_from_rpc(caught.value, learner.address)) is UnreadableMessageError

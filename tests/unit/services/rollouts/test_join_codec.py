@@ -1,17 +1,12 @@
+"""Join as protobuf."""
+
 import dataclasses
-import enum
-from typing import get_args
 
 import pytest
 from gymnasium import spaces
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rollcast.services.errors import InvalidInputError, InvalidSpaceError, ProtocolMismatchError, SpacesMismatchError
-from rollcast.services.limits.limits import DEFAULT_LIMITS
-from rollcast.services.limits.refusals import Throttled
-from rollcast.services.policies.policies import PolicyHead, PolicySpec
-from rollcast.services.replay.replay import ReplayStatus, ReplayWaiting
+from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
 from rollcast.services.rollouts.join_codec import (
     join_agreement_from_proto,
@@ -20,11 +15,7 @@ from rollcast.services.rollouts.join_codec import (
     join_offer_to_proto,
 )
 from rollcast.services.spaces.spaces import SubstepSpaces, leaf_order
-from rollcast.services.status.codec import actor_from_proto, actor_to_proto, status_from_proto, status_to_proto
-from rollcast.services.status.description import LearnerDescription, LearnerLimits
-from rollcast.services.status.description_codec import description_from_proto, description_to_proto
-from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
-from rollcast.v1 import learner_pb2, replay_pb2, rollout_pb2
+from rollcast.v1 import rollout_pb2
 from tests.rollouts import NESTED
 
 OFFER = JoinOffer(
@@ -37,6 +28,8 @@ OFFER = JoinOffer(
     incarnation=2,
     acknowledged_sequence=9,
 )
+
+
 AGREEMENT = JoinAgreement(
     actor_id=OFFER.actor_id,
     slot=1,
@@ -50,93 +43,6 @@ AGREEMENT = JoinAgreement(
     n_envs=3,
     learner_nonce=2**64 - 1,
 )
-
-DESCRIPTION = LearnerDescription(
-    spaces=NESTED,
-    policy=PolicySpec(hidden_sizes=(3,), head="q_values"),
-    n_rollout_steps=5,
-    batch_size=6,
-    n_envs=7,
-    algorithm="dqn",
-    software_version="1",
-)
-
-
-REPLAY_STATUSES = st.builds(
-    ReplayStatus,
-    **{name: st.integers(0, 2**64 - 1) for name in ("size", "capacity", "n_bytes", "inserted", "sampled", "min_size")},
-    **{name: st.floats(allow_nan=False) for name in ("difference", "min_diff", "max_diff")},
-    waiting=st.lists(
-        st.builds(ReplayWaiting, reason=st.text(), seconds=st.floats(0, 9), who=st.text()), max_size=3
-    ).map(tuple),
-)
-STATUSES = st.builds(
-    LearnerStatus,
-    phase=st.sampled_from(Phase),
-    env_steps=st.integers(0, 2**64 - 1),
-    mean_return=st.none() | st.floats(allow_nan=False),
-    waiting_for=st.text(),
-    waiting_s=st.floats(0, 9),
-    stale_trajectories=st.integers(0, 2**64 - 1),
-    replay=st.none() | REPLAY_STATUSES,
-    throttled=st.lists(
-        st.builds(Throttled, who=st.text(), limit=st.text(), times=st.integers(0, 2**64 - 1), idle_s=st.floats(0, 9)),
-        max_size=3,
-    ).map(tuple),
-)
-ACTORS = st.builds(
-    ActorInfo,
-    actor_id=st.text(),
-    slot=st.integers(0, 99),
-    incarnation=st.integers(0, 99),
-    state=st.sampled_from(ActorState),
-    idle_s=st.floats(0, 9),
-    last_error=st.text(),
-)
-
-
-@given(STATUSES)
-def test_status_round_trip(status):
-    assert status_from_proto(status_to_proto(status)) == status
-
-
-@given(ACTORS)
-def test_actor_round_trip(actor):
-    assert actor_from_proto(actor_to_proto(actor)) == actor
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (LearnerStatus, learner_pb2.LearnerStatus),
-        (Throttled, learner_pb2.Throttled),
-        (ActorInfo, learner_pb2.ActorInfo),
-        (ReplayStatus, replay_pb2.ReplayStatus),
-        (ReplayWaiting, replay_pb2.ReplayWaiting),
-        (JoinAgreement, rollout_pb2.JoinResponse),
-        (LearnerDescription, learner_pb2.LearnerDescription),
-        (LearnerLimits, learner_pb2.LearnerLimits),
-    ],
-)
-def test_values_have_the_fields_of_the_contract(value, message):
-    # a digest is of the message, not of what it says; and values have the spaces of all substeps in one field
-    own = {field.name.replace("spaces", "substeps") for field in dataclasses.fields(value)}
-    assert own == set(message.DESCRIPTOR.fields_by_name) - {"digest"}
-
-
-@pytest.mark.parametrize(
-    ("values", "numbers", "prefix"),
-    [(Phase, learner_pb2.Phase, "PHASE_"), (ActorState, learner_pb2.ActorState, "ACTOR_STATE_")],
-)
-def test_enums_have_the_numbers_of_the_contract(values: type[enum.Enum], numbers, prefix):
-    assert {prefix + value.name: value.value for value in values} | {prefix + "UNSPECIFIED": 0} == dict(numbers.items())
-
-
-def test_unknown_enum_values_are_refused():
-    with pytest.raises(InvalidInputError, match="phase 99"):
-        status_from_proto(learner_pb2.LearnerStatus(phase=99))
-    with pytest.raises(InvalidInputError, match="state 0"):
-        actor_from_proto(learner_pb2.ActorInfo())
 
 
 def test_join_round_trips():
@@ -154,14 +60,6 @@ def test_the_order_of_a_learner_comes_with_its_agreement():
     assert leaf_order(agreement.spaces) == [("0", "a"), ("0", "b")]
     with pytest.raises(SpacesMismatchError, match=r"actor 'a-1\.x_Y' has .*, the learner has"):
         join_agreement_from_proto(proto, OFFER)
-
-
-def test_descriptions_travel():
-    limits = LearnerLimits.of(dataclasses.replace(DEFAULT_LIMITS, max_actors=3, calls_per_second=0.5))
-    assert (limits.max_actors, limits.max_message_bytes) == (3, 4 << 20)
-    assert description_from_proto(description_to_proto(dataclasses.replace(DESCRIPTION, limits=limits))) == (
-        dataclasses.replace(DESCRIPTION, limits=limits)
-    )
 
 
 def test_an_actor_may_leave_the_number_of_environments_to_the_learner():
@@ -210,16 +108,6 @@ def test_malformed_offers_are_refused(changes, error, message):
             setattr(proto, name, value)
     with pytest.raises(error, match=message):
         join_offer_from_proto(proto)
-
-
-@pytest.mark.parametrize("head", get_args(PolicyHead))
-def test_heads_travel_and_the_default_is_the_absent_one(head):
-    agreement = dataclasses.replace(AGREEMENT, policy=PolicySpec(head=head))
-    proto = join_agreement_to_proto(agreement)
-    assert proto.policy.head == ("" if head == "default" else head)
-    assert join_agreement_from_proto(proto, OFFER) == agreement
-    proto.policy.head = head  # spelt out, as another learner may
-    assert join_agreement_from_proto(proto, OFFER) == agreement
 
 
 def test_malformed_agreements_are_refused():

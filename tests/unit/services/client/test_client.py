@@ -1,0 +1,60 @@
+"""Errors of LearnerClient without a learner, and its way back to one."""
+
+import socket
+import time
+
+import grpc
+import pytest
+
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import (
+    LearnerUnreachableError,
+    ProtocolMismatchError,
+)
+from tests.integration.learner_fakes import DEADLINE_S, serve
+
+
+def test_nobody_there():
+    with LearnerClient("127.0.0.1:1", timeout_s=2) as client:
+        with pytest.raises(LearnerUnreachableError, match=r"no learner answers at 127\.0\.0\.1:1"):
+            client.status()
+        with pytest.raises(LearnerUnreachableError):
+            list(client.subscribe_policy())
+        with pytest.raises(LearnerUnreachableError):
+            list(client.open_rollout_stream("a", 1).responses())
+
+
+def test_a_server_that_is_no_learner():
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as executor:
+        stranger = grpc.server(executor)
+        port = stranger.add_insecure_port("127.0.0.1:0")
+        stranger.start()
+        with LearnerClient(f"127.0.0.1:{port}") as client, pytest.raises(ProtocolMismatchError, match="UNIMPLEMENTED"):
+            client.status()
+        stranger.stop(0).wait(DEADLINE_S)
+
+
+def test_no_answer_in_time():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        LearnerClient(f"127.0.0.1:{silent.getsockname()[1]}", timeout_s=0.2) as client,
+    ):
+        with pytest.raises(LearnerUnreachableError):
+            client.status()
+
+
+def test_a_client_comes_back_to_a_learner_that_restarts():
+    with serve() as first:
+        address = first.address
+        client = LearnerClient(address, timeout_s=DEADLINE_S)
+        assert client.is_serving()
+    with client, serve(address):
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            try:
+                assert client.is_serving()
+                break
+            except LearnerUnreachableError:
+                assert time.monotonic() < deadline

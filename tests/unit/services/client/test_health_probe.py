@@ -1,0 +1,28 @@
+"""The health probe."""
+
+import subprocess
+import sys
+
+from rollcast.services.client import health_probe
+from rollcast.services.server.server import ROLLOUT_SERVICE
+
+
+def test_the_probe(learner):
+    # as the images do: without a look at what is installed, gRPC least of all
+    command = [sys.executable, "-I", "-S", health_probe.__file__, learner.address]
+    done = subprocess.run([*command, ROLLOUT_SERVICE], timeout=30, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    learner.server.drain()
+    assert health_probe.probe(learner.address) == (
+        f"the server at {learner.address} is NOT_SERVING; expected SERVING; it may be starting or draining"
+    )
+
+
+def test_the_probe_says_why_not(learner, capsys):
+    assert health_probe.main([learner.address, "no.such.Service"]) == 1
+    assert health_probe.main(["127.0.0.1:1"]) == 1
+    assert health_probe.main(["nonsense"]) == 1
+    assert health_probe.main([]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 4
+    assert "no learner answers at 127.0.0.1:1" in lines[1]

@@ -1,0 +1,40 @@
+"""The architecture of a policy as protobuf."""
+
+from typing import get_args
+
+import pytest
+
+from rollcast.services.errors import InvalidInputError
+from rollcast.services.limits.limits import MAX_HIDDEN_LAYERS, MAX_NETWORK_LENGTH
+from rollcast.services.policies.policies import PolicyHead, PolicySpec
+from rollcast.services.policies.spec_codec import policy_spec_from_proto, policy_spec_to_proto
+
+
+@pytest.mark.parametrize("head", get_args(PolicyHead))
+def test_every_head_comes_back_and_the_default_is_left_out(head: PolicyHead):
+    spec = PolicySpec(network="m:f", hidden_sizes=(8, 9), activation="relu", head=head)
+    proto = policy_spec_to_proto(spec)
+    assert proto.head == ("" if head == "default" else head)
+    assert policy_spec_from_proto(proto) == spec
+    proto.head = head  # spelt out, as another learner may
+    assert policy_spec_from_proto(proto) == spec
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("activation", "gelu", "activation 'gelu'; expected one of"),
+        ("head", "two", "head 'two'; expected one of"),
+        ("hidden_sizes", (64, 0), "2 hidden layers, the first of .64, 0.; expected at most 64, each of at least 1"),
+        ("hidden_sizes", (1,) * (MAX_HIDDEN_LAYERS + 1), "65 hidden layers"),
+        ("network", "n" * (MAX_NETWORK_LENGTH + 1), "a name of 513 characters; expected at most 512"),
+    ],
+)
+def test_refuses_spec_that_no_learner_sends(field: str, value: object, message: str):
+    proto = policy_spec_to_proto(PolicySpec())
+    if field == "hidden_sizes":
+        proto.hidden_sizes[:] = value
+    else:
+        setattr(proto, field, value)
+    with pytest.raises(InvalidInputError, match=message):
+        policy_spec_from_proto(proto)

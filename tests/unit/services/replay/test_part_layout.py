@@ -1,0 +1,69 @@
+"""The header of a part of a batch, checked."""
+
+import pytest
+
+from rollcast.services.errors import InvalidTensorError
+from rollcast.services.replay.batch_assembler import BatchAssembler
+from rollcast.services.replay.batch_codec import BatchEncoder
+from rollcast.v1 import replay_pb2
+from tests.unit.services.replay.example_batches import example_batch, inline
+
+
+@pytest.mark.parametrize("spoil", [lambda body: body[:-1], lambda body: body + b"x", lambda body: b""])
+def test_a_body_of_another_size_is_refused(spoil):
+    (message,) = BatchEncoder(deferred=True).encode(example_batch())
+    proto = replay_pb2.SampleResponse.FromString(message)
+    proto.body = spoil(proto.body)
+    with pytest.raises(InvalidTensorError, match=f"a body of {len(proto.body)} bytes; expected"):
+        BatchAssembler(5).add(proto.SerializeToString())
+
+
+@pytest.mark.parametrize("n_before", [0, 3])
+def test_bools_in_a_body_are_checked(n_before):
+    (message,) = BatchEncoder(deferred=True).encode(example_batch(n_finals=0))
+    proto = replay_pb2.SampleResponse.FromString(message)
+    n_behind = proto.policy_version.shape[0] * 8 + 15  # the last bools, `valid`, lie before them
+    proto.body = proto.body[:-n_behind] + b"\x07" + proto.body[1 - n_behind :]
+    assembler = BatchAssembler(5)
+    for _ in range(n_before):
+        assembler.add(message)
+    with pytest.raises(InvalidTensorError, match="valid holds the byte 7"):
+        assembler.add(proto.SerializeToString())
+
+
+def test_shapes_that_cannot_be_are_refused():
+    proto = replay_pb2.SampleResponse(parts=1)
+    for name, shape in (("keys", [0]), ("weights", [0]), ("n_steps", [0]), ("discount", [0]), ("policy_version", [0])):
+        getattr(proto, name).shape.extend(shape)
+    for name in ("reward", "terminated", "truncated", "valid"):
+        getattr(proto, name).shape.extend([2**40, 0])
+    proto.final_index.shape.extend([0, 2])
+    source = inline(example_batch())
+    for name in (field.name for field, _ in proto.ListFields() if field.message_type):
+        getattr(proto, name).dtype = getattr(source, name).dtype
+        getattr(proto, name).deferred = True
+    with pytest.raises(InvalidTensorError, match="impossible shapes"):
+        BatchAssembler(0).add(proto.SerializeToString())
+
+
+@pytest.mark.parametrize("field", ["keys", "weights", "n_steps", "discount", "policy_version", "terminated", "valid"])
+def test_a_column_of_another_length_is_refused(field):
+    proto = inline(example_batch())
+    other = inline(example_batch(n_entries=4))
+    getattr(proto, field).CopyFrom(getattr(other, field))
+    with pytest.raises(InvalidTensorError, match=field):
+        BatchAssembler(5).add(proto.SerializeToString())
+
+
+def test_leaves_of_another_length_are_refused():
+    for name in ("observation", "next_observation", "final_observation"):
+        proto = inline(example_batch())
+        other = inline(example_batch(n_entries=4, n_finals=3))
+        getattr(proto.substeps[0], name)[1].CopyFrom(getattr(other.substeps[0], name)[1])
+        with pytest.raises(InvalidTensorError, match="'b' has shape"):
+            BatchAssembler(5).add(proto.SerializeToString())
+
+
+def test_rewards_without_steps_are_refused():
+    with pytest.raises(InvalidTensorError, match="reward"):
+        BatchAssembler(5).add(replay_pb2.SampleResponse(parts=1).SerializeToString())

@@ -1,0 +1,64 @@
+"""Messages of rollouts, put together or refused."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollcast.services.errors import InvalidTensorError, LimitExceededError
+from rollcast.services.rollouts.assembler import RolloutAssembler
+from rollcast.services.rollouts.codec import RolloutEncoder
+from rollcast.services.rollouts.service import parse_request
+from rollcast.services.spaces.spaces import SubstepSpaces
+from tests.rollouts import NESTED, assert_same_rollout, random_rollout
+
+PIXELS = {"0": SubstepSpaces(observation=spaces.Box(0, 255, (64, 64), np.uint8), action=spaces.Discrete(4))}
+
+
+def assemble(environment, rollout, n_steps, n_envs, **options):
+    assembler = RolloutAssembler(environment, n_steps, n_envs, actor_id="a", incarnation=1, **options)
+    rollouts = [assembler.add(*parse_request(message)) for message in RolloutEncoder().encode(rollout)]
+    assert rollouts[:-1] == [None] * (len(rollouts) - 1)
+    return rollouts[-1]
+
+
+def test_leaves_may_come_in_any_order_and_leave_in_that_of_the_space():
+    rollout = random_rollout(NESTED, 3, 2)
+    columns = rollout.substeps["0"]
+    shuffled = dataclasses.replace(columns, observation=dict(reversed(columns.observation.items())))
+    mixed = dataclasses.replace(rollout, substeps={"0": shuffled})
+    assert_same_rollout(assemble(NESTED, mixed, 3, 2), rollout)
+
+
+def test_the_same_assembler_takes_one_rollout_after_the_other():
+    assembler = RolloutAssembler(PIXELS, 100, 8)
+    encoder = RolloutEncoder()
+    for sequence in (1, 2):
+        rollout = random_rollout(PIXELS, 100, 8, sequence=sequence, seed=sequence)
+        messages = map(parse_request, encoder.encode(rollout))
+        assert_same_rollout([assembler.add(*message) for message in messages][-1], rollout)
+
+
+def test_a_declared_limit_names_actor_column_and_sizes():
+    with pytest.raises(
+        LimitExceededError, match=r"actor 'a', rollout 1 has \d+ bytes, 24576 of them in column 0/obs.*1000"
+    ):
+        assemble(PIXELS, random_rollout(PIXELS, 3, 2), 3, 2, max_rollout_bytes=1000)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_refused_by_name_and_index(value):
+    reward = np.zeros((3, 2), np.float32)
+    reward[2, 1] = value
+    rollout = random_rollout(PIXELS, 3, 2, reward=reward)
+    with pytest.raises(
+        InvalidTensorError, match=rf"actor 'a', rollout 1: column reward holds {value} at \(t, b\) = \(2, 1\)"
+    ):
+        assemble(PIXELS, rollout, 3, 2)
+
+
+def test_large_finite_values_whose_sum_overflows_are_fine():
+    reward = np.full((3, 2), np.finfo(np.float32).max)
+    rollout = random_rollout(PIXELS, 3, 2, reward=reward)
+    assert_same_rollout(assemble(PIXELS, rollout, 3, 2), rollout)

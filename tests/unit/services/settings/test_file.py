@@ -1,0 +1,66 @@
+"""Files of settings."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.services.settings.example_settings import Network, read, refused
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return tmp_path / "run.yaml"
+
+
+class TestFile:
+    def test_is_read_below_the_environment_and_the_command_line(self, config: Path, monkeypatch: pytest.MonkeyPatch):
+        config.write_text("seed: 1\nn_actors: 1\nsizes: [1, 2]\nnetwork: {learning_rate: 0.5}\n")
+        monkeypatch.setenv("ROLLCAST_N_ACTORS", "5")
+        monkeypatch.setenv("ROLLCAST_SEED", "5")
+        settings = read("--config", str(config), "--seed", "7")
+        assert (settings.seed, settings.n_actors, settings.sizes) == (7, 5, (1, 2))
+        assert settings.network == Network(learning_rate=0.5)
+        assert read("--seed", "7").sizes == (64, 64), "a file stays with the call that named it"
+
+    def test_may_hold_nothing_but_comments(self, config: Path):
+        config.write_text("# seed: 3\n")
+        assert read(f"--config={config}").model_dump() == read().model_dump()
+
+    @pytest.mark.parametrize(
+        ("content", "problem"),
+        [
+            (b"seed: 1\nsizes: [1\nn_actors: 2\n", "line 3: did not find expected ',' or ']'"),
+            (b"seed: 1\n\tn_actors: 2\n", "line 2: found a tab character"),
+            (b"seed: 1\nnetwork: \xff\xfe\n", "line 2: byte 0xff is not UTF-8"),
+            (b"seed: 1\nn_actors: !!python/name:os.system\n", "line 2 has the tag 'tag:yaml.org,2002:python/name:"),
+            (b"seed: &one 1\nn_actors: *one\n", "line 1 has the anchor or alias 'one'"),
+            (b"- seed\n", " holds a list, not a mapping of names to values"),
+            (b"1: 2\n", " holds a name that is not text, not a mapping"),
+            (b"seed: 2026-13-01\n", "month must be in 1..12"),
+        ],
+    )
+    def test_that_is_no_yaml_of_plain_values_is_refused_with_its_line(self, config: Path, content: bytes, problem: str):
+        config.write_bytes(content)
+        message = refused("--config", str(config))
+        assert message.startswith(f"{str(config)!r}")
+        assert problem in message
+        assert "expected a YAML file of settings for --config; correct the file" in message
+        assert "\n" not in message
+
+    def test_that_cannot_be_read_is_refused_with_the_reason(self, tmp_path: Path):
+        assert "cannot be read: Is a directory" in refused("--config", str(tmp_path))
+        assert "cannot be read: No such file or directory" in refused("--config", str(tmp_path / "none.yaml"))
+        assert "cannot be read: Input/output error" in refused("--config", "/proc/self/mem")
+
+    def test_that_is_not_named_or_named_twice_is_refused(self):
+        assert "no file is given" in refused("--config")
+        assert "no file is given" in refused("--config=")
+        assert "2 files are given, a.yaml, b.yaml" in refused("--config", "a.yaml", "--config=b.yaml")
+
+    def test_with_a_name_that_does_not_exist_is_refused_with_the_one_that_may_be_meant(self, config: Path):
+        config.write_text("n_actor: 3\nnetwork: {learnig_rate: 1}\nseed: -1\n")
+        assert refused("--config", str(config)).splitlines() == [
+            f"--seed: -1 is not valid (from {str(config)!r}): Input should be greater than or equal to 0",
+            f"network.learnig_rate (from {str(config)!r}): there is no such setting; did you mean learning_rate?",
+            f"n_actor (from {str(config)!r}): there is no such setting; did you mean n_actors?",
+        ]

@@ -1,0 +1,71 @@
+"""LearnerService over a real connection: the status, the watch, and the operators' calls."""
+
+import itertools
+import time
+
+import pytest
+
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import (
+    InvalidInputError,
+    LimitExceededError,
+    RefusedError,
+)
+from rollcast.services.limits.limits import Limits
+from rollcast.services.status.status import Phase
+from tests.integration.learner_fakes import DEADLINE_S, serve
+
+
+def test_control_calls(learner, client):
+    assert client.status() == learner.control.status()
+    assert client.actors() == tuple(learner.control.actors())
+    client.pause()
+    client.pause()
+    client.resume()
+    client.stop()
+    assert learner.control.calls == ["pause", "pause", "resume", "stop"]
+    assert client.save_checkpoint() == ("/run/checkpoint", 3)
+
+
+def test_control_calls_that_are_refused(learner, client):
+    learner.control.phase, learner.control.run_dir = Phase.FINISHED, ""
+    with pytest.raises(RefusedError, match="training has ended"):
+        client.pause()
+    with pytest.raises(RefusedError, match="no directory"):
+        client.save_checkpoint()
+
+
+def test_watching_ends_with_training(learner, client):
+    statuses = client.watch_status(0.1)
+    assert [status.phase for status in itertools.islice(statuses, 2)] == [Phase.TRAINING] * 2
+    learner.control.phase = Phase.FINISHED
+    assert list(statuses)[-1].phase is Phase.FINISHED
+
+
+def test_a_slow_watch_notices_the_end_of_training(learner, client):
+    statuses = client.watch_status(3600)
+    next(statuses)
+    learner.control.phase = Phase.FINISHED
+    assert next(statuses).phase is Phase.FINISHED
+    assert list(statuses) == []
+
+
+def test_closing_a_watch_frees_its_thread(learner, client):
+    with serve(limits=Limits(max_actors=1)) as small, LearnerClient(small.address) as other:
+        for _ in range(30):  # three times the streams there may be
+            statuses = other.watch_status(3600)
+            deadline = time.monotonic() + DEADLINE_S
+            while True:
+                try:
+                    next(statuses)
+                    break
+                except LimitExceededError:
+                    assert time.monotonic() < deadline
+                    statuses = other.watch_status(3600)
+            statuses.close()
+
+
+@pytest.mark.parametrize("interval_s", [0.01, -1, 3601, float("nan"), float("inf")])
+def test_intervals_outside_the_range(client, interval_s):
+    with pytest.raises(InvalidInputError, match="interval_s is"):
+        next(client.watch_status(interval_s))
