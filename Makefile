@@ -10,7 +10,7 @@ ARGS   ?=
 # Passed on to pytest: make unit PYTEST_ARGS="-k vtrace -x"
 PYTEST_ARGS ?=
 
-SOURCES     := services actor learner tests benchmarks examples
+SOURCES     := services actor learner tests benchmarks examples docs
 CODE        := $(wildcard $(SOURCES))
 CONSTRAINTS := -c constraints.txt
 PROTOS       = $(shell find proto/rollcast -name '*.proto')
@@ -55,6 +55,11 @@ $(VENV)/.dev: $(VENV)/.runtime
 	$(BIN)/pip install --quiet $(CONSTRAINTS) --editable '.[learner,docker,pettingzoo,video]' --group dev
 	@touch $@
 
+# Not in .dev: only `make docs` needs them.
+$(VENV)/.docs: $(VENV)/.dev
+	$(BIN)/pip install --quiet $(CONSTRAINTS) --group docs
+	@touch $@
+
 .PHONY: env
 env: $(VENV)/.dev ## make .venv with the project, editable, and the development tools
 
@@ -65,7 +70,7 @@ train: $(VENV)/.runtime ## install what running needs and train CartPole-v1; ARG
 	$(BIN)/rollcast train $(ARGS)
 
 .PHONY: test
-test: format-check lint types imports proto-check unit integration e2e ## everything CI runs
+test: format-check lint types imports proto-check docs unit integration e2e ## everything CI runs
 
 .PHONY: bench
 bench: env ## run every benchmark, one after the other, and print their tables; ONLY="acting ingest" for some
@@ -115,6 +120,12 @@ proto-check: env ## lint and format of the .proto files, and whether the committ
 	$(PROTOC) --grpc_python_out="$$made" $(SERVICES) && \
 	diff -r -x '*.proto' -x '__init__.py' -x py.typed -x __pycache__ "$$made/rollcast" proto/rollcast || \
 	{ echo 'proto: the committed stubs are not what the .proto files make; run: make proto' >&2; exit 1; }
+
+# NO_MKDOCS_2_WARNING: a note to maintainers on every build that the theme has a successor; see docs/architecture.md.
+.PHONY: docs
+docs: $(VENV)/.docs ## the documentation's site in build/site; warnings are errors, and nothing is fetched
+	$(BIN)/python docs/site.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 .PHONY: unit
 unit: env ## unit tests, golden wire bytes, hostile input

@@ -1,0 +1,103 @@
+"""Collects the pages of the documentation's site in build/pages: `python docs/site.py`, then `mkdocs build`.
+
+Pages and their links are written for the repository. The site gets copies in which a link that leaves docs/ leads to a
+page made here: README, CHANGELOG, the sources that pages link to, and the names that each package exports.
+"""
+
+import importlib
+import posixpath
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ROOT / "build" / "pages"
+PACKAGES = ("services", "actor", "learner")
+# Pages outside of docs/, and their names in the site.
+NAMES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "benchmarks/README.md": "benchmarks.md"}
+LANGUAGES = {".py": "python", ".yml": "yaml", ".yaml": "yaml", ".proto": "protobuf", ".mjs": "javascript"}
+PICTURES = {".svg", ".png"}
+
+# A link to a file, with its anchor: neither to another site nor to an anchor of the same page.
+_LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)\s#]+)(#[^)\s]*)?(?=\))")
+_BLOCK = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+
+
+def main() -> None:
+    """Writes all pages anew."""
+    shutil.rmtree(PAGES, ignore_errors=True)
+    sources = [*NAMES, *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+    linked: set[str] = set()
+    for source in sources:
+        text = (ROOT / source).read_text(encoding="utf-8")
+        linked |= {_target(source, link) for link, _ in _LINK.findall(_BLOCK.sub("", text))}
+        _write(_page(source), _with_links(text, source))
+    for path in sorted(linked - set(sources)):
+        if (ROOT / path).suffix in PICTURES:
+            (PAGES / _page(path)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / path, PAGES / _page(path))
+        else:
+            _write(_page(path), _shown(path))
+    for package in PACKAGES:
+        _write(f"reference/{package}.md", _reference(package))
+
+
+def _write(page: str, text: str) -> None:
+    (PAGES / page).parent.mkdir(parents=True, exist_ok=True)
+    (PAGES / page).write_text(text, encoding="utf-8")
+
+
+def _target(source: str, link: str) -> str:
+    """Returns the path in the repository that a link leads to."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
+
+
+def _page(path: str) -> str:
+    """Returns the path in the site of a file or folder of the repository."""
+    if path in NAMES:
+        return NAMES[path]
+    if path.startswith("docs/"):
+        return path.removeprefix("docs/")
+    if (ROOT / path).suffix in PICTURES:
+        return f"files/{path}"
+    return f"files/{path}/index.md" if (ROOT / path).is_dir() else f"files/{path}.md"
+
+
+def _with_links(text: str, source: str) -> str:
+    """Returns a page with its links rewritten for the site; fenced blocks stay as they are."""
+    folder = posixpath.dirname(_page(source)) or "."
+
+    def rewrite(match: re.Match[str]) -> str:
+        return posixpath.relpath(_page(_target(source, match[1])), folder) + (match[2] or "")
+
+    return _map_outside_blocks(text, lambda part: _LINK.sub(rewrite, part))
+
+
+def _map_outside_blocks(text: str, change: Callable[[str], str]) -> str:
+    return "".join(part if _BLOCK.fullmatch(part) else change(part) for part in _BLOCK.split(text))
+
+
+def _shown(path: str) -> str:
+    """Returns a page with the content of a file, or of all sources in a folder."""
+    file = ROOT / path
+    sources = [each for each in sorted(file.rglob("*")) if each.suffix in LANGUAGES] if file.is_dir() else [file]
+    page = f"# {path}\n"
+    for each in sources:
+        if each.stem.endswith(("_pb2", "_pb2_grpc", "__init__")):
+            continue
+        heading = f"\n## {each.relative_to(file).as_posix()}\n" if file.is_dir() else ""
+        content = each.read_text(encoding="utf-8").rstrip()
+        page += f"{heading}\n````{LANGUAGES.get(each.suffix, 'text')}\n{content}\n````\n"
+    return page
+
+
+def _reference(package: str) -> str:
+    """Returns the page of the names that a package exports."""
+    module = importlib.import_module(f"rollcast.{package}")
+    names = "".join(f"\n::: rollcast.{package}.{name}\n" for name in module.__all__)
+    return f"# rollcast.{package}\n\n{module.__doc__}\n{names}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""The documentation's site: links between pages of the repository lead to pages of the site."""
+
+import importlib.util
+import types
+
+import pytest
+
+from tests.documents import ROOT
+
+
+@pytest.fixture(scope="module")
+def site() -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location("site_of_docs", ROOT / "docs" / "site.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("source", "link", "expected"),
+    [
+        ("README.md", "docs/protocol.md#recordings", "protocol.md#recordings"),
+        ("README.md", "examples/own_network.py", "files/examples/own_network.py.md"),
+        ("README.md", "proto/rollcast/v1", "files/proto/rollcast/v1/index.md"),
+        ("README.md", "https://example.org/a.md", "https://example.org/a.md"),
+        ("docs/operations.md", "#trust", "#trust"),
+        ("docs/operations.md", "checkpoints.md", "checkpoints.md"),
+        ("docs/operations.md", "../README.md#speed", "index.md#speed"),
+        ("docs/operations.md", "../benchmarks/soak.svg", "files/benchmarks/soak.svg"),
+        ("benchmarks/README.md", "../docs/chaos.md", "chaos.md"),
+        ("benchmarks/README.md", "soak.svg", "files/benchmarks/soak.svg"),
+    ],
+)
+def test_links_lead_to_pages_of_the_site(site: types.ModuleType, source: str, link: str, expected: str):
+    assert site._with_links(f"see [this]({link}) and", source) == f"see [this]({expected}) and"
+
+
+def test_fenced_blocks_stay_as_they_are(site: types.ModuleType):
+    text = "[a](docs/chaos.md)\n```md\n[a](docs/chaos.md)\n```\n[b](docs/chaos.md)\n"
+    assert site._with_links(text, "README.md") == "[a](chaos.md)\n```md\n[a](docs/chaos.md)\n```\n[b](chaos.md)\n"
+
+
+def test_folder_is_shown_file_by_file(site: types.ModuleType):
+    page = site._shown("proto/rollcast/v1")
+    assert "\n## policy.proto\n\n````protobuf\n" in page
+    assert "_pb2" not in "".join(line for line in page.splitlines() if line.startswith("## "))
+
+
+def test_reference_lists_every_exported_name(site: types.ModuleType):
+    page = site._reference("learner")
+    assert "\n::: rollcast.learner.Impala\n" in page
