@@ -19,6 +19,7 @@ from rollcast.learner.algorithms.algorithm import Algorithm, Metrics
 from rollcast.learner.algorithms.divergence import DivergenceWatch
 from rollcast.learner.algorithms.dqn_settings import DqnSettings
 from rollcast.learner.algorithms.flat_parameters import FlatParameters
+from rollcast.learner.algorithms.one_substep import only_substep
 from rollcast.learner.algorithms.schedules import make_schedule
 from rollcast.learner.algorithms.target_networks import TargetNetwork
 from rollcast.learner.algorithms.training_state import (
@@ -29,7 +30,7 @@ from rollcast.learner.algorithms.training_state import (
     with_prefix,
     write_training_state,
 )
-from rollcast.learner.algorithms.transitions import Transitions, only_substep, transitions_of, with_head
+from rollcast.learner.algorithms.transitions import Transitions, transitions_of, with_head
 from rollcast.learner.batch import Batch
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec, PolicyState
@@ -99,7 +100,6 @@ class Dqn(Algorithm):
         self._ladder_base = -1.0
         self._explore(0.0)
         self._priorities: Tensor | None = None
-        self._n_updates = 0
         self._watch = DivergenceWatch(
             _WATCHED,
             device=self._device,
@@ -112,11 +112,6 @@ class Dqn(Algorithm):
     def policy(self) -> TorchPolicy:
         """The Q-network that learns; its parameters change with every update."""
         return self._policy
-
-    @property
-    def n_updates(self) -> int:
-        """The number of updates so far, including those before the last `load`."""
-        return self._n_updates
 
     @property
     def priorities(self) -> Tensor | None:

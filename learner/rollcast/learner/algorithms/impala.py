@@ -18,6 +18,7 @@ from rollcast.learner.algorithms.divergence import DivergenceWatch
 from rollcast.learner.algorithms.flat_parameters import FlatParameters
 from rollcast.learner.algorithms.impala_loss import impala_loss
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+from rollcast.learner.algorithms.one_substep import columns_of, only_substep
 from rollcast.learner.algorithms.schedules import make_schedule
 from rollcast.learner.algorithms.training_state import (
     load_module,
@@ -81,14 +82,9 @@ class Impala(Algorithm):
         Raises:
             ConfigurationError: If there is not exactly one substep, or no network fits the spaces.
         """
-        if len(spaces) != 1:
-            raise ConfigurationError(
-                f"The environment has {len(spaces)} substeps {sorted(spaces)}; IMPALA supports exactly 1. "
-                "Give each substep its own learner, with IndependentLearners."
-            )
         self._settings = settings
         self._device = torch.device(device)
-        self._substep_key = next(iter(spaces))
+        self._substep_key = only_substep(spaces, algorithm="IMPALA")
         self._action_space = spaces[self._substep_key].action
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -99,7 +95,6 @@ class Impala(Algorithm):
         self._learning_rate = make_schedule(settings.learning_rate_schedule, settings.learning_rate, 0.0)
         end = settings.entropy_cost if settings.entropy_cost_end is None else settings.entropy_cost_end
         self._entropy_cost = make_schedule("linear", settings.entropy_cost, end)
-        self._n_updates = 0
         self._watch = DivergenceWatch(
             _WATCHED,
             device=self._device,
@@ -112,14 +107,9 @@ class Impala(Algorithm):
         """The policy that learns; its parameters change with every update."""
         return self._policy
 
-    @property
-    def n_updates(self) -> int:
-        """The number of updates so far, including those before the last `load`."""
-        return self._n_updates
-
     def update(self, batch: Batch, *, progress: float) -> Metrics:
         """Learns from a batch; see `Algorithm.update`."""
-        columns = self._columns(batch)
+        columns = columns_of(batch, self._substep_key)
         learning_rate, entropy_cost = self._learning_rate(progress), self._entropy_cost(progress)
 
         forward = self._forward(batch, columns)
@@ -207,14 +197,6 @@ class Impala(Algorithm):
         load_optimizer(self._optimizer, "optimizer", arrays)
         self._n_updates = int(values["n_updates"])
         self._watch.clear()
-
-    def _columns(self, batch: Batch) -> BatchColumns:
-        if batch.substeps.keys() != {self._substep_key}:
-            raise ConfigurationError(
-                f"The batch holds the substeps {sorted(batch.substeps)}; expected [{self._substep_key!r}], for which "
-                "this algorithm was made. Use batches of the environment that the algorithm was made for."
-            )
-        return batch.substeps[self._substep_key]
 
     def _forward(self, batch: Batch, columns: BatchColumns) -> _Forward:
         """Runs the policy on the T * B rows, and the critic on those, the last and the final observations at once."""

@@ -38,18 +38,6 @@ class AlgorithmFactory(Protocol):
         """
 
 
-def load_algorithm(name: str) -> AlgorithmFactory:
-    """Imports the factory of an algorithm.
-
-    Args:
-        name: `package.module:factory`.
-
-    Raises:
-        ConfigurationError: If there is no such factory.
-    """
-    return load_entry_point(name)
-
-
 def make_own_algorithm(
     name: str,
     spaces: EnvironmentSpaces,
@@ -72,7 +60,7 @@ def make_own_algorithm(
     Raises:
         ConfigurationError: If there is no such factory, it raises, or it does not make an algorithm for these spaces.
     """
-    factory = load_algorithm(name)
+    factory: AlgorithmFactory = load_entry_point(name)
     try:
         made: object = factory(spaces, spec, device=device, seed=seed, **kwargs)
     except RollcastError:

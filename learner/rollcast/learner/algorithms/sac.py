@@ -15,6 +15,7 @@ from rollcast.learner.algorithms.algorithm import Algorithm, Metrics
 from rollcast.learner.algorithms.critics import TwinCritic
 from rollcast.learner.algorithms.divergence import DivergenceWatch
 from rollcast.learner.algorithms.flat_parameters import FlatParameters
+from rollcast.learner.algorithms.one_substep import only_substep
 from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.algorithms.soft_actions import PolicyImprovement, soft_actions
 from rollcast.learner.algorithms.target_networks import TargetNetwork
@@ -27,7 +28,7 @@ from rollcast.learner.algorithms.training_state import (
     with_prefix,
     write_training_state,
 )
-from rollcast.learner.algorithms.transitions import Transitions, only_substep, transitions_of, with_head
+from rollcast.learner.algorithms.transitions import Transitions, transitions_of, with_head
 from rollcast.learner.batch import Batch
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec, PolicyState
@@ -99,7 +100,6 @@ class Sac(Algorithm):
         self._critic_optimizer = self._adam(self._critic_parameters.vector, settings.critic_learning_rate)
         self._temperature_optimizer = self._adam(self._log_temperature, settings.temperature_learning_rate)
         self._priorities: Tensor | None = None
-        self._n_updates = 0
         self._watch = DivergenceWatch(
             _WATCHED,
             device=self._device,
@@ -112,11 +112,6 @@ class Sac(Algorithm):
     def policy(self) -> TorchPolicy:
         """The policy that learns; its parameters change with every update."""
         return self._policy
-
-    @property
-    def n_updates(self) -> int:
-        """The number of updates so far, including those before the last `load`."""
-        return self._n_updates
 
     @property
     def priorities(self) -> Tensor | None:

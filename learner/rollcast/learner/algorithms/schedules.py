@@ -11,11 +11,6 @@ ScheduleKind = Literal["constant", "linear"]
 Schedule = Callable[[float], float]
 
 
-def constant(value: float) -> Schedule:
-    """Returns a schedule that is always `value`."""
-    return lambda progress: value
-
-
 def linear(start: float, end: float) -> Schedule:
     """Returns a schedule that goes from `start` at progress 0 to `end` at progress 1 in a straight line.
 
@@ -45,7 +40,7 @@ def make_schedule(kind: ScheduleKind, start: float, end: float) -> Schedule:
         ConfigurationError: If there is no schedule of that name.
     """
     if kind == "constant":
-        return constant(start)
+        return lambda progress: start
     if kind == "linear":
         return linear(start, end)
     raise ConfigurationError(f"There is no schedule {kind!r}; expected 'constant' or 'linear'. Choose one of them.")

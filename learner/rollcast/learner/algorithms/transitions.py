@@ -7,10 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rollcast.learner.algorithms.one_substep import columns_of
 from rollcast.learner.batch import Batch
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicyHead, PolicySpec
-from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 
 class Transitions(NamedTuple):
@@ -49,11 +49,7 @@ def transitions_of(batch: Batch, substep_key: str, *, discount: float, reward_sc
     Raises:
         ConfigurationError: If the batch holds other substeps, or trajectories of more than one step.
     """
-    if batch.substeps.keys() != {substep_key}:
-        raise ConfigurationError(
-            f"The batch holds the substeps {sorted(batch.substeps)}; expected [{substep_key!r}], for which this "
-            "algorithm was made. Use batches of the environment that the algorithm was made for."
-        )
+    columns = columns_of(batch, substep_key)
     n_steps, n = batch.reward.shape
     if n_steps != 1:
         raise ConfigurationError(
@@ -61,7 +57,6 @@ def transitions_of(batch: Batch, substep_key: str, *, discount: float, reward_sc
             "from a buffer whose entries are 'transitions' (with BaseDistributedWorkersWithBuffer: "
             "split_rollouts_into_transitions=True)."
         )
-    columns = batch.substeps[substep_key]
     reward = batch.reward[0] if reward_scale == 1.0 else batch.reward[0] * reward_scale
     continues = ~batch.terminated[0]
     weight = batch.valid[0] * (1.0 / n)
@@ -73,24 +68,6 @@ def transitions_of(batch: Batch, substep_key: str, *, discount: float, reward_sc
         discount=continues * (discount if batch.discount is None else batch.discount),
         weight=weight if batch.weights is None else weight.mul_(batch.weights),
     )
-
-
-def only_substep(spaces: EnvironmentSpaces, *, algorithm: str) -> str:
-    """Returns the key of an environment's only substep.
-
-    Args:
-        spaces: The environment's spaces by substep key.
-        algorithm: The algorithm's name, for the message.
-
-    Raises:
-        ConfigurationError: If there is not exactly one substep.
-    """
-    if len(spaces) != 1:
-        raise ConfigurationError(
-            f"The environment has {len(spaces)} substeps {sorted(spaces)}; {algorithm} supports exactly 1. Give each "
-            "substep its own learner, with IndependentLearners."
-        )
-    return next(iter(spaces))
 
 
 def with_head(spec: PolicySpec, head: PolicyHead) -> PolicySpec:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from rollcast.actor.entry_points import load_entry_point
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
@@ -14,7 +15,7 @@ from rollcast.learner.algorithms.defaults import is_own
 from rollcast.learner.algorithms.dqn import Dqn
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.independent_learners import IndependentLearners
-from rollcast.learner.algorithms.own_algorithm import load_algorithm, make_own_algorithm, wants_replay
+from rollcast.learner.algorithms.own_algorithm import make_own_algorithm, wants_replay
 from rollcast.learner.algorithms.sac import Sac
 from rollcast.learner.algorithms.schedules import linear
 from rollcast.learner.durable.rollouts import DurableRollouts
@@ -77,7 +78,7 @@ def learns_from_replay(settings: LearnerSettings) -> bool:
         ConfigurationError: It is an own algorithm, and there is no such factory.
     """
     if is_own(settings.algorithm):
-        return wants_replay(load_algorithm(settings.algorithm))
+        return wants_replay(load_entry_point(settings.algorithm))
     return ALGORITHMS[settings.algorithm].learns_from_replay
 
 

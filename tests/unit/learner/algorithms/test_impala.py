@@ -9,6 +9,7 @@ from torch import Tensor
 from rollcast.actor.policies.torch_distributions import entropy, log_prob
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+from rollcast.learner.algorithms.one_substep import columns_of
 from rollcast.learner.algorithms.vtrace import vtrace
 from rollcast.learner.batch import Batch
 from rollcast.services.errors import ConfigurationError, RollcastError
@@ -117,7 +118,7 @@ def test_the_entropy_bonus_makes_the_policy_more_uniform():
 
 def target_of(impala: Impala, batch: Batch) -> Tensor:
     """The critic's targets, by what the update itself computes."""
-    columns = impala._columns(batch)
+    columns = columns_of(batch, FLAT_SUBSTEP)
     forward = impala._forward(batch, columns)
     return impala._returns(batch, torch.zeros_like(batch.reward), forward.values.detach()).vs
 

@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from rollcast.learner.algorithms.transitions import only_substep, transitions_of, with_head
+from rollcast.learner.algorithms.transitions import transitions_of, with_head
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
-from tests.batches import SPACES, B, make_batch, transition_batch
+from tests.batches import B, make_batch, transition_batch
 
 
 def test_what_a_batch_says():
@@ -38,10 +38,7 @@ def test_batches_that_are_none():
         transitions_of(transition_batch(), "red", discount=0.9, reward_scale=1.0)
 
 
-def test_one_substep_and_one_head():
-    assert only_substep(SPACES, algorithm="SAC") == "0"
-    with pytest.raises(ConfigurationError, match=r"2 substeps \['blue', 'red'\]; SAC supports exactly 1"):
-        only_substep({"red": SPACES["0"], "blue": SPACES["0"]}, algorithm="SAC")
+def test_head_is_replaced_unless_the_spec_has_another_one():
     assert with_head(PolicySpec(activation="relu"), "q_values") == PolicySpec(activation="relu", head="q_values")
     with pytest.raises(ConfigurationError, match="head is 'q_values'; the algorithm needs 'default'"):
         with_head(PolicySpec(head="q_values"), "default")
