@@ -121,7 +121,7 @@ proto-check: env ## lint and format of the .proto files, and whether the committ
 	diff -r -x '*.proto' -x '__init__.py' -x py.typed -x __pycache__ "$$made/rollcast" proto/rollcast || \
 	{ echo 'proto: the committed stubs are not what the .proto files make; run: make proto' >&2; exit 1; }
 
-# NO_MKDOCS_2_WARNING: a note to maintainers on every build that the theme has a successor; see docs/architecture.md.
+# NO_MKDOCS_2_WARNING: the theme prints on every build that it gets fixes until May 2027, and has a successor.
 .PHONY: docs
 docs: $(VENV)/.docs ## the documentation's site in build/site; warnings are errors, and nothing is fetched
 	$(BIN)/python docs/site.py

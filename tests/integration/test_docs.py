@@ -269,7 +269,7 @@ def test_a_learner_with_mutual_tls_lets_in_whom_it_should(shell: Shell):
 class TestSnippets:
     def test_all_run_here_or_have_a_reason(self):
         run = ("parse_length_prefixed", "ClientSecurity(", "ToolBench", "probe_spaces", "make_fastest_vector_env")
-        run += ('"action_mask": MultiBinary', "class DeliveryEvents")
+        run += ("load_policy", '"action_mask": MultiBinary', "class DeliveryEvents")
         for block in SNIPPETS:
             matches = [mark for mark in run if mark in block] + [mark for mark in NOT_RUN if block.startswith(mark)]
             assert len(matches) == 1, f"run it, or say why not:\n{block}"
@@ -280,6 +280,12 @@ class TestSnippets:
         few = program.replace("range(100)", "range(2)")
         (shell.folder / "library.py").write_text(f"{few}\n    print(sorted(metrics))\n")
         assert "policy_loss" in shell.run("python library.py")
+
+    def test_the_policy_of_a_run_acts(self, shell: Shell):
+        (program,) = [block for block in SNIPPETS if "load_policy" in block]
+        shell.run("rollcast train --run-dir runs/mine")
+        (shell.folder / "play.py").write_text(f"{program}print(env.action_space.contains(action))\n")
+        assert shell.run("python play.py") == "True\n"
 
     def test_the_structured_environment_is_played(self):
         (program,) = [block for block in SNIPPETS if "ToolBench" in block]
