@@ -30,7 +30,7 @@
     │   ├── (rollcast.actor.environments.failures.EnvironmentFailedError: with the environment and its seed)
     │   └── (rollcast.actor.environments.failures.EnvironmentLostError: its process ended or does not answer)
     ├── CollectTimeoutError          no batch by the deadline, and the reason
-    ├── CollectInterruptedError      no batch because training is to end
+    ├── CollectInterruptedError      no batch, because training must end
     └── StatisticsError              a statistic that does not exist
 
 A message says what is wrong, with the value; what was expected; and what to do.
@@ -170,7 +170,7 @@ class CollectTimeoutError(RollcastError):
 
 
 class CollectInterruptedError(RollcastError):
-    """No batch, because training is to end."""
+    """No batch, because training must end."""
 
 
 class StatisticsError(RollcastError, LookupError):

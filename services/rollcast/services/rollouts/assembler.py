@@ -123,8 +123,8 @@ class RolloutAssembler:
             The rollout; its arrays are views of `body`.
 
         Raises:
-            InvalidRolloutError: The header is none, or it does not fit the agreement.
-            InvalidTensorError: A tensor does not fit the agreement, or holds a value that is not allowed.
+            InvalidRolloutError: The header does not parse, or does not fit the agreement.
+            InvalidTensorError: A tensor does not fit the agreement, or contains a value that is not allowed.
             LimitExceededError: The rollout is above `max_rollout_bytes`.
         """
         try:

@@ -17,7 +17,7 @@ from rollcast.v1 import tensor_pb2
 Whose: TypeAlias = Callable[[tuple[str, ...], tuple[int, ...]], str]
 
 
-def _nobody(axes: tuple[str, ...], index: tuple[int, ...]) -> str:
+def _unknown(axes: tuple[str, ...], index: tuple[int, ...]) -> str:
     del axes, index
     return ""
 
@@ -69,7 +69,7 @@ class RolloutLayout:
         """True if it holds for every rollout with an equal header: the header itself contains no values."""
         return all(column.proto is None for column in self._elsewhere)
 
-    def read(self, deferred: memoryview, *, what: str, whose: Whose = _nobody) -> Mapping[str, NDArray[Any]]:
+    def read(self, deferred: memoryview, *, what: str, whose: Whose = _unknown) -> Mapping[str, NDArray[Any]]:
         """Reads all columns and checks their values.
 
         Args:

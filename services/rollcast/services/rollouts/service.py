@@ -137,7 +137,7 @@ class RolloutSink(Protocol):
         """Agrees with an actor.
 
         Args:
-            offer: The offer, already validated by itself.
+            offer: The offer, already validated.
 
         Raises:
             SpacesMismatchError: The actor's spaces are not the learner's.

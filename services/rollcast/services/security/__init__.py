@@ -1,1 +1,1 @@
-"""Protects connections: TLS, tokens, and the table of which role may call what."""
+"""Protects connections: TLS, tokens, and the table of the role that each call needs."""

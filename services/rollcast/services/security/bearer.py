@@ -48,7 +48,7 @@ class BearerInterceptor(
     def _call(self, continuation: Callable[..., Any], details: object, request: object) -> Any:  # noqa: ANN401
         return continuation(_WithToken(details, self._token), request)
 
-    intercept_unary_unary = _call  # type: ignore[assignment]  # one for all: the kinds differ in what they return
+    intercept_unary_unary = _call  # type: ignore[assignment]  # one for all: only their results differ
     intercept_unary_stream = _call  # type: ignore[assignment]
     intercept_stream_unary = _call  # type: ignore[assignment]
     intercept_stream_stream = _call  # type: ignore[assignment]

@@ -1,10 +1,13 @@
 """The health probe."""
 
+import signal
+import socket
 import subprocess
 import sys
 
 from rollcast.services.client import health_probe
 from rollcast.services.server.server import ROLLOUT_SERVICE
+from tests.integration.learner_fakes import DEADLINE_S
 
 
 def test_the_probe(learner):
@@ -26,3 +29,15 @@ def test_the_probe_says_why_not(learner, capsys):
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 4
     assert "no learner answers at 127.0.0.1:1" in lines[1]
+
+
+def test_ctrl_c_ends_the_probe_without_a_traceback():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        command = [sys.executable, "-m", "rollcast.services.client.health_probe", address]
+        probe = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        connection, _ = silent.accept()  # the probe waits for an answer
+        with connection:
+            probe.send_signal(signal.SIGINT)
+            _, shown = probe.communicate(timeout=DEADLINE_S)
+    assert (probe.returncode, shown) == (130, "")
