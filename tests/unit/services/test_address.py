@@ -5,7 +5,7 @@ from rollcast.services.errors import ConfigurationError
 
 
 @pytest.mark.parametrize("text", ["localhost:1", "127.0.0.1:0", "[::1]:65535", "learner_1:50051"])
-def test_tcp_addresses(text):
+def test_parses_tcp_address(text):
     address = parse_address(text)
     assert address.text == text
     assert address.path is None
@@ -13,13 +13,13 @@ def test_tcp_addresses(text):
 
 
 @pytest.mark.parametrize("text", ["unix:/tmp/x", "unix:///tmp/x"])
-def test_unix_addresses(text):
+def test_parses_unix_address(text):
     assert str(parse_address(text).path) == "/tmp/x"
 
 
 @pytest.mark.parametrize(
     "text", ["", "localhost", ":1", "a:65536", "a:b", "a b:1", "unix:", "unix:" + "x" * 108, "a:1\n"]
 )
-def test_malformed_addresses_are_refused(text):
+def test_rejects_malformed_address(text):
     with pytest.raises(ConfigurationError, match="the address"):
         parse_address(text)

@@ -43,5 +43,5 @@ def test_every_exception_has_a_message(error: BaseException, message: str):
         (RuntimeError("x"), False),
     ],
 )
-def test_only_what_settings_or_spaces_are_the_reason_of_is_permanent(error: BaseException, permanent: bool):
+def test_only_errors_of_settings_or_spaces_are_permanent(error: BaseException, permanent: bool):
     assert is_permanent(error) is permanent

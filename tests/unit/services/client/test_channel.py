@@ -10,7 +10,7 @@ from rollcast.services.server import server
 from tests.integration.learner_fakes import DEADLINE_S, serve
 
 
-def test_a_silent_stream_survives_keepalive(monkeypatch):
+def test_keepalive_lets_silent_stream_live(monkeypatch):
     # shorter intervals, of the same ratio; gRPC pings once a second at most and forgives two pings too many
     monkeypatch.setattr(channel, "_OPTIONS", faster(channel._OPTIONS))
     monkeypatch.setattr(server, "_OPTIONS", faster(server._OPTIONS))

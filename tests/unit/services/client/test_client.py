@@ -14,7 +14,7 @@ from rollcast.services.errors import (
 from tests.integration.learner_fakes import DEADLINE_S, serve
 
 
-def test_nobody_there():
+def test_missing_learner_is_reported_with_its_address():
     with LearnerClient("127.0.0.1:1", timeout_s=2) as client:
         with pytest.raises(LearnerUnreachableError, match=r"no learner answers at 127\.0\.0\.1:1"):
             client.status()
@@ -24,7 +24,7 @@ def test_nobody_there():
             list(client.open_rollout_stream("a", 1).responses())
 
 
-def test_a_server_that_is_no_learner():
+def test_server_that_is_not_a_learner_is_reported():
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(1) as executor:
@@ -36,7 +36,7 @@ def test_a_server_that_is_no_learner():
         stranger.stop(0).wait(DEADLINE_S)
 
 
-def test_no_answer_in_time():
+def test_missed_deadline_is_reported():
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
         LearnerClient(f"127.0.0.1:{silent.getsockname()[1]}", timeout_s=0.2) as client,
@@ -45,7 +45,7 @@ def test_no_answer_in_time():
             client.status()
 
 
-def test_a_client_comes_back_to_a_learner_that_restarts():
+def test_client_reconnects_to_restarted_learner():
     with serve() as first:
         address = first.address
         client = LearnerClient(address, timeout_s=DEADLINE_S)

@@ -10,7 +10,7 @@ from rollcast.services.server.server import ROLLOUT_SERVICE
 from tests.integration.learner_fakes import DEADLINE_S
 
 
-def test_the_probe(learner):
+def test_probe_exits_with_0_only_while_learner_serves(learner):
     # as the images do: without a look at what is installed, gRPC least of all
     command = [sys.executable, "-I", "-S", health_probe.__file__, learner.address]
     done = subprocess.run([*command, ROLLOUT_SERVICE], timeout=30, capture_output=True, text=True, check=False)
@@ -21,7 +21,7 @@ def test_the_probe(learner):
     )
 
 
-def test_the_probe_says_why_not(learner, capsys):
+def test_probe_names_the_reason_if_learner_does_not_serve(learner, capsys):
     assert health_probe.main([learner.address, "no.such.Service"]) == 1
     assert health_probe.main(["127.0.0.1:1"]) == 1
     assert health_probe.main(["nonsense"]) == 1

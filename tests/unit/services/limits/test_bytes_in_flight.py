@@ -60,7 +60,7 @@ def test_room_is_counted_and_given_back_at_the_end(stream, stack):
     assert room.n_bytes == 0
 
 
-def test_a_stream_that_finds_no_room_is_held_back_in_order(stream):
+def test_streams_without_room_wait_in_order_of_asking(stream):
     room = BytesInFlight(limits())
     streams = [stream(room, who) for who in "abc"]
     streams[0].hold(6, completes=True)
@@ -105,7 +105,7 @@ def test_half_sent_rollouts_leave_room_for_whole_ones_and_one_of_them_always_fin
     assert room.n_bytes == 0
 
 
-def test_of_half_sent_rollouts_that_wait_for_each_other_the_first_goes_on(stream):
+def test_first_of_half_sent_rollouts_that_block_each_other_finishes(stream):
     room = BytesInFlight(limits())  # none may be half sent, but for one
     first, second = stream(room, "a"), stream(room, "b")
     first.hold(4, completes=False)
@@ -125,7 +125,7 @@ def ended_after(look, cancelled):
 
 
 @pytest.mark.parametrize("n_bytes", [0, 4])
-def test_a_half_sent_rollout_that_does_not_go_on_is_ended_even_if_nobody_waits(stream, caplog, n_bytes):
+def test_stalled_rollout_is_ended_even_if_no_stream_waits(stream, caplog, n_bytes):
     refusals, cancelled = Refusals(), threading.Event()
     room = BytesInFlight(limits(stalled_stream_s=0.01), refusals)
     stream(room, "a", cancel=cancelled.set).hold(n_bytes, completes=False)
@@ -134,7 +134,7 @@ def test_a_half_sent_rollout_that_does_not_go_on_is_ended_even_if_nobody_waits(s
     assert f", after {n_bytes} bytes of it" in caplog.text
 
 
-def test_a_rollout_that_trickles_in_is_ended(stream):
+def test_rollout_that_trickles_in_is_ended(stream):
     cancelled = threading.Event()
     room = BytesInFlight(limits(max_bytes_in_flight=1 << 20, stalled_stream_s=0.01))
     trickling = stream(room, "a", cancel=cancelled.set)
@@ -174,7 +174,7 @@ def test_a_stream_that_is_held_back_is_not_taken_for_stalled(stream):
     holder.join()
 
 
-def test_a_stream_that_ends_while_waiting_is_let_go(stream):
+def test_stream_that_ends_while_waiting_raises(stream):
     room = BytesInFlight(limits())
     first = stream(room)
     first.hold(10, completes=True)

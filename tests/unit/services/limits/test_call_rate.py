@@ -40,7 +40,7 @@ def test_one_host_takes_nothing_from_another_and_all_have_a_rate():
     assert calls(rate, "ipv4:1.1.1.1:1", 1) == (0, "calls_per_second_per_host")
 
 
-def test_a_slow_rate_lets_one_through_at_a_time():
+def test_slow_rate_admits_one_call_at_a_time():
     clock = Clock()
     rate = CallRate(Limits(calls_per_second_per_host=0.1), clock)
     assert calls(rate, "ipv4:1.1.1.1:1", 3) == (1, "calls_per_second_per_host")

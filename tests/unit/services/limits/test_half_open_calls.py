@@ -46,7 +46,7 @@ def test_the_oldest_of_all_makes_room_for_the_next(open_call, ended):
     ]
 
 
-def test_a_call_whose_request_has_come_counts_no_more(ended):
+def test_call_stops_counting_once_its_request_has_come(ended):
     calls = HalfOpenCalls(Limits(max_half_open_calls=1))
     for _ in range(3):
         with calls.call("ipv4:10.0.0.1:5", lambda: ended.append("it"), is_large=False):
@@ -55,7 +55,7 @@ def test_a_call_whose_request_has_come_counts_no_more(ended):
     assert ended == []
 
 
-def test_a_request_that_does_not_come_ends_its_call_once(open_call, ended, caplog):
+def test_call_without_request_is_ended_once(open_call, ended, caplog):
     refusals = Refusals()
     calls = HalfOpenCalls(Limits(request_s=0.01, stalled_stream_s=60), refusals)
     open_call(calls, "large", is_large=True)
@@ -67,7 +67,7 @@ def test_a_request_that_does_not_come_ends_its_call_once(open_call, ended, caplo
     assert "ended 1 calls that sent no request, the last of ipv4:10.0.0.1 (request_s)" in caplog.text
 
 
-def test_a_flood_is_told_of_once(open_call, ended, caplog):
+def test_flood_is_logged_once(open_call, ended, caplog):
     calls = HalfOpenCalls(Limits(max_half_open_calls=1))
     for number in range(50):
         open_call(calls, number)

@@ -13,7 +13,7 @@ CONTRACT = sorted(name.lower() for name in vars(limits) if re.match(r"M(AX|IN)_"
 SETTINGS = sorted(Limits.__dataclass_fields__)
 
 
-def test_the_settings_are_all_there_is_but_for_the_actors():
+def test_settings_cover_every_limit_but_the_actors():
     assert {*LimitSettings.model_fields, "max_actors"} == set(SETTINGS)
     assert ServerLimitSettings().server_limits() == DEFAULT_LIMITS
     settings = ServerLimitSettings(max_actors=3, limits=LimitSettings(calls_per_second=5))
@@ -21,12 +21,12 @@ def test_the_settings_are_all_there_is_but_for_the_actors():
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_none_may_be_zero(name):
+def test_rejects_limit_of_zero(name):
     with pytest.raises(ConfigurationError, match=f"{name} is 0"):
         Limits(**{name: 0}).check()
 
 
-def test_a_rollout_must_have_room():
+def test_rejects_room_below_one_rollout():
     with pytest.raises(ConfigurationError, match="expected room for at least one rollout"):
         Limits(max_rollout_bytes=2, max_bytes_in_flight=1).check()
     with pytest.raises(ConfigurationError, match="expected room for at least one rollout"):
@@ -36,5 +36,5 @@ def test_a_rollout_must_have_room():
 
 
 @pytest.mark.parametrize("name", [*CONTRACT, *SETTINGS, "max_streams", "max_calls"])
-def test_the_table_has_it(name):
+def test_docs_list_every_limit(name):
     assert f"| `{name}` |" in (ROOT / "docs/operations.md").read_text()

@@ -3,7 +3,7 @@ import pytest
 from rollcast.services.limits.refusals import Refusals, host_of
 
 
-def test_what_is_told_is_counted_the_latest_first():
+def test_refusals_are_counted_and_listed_latest_first():
     refusals = Refusals()
     for who, limit in (("a", "max_streams"), ("b", "max_streams"), ("a", "max_streams"), ("a", "max_rank")):
         refusals.note(who, limit)
@@ -15,14 +15,14 @@ def test_what_is_told_is_counted_the_latest_first():
     assert all(met.idle_s >= 0 for met in refusals.lately())
 
 
-def test_it_is_bounded():
+def test_number_of_entries_is_bounded():
     refusals = Refusals()
     for number in range(1000):
         refusals.note(str(number), "max_streams")
     assert [met.who for met in refusals.lately()] == [str(number) for number in range(999, 935, -1)]
 
 
-def test_after_a_minute_it_forgets_and_counts_anew():
+def test_entries_are_forgotten_after_a_minute():
     ticks = iter((0.0, 59.0, 118.0, 178.0, 179.0, 179.0, 179.0))
     refusals = Refusals(clock=lambda: next(ticks))
     for _ in range(3):
@@ -37,5 +37,5 @@ def test_after_a_minute_it_forgets_and_counts_anew():
     ("peer", "host"),
     [("ipv4:127.0.0.1:50000", "ipv4:127.0.0.1"), ("ipv6:%5B::1%5D:50000", "ipv6:%5B::1%5D"), ("unix:", "unix")],
 )
-def test_hosts(peer, host):
+def test_host_has_no_port(peer, host):
     assert host_of(peer) == host

@@ -15,7 +15,7 @@ def stream(gate, *, cancel=lambda: None):
     return gate.stream("/rollcast.v1.Some/Call", PEER, cancel)
 
 
-def test_it_counts_streams_drains_and_stops():
+def test_refuses_streams_above_limit_and_after_drain():
     gate = StreamGate(Limits(max_actors=1))
     streams = [stream(gate) for _ in range(10)]
     for one in streams:
@@ -34,7 +34,7 @@ def test_it_counts_streams_drains_and_stops():
         gate.check_running()
 
 
-def test_it_counts_calls():
+def test_refuses_calls_above_limit():
     gate = StreamGate(Limits(max_actors=1))
     calls = [gate.unary_call() for _ in range(9)]
     for call in calls:
@@ -47,7 +47,7 @@ def test_it_counts_calls():
         pass
 
 
-def test_a_call_that_is_stuck_is_ended_and_told_of(caplog):
+def test_stuck_call_is_ended_and_logged(caplog):
     refusals, ended = Refusals(), threading.Event()
     gate = StreamGate(Limits(stalled_stream_s=0.01), refusals)
     with stream(gate, cancel=ended.set) as stuck, stream(gate) as other:

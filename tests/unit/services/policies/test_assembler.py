@@ -18,12 +18,12 @@ def assemble(encoded, **options):
     return [assembler.add(chunk) for chunk in chunks(encoded)][-1]
 
 
-def test_a_declared_limit_names_both_sizes():
+def test_rejects_policy_above_limit_with_both_sizes():
     with pytest.raises(LimitExceededError, match=r"policy 1 has \d+ bytes; expected at most 100"):
         assemble(encode_policy(1, {"w": np.zeros(100)}), max_policy_bytes=100)
 
 
-def test_after_an_error_the_next_version_is_taken():
+def test_accepts_next_version_after_an_error():
     assembler = PolicyAssembler()
     good = chunks(encode_policy(2, {"w": np.zeros(3)}))[0]
     bad = policy_pb2.PolicyChunk.FromString(good.SerializeToString())

@@ -28,7 +28,7 @@ def assemble(encoded, **options):
 
 @given(STATES, st.integers(1, 2**64 - 1))
 @settings(deadline=None)
-def test_round_trip(state, version):
+def test_policy_comes_back_bit_by_bit(state, version):
     actual_version, actual = assemble(encode_policy(version, state))
     assert actual_version == version
     assert actual.keys() == state.keys()
@@ -48,6 +48,6 @@ def test_large_policies_are_cut_into_chunks_that_both_rpcs_understand():
     np.testing.assert_array_equal(assemble(encoded)[1]["view"], state["view"])
 
 
-def test_a_dtype_off_the_whitelist_is_refused():
+def test_rejects_dtype_off_the_whitelist():
     with pytest.raises(InvalidTensorError, match=r"policy 1: w has dtype complex128"):
         encode_policy(1, {"w": np.zeros(2, np.complex128)})

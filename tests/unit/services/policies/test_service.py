@@ -38,11 +38,11 @@ def subscription(*, ends):
     return servicer.subscribe_policy(policy_pb2.SubscribePolicyRequest(), ActiveContext())
 
 
-def test_the_end_of_training_is_told_by_a_server_that_stops_at_once():
+def test_subscriber_hears_of_the_end_before_the_server_stops():
     assert list(subscription(ends=True)) == []
 
 
-def test_without_an_end_who_waits_is_to_come_back():
+def test_subscriber_of_stopping_server_is_asked_to_come_back():
     with pytest.raises(NotReadyError, match="the learner is stopping"):
         list(subscription(ends=False))
 
@@ -51,21 +51,21 @@ def state(version, n=3):
     return {"w": np.full(n, version, np.float32)}
 
 
-def test_no_policy_yet(client):
+def test_answers_unavailable_before_the_first_policy(client):
     with pytest.raises(NotReadyError, match="no policy yet"):
         client.get_policy()
     with pytest.raises(NotReadyError):
         client.act({"": np.zeros((1, 4), np.float32)})
 
 
-def test_get_policy_of_several_chunks(learner, client):
+def test_get_policy_joins_several_chunks(learner, client):
     learner.source.publish(4, state(4, 1_000_000))
     version, actual = client.get_policy()
     assert version == 4
     np.testing.assert_array_equal(actual["w"], state(4, 1_000_000)["w"])
 
 
-def test_act(learner, client):
+def test_act_returns_actions_and_version(learner, client):
     learner.source.publish(3, state(3))
     action, version = client.act({"": np.array([[1, 0, 0, 0], [-1, 0, 0, 0]], np.float32)}, deterministic=True)
     assert version == 3
@@ -85,13 +85,13 @@ def test_act(learner, client):
         ({"": np.zeros((1, 4), np.float32)}, {"substep_key": "9"}, "substep_key is '9'"),
     ],
 )
-def test_observations_that_do_not_fit(learner, client, observation, options, match):
+def test_rejects_observation_that_does_not_fit(learner, client, observation, options, match):
     learner.source.publish(1, state(1))
     with pytest.raises(InvalidTensorError, match=match):
         client.act(observation, **options)
 
 
-def test_a_request_that_does_not_parse(learner):
+def test_rejects_request_that_does_not_parse(learner):
     with make_channel(learner.address) as channel:
         for method in ("Act", "GetPolicy"):
             kind = channel.unary_unary if method == "Act" else channel.unary_stream

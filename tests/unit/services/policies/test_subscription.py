@@ -36,7 +36,7 @@ def test_a_subscriber_that_came_before_the_first_policy_waits(learner, client):
     publisher.join(DEADLINE_S)
 
 
-def test_versions_it_has_are_skipped_and_those_of_another_learner_are_not(learner, client):
+def test_skips_known_versions_unless_they_come_from_another_learner(learner, client):
     learner.source.publish(5, state(5))
     learner.source.end()
     assert [version for version, _ in client.subscribe_policy(after_version=5)] == []

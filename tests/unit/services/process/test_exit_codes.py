@@ -8,5 +8,5 @@ def test_bad_settings_exit_with_2_unless_another_code_is_wanted(given, code):
     assert bad_settings_exit_code({"ROLLCAST_SETTINGS_EXIT_CODE": given}) == code
 
 
-def test_bad_settings_exit_with_2_where_nobody_says_otherwise():
+def test_bad_settings_exit_with_2_by_default():
     assert bad_settings_exit_code({}) == 2

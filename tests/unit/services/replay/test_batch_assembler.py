@@ -9,7 +9,7 @@ from rollcast.v1 import replay_pb2
 from tests.unit.services.replay.example_batches import as_parts, assert_same, decode, example_batch, inline
 
 
-def test_a_body_that_is_not_the_last_field_is_found_each_time():
+def test_finds_body_that_is_not_the_last_field():
     (message,) = BatchEncoder(deferred=True).encode(example_batch())
     assembler = BatchAssembler(5)
     for _ in range(3):
@@ -18,7 +18,7 @@ def test_a_body_that_is_not_the_last_field_is_found_each_time():
         assert_same(batch, example_batch())
 
 
-def test_a_message_that_only_begins_like_the_last_one_is_read_for_what_it_is():
+def test_message_that_only_begins_like_the_last_one_is_parsed_again():
     (message,) = BatchEncoder(deferred=True).encode(example_batch())
     assembler = BatchAssembler(5)
     for _ in range(3):
@@ -31,7 +31,7 @@ def test_a_message_that_only_begins_like_the_last_one_is_read_for_what_it_is():
 
 
 @pytest.mark.parametrize("n_entries", [4, 6])
-def test_a_batch_that_was_not_asked_for_is_refused(n_entries):
+def test_rejects_batch_of_another_size(n_entries):
     batch = example_batch(n_entries=n_entries)
     (message,) = BatchEncoder(deferred=True).encode(batch)
     with pytest.raises(InvalidTensorError, match=f"{n_entries} entries; expected 5"):
@@ -40,20 +40,20 @@ def test_a_batch_that_was_not_asked_for_is_refused(n_entries):
         decode(as_parts([batch.entries(0, 3), batch.entries(3, n_entries)]), 5)
 
 
-def test_parts_of_different_batches_are_refused():
+def test_rejects_parts_of_different_batches():
     first = example_batch(n_entries=2)
     for other in (example_batch(n_steps=2), example_batch(log_prob=False)):
         with pytest.raises(InvalidTensorError, match="other columns or another T"):
             decode(as_parts([first, other.entries(0, 3)]))
 
 
-def test_no_more_is_allocated_than_a_batch_may_have():
+def test_rejects_batch_above_limit_before_allocating():
     messages = as_parts([example_batch(n_entries=2), example_batch(n_entries=2)])
     with pytest.raises(InvalidTensorError, match="expected at most 268435456"):
         BatchAssembler(2**40).add(messages[0])
 
 
-def test_a_part_out_of_order_is_refused():
+def test_rejects_part_out_of_order():
     proto = inline(example_batch())
     proto.part, proto.parts = 1, 2
     with pytest.raises(InvalidTensorError, match="in order"):
@@ -63,6 +63,6 @@ def test_a_part_out_of_order_is_refused():
         BatchAssembler(5).add(proto.SerializeToString())
 
 
-def test_bytes_that_are_no_message_are_refused():
+def test_rejects_bytes_that_do_not_parse():
     with pytest.raises(InvalidTensorError, match="3 bytes that do not parse"):
         BatchAssembler(5).add(b"\x12\x34x")

@@ -22,7 +22,7 @@ from tests.unit.services.replay.example_batches import as_parts, assert_same, de
     st.booleans(),
 )
 @settings(deadline=None, max_examples=60)
-def test_a_batch_comes_back_whatever_it_is_cut_into(
+def test_batch_comes_back_for_every_size_of_part(
     n_steps, n_entries, n_finals, log_prob, part_bytes, fast_bytes, deferred
 ):
     batch = example_batch(n_steps, n_entries, n_finals=n_finals, log_prob=log_prob)
@@ -71,7 +71,7 @@ def test_parts_of_any_size_are_the_batch(n_steps, n_entries, deferred, data):
 @pytest.mark.parametrize("part_bytes", [1500, 2**22])
 @pytest.mark.parametrize("n_steps", [1, 3])  # slices of the latter have to be copied
 @pytest.mark.parametrize("n_finals", [0, 4])
-def test_a_batch_with_other_values_in_its_arrays_is_encoded_anew(monkeypatch, n_finals, n_steps, part_bytes):
+def test_same_batch_with_other_values_is_encoded_again(monkeypatch, n_finals, n_steps, part_bytes):
     monkeypatch.setattr(replay_batch_codec, "FAST_PART_BYTES", part_bytes)
     encoder, assembler = BatchEncoder(deferred=True), BatchAssembler(20)
     batch = example_batch(n_steps, 20, n_finals=n_finals)
@@ -84,7 +84,7 @@ def test_a_batch_with_other_values_in_its_arrays_is_encoded_anew(monkeypatch, n_
         assert_same(got, batch)
 
 
-def test_an_encoder_that_was_left_in_the_middle_begins_anew(monkeypatch):
+def test_interrupted_encoder_starts_over(monkeypatch):
     monkeypatch.setattr(replay_batch_codec, "FAST_PART_BYTES", 1500)
     encoder, batch = BatchEncoder(deferred=True), example_batch(1, 20, n_finals=0)
     next(encoder.encode(batch))

@@ -10,7 +10,7 @@ from tests.unit.services.replay.example_batches import example_batch, inline
 
 
 @pytest.mark.parametrize("spoil", [lambda body: body[:-1], lambda body: body + b"x", lambda body: b""])
-def test_a_body_of_another_size_is_refused(spoil):
+def test_rejects_body_of_another_size(spoil):
     (message,) = BatchEncoder(deferred=True).encode(example_batch())
     proto = replay_pb2.SampleResponse.FromString(message)
     proto.body = spoil(proto.body)
@@ -19,7 +19,7 @@ def test_a_body_of_another_size_is_refused(spoil):
 
 
 @pytest.mark.parametrize("n_before", [0, 3])
-def test_bools_in_a_body_are_checked(n_before):
+def test_rejects_bool_in_body_that_is_neither_0_nor_1(n_before):
     (message,) = BatchEncoder(deferred=True).encode(example_batch(n_finals=0))
     proto = replay_pb2.SampleResponse.FromString(message)
     n_behind = proto.policy_version.shape[0] * 8 + 15  # the last bools, `valid`, lie before them
@@ -31,7 +31,7 @@ def test_bools_in_a_body_are_checked(n_before):
         assembler.add(proto.SerializeToString())
 
 
-def test_shapes_that_cannot_be_are_refused():
+def test_rejects_impossible_shapes():
     proto = replay_pb2.SampleResponse(parts=1)
     for name, shape in (("keys", [0]), ("weights", [0]), ("n_steps", [0]), ("discount", [0]), ("policy_version", [0])):
         getattr(proto, name).shape.extend(shape)
@@ -47,7 +47,7 @@ def test_shapes_that_cannot_be_are_refused():
 
 
 @pytest.mark.parametrize("field", ["keys", "weights", "n_steps", "discount", "policy_version", "terminated", "valid"])
-def test_a_column_of_another_length_is_refused(field):
+def test_rejects_column_of_another_length(field):
     proto = inline(example_batch())
     other = inline(example_batch(n_entries=4))
     getattr(proto, field).CopyFrom(getattr(other, field))
@@ -55,7 +55,7 @@ def test_a_column_of_another_length_is_refused(field):
         BatchAssembler(5).add(proto.SerializeToString())
 
 
-def test_leaves_of_another_length_are_refused():
+def test_rejects_leaves_of_another_length():
     for name in ("observation", "next_observation", "final_observation"):
         proto = inline(example_batch())
         other = inline(example_batch(n_entries=4, n_finals=3))
@@ -64,6 +64,6 @@ def test_leaves_of_another_length_are_refused():
             BatchAssembler(5).add(proto.SerializeToString())
 
 
-def test_rewards_without_steps_are_refused():
+def test_rejects_reward_without_steps():
     with pytest.raises(InvalidTensorError, match="reward"):
         BatchAssembler(5).add(replay_pb2.SampleResponse(parts=1).SerializeToString())

@@ -23,7 +23,7 @@ def assemble(environment, rollout, n_steps, n_envs, **options):
     return rollouts[-1]
 
 
-def test_leaves_may_come_in_any_order_and_leave_in_that_of_the_space():
+def test_leaves_come_in_any_order_and_are_returned_in_that_of_the_space():
     rollout = random_rollout(NESTED, 3, 2)
     columns = rollout.substeps["0"]
     shuffled = dataclasses.replace(columns, observation=dict(reversed(columns.observation.items())))
@@ -31,7 +31,7 @@ def test_leaves_may_come_in_any_order_and_leave_in_that_of_the_space():
     assert_same_rollout(assemble(NESTED, mixed, 3, 2), rollout)
 
 
-def test_the_same_assembler_takes_one_rollout_after_the_other():
+def test_assembler_accepts_one_rollout_after_the_other():
     assembler = RolloutAssembler(PIXELS, 100, 8)
     encoder = RolloutEncoder()
     for sequence in (1, 2):
@@ -40,7 +40,7 @@ def test_the_same_assembler_takes_one_rollout_after_the_other():
         assert_same_rollout([assembler.add(*message) for message in messages][-1], rollout)
 
 
-def test_a_declared_limit_names_actor_column_and_sizes():
+def test_rejects_rollout_above_limit_with_actor_column_and_sizes():
     with pytest.raises(
         LimitExceededError, match=r"actor 'a', rollout 1 has \d+ bytes, 24576 of them in column 0/obs.*1000"
     ):
@@ -48,7 +48,7 @@ def test_a_declared_limit_names_actor_column_and_sizes():
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_refused_by_name_and_index(value):
+def test_rejects_value_that_is_not_finite_with_name_and_index(value):
     reward = np.zeros((3, 2), np.float32)
     reward[2, 1] = value
     rollout = random_rollout(PIXELS, 3, 2, reward=reward)
@@ -58,7 +58,7 @@ def test_what_is_not_finite_is_refused_by_name_and_index(value):
         assemble(PIXELS, rollout, 3, 2)
 
 
-def test_large_finite_values_whose_sum_overflows_are_fine():
+def test_accepts_large_finite_values_whose_sum_overflows():
     reward = np.full((3, 2), np.finfo(np.float32).max)
     rollout = random_rollout(PIXELS, 3, 2, reward=reward)
     assert_same_rollout(assemble(PIXELS, rollout, 3, 2), rollout)

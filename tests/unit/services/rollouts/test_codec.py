@@ -77,7 +77,7 @@ def test_a_large_rollout_travels_in_bodies_of_one_mebibyte():
     assert_same_rollout(assemble(PIXELS, rollout, 100, 8), rollout)
 
 
-def test_one_encoder_for_rollouts_of_every_form():
+def test_one_encoder_encodes_rollouts_of_every_form():
     """The header is made once a form; what changes from rollout to rollout must change in it."""
     encoder, assembler = RolloutEncoder(), RolloutAssembler(NESTED, 3, 2)
     for sequence, n_final in enumerate((2, 2, 0, 1, 2, 0), start=1):
@@ -87,7 +87,7 @@ def test_one_encoder_for_rollouts_of_every_form():
         assert_same_rollout(assembler.add(*parse_request(message)), rollout)
 
 
-def test_encoding_for_long_keeps_nothing():
+def test_encoder_does_not_grow_with_its_rollouts():
     """A protobuf message that is filled anew and anew keeps all it ever had, where no tracer of Python's sees it."""
     rollouts = [
         dataclasses.replace(random_rollout(NESTED, 2, 2, n_final=n_final), actor_id="a" * 4000) for n_final in (0, 1)

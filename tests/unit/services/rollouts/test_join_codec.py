@@ -45,12 +45,12 @@ AGREEMENT = JoinAgreement(
 )
 
 
-def test_join_round_trips():
+def test_offer_and_agreement_come_back():
     assert join_offer_from_proto(join_offer_to_proto(OFFER), peer="p") == dataclasses.replace(OFFER, peer="p")
     assert join_agreement_from_proto(join_agreement_to_proto(AGREEMENT), OFFER) == AGREEMENT
 
 
-def test_the_order_of_a_learner_comes_with_its_agreement():
+def test_agreement_carries_the_learners_order_of_spaces():
     box = spaces.Box(0, 1, (2,))
     mine = {"0": SubstepSpaces(observation=spaces.Dict([("b", box), ("a", box)]), action=spaces.Discrete(2))}
     theirs = {"0": SubstepSpaces(observation=spaces.Dict([("a", box), ("b", box)]), action=spaces.Discrete(2))}
@@ -62,13 +62,13 @@ def test_the_order_of_a_learner_comes_with_its_agreement():
         join_agreement_from_proto(proto, OFFER)
 
 
-def test_an_actor_may_leave_the_number_of_environments_to_the_learner():
+def test_actor_accepts_the_learners_number_of_environments():
     any_number = dataclasses.replace(OFFER, n_envs=0)
     assert join_offer_from_proto(join_offer_to_proto(any_number)) == any_number
     assert join_agreement_from_proto(join_agreement_to_proto(AGREEMENT), any_number).n_envs == 3
 
 
-def test_a_learner_from_before_the_number_was_agreed_takes_what_was_offered():
+def test_offered_number_of_environments_holds_for_old_learners():
     proto = join_agreement_to_proto(dataclasses.replace(AGREEMENT, n_envs=0, learner_nonce=0))
     agreement = join_agreement_from_proto(proto, OFFER)
     assert (agreement.n_envs, agreement.learner_nonce) == (OFFER.n_envs, 0)
@@ -82,7 +82,7 @@ def test_a_learner_from_before_the_number_was_agreed_takes_what_was_offered():
         (0, 65537, "agreed to 65537 .* or 1 to 65536"),
     ],
 )
-def test_a_number_of_environments_that_cannot_be_agreed_is_refused(offered: int, agreed: int, message: str):
+def test_rejects_number_of_environments_that_was_not_offered(offered: int, agreed: int, message: str):
     proto = join_agreement_to_proto(dataclasses.replace(AGREEMENT, n_envs=agreed))
     with pytest.raises(InvalidInputError, match=message):
         join_agreement_from_proto(proto, dataclasses.replace(OFFER, n_envs=offered))
@@ -99,7 +99,7 @@ def test_a_number_of_environments_that_cannot_be_agreed_is_refused(offered: int,
         ({"substeps": []}, InvalidSpaceError, "no substep"),
     ],
 )
-def test_malformed_offers_are_refused(changes, error, message):
+def test_rejects_malformed_offer(changes, error, message):
     proto = join_offer_to_proto(OFFER)
     for name, value in changes.items():
         if value == []:
@@ -110,7 +110,7 @@ def test_malformed_offers_are_refused(changes, error, message):
         join_offer_from_proto(proto)
 
 
-def test_malformed_agreements_are_refused():
+def test_rejects_malformed_agreement():
     proto = join_agreement_to_proto(AGREEMENT)
     proto.policy.head = "gaussian"
     with pytest.raises(InvalidInputError, match="head 'gaussian'; expected one of \\['default', "):
@@ -136,14 +136,14 @@ def test_malformed_agreements_are_refused():
         ({"policy": PolicySpec(network="n" * 513)}, "a name of 513 characters; expected at most 512"),
     ],
 )
-def test_an_actor_refuses_what_no_learner_means(changes: dict[str, object], message: str):
+def test_rejects_agreement_that_no_learner_sends(changes: dict[str, object], message: str):
     proto = join_agreement_to_proto(dataclasses.replace(AGREEMENT, **changes))
     with pytest.raises(InvalidInputError, match=message):
         join_agreement_from_proto(proto, OFFER)
 
 
 @pytest.mark.parametrize("name", ["a b", "\x1b[2J", "a" * 129])
-def test_an_unnamed_actor_refuses_a_name_that_is_none(name: str):
+def test_unnamed_actor_rejects_malformed_name(name: str):
     proto = join_agreement_to_proto(dataclasses.replace(AGREEMENT, actor_id=name))
     with pytest.raises(InvalidInputError, match="which offered ''; expected"):
         join_agreement_from_proto(proto, dataclasses.replace(OFFER, actor_id=""))

@@ -122,7 +122,7 @@ class TestRoundTrip:
 
 
 class TestFilesThatAreNotWhole:
-    def test_cut_off_anywhere_what_is_whole_is_said_and_can_be_kept(self, tmp_path, whole):
+    def test_cut_off_file_names_its_whole_rollouts_and_how_to_keep_them(self, tmp_path, whole):
         borders = starts(whole)
         path = tmp_path / "demo"
         for size in range(1, len(whole)):
@@ -143,18 +143,18 @@ class TestFilesThatAreNotWhole:
                     assert f"the {n_whole} rollouts before it are whole" in str(error)
                     assert f"`head -c {borders[n_whole + 1]} {path} > NEW`" in str(error)
 
-    def test_an_empty_file(self, tmp_path):
+    def test_rejects_empty_file(self, tmp_path):
         (tmp_path / "demo").write_bytes(b"")
         with pytest.raises(RecordingError, match="demo: it is empty; expected a recording"):
             list(read_rollouts(tmp_path / "demo"))
 
     @pytest.mark.parametrize("path", ["missing", "."])
-    def test_no_file(self, tmp_path, path):
+    def test_rejects_missing_file(self, tmp_path, path):
         with pytest.raises(ConfigurationError, match=r"cannot be read: (No such file|Is a directory)"):
             list(read_rollouts(tmp_path / path))
 
     @pytest.mark.parametrize("content", [b"\x89PNG\r\n\x1a\n" * 40, b"import sys\n" * 50, b"\x00", b"\x02{}" * 9])
-    def test_another_kind_of_file(self, tmp_path, content):
+    def test_rejects_another_kind_of_file(self, tmp_path, content):
         (tmp_path / "demo").write_bytes(content)
         with pytest.raises(RecordingError, match=r"demo: .*expected"):
             list(read_rollouts(tmp_path / "demo"))
@@ -179,7 +179,7 @@ class TestFilesThatAreNotWhole:
         finally:
             tracemalloc.stop()
 
-    def test_a_header_above_its_limit(self, tmp_path):
+    def test_rejects_header_above_its_limit(self, tmp_path):
         (tmp_path / "demo").write_bytes(b"\x81\x80\x80\x02" + bytes(MAX_HEADER_BYTES + 1))
         with pytest.raises(RecordingError, match=f"a message of {MAX_HEADER_BYTES + 1} bytes; expected at most"):
             list(read_rollouts(tmp_path / "demo"))
@@ -210,7 +210,7 @@ class TestFilesThatAreNotWhole:
 
     @given(content=st.binary(max_size=300))
     @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-    def test_noise_after_a_header(self, tmp_path, whole, content):
+    def test_noise_after_a_header_ends_in_an_error_of_ours(self, tmp_path, whole, content):
         path = tmp_path / "demo"
         path.write_bytes(whole[: starts(whole)[1]] + content)
         n_read, error = read_until_error(path)
@@ -239,7 +239,7 @@ class TestFilesThatDoNotFit:
             ("substeps", None, RecordingError, "there is no substep; expected at least one"),
         ],
     )
-    def test_a_header_that_cannot_be_right(self, tmp_path, field, value, error, message):
+    def test_rejects_invalid_header(self, tmp_path, field, value, error, message):
         proto = recording_header_to_proto(HEADER)
         proto.ClearField(field)
         if value is not None:
@@ -249,7 +249,7 @@ class TestFilesThatDoNotFit:
             next(read_rollouts(tmp_path / "demo"))
 
     @pytest.mark.parametrize("change", ["reward", "observation", "deferred", "nan", "substep", "sequence"])
-    def test_a_rollout_that_is_not_as_the_header_says(self, tmp_path, whole, change):
+    def test_rejects_rollout_that_does_not_fit_the_header(self, tmp_path, whole, change):
         proto = rollout_to_proto(make_rollout(sequence=4))
         if change == "reward":
             proto.reward.data = proto.reward.data[:-4]
@@ -284,11 +284,11 @@ class TestWriter:
         assert len(list(read_rollouts(tmp_path / "demo"))) == 1
 
     @pytest.mark.parametrize("path", ["no/such/folder/demo", "."])
-    def test_a_place_that_cannot_be_written_to(self, tmp_path, path):
+    def test_rejects_place_that_cannot_be_written(self, tmp_path, path):
         with pytest.raises(ConfigurationError, match="expected"):
             RolloutWriter(tmp_path / path, HEADER, overwrite=True)
 
-    def test_without_a_rollout_nothing_is_left(self, tmp_path):
+    def test_leaves_no_file_without_rollouts(self, tmp_path):
         with RolloutWriter(tmp_path / "demo", HEADER):
             assert len(list(tmp_path.iterdir())) == 1
         assert not list(tmp_path.iterdir())
@@ -310,7 +310,7 @@ class TestWriter:
                 writer.append(make_rollout(sequence=n))
                 assert len(list(read_rollouts(partial))) == n, "what a process that is killed leaves behind"
 
-    def test_what_could_not_be_read_is_not_written(self, tmp_path):
+    def test_rejects_rollout_that_could_not_be_read_back(self, tmp_path):
         with RolloutWriter(tmp_path / "demo", HEADER) as writer:
             writer.append(make_rollout())
             with pytest.raises(InvalidTensorError, match="reward holds"):
@@ -331,7 +331,7 @@ class TestWriter:
             writer.append(make_rollout(sequence=2))
         assert [rollout.sequence for rollout in read_rollouts(tmp_path / "demo")] == [1, 2]
 
-    def test_a_file_that_somebody_else_has_made_meanwhile_stays(self, tmp_path):
+    def test_file_of_another_process_is_not_overwritten(self, tmp_path):
         writer = RolloutWriter(tmp_path / "demo", HEADER)
         writer.append(make_rollout())
         (tmp_path / "demo").write_text("theirs")

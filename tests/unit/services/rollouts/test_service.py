@@ -79,7 +79,7 @@ def test_rollouts_are_acknowledged_one_by_one_and_the_close_is_clean(learner, up
         assert_same_rollout(mine, theirs)
 
 
-def test_a_full_queue_holds_the_answer_back_and_control_calls_are_not_held(learner, client, uplink):
+def test_full_queue_delays_the_answer_but_no_control_call(learner, client, uplink):
     learner.sink.capacity = 1
     responses = uplink.responses()
     for sequence in (1, 2):
@@ -93,7 +93,7 @@ def test_a_full_queue_holds_the_answer_back_and_control_calls_are_not_held(learn
     assert next(responses).acknowledged_sequence == 2
 
 
-def test_an_actor_that_vanishes_while_the_queue_is_full_is_closed_uncleanly(learner, uplink):
+def test_actor_that_vanishes_while_the_queue_is_full_is_closed_uncleanly(learner, uplink):
     learner.sink.capacity = 0
     uplink.send(make_rollout(1))
     next(uplink.responses())
@@ -124,9 +124,7 @@ def test_an_unknown_actor_is_told_to_join(client):
         (random_rollout(PIXELS, 3, 2), InvalidInputError, "column 0/observation"),
     ],
 )
-def test_a_rollout_that_does_not_fit_is_refused_and_everybody_else_served(
-    learner, client, uplink, rollout, error, match
-):
+def test_rejects_rollout_that_does_not_fit_and_serves_all_others(learner, client, uplink, rollout, error, match):
     uplink.send(rollout)
     with pytest.raises(error, match=match):
         list(uplink.responses())
@@ -181,7 +179,7 @@ def test_framed_rollouts_arrive(monkeypatch):
         assert_same_rollout(learner.sink.rollouts[0], rollout)
 
 
-def test_damaged_messages_are_refused_in_a_way_that_brings_them_again(learner, client):
+def test_damaged_message_is_refused_so_that_it_is_sent_again(learner, client):
     client.join(offer())
     (sent,) = RolloutEncoder().encode(make_rollout())
     damaged = bytearray(sent)

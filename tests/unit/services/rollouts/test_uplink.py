@@ -27,7 +27,7 @@ def test_nothing_above_the_credit_is_sent(learner, client):
     uplink.cancel()
 
 
-def test_after_the_end_of_a_stream_send_says_so(client):
+def test_send_raises_after_the_end_of_the_stream(client):
     uplink = client.open_rollout_stream("nobody", 1)
     with pytest.raises(UnknownActorError):
         list(uplink.responses())
@@ -35,7 +35,7 @@ def test_after_the_end_of_a_stream_send_says_so(client):
         uplink.send(make_rollout(1))
 
 
-def test_send_is_bounded(uplink):
+def test_send_raises_above_the_limit_of_waiting_rollouts(uplink):
     with pytest.raises(LimitExceededError, match=f"{MAX_WAITING_ROLLOUTS} rollouts wait"):
         for sequence in range(1, MAX_WAITING_ROLLOUTS + 2):
             uplink.send(make_rollout(sequence + 100))

@@ -28,7 +28,7 @@ def spoilt(key: str, column: str, path: str, index: tuple[int, ...], value: floa
 
 
 @pytest.mark.parametrize("key", NESTED)
-def test_a_rollout_that_can_be_learnt_from_passes(key: str):
+def test_accepts_valid_rollout(key: str):
     ValueCheck(NESTED)(rollout_of(key))
 
 
@@ -64,7 +64,7 @@ def test_a_rollout_that_can_be_learnt_from_passes(key: str):
         ("1", "log_prob", "", (1, 2), np.nan, "1/log_prob holds nan at (t, b) = (1, 2), of environment 0 (seed 70)"),
     ],
 )
-def test_what_cannot_be_learnt_from_is_refused_in_the_words_of_a_learner(
+def test_rejects_invalid_value_with_the_learners_message(
     key: str, column: str, path: str, index: tuple[int, ...], value: float, message: str
 ):
     rollout = spoilt(key, column, path, index, value)
@@ -76,7 +76,7 @@ def test_what_cannot_be_learnt_from_is_refused_in_the_words_of_a_learner(
     assert str(theirs.value) == str(mine.value)
 
 
-def test_a_final_observation_is_of_the_environment_whose_episode_ended():
+def test_error_in_final_observation_names_its_environment():
     rollout = spoilt("0", "final_observation", "vector", (1, 0), np.nan)
     b = int(rollout.final_index[1][1])
     with pytest.raises(

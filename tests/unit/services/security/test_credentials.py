@@ -50,7 +50,7 @@ def client_of(keys, folder, address):
     return LearnerClient(address, security=security)
 
 
-def test_replaced_files_are_for_new_connections_and_open_streams_go_on(keys, caplog):
+def test_replaced_files_affect_new_connections_only(keys, caplog):
     caplog.set_level(logging.INFO)
     with serving(keys) as learner, client_of(keys, "first", learner.address) as old:
         stream = old.watch_status(0.1)
@@ -74,7 +74,7 @@ def test_replaced_files_are_for_new_connections_and_open_streams_go_on(keys, cap
         stream.close()
 
 
-def test_a_client_connects_with_the_files_as_they_are_then(keys):
+def test_client_reads_its_files_for_each_connection(keys):
     with serving(keys) as learner:
         with client_of(keys, "in_use", learner.address) as client:
             assert client.status().env_steps == 12
@@ -83,7 +83,7 @@ def test_a_client_connects_with_the_files_as_they_are_then(keys):
             assert client.status().env_steps == 12
 
 
-def test_a_unix_socket_asks_for_nothing(keys):
+def test_unix_socket_needs_neither_tls_nor_token(keys):
     with serving(keys, f"unix:{keys}/socket") as learner, LearnerClient(learner.address) as client:
         client.pause()
     assert learner.control.calls == ["pause"]

@@ -28,7 +28,7 @@ def file(tmp_path):
 
 
 class TestTable:
-    def test_whose_a_token_is(self):
+    def test_role_of_a_token_is_found(self):
         table = TokenTable({ACTOR: Role.ACTOR, OPERATOR: Role.OPERATOR})
         assert table.role_of(ACTOR) is Role.ACTOR
         assert table.role_of(OPERATOR) is Role.OPERATOR
@@ -37,13 +37,13 @@ class TestTable:
     @pytest.mark.parametrize(
         "token", ["", ACTOR[:-1], ACTOR + "x", ACTOR.upper(), " " + ACTOR, "\udc80" * 20, "é" * 20]
     )
-    def test_nobodys(self, token):
+    def test_unknown_token_has_no_role(self, token):
         assert TokenTable({ACTOR: Role.ACTOR}).role_of(token) is None
 
     def test_keeps_no_token(self):
         assert ACTOR not in repr(vars(TokenTable({ACTOR: Role.ACTOR})))
 
-    def test_an_empty_one_would_let_nobody_in(self):
+    def test_rejects_table_without_tokens(self):
         with pytest.raises(ConfigurationError, match="there is no token"):
             TokenTable({})
 
@@ -67,16 +67,16 @@ class TestFile:
             (f"actor:{ACTOR}\nviewer:{ACTOR}\n", "line 2 of .* has a token that is in a line above"),
         ],
     )
-    def test_malformed(self, tmp_path, text, match):
+    def test_rejects_malformed_file(self, tmp_path, text, match):
         with pytest.raises(ConfigurationError, match=match) as caught:
             TokenFile(write(tmp_path / "tokens", text))
         assert ACTOR not in str(caught.value)
 
-    def test_missing(self, tmp_path):
+    def test_rejects_missing_file(self, tmp_path):
         with pytest.raises(ConfigurationError, match=r"cannot be read \(FileNotFoundError\)"):
             TokenFile(tmp_path / "tokens")
 
-    def test_others_who_may_read_it_are_told_of(self, file, caplog):
+    def test_warns_of_a_file_that_others_can_read(self, file, caplog):
         file.chmod(0o644)
         TokenFile(file)
         assert "has mode 644, so others can read it; expected 600" in caplog.text
@@ -92,7 +92,7 @@ class TestFile:
         assert ACTOR not in caplog.text
 
     @pytest.mark.parametrize("spoil", [lambda path: write(path, "nonsense"), os.unlink])
-    def test_one_that_is_spoilt_changes_nothing_until_it_is_mended(self, file, caplog, spoil):
+    def test_spoilt_file_changes_nothing_until_it_is_corrected(self, file, caplog, spoil):
         tokens = TokenFile(file)
         spoil(file)
         assert tokens.role_of(ACTOR) is Role.ACTOR

@@ -15,7 +15,7 @@ from rollcast.services.security.security import ServerSecurity
 from tests.integration.learner_fakes import serve
 
 
-def test_two_servers_on_one_port(learner, client):
+def test_rejects_port_of_another_server(learner, client):
     with pytest.raises(AddressInUseError, match=re.escape(f"'{learner.address}' is in use")), serve(learner.address):
         pass
     assert client.status().env_steps == 12
@@ -30,7 +30,7 @@ def test_two_servers_on_one_port(learner, client):
         ("nonsense", "cannot be used"),
     ],
 )
-def test_addresses_that_cannot_be_taken(address, match):
+def test_rejects_address_that_cannot_be_taken(address, match):
     with pytest.raises(ConfigurationError, match=match), serve(address, security=ServerSecurity(insecure=True)):
         pass
 
@@ -50,7 +50,7 @@ def test_a_unix_socket_is_served_guarded_and_removed(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_stale_socket_is_replaced_and_a_file_is_not(tmp_path):
+def test_stale_socket_is_replaced_but_no_file(tmp_path):
     path = tmp_path / "learner.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
@@ -63,7 +63,7 @@ def test_a_stale_socket_is_replaced_and_a_file_is_not(tmp_path):
     assert path.read_text() == "mine"
 
 
-def test_a_folder_without_permission(tmp_path, monkeypatch):
+def test_rejects_folder_without_permission(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda *_: False)  # root, whom CI may run as, may write anywhere
     with pytest.raises(ConfigurationError, match="may write to"), serve(f"unix:{tmp_path}/x"):
         pass

@@ -17,13 +17,13 @@ from tests.unit.services.raw_streams import opening, raw_stream
 
 
 @pytest.mark.parametrize("error", [NotReadyError("starting"), LimitExceededError("full"), ActorReplacedError("x")])
-def test_the_learners_errors_arrive_as_they_were(learner, client, error):
+def test_errors_of_the_learner_arrive_unchanged(learner, client, error):
     learner.sink.join_error = error
     with pytest.raises(type(error), match=str(error)):
         client.join(offer())
 
 
-def test_an_unexpected_exception_is_internal_and_logged(learner, client, caplog):
+def test_unexpected_exception_becomes_internal_and_is_logged(learner, client, caplog):
     learner.sink.join_error = KeyError("oops")
     with pytest.raises(RollcastError, match="KeyError: 'oops'"):
         client.join(offer())
@@ -32,7 +32,7 @@ def test_an_unexpected_exception_is_internal_and_logged(learner, client, caplog)
     client.join(offer())
 
 
-def test_messages_that_are_none(learner, client):
+def test_rejects_bytes_that_do_not_parse(learner, client):
     client.join(offer())
     error = raw_stream(learner.address, b"\xff\xff\xff")
     assert type(error) is UnreadableMessageError
@@ -54,7 +54,7 @@ def test_an_oversized_message_is_refused_by_limit(learner, client):
     assert client.status().env_steps == 12
 
 
-def test_the_stub_of_another_language_gets_a_rich_status(learner):
+def test_generated_stub_gets_a_rich_status(learner):
     with make_channel(learner.address) as channel:
         stub = rollout_pb2_grpc.RolloutServiceStub(channel)
         with pytest.raises(Exception, match="INVALID_ARGUMENT") as caught:

@@ -23,7 +23,7 @@ from tests.integration.learner_fakes import DEADLINE_S, offer, serve
 from tests.rollouts import make_rollout
 
 
-def test_health_and_drain(learner, client):
+def test_health_reports_not_serving_after_drain(learner, client):
     services = ("", ROLLOUT_SERVICE, POLICY_SERVICE, LEARNER_SERVICE)
     assert all(client.is_serving(service) for service in services)
     with pytest.raises(UnknownActorError):
@@ -42,7 +42,7 @@ def test_health_and_drain(learner, client):
     uplink.cancel()
 
 
-def test_a_method_that_the_health_service_does_not_have(learner):
+def test_unknown_health_method_is_unimplemented(learner):
     with make_channel(learner.address) as channel:
         with pytest.raises(grpc.RpcError) as refused:
             channel.unary_unary("/grpc.health.v1.Health/List")(b"", timeout=DEADLINE_S)
@@ -63,7 +63,7 @@ def test_reflection_knows_every_service(learner):
         }
 
 
-def test_max_actors_is_validated():
+def test_rejects_max_actors_below_1():
     with pytest.raises(ConfigurationError, match="max_actors is 0"), serve(limits=Limits(max_actors=0)):
         pass
 
@@ -75,7 +75,7 @@ def test_a_server_before_its_start_has_no_port():
     idle.stop(0)
 
 
-def test_stop_twice_and_nothing_is_left(learner, client):
+def test_stop_leaves_nothing_behind_and_may_be_called_twice(learner, client):
     client.status()
     learner.server.stop(0.1)
     learner.server.stop(0.1)
@@ -84,7 +84,7 @@ def test_stop_twice_and_nothing_is_left(learner, client):
         client.status()
 
 
-def test_policies_of_many_megabytes_over_a_unix_socket(tmp_path):
+def test_large_policies_travel_over_a_unix_socket(tmp_path):
     with serve(f"unix:{tmp_path}/x") as learner, LearnerClient(learner.address) as client:
         learner.source.publish(1, {"w": np.arange(3_000_000, dtype=np.float32)})
         assert client.get_policy()[1]["w"][-1] == 2_999_999

@@ -39,7 +39,7 @@ class TestFile:
             (b"seed: 2026-13-01\n", "month must be in 1..12"),
         ],
     )
-    def test_that_is_no_yaml_of_plain_values_is_refused_with_its_line(self, config: Path, content: bytes, problem: str):
+    def test_that_is_not_plain_yaml_is_refused_with_its_line(self, config: Path, content: bytes, problem: str):
         config.write_bytes(content)
         message = refused("--config", str(config))
         assert message.startswith(f"{str(config)!r}")

@@ -76,7 +76,7 @@ def test_an_environment_round_trips_in_order():
     assert list(decoded["0"].observation.spaces) == ["vector", "camera", "token", "pair"]
 
 
-def test_more_agents_than_the_limit_are_refused():
+def test_rejects_more_agents_than_the_limit():
     (proto,) = environment_spaces_to_proto(
         {"a": SubstepSpaces(observation=spaces.Discrete(2), action=spaces.Discrete(2), n_agents=4096)}
     )
@@ -86,6 +86,6 @@ def test_more_agents_than_the_limit_are_refused():
         environment_spaces_from_proto([proto])
 
 
-def test_a_discrete_of_another_dtype_is_refused():
+def test_rejects_discrete_of_another_dtype():
     with pytest.raises(InvalidSpaceError, match="int32; expected int64"):
         space_to_proto(spaces.Discrete(3, dtype=np.int32))

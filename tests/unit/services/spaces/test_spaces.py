@@ -35,7 +35,7 @@ def test_flatten_and_unflatten_are_inverse_for_one_and_for_a_batch():
     assert {path: len(leaf) for path, leaf in flatten_observation(NESTED, batch).items()} == dict.fromkeys(flat, 5)
 
 
-def test_a_missing_leaf_is_named():
+def test_rejects_missing_leaf_by_name():
     with pytest.raises(InvalidSpaceError, match="no leaf 'camera/left'"):
         unflatten_observation(NESTED, {"z": np.zeros(2)})
 
@@ -54,7 +54,7 @@ def test_a_missing_leaf_is_named():
         (spaces.Dict(a=spaces.Tuple([])), "at 'a' is empty"),
     ],
 )
-def test_spaces_that_cannot_travel_are_refused_by_name(space, message):
+def test_rejects_unsupported_space_by_name(space, message):
     with pytest.raises(InvalidSpaceError, match=message):
         space_leaves(space)
 
@@ -62,18 +62,18 @@ def test_spaces_that_cannot_travel_are_refused_by_name(space, message):
 @pytest.mark.parametrize(
     "space", [spaces.Discrete(2), spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(3), spaces.Box(-1, 1, (2,))]
 )
-def test_supported_action_spaces(space):
+def test_accepts_supported_action_spaces(space):
     check_action_space_supported(space, where="the learner")
 
 
 @pytest.mark.parametrize("space", [spaces.Box(0, 9, (2,), np.int32), spaces.Dict(a=BOX), spaces.Text(3)])
-def test_other_action_spaces_are_refused(space):
+def test_rejects_other_action_spaces(space):
     with pytest.raises(InvalidSpaceError, match="the action space of the learner is"):
         check_action_space_supported(space, where="the learner")
 
 
 @pytest.mark.parametrize("space", [spaces.Box(-1, 1, (0,)), spaces.Box(-1, 1, (3, 0))])
-def test_action_spaces_without_a_number_are_refused(space):
+def test_rejects_action_space_without_an_element(space):
     with pytest.raises(InvalidSpaceError, match="which has no element; expected at least one; give it an action"):
         check_action_space_supported(space, where="the learner")
 

@@ -90,7 +90,7 @@ def test_enums_have_the_numbers_of_the_contract(values: type[enum.Enum], numbers
     assert {prefix + value.name: value.value for value in values} | {prefix + "UNSPECIFIED": 0} == dict(numbers.items())
 
 
-def test_unknown_enum_values_are_refused():
+def test_rejects_unknown_enum_values():
     with pytest.raises(InvalidInputError, match="phase 99"):
         status_from_proto(learner_pb2.LearnerStatus(phase=99))
     with pytest.raises(InvalidInputError, match="state 0"):

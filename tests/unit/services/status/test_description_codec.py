@@ -19,7 +19,7 @@ DESCRIPTION = LearnerDescription(
 )
 
 
-def test_descriptions_travel():
+def test_description_comes_back():
     limits = LearnerLimits.of(dataclasses.replace(DEFAULT_LIMITS, max_actors=3, calls_per_second=0.5))
     assert (limits.max_actors, limits.max_message_bytes) == (3, 4 << 20)
     assert description_from_proto(description_to_proto(dataclasses.replace(DESCRIPTION, limits=limits))) == (

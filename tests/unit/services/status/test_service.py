@@ -16,7 +16,7 @@ from rollcast.services.status.status import Phase
 from tests.integration.learner_fakes import DEADLINE_S, serve
 
 
-def test_control_calls(learner, client):
+def test_control_calls_reach_the_learner(learner, client):
     assert client.status() == learner.control.status()
     assert client.actors() == tuple(learner.control.actors())
     client.pause()
@@ -27,7 +27,7 @@ def test_control_calls(learner, client):
     assert client.save_checkpoint() == ("/run/checkpoint", 3)
 
 
-def test_control_calls_that_are_refused(learner, client):
+def test_refusals_of_the_learner_reach_the_caller(learner, client):
     learner.control.phase, learner.control.run_dir = Phase.FINISHED, ""
     with pytest.raises(RefusedError, match="training has ended"):
         client.pause()
@@ -66,6 +66,6 @@ def test_closing_a_watch_frees_its_thread(learner, client):
 
 
 @pytest.mark.parametrize("interval_s", [0.01, -1, 3601, float("nan"), float("inf")])
-def test_intervals_outside_the_range(client, interval_s):
+def test_rejects_interval_outside_the_range(client, interval_s):
     with pytest.raises(InvalidInputError, match="interval_s is"):
         next(client.watch_status(interval_s))

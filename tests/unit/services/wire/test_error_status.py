@@ -97,7 +97,7 @@ def test_bare_codes_name_the_target(code, error_class):
         ("failed to connect ...: Ssl handshake failed", "^the learner at there:1 and this client do not agree on TLS"),
     ],
 )
-def test_who_does_not_answer_is_told_from_who_closes_the_connection_and_whose_tls_fails(details, message):
+def test_missing_server_closed_connection_and_failed_tls_differ(details, message):
     error = error_from_rpc(FakeCall(grpc.StatusCode.UNAVAILABLE, details), "there:1")
     assert re.search(message, str(error))
 

@@ -27,7 +27,7 @@ def test_the_body_is_not_copied():
     assert parse_request(serialized).body.obj is serialized
 
 
-def test_other_orders_of_the_fields_are_understood_too():
+def test_finds_body_in_other_orders_of_the_fields():
     """Protobuf lets a writer put fields in any order, repeat them, and add unknown ones."""
     frame, body = FRAME.SerializeToString(), rollout_pb2.StreamRolloutsRequest(body=b"body").SerializeToString()
     unknown = b"\xa2\x06\x01x"  # field 100
@@ -45,7 +45,7 @@ def test_other_orders_of_the_fields_are_understood_too():
 
 
 @given(st.binary(max_size=60), st.sampled_from([b"", b"\x12", b"\x1a", FRAME.SerializeToString()]))
-def test_whatever_comes_is_parsed_as_protobuf_parses_it(noise, start):
+def test_any_bytes_parse_as_protobuf_parses_them(noise, start):
     serialized = start + noise
     try:
         expected = rollout_pb2.StreamRolloutsRequest.FromString(serialized)

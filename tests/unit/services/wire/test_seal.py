@@ -22,14 +22,14 @@ def sealed(pieces: list[bytes]) -> bytes:
 
 
 @given(st.lists(st.binary(max_size=300), max_size=4))
-def test_what_is_sealed_is_read(pieces):
+def test_sealed_message_is_read(pieces):
     request, body = parse_request(sealed(pieces))
     assert request.frame == FRAME.frame
     assert body == b"".join(pieces)
 
 
 @pytest.mark.parametrize("pieces", [[], [b"some", b" bytes of tensors"]], ids=["no body", "a body"])
-def test_a_flipped_bit_is_noticed_or_takes_the_digest_away(pieces):
+def test_flipped_bit_is_detected_or_removes_the_digest(pieces):
     serialized = sealed(pieces)
     refused = 0
     for bit in range(8 * len(serialized)):
@@ -52,7 +52,7 @@ def test_a_digest_is_of_the_whole_message():
     assert written == sealed([body]), "any protobuf library can write it"
 
 
-def test_what_only_looks_like_a_digest_is_none():
+def test_bytes_that_only_look_like_a_digest_are_ignored():
     inline = rollout_pb2.StreamRolloutsRequest(failure=rollout_pb2.ActorFailure(message="q12345678"))
     assert inline.SerializeToString()[-9] == ord("q")
     assert parse_request(inline.SerializeToString()).request == inline
@@ -69,7 +69,7 @@ def test_a_sealed_answer_is_what_protobuf_writes():
     assert parse_sealed(rollout_pb2.StreamRolloutsResponse, ANSWER.SerializeToString()) == ANSWER
 
 
-def test_no_flipped_bit_of_a_sealed_answer_goes_unnoticed():
+def test_every_flipped_bit_of_a_sealed_answer_is_detected():
     sealed = seal(ANSWER.SerializeToString())
     for bit in range(8 * len(sealed)):
         damaged = bytearray(sealed)

@@ -43,12 +43,12 @@ def test_every_enum_value_but_unspecified_has_a_dtype():
 
 
 @pytest.mark.parametrize("array", [np.array(["a"]), np.array([1j]), np.array([None]), np.array([1], "M8[s]")])
-def test_a_dtype_off_the_whitelist_is_refused(array):
+def test_rejects_dtype_off_the_whitelist(array):
     with pytest.raises(InvalidTensorError, match=r"the reward has dtype .*expected one of bool"):
         tensor_to_proto(array, what="the reward")
 
 
-def test_a_rank_above_the_limit_is_refused_when_sent():
+def test_rejects_rank_above_the_limit_when_sending():
     with pytest.raises(InvalidTensorError, match="33 dimensions"):
         tensor_to_proto(np.zeros((1,) * (MAX_RANK + 1)))
 
@@ -72,7 +72,7 @@ def test_messages_name_the_tensor_the_value_and_what_was_expected():
         tensor_from_proto(proto, what="the obs")
 
 
-def test_bools_are_zero_or_one():
+def test_rejects_bool_that_is_neither_0_nor_1():
     proto = tensor_pb2.Tensor(dtype=tensor_pb2.DATA_TYPE_BOOL, shape=[3], data=b"\x00\x01\x02")
     with pytest.raises(InvalidTensorError, match="holds the byte 2"):
         tensor_from_proto(proto, what="x")
