@@ -4,24 +4,27 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 from tests.processes import ROOT
 
 
-def build_wheel(directory: Path) -> Path:
-    """Builds the wheel from this tree, without asking a registry.
+def build(kind: Literal["wheel", "sdist"], directory: Path, sources: Path = ROOT) -> Path:
+    """Builds the wheel or the source distribution, without asking a registry.
 
     Args:
-        directory: Where it goes.
+        kind: The one to build.
+        directory: An empty folder for it.
+        sources: The tree to build it from.
 
     Returns:
         The file.
     """
     # hatchling itself rather than `pip wheel`, which would ask a registry for hatchling
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)
-    (wheel,) = directory.glob("*.whl")
-    return wheel
+    command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(directory)]
+    subprocess.run(command, cwd=sources, check=True, capture_output=True, timeout=60)
+    (built,) = directory.iterdir()
+    return built
 
 
 def install(wheel: Path, directory: Path) -> Path:

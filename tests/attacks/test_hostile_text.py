@@ -104,9 +104,9 @@ def test_the_live_view(terminal: bool):
 
 
 def test_the_settings_of_a_strangers_run():
-    console = Console(file=io.StringIO(), width=1000)
-    print_evaluation(console, EvaluateSettings(run_dir="run"), summarize((1.0, 2.0), (1, 2)), 3, HOSTILE)
-    text = console.file.getvalue()
+    output = io.StringIO()
+    print_evaluation(output, EvaluateSettings(run_dir="run"), summarize((1.0, 2.0), (1, 2)), 3, HOSTILE)
+    text = output.getvalue()
     assert_harmless(text)
     assert SHOWN in text
     assert "[red]:warning:[/red]" in text

@@ -8,7 +8,6 @@ import ale_py
 import gymnasium
 import numpy as np
 import pytest
-from rich.console import Console
 
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.policies.random_acting import RandomPolicy
@@ -42,19 +41,19 @@ def run(tmp_path: Path) -> Path:
 def test_what_a_vector_has_trained_is_evaluated_in_it_and_says_what_was_played(run: Path, tmp_path: Path):
     figures = tmp_path / "figures.json"
     for which, is_deterministic, actions in (("last", True, "likeliest"), ("best", False, "drawn")):
-        console = Console(file=io.StringIO(), width=200)
+        output = io.StringIO()
         settings = EvaluateSettings(
             run_dir=run, saved_policy=which, deterministic=is_deterministic, n_episodes=2, summary_json=figures
         )
-        assert evaluate(settings, console) == 0
-        told, printed = json.loads(figures.read_text()), console.file.getvalue()
+        assert evaluate(settings, output) == 0
+        told, printed = json.loads(figures.read_text()), output.getvalue()
         assert (told["policy"], told["actions"], told["lengths"]) == (which, actions, [LENGTH] * 2)
         assert told["policy_version"] == {"last": 7, "best": 3}[which]
         assert which == "best" or told["returns"] == [LENGTH] * 2
         assert f"{which}, version {told['policy_version']}, on {STACKED_ID}" in printed
         assert actions in printed
     with pytest.raises(ConfigurationError, match="--vectorization sync"):
-        evaluate(EvaluateSettings(run_dir=run, video=tmp_path / "video"), Console(file=io.StringIO()))
+        evaluate(EvaluateSettings(run_dir=run, video=tmp_path / "video"), io.StringIO())
 
 
 @pytest.fixture

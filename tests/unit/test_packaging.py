@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import tarfile
 import tomllib
 import zipfile
 from email.parser import HeaderParser
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packages import build_wheel
+from tests.packages import build
 from tests.processes import SOURCE_ROOTS
 
 ROOT = Path(__file__).parents[2]
@@ -18,7 +19,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    path = build_wheel(tmp_path_factory.mktemp("wheel"))
+    path = build("wheel", tmp_path_factory.mktemp("wheel"))
     with zipfile.ZipFile(path) as archive:
         yield archive
 
@@ -57,6 +58,17 @@ class TestWheel:
         assert wheel.read(licence) == (ROOT / "LICENSE").read_bytes()
         (metadata,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
         assert HeaderParser().parsestr(wheel.read(metadata).decode())["License-Expression"] == "Apache-2.0"
+
+
+class TestSourceDistribution:
+    def test_holds_the_sources_and_makes_the_same_wheel(self, wheel, tmp_path):
+        with tarfile.open(build("sdist", tmp_path / "sdist")) as archive:
+            archive.extractall(tmp_path, filter="data")
+        (folder,) = tmp_path.glob("rollcast-*")
+        described = {"pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", "PKG-INFO", ".gitignore"}
+        assert {path.name for path in folder.iterdir()} == {root.name for root in SOURCE_ROOTS} | described
+        with zipfile.ZipFile(build("wheel", tmp_path / "wheel", folder)) as again:
+            assert sorted(again.namelist()) == sorted(wheel.namelist())
 
 
 class TestEditableInstall:

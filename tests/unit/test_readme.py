@@ -21,13 +21,13 @@ PAGES = (README, *sorted((ROOT / "docs").glob("*.md")))
 # Of docker-compose.yml and deploy/stack.yml, not of a process.
 DEPLOYMENT_VARIABLES = {
     "ROLLCAST_PORT",
+    "ROLLCAST_ACTOR_EXTRAS",
+    "ROLLCAST_LEARNER_EXTRAS",
     "ROLLCAST_UID",
     "ROLLCAST_GID",
     "ROLLCAST_IMAGE_PREFIX",
     "ROLLCAST_TAG",
     "ROLLCAST_CERTS",
-    "ROLLCAST_ACTOR_EXTRAS",
-    "ROLLCAST_LEARNER_EXTRAS",
     "ROLLCAST_SETTINGS_EXIT_CODE",
 }
 # Other programs' options.

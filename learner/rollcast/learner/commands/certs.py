@@ -1,13 +1,13 @@
 """`rollcast certs`: makes certificates and tokens for development."""
 
-from rich.console import Console
+from typing import IO
 
 from rollcast.learner.commands.certificates import make_certificates
 from rollcast.learner.commands.printing import print_line
 from rollcast.learner.settings.certs import CertsSettings
 
 
-def certs(settings: CertsSettings, console: Console) -> int:
+def certs(settings: CertsSettings, output: IO[str]) -> int:
     """Makes the files, prints how to use them, and returns the exit code.
 
     Raises:
@@ -26,5 +26,5 @@ def certs(settings: CertsSettings, console: Console) -> int:
         ),
         f"{folder}/ca.key can make further certificates: keep it secret, or delete it",
     ):
-        print_line(console, line)
+        print_line(output, line)
     return 0

@@ -122,62 +122,48 @@ def _status(arguments: list[str]) -> int:
     from rollcast.learner.settings.status import StatusSettings
 
     settings = StatusSettings.from_command_line("rollcast status", arguments)
-    require_extra("learner", "rollcast status", "rich")
-    from rich.console import Console
-
     from rollcast.learner.commands.status import status
 
-    return status(settings, Console())
+    return status(settings, sys.stdout)
 
 
 def _doctor(arguments: list[str]) -> int:
     from rollcast.learner.settings.status import DoctorSettings
 
     settings = DoctorSettings.from_command_line("rollcast doctor", arguments)
-    require_extra("learner", "rollcast doctor", "rich")
-    from rich.console import Console
-
     from rollcast.learner.commands.doctor import doctor
 
-    return doctor(settings, Console())
+    return doctor(settings, sys.stdout)
 
 
 def _evaluate(arguments: list[str]) -> int:
     from rollcast.learner.settings.evaluate import EvaluateSettings
 
     settings = EvaluateSettings.from_command_line("rollcast evaluate", arguments)
-    require_extra("learner", "rollcast evaluate", "torch", "rich")
     log_to_stderr(settings.log_level)
-    from rich.console import Console
-
     from rollcast.learner.commands.evaluate import evaluate
 
-    return evaluate(settings, Console())
+    return evaluate(settings, sys.stdout)
 
 
 def _record(arguments: list[str]) -> int:
     from rollcast.learner.settings.record import RecordSettings
 
     settings = RecordSettings.from_command_line("rollcast record", arguments)
-    require_extra("learner", "rollcast record", "torch", "rich")
     log_to_stderr(settings.log_level)
-    from rich.console import Console
-
     from rollcast.learner.commands.record import record
 
-    return record(settings, Console())
+    return record(settings, sys.stdout)
 
 
 def _certs(arguments: list[str]) -> int:
     from rollcast.learner.settings.certs import CertsSettings
 
     settings = CertsSettings.from_command_line("rollcast certs", arguments)
-    require_extra("learner", "rollcast certs", "cryptography", "rich")
-    from rich.console import Console
-
+    require_extra("learner", "rollcast certs", "cryptography")
     from rollcast.learner.commands.certs import certs
 
-    return certs(settings, Console())
+    return certs(settings, sys.stdout)
 
 
 def _replay(arguments: list[str]) -> int:

@@ -1,8 +1,7 @@
 """`rollcast doctor`: finds out what is wrong with a run, and what to do."""
 
 from collections.abc import Sequence
-
-from rich.console import Console
+from typing import IO
 
 from rollcast.learner.commands.diagnosis import Finding, Severity, diagnose
 from rollcast.learner.commands.printing import print_json, print_line
@@ -12,7 +11,7 @@ from rollcast.services.errors import LearnerUnreachableError
 from rollcast.services.version import software_version
 
 
-def doctor(settings: DoctorSettings, console: Console) -> int:
+def doctor(settings: DoctorSettings, output: IO[str]) -> int:
     """Asks the learner, prints what is wrong, and returns the exit code: 0 if nothing is wrong, else 1."""
     try:
         with LearnerClient(
@@ -29,9 +28,9 @@ def doctor(settings: DoctorSettings, console: Console) -> int:
         )
     if settings.json_output:
         document = {"summary": summary, "findings": [_as_json(finding) for finding in findings]}
-        print_json(console, document)
+        print_json(output, document)
     else:
-        _print(console, summary, findings)
+        _print(output, summary, findings)
     return int(any(finding.severity is Severity.WRONG for finding in findings))
 
 
@@ -43,14 +42,14 @@ def _unreachable(settings: DoctorSettings, error: LearnerUnreachableError) -> Fi
     )
 
 
-def _print(console: Console, summary: str, findings: Sequence[Finding]) -> None:
+def _print(output: IO[str], summary: str, findings: Sequence[Finding]) -> None:
     lines = [summary]
     for finding in findings:
         lines += [f"{finding.severity.value + ':':<7}{finding.what}", f"{'':<7}{finding.advice}"]
     if not findings:
         lines.append("nothing is wrong")
     for line in lines:
-        print_line(console, line)
+        print_line(output, line)
 
 
 def _as_json(finding: Finding) -> dict[str, str]:

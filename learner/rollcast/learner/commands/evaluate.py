@@ -2,21 +2,19 @@
 
 import dataclasses
 import json
-
-from rich.console import Console
-from rich.table import Table
+from typing import IO
 
 from rollcast.actor.policies.make import make_saved_policy
 from rollcast.actor.threads import limit_threads
 from rollcast.actor.vector.make import probe_spaces
-from rollcast.learner.commands.printing import cell
+from rollcast.learner.commands.printing import print_table
 from rollcast.learner.playing.evaluate import Evaluation, evaluate_policy
 from rollcast.learner.playing.saved_play import played_environment
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.evaluate import EvaluateSettings
 
 
-def evaluate(settings: EvaluateSettings, console: Console) -> int:
+def evaluate(settings: EvaluateSettings, output: IO[str]) -> int:
     """Plays the episodes, prints the results, and returns the exit code.
 
     Raises:
@@ -36,7 +34,7 @@ def evaluate(settings: EvaluateSettings, console: Console) -> int:
         deterministic=settings.deterministic,
         video_dir=settings.video,
     )
-    _print(console, settings, evaluation, saved.policy_version, env_factory.env_id)
+    _print(output, settings, evaluation, saved.policy_version, env_factory.env_id)
     if settings.summary_json is not None:
         played = {
             "policy": settings.saved_policy,
@@ -48,10 +46,9 @@ def evaluate(settings: EvaluateSettings, console: Console) -> int:
     return 0
 
 
-def _print(console: Console, settings: EvaluateSettings, evaluation: Evaluation, version: int, env_id: str) -> None:
+def _print(output: IO[str], settings: EvaluateSettings, evaluation: Evaluation, version: int, env_id: str) -> None:
     low, high = evaluation.confidence_interval
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for name, value in (
+    rows = [
         ("policy", f"{settings.saved_policy}, version {version}, on {env_id}"),
         ("episodes", f"{settings.n_episodes}"),
         ("actions", "the likeliest" if settings.deterministic else "drawn from the policy"),
@@ -59,11 +56,9 @@ def _print(console: Console, settings: EvaluateSettings, evaluation: Evaluation,
         ("std", f"{evaluation.std:.2f}"),
         ("95 % confidence", f"{low:.2f} to {high:.2f} (Student's t)"),
         ("mean length", f"{sum(evaluation.lengths) / len(evaluation.lengths):.1f} steps"),
-    ):
-        table.add_row(name, cell(value))
+    ]
     if len(evaluation.agent_returns) > 1:
-        for agent, mean in evaluation.agent_returns.items():
-            table.add_row(cell(f"  {agent}"), f"{mean:.2f}")
+        rows += [(f"  {agent}", f"{mean:.2f}") for agent, mean in evaluation.agent_returns.items()]
     if settings.video is not None:
-        table.add_row("video", cell(str(settings.video)))
-    console.print(table)
+        rows.append(("video", str(settings.video)))
+    print_table(output, rows)

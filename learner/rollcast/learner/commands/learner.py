@@ -49,6 +49,6 @@ def learner(settings: ServingSettings, console: Console) -> int:
             serving=serving,
         )
 
-    announce = partial(print_line, console)
+    announce = partial(print_line, console.file)
     with training_run(settings, spaces, make_actors, n_local_actors=0, announce=announce) as run:
         return run_and_report(run, settings, console, serves=settings.when_finished == "serve")

@@ -8,9 +8,7 @@ import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import fmean
-from typing import Any
-
-from rich.console import Console
+from typing import IO, Any
 
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.policies.base import Policy
@@ -65,7 +63,7 @@ class _Player:
         return make_saved_policy(self.saved, spaces, seed=seed, allowed_network=self.saved.spec.network)
 
 
-def record(settings: RecordSettings, console: Console) -> int:
+def record(settings: RecordSettings, output: IO[str]) -> int:
     """Plays, writes the file, prints the summary, and returns the exit code: 0, or 130 after Ctrl-C.
 
     Ctrl-C and SIGTERM end it after the running step. All complete rollouts are in the file, even after an error.
@@ -101,7 +99,7 @@ def record(settings: RecordSettings, console: Console) -> int:
                 _play(settings, lambda: worker.collect(lambda: bool(received)), writer, summary)
             except RollcastError as error:
                 failure = error
-    _report(settings, console, summary, player, "" if failure is None else type(failure).__name__, received)
+    _report(settings, output, summary, player, "" if failure is None else type(failure).__name__, received)
     if failure is not None:
         raise failure
     return 130 if signal.SIGINT in received else 0
@@ -147,7 +145,7 @@ def _is_enough(settings: RecordSettings, summary: RecordingSummary) -> bool:
 
 def _report(
     settings: RecordSettings,
-    console: Console,
+    output: IO[str],
     summary: RecordingSummary,
     player: _Player,
     failure: str,
@@ -158,7 +156,7 @@ def _report(
     if cause and not _is_enough(settings, summary):
         wanted = f"{settings.steps:,} env steps" if settings.rollouts is None else f"{settings.rollouts:,} rollouts"
         kept = "complete rollouts are kept" if summary.rollouts else "no rollout was complete, nothing is kept"
-        print_line(console, f"{'stopped':<15}by {cause}, before {wanted}: {kept}")
+        print_line(output, f"{'stopped':<15}by {cause}, before {wanted}: {kept}")
     if summary.rollouts:
         mean_return = "no episode has ended" if summary.mean_return is None else f"{summary.mean_return:.1f}"
         for name, value in (
@@ -171,7 +169,7 @@ def _report(
             ("file", summary.path),
             ("learn from it", _training(settings, player.env_factory)),
         ):
-            print_line(console, f"{name:<15}{value}")
+            print_line(output, f"{name:<15}{value}")
     if settings.summary_json is not None:
         text = json.dumps(dataclasses.asdict(summary), indent=2)
         settings.summary_json.write_text(text + "\n", encoding="utf-8")

@@ -3,6 +3,7 @@
 import contextlib
 import shlex
 import signal
+from typing import IO
 
 from rich.console import Console
 
@@ -39,14 +40,16 @@ def run_and_report(run: TrainingRun, settings: LearnerSettings, console: Console
         nonlocal reported
         shown.close()
         if not reported:
-            print_summary(console, summary, run)
+            print_summary(console.file, summary, run)
             if settings.summary_json is not None:
                 summary.write_json(settings.summary_json)
         reported = True
 
     def serve(summary: TrainingSummary) -> None:
         report(summary)
-        print_line(console, f"training has ended: serving its last policy at {settings.address} until it is stopped")
+        print_line(
+            console.file, f"training has ended: serving its last policy at {settings.address} until it is stopped"
+        )
         run.control.wait_for_stop()
 
     def stop() -> None:
@@ -67,7 +70,7 @@ def run_and_report(run: TrainingRun, settings: LearnerSettings, console: Console
     return 130 if signal.SIGINT in received else 0
 
 
-def print_summary(console: Console, summary: TrainingSummary, run: TrainingRun) -> None:
+def print_summary(output: IO[str], summary: TrainingSummary, run: TrainingRun) -> None:
     """Prints the results of training, the run's folder, and the command that evaluates it."""
     mean_return = "no episode has ended" if summary.mean_return is None else f"{summary.mean_return:.1f}"
     if run.stop_return is not None:
@@ -84,4 +87,4 @@ def print_summary(console: Console, summary: TrainingSummary, run: TrainingRun) 
         ("look at it", f"{typed('rollcast')} evaluate {shlex.quote(str(run.run_directory.path))}"),
     ):
         # no table, which would wrap the command at 80 columns, so that it could not be copied
-        print_line(console, f"{name:<15}{value}")
+        print_line(output, f"{name:<15}{value}")

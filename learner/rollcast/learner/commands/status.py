@@ -4,20 +4,19 @@ import dataclasses
 import enum
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
-from rich.console import Console
-from rich.table import Table
-
-from rollcast.learner.commands.printing import cell, print_json, print_line
+from rollcast.learner.commands.printing import print_json, print_line, print_table
 from rollcast.learner.settings.status import StatusSettings
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import NotReadyError, ProtocolMismatchError
 from rollcast.services.spaces.spaces import describe_space
 from rollcast.services.status.status import ActorInfo, LearnerStatus
 
+_ACTOR_COLUMNS = ("slot", "actor", "state", "envs", "rollouts", "env steps", "policy", "quiet")
 
-def status(settings: StatusSettings, console: Console) -> int:
+
+def status(settings: StatusSettings, output: IO[str]) -> int:
     """Asks the learner for its status, prints it, and returns the exit code.
 
     Raises:
@@ -29,9 +28,9 @@ def status(settings: StatusSettings, console: Console) -> int:
     with LearnerClient(settings.address, timeout_s=settings.timeout_s, security=settings.client_security()) as client:
         if settings.watch:
             for current in client.watch_status(1.0):
-                _show(settings, console, current, client.actors() if settings.actors else (), _describe(client))
+                _show(settings, output, current, client.actors() if settings.actors else (), _describe(client))
         else:
-            _show(settings, console, client.status(), client.actors() if settings.actors else (), _describe(client))
+            _show(settings, output, client.status(), client.actors() if settings.actors else (), _describe(client))
     return 0
 
 
@@ -59,7 +58,7 @@ def _describe(client: LearnerClient) -> dict[str, Any]:
 
 def _show(
     settings: StatusSettings,
-    console: Console,
+    output: IO[str],
     current: LearnerStatus,
     actors: Sequence[ActorInfo],
     description: Mapping[str, Any],
@@ -69,33 +68,27 @@ def _show(
         document = values
         if settings.actors:
             document["actors"] = [dataclasses.asdict(info) for info in actors]
-        print_json(console, _as_json(document))
+        print_json(output, _as_json(document))
         return
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for name, value in _rows(values):
-        table.add_row(name, cell(value))
-    console.print(table)
+    print_table(output, _rows(values))
     if actors:
-        console.print(_actors_table(actors))
+        print_table(output, [_ACTOR_COLUMNS, *map(_actor_row, actors)])
     for info in actors:
         if info.last_error:
-            print_line(console, f"{info.actor_id}: {info.last_error}")
+            print_line(output, f"{info.actor_id}: {info.last_error}")
 
 
-def _actors_table(actors: Sequence[ActorInfo]) -> Table:
-    table = Table("slot", "actor", "state", "envs", "rollouts", "env steps", "policy", "quiet", box=None)
-    for info in actors:
-        table.add_row(
-            str(info.slot),
-            cell(info.actor_id if info.incarnation == 1 else f"{info.actor_id} #{info.incarnation}"),
-            info.state.name.lower(),
-            str(info.n_envs),
-            f"{info.rollouts:,}",
-            f"{info.env_steps:,}",
-            str(info.policy_version),
-            f"{info.idle_s:.1f} s",
-        )
-    return table
+def _actor_row(info: ActorInfo) -> tuple[str, ...]:
+    return (
+        str(info.slot),
+        info.actor_id if info.incarnation == 1 else f"{info.actor_id} #{info.incarnation}",
+        info.state.name.lower(),
+        str(info.n_envs),
+        f"{info.rollouts:,}",
+        f"{info.env_steps:,}",
+        str(info.policy_version),
+        f"{info.idle_s:.1f} s",
+    )
 
 
 def _rows(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

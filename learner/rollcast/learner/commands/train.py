@@ -69,6 +69,6 @@ def train(settings: TrainSettings, console: Console) -> int:
         probe_spaces(env_factory, travel=settings.actor_kind == "subprocess"),
         make_actors,
         n_local_actors=n_processes,
-        announce=partial(print_line, console),
+        announce=partial(print_line, console.file),
     ) as run:
         return run_and_report(run, settings, console)

@@ -1,32 +1,52 @@
 import io
 import json
+import os
+import subprocess
+import sys
 
-from rich.console import Console
-
-from rollcast.learner.commands.printing import cell, print_json, print_line
+from rollcast.learner.commands.printing import print_json, print_line, print_table
 
 
-def printed(print_it, *arguments: object) -> str:
-    console = Console(file=io.StringIO(), width=20, force_terminal=True)
-    print_it(console, *arguments)
-    return console.file.getvalue()
+def test_a_table_has_columns_as_wide_as_their_longest_cell():
+    output = io.StringIO()
+    print_table(output, [("slot", "actor"), ("0", "left-arm"), ("10", "")])
+    assert output.getvalue() == "slot  actor\n0     left-arm\n10\n"
+
+
+def test_a_table_without_rows_prints_nothing():
+    output = io.StringIO()
+    print_table(output, [])
+    assert output.getvalue() == ""
 
 
 def test_line_is_neither_wrapped_nor_read_as_markup():
-    line = "[red]rollcast evaluate[/red] runs/a-long-name :smile:"
-    assert printed(print_line, line) == f"{line}\n"
+    output = io.StringIO()
+    line = "[red]rollcast evaluate[/red] runs/" + "a-long-name" * 20 + " :smile:"
+    print_line(output, line)
+    assert output.getvalue() == f"{line}\n"
 
 
 def test_control_characters_are_escaped():
-    assert "\x1b" not in printed(print_line, "actor \x1b[2J")
-    assert "\x1b" not in cell("actor \x1b[2J").plain
-    assert cell("[bold]name").plain == "[bold]name"
+    output = io.StringIO()
+    print_line(output, "actor \x1b[2J")
+    print_table(output, [("\x1b]0;x", "\u202e")])
+    assert all(character.isprintable() or character == "\n" for character in output.getvalue())
 
 
 def test_json_is_ascii_and_the_same_document():
     document = {"who": "\u202eactor\x9b", "n": 1}
-    console = Console(file=io.StringIO(), width=20)
-    print_json(console, document)
-    text = console.file.getvalue()
-    assert text.isascii()
-    assert json.loads(text) == document
+    output = io.StringIO()
+    print_json(output, document)
+    assert output.getvalue().isascii()
+    assert json.loads(output.getvalue()) == document
+
+
+def test_a_reader_that_has_closed_the_pipe_ends_the_command_without_a_traceback():
+    program = "import sys; from rollcast.learner.commands.printing import print_line; print_line(sys.stdout, 'x')"
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run([sys.executable, "-c", program], stdout=writing, stderr=subprocess.PIPE, text=True)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")

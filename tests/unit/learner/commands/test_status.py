@@ -2,7 +2,6 @@ import io
 import json
 
 import pytest
-from rich.console import Console
 
 from rollcast.learner.commands import status as command
 from rollcast.learner.settings.status import StatusSettings
@@ -24,9 +23,9 @@ REPLAY = ReplayStatus(
 
 
 def shown(status: LearnerStatus, *, json_output: bool) -> str:
-    console = Console(file=io.StringIO(), width=120)
-    command._show(StatusSettings(json_output=json_output), console, status, (), {})
-    return console.file.getvalue()
+    output = io.StringIO()
+    command._show(StatusSettings(json_output=json_output), output, status, (), {})
+    return output.getvalue()
 
 
 @pytest.mark.parametrize(
