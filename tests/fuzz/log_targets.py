@@ -3,7 +3,6 @@
 import json
 import logging
 import struct
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,7 +16,7 @@ from rollcast.learner.checkpoints.manifest import read_as_vouched_for
 from rollcast.learner.durable.coverage import Coverage, OpenRollouts
 from rollcast.learner.durable.reading import Flaw, SegmentReader
 from rollcast.learner.durable.records import LogEntry, Payload, RecordHead, encode_record, encode_tail, inverted
-from rollcast.learner.durable.recovery import RecoveredRollouts, note_open, take_inventory
+from rollcast.learner.durable.recovery import RecoveredRollouts, take_inventory
 from rollcast.learner.durable.segments import FORMAT, SegmentName, encode_segment_head
 from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.services.rollouts.codec import RolloutEncoder
@@ -62,7 +61,7 @@ def log_segment(folder: Path) -> Target:
         for verify in (False, True):
             with SegmentReader(folder, name) as reader:
                 _check_places(list(reader.scan(verify=verify)), len(content))
-        _recovered(folder, Coverage.nothing())
+        _recovered(folder, Coverage())
 
     def mutate(content: bytes, rng: Random) -> bytes:
         if rng.random() < 0.6:
@@ -90,7 +89,7 @@ def log_recovery(folder: Path) -> Target:
         join_pieces(
             [json.dumps(coverage.to_json()).encode(), header, *(piece for record in records for piece in record)]
         )
-        for coverage in (Coverage.nothing(), _COVERED)
+        for coverage in (Coverage(), _COVERED)
     )
 
     def decode(content: bytes) -> Sequence[RolloutSlice]:
@@ -146,8 +145,7 @@ def _recovered(folder: Path, coverage: Coverage) -> Sequence[RolloutSlice]:
         inventory = take_inventory(folder, _HEADER, coverage)
         inventory.actors({})
         open_rollouts = OpenRollouts(inventory.next_number)
-        note_open(inventory.found, open_rollouts)
-        rollouts = RecoveredRollouts(folder, _HEADER, deque(inventory.found), open_rollouts)
+        rollouts = RecoveredRollouts(folder, _HEADER, inventory.found, open_rollouts)
         pieces = []
         while (piece := rollouts.take(1)) is not None:
             assert piece.to_rollout().reward.shape[1] == 1, "it has not the trajectories that its name says"

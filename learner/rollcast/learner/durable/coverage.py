@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from rollcast.learner.ingest.queue import SliceName
@@ -25,12 +25,7 @@ class Coverage:
 
     position: int = 0
     open_runs: tuple[tuple[int, int], ...] = ()
-    open_spans: Mapping[int, tuple[Span, ...]]
-
-    @classmethod
-    def nothing(cls) -> Self:
-        """Makes the coverage of a run without a checkpoint."""
-        return cls(open_spans={})
+    open_spans: Mapping[int, tuple[Span, ...]] = field(default_factory=dict)
 
     def has(self, first: int, last: int) -> bool:
         """Returns True if it covers every rollout from `first` to `last` whole."""
@@ -54,12 +49,14 @@ class Coverage:
         }
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Reads the values that `to_json` returned.
+    def from_json(cls, values: Mapping[str, Any] | None) -> Self:
+        """Reads the values that `to_json` returned; None, for a run without a checkpoint, covers nothing.
 
         Raises:
             ValueError: A number is out of range. Values of other types raise other exceptions.
         """
+        if values is None:
+            return cls()
         coverage = cls(
             position=values["position"],
             open_runs=tuple((first, last) for first, last in values["open_runs"]),

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -57,7 +57,6 @@ class SegmentFiles:
         segments: The segments in the folder, oldest first.
         segment_bytes: Size of a segment, unless a rollout is larger or the disk has too little room.
         spare_bytes: Bytes up to which files are kept to be used again, counting the segments.
-        make_writer: Makes a segment.
     """
 
     def __init__(
@@ -68,13 +67,11 @@ class SegmentFiles:
         *,
         segment_bytes: int,
         spare_bytes: int,
-        make_writer: Callable[..., SegmentWriter],
     ) -> None:
         self._folder = folder
         self._head = head
         self._segment_bytes = segment_bytes
         self._spare_bytes = spare_bytes
-        self._make_writer = make_writer
         self._lock = threading.Lock()  # guards those below
         self._segments = list(segments)
         self._spares = spare_paths(folder)
@@ -124,7 +121,7 @@ class SegmentFiles:
         while True:
             n_bytes = max(n_bytes, n_needed)
             try:
-                return self._make_writer(self._folder, name, self._head, n_bytes, spare)
+                return SegmentWriter(self._folder, name, self._head, n_bytes, spare)
             except OSError as error:
                 # with a quota, less may be allowed than is free, so try half the size
                 if error.errno not in FULL_DISK or spare is not None or n_bytes == n_needed:

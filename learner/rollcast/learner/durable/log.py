@@ -61,7 +61,6 @@ class RolloutLog:
         next_number: The number of the next rollout.
         segments: The segments in the folder, oldest first.
         ask_for_checkpoint: Makes a checkpoint and returns when it is written; called in a thread of its own.
-        make_writer: Makes segments.
         segment_bytes: Size of a segment, unless a rollout is larger or the disk has too little room.
     """
 
@@ -74,7 +73,6 @@ class RolloutLog:
         next_number: int = 0,
         segments: Sequence[KnownSegment] = (),
         ask_for_checkpoint: Callable[[], object] = lambda: None,
-        make_writer: Callable[..., SegmentWriter] = SegmentWriter,
         segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
         self._folder = folder
@@ -85,7 +83,6 @@ class RolloutLog:
             segments,
             segment_bytes=segment_bytes,
             spare_bytes=max_bytes // 2,
-            make_writer=make_writer,
         )
         self._ask_for_checkpoint = ask_for_checkpoint
         self.open = OpenRollouts(next_number)
@@ -102,8 +99,7 @@ class RolloutLog:
         self._wait_log = WaitLog()
         self._n_commits = self._n_rollouts = 0
         self._commit_s = 0.0
-        # The coverage of the last checkpoint and of the one before.
-        self._covered: deque[Coverage] = deque(maxlen=2)
+        self._covered = Coverage()  # of the last checkpoint
         self._writer: SegmentWriter | None = None  # used by the thread that writes
 
     def append(
@@ -162,11 +158,8 @@ class RolloutLog:
         than half of `max_bytes`, or the disk is full, they are removed, too.
         """
         with self._changed:
-            self._covered.append(coverage)
-            if self._is_crowded():
-                keep = coverage
-            else:
-                keep = self._covered[0] if len(self._covered) == 2 else Coverage.nothing()
+            keep = coverage if self._is_crowded() else self._covered
+            self._covered = coverage
         self._files.remove(keep)
         with self._changed:
             if not self._is_crowded():

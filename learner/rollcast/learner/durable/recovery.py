@@ -3,14 +3,14 @@
 import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from rollcast.learner.durable.coverage import Coverage, OpenRollouts
 from rollcast.learner.durable.files import KnownSegment
 from rollcast.learner.durable.reading import Flaw, SegmentReader
-from rollcast.learner.durable.records import LogEntry, RecordHead
+from rollcast.learner.durable.records import RecordHead
 from rollcast.learner.durable.segments import SegmentName, segment_names
 from rollcast.learner.ingest.queue import RolloutSlice, SliceName
 from rollcast.services.errors import ConfigurationError, MismatchError, RollcastError
@@ -132,7 +132,6 @@ def take_inventory(folder: Path, header: RecordingHeader, coverage: Coverage) ->
     )
 
 
-@dataclass(slots=True)
 class RecoveredRollouts:
     """Hands out the rollouts that were found, with one at a time in memory. For one thread.
 
@@ -140,25 +139,35 @@ class RecoveredRollouts:
         folder: The folder of the segments.
         header: Describes the rollouts.
         found: The rollouts to hand out, oldest first.
-        open_rollouts: Has them as open; those that cannot be read are removed from it.
+        open_rollouts: Gets them as open; those that cannot be read are removed from it.
+
+    Attributes:
+        n_lost: Number of rollouts that could not be read.
     """
 
-    folder: Path
-    header: RecordingHeader
-    found: deque[Found]
-    open_rollouts: OpenRollouts
-    n_lost: int = 0
-    _rollout: Rollout | None = None
-    _spans: deque[tuple[int, int]] = field(default_factory=deque)
-    # The last sequence handed out, by actor and incarnation: a rollout in a failed segment may be in the next, too.
-    _last: dict[tuple[str, int], int] = field(default_factory=dict)
+    def __init__(
+        self, folder: Path, header: RecordingHeader, found: Sequence[Found], open_rollouts: OpenRollouts
+    ) -> None:
+        self.n_lost = 0
+        self._folder = folder
+        self._header = header
+        self._found = deque(found)
+        self._open_rollouts = open_rollouts
+        self._rollout: Rollout | None = None
+        self._spans: deque[tuple[int, int]] = deque()
+        # The last sequence handed out, by actor and incarnation: a rollout in a failed segment may be in the next, too.
+        self._last: dict[tuple[str, int], int] = {}
+        for each in found:
+            entry = each.record.entry
+            name = SliceName(entry.actor_id, entry.incarnation, entry.sequence, 0, entry.n_trajectories)
+            open_rollouts.add(entry.number, name, entry.n_trajectories, each.spans)
 
     def take(self, max_trajectories: int) -> RolloutSlice | None:
         """Returns the next trajectories; None if there are no more."""
         while not self._spans:
-            if not self.found:
+            if not self._found:
                 return None
-            self._read(self.found.popleft())
+            self._read(self._found.popleft())
         assert self._rollout is not None, "it has spans"
         start, stop = self._spans.popleft()
         if stop - start > max_trajectories:
@@ -176,14 +185,14 @@ class RecoveredRollouts:
             return
         problem = ""
         try:
-            with SegmentReader(self.folder, found.segment) as reader:
+            with SegmentReader(self._folder, found.segment) as reader:
                 payload = reader.payload(found.record)
             if payload is None:
                 problem = "it does not fit its digest"
             else:
                 assembler = RolloutAssembler(
-                    self.header.spaces,
-                    self.header.n_rollout_steps,
+                    self._header.spaces,
+                    self._header.n_rollout_steps,
                     entry.n_envs,
                     actor_id=entry.actor_id,
                     incarnation=entry.incarnation,
@@ -200,10 +209,10 @@ class RecoveredRollouts:
             problem = str(error)
         if problem:
             self.n_lost += 1
-            self.open_rollouts.discard(SliceName(*process, entry.sequence, 0, entry.n_trajectories))
+            self._open_rollouts.discard(SliceName(*process, entry.sequence, 0, entry.n_trajectories))
             logger.error(
                 "%s, byte %d: rollout %d of actor %r, incarnation %d, cannot be recovered: %s; expected %d bytes; %s",
-                found.segment.path(self.folder),
+                found.segment.path(self._folder),
                 found.record.start,
                 entry.sequence,
                 *process,
@@ -223,14 +232,6 @@ def _contradiction(rollout: Rollout, found: Found) -> str:
     if any(stop > rollout.n_envs for _, stop in found.spans):
         return f"it has {rollout.n_envs} trajectories, and the checkpoint says that {list(found.spans)} are open"
     return ""
-
-
-def note_open(found: Sequence[Found], open_rollouts: OpenRollouts) -> None:
-    """Adds the rollouts that were found to those that are open."""
-    for each in found:
-        entry: LogEntry = each.record.entry
-        name = SliceName(entry.actor_id, entry.incarnation, entry.sequence, 0, entry.n_trajectories)
-        open_rollouts.add(entry.number, name, entry.n_trajectories, each.spans)
 
 
 def _check_header(reader: SegmentReader, header: RecordingHeader) -> None:

@@ -2,7 +2,6 @@
 
 import logging
 import shutil
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from rollcast.learner.durable.coverage import Coverage
 from rollcast.learner.durable.log import RolloutLog
 from rollcast.learner.durable.records import LogEntry, Payload
-from rollcast.learner.durable.recovery import Inventory, RecoveredRollouts, note_open, take_inventory
+from rollcast.learner.durable.recovery import Inventory, RecoveredRollouts, take_inventory
 from rollcast.learner.ingest.queue import RolloutSlice, SliceName
 from rollcast.learner.ingest.records import ActorRecord
 from rollcast.services.errors import ConfigurationError
@@ -62,7 +61,7 @@ class DurableRollouts:
         Raises:
             ConfigurationError: The log cannot be read, or is of another run.
         """
-        coverage = Coverage.nothing() if state is None else Coverage.from_json(state)
+        coverage = Coverage.from_json(state)
         try:
             self._folder.mkdir(exist_ok=True)
             inventory = take_inventory(self._folder, header, coverage)
@@ -81,7 +80,6 @@ class DurableRollouts:
         )
         if state is not None:
             self._log.covered(coverage)
-        note_open(inventory.found, self._log.open)
         self._n_found = len(inventory.found)
         if inventory.found:
             logger.info(
@@ -89,7 +87,7 @@ class DurableRollouts:
                 self._n_found,
                 self._folder,
             )
-            self._recovered = RecoveredRollouts(self._folder, header, deque(inventory.found), self._log.open)
+            self._recovered = RecoveredRollouts(self._folder, header, inventory.found, self._log.open)
         return inventory
 
     def take(self, max_trajectories: int) -> RolloutSlice | None:
@@ -176,7 +174,7 @@ def refuse_leftovers(folder: Path, header: RecordingHeader, state: Mapping[str, 
     if not any(folder.glob("*.log")):
         return
     try:
-        inventory = take_inventory(folder, header, Coverage.nothing() if state is None else Coverage.from_json(state))
+        inventory = take_inventory(folder, header, Coverage.from_json(state))
     except OSError as error:
         raise ConfigurationError(
             f"--no-durable: the log {folder} cannot be read: {error.strerror}; expected a log without rollouts that "

@@ -1,6 +1,5 @@
 """Logs for tests: rollouts that are written as a stream writes them, and what is found again."""
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 from rollcast.learner.durable.coverage import Coverage, OpenRollouts
 from rollcast.learner.durable.log import RolloutLog
 from rollcast.learner.durable.records import LogEntry, Payload
-from rollcast.learner.durable.recovery import Inventory, RecoveredRollouts, note_open, take_inventory
+from rollcast.learner.durable.recovery import Inventory, RecoveredRollouts, take_inventory
 from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.learner.ingest.records import ActorRecord
 from rollcast.services.rollouts.codec import RolloutEncoder
@@ -18,7 +17,7 @@ from rollcast.services.rollouts.rollouts import Rollout
 from tests.rollouts import CARTPOLE_LIKE, make_rollout
 
 HEADER = RecordingHeader(spaces=CARTPOLE_LIKE, n_rollout_steps=3, n_envs=2)
-NOTHING = Coverage.nothing()
+NOTHING = Coverage()
 
 
 def always() -> bool:
@@ -81,8 +80,7 @@ def recovered(folder: Path, coverage: Coverage = NOTHING) -> list[RolloutSlice]:
     """What the log hands out."""
     inventory = take_inventory(folder, HEADER, coverage)
     open_rollouts = OpenRollouts(inventory.next_number)
-    note_open(inventory.found, open_rollouts)
-    rollouts = RecoveredRollouts(folder, HEADER, deque(inventory.found), open_rollouts)
+    rollouts = RecoveredRollouts(folder, HEADER, inventory.found, open_rollouts)
     pieces = []
     while (piece := rollouts.take(100)) is not None:
         pieces.append(piece)

@@ -3,7 +3,7 @@ import pytest
 from rollcast.learner.durable.coverage import Coverage, OpenRollouts
 from rollcast.learner.ingest.queue import SliceName
 
-NOTHING = Coverage.nothing()
+NOTHING = Coverage()
 
 
 def test_coverage_survives_json():
@@ -37,6 +37,11 @@ def test_a_rollout_is_covered_when_training_has_used_all_its_trajectories():
     rollouts.cover(name(2, 3, 4))
     rollouts.cover(name(0))
     assert rollouts.coverage() == Coverage(position=3, open_runs=(), open_spans={})
+
+
+def test_without_a_checkpoint_nothing_is_covered():
+    assert Coverage.from_json(None) == NOTHING
+    assert NOTHING.open_of(0, 2) == ((0, 2),)
 
 
 def test_a_discarded_rollout_is_open_no_more():

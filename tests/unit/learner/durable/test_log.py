@@ -1,10 +1,11 @@
 import errno
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -54,12 +55,15 @@ class Disk:
 
 
 @contextmanager
-def opened(folder: Path, **options: Any) -> Iterator[RolloutLog]:
+def opened(
+    folder: Path, *, make_writer: Callable[..., SegmentWriter] = SegmentWriter, **options: Any
+) -> Iterator[RolloutLog]:
     log = open_log(folder, **options)
-    try:
-        yield log
-    finally:
-        log.close()
+    with patch("rollcast.learner.durable.files.SegmentWriter", make_writer):
+        try:
+            yield log
+        finally:
+            log.close()
 
 
 @contextmanager
