@@ -17,12 +17,15 @@ PROTOS       = $(shell find proto/rollcast -name '*.proto')
 # a file without a service would only get an empty _pb2_grpc.py
 SERVICES     = $(shell grep -rl --include='*.proto' '^service ' proto/rollcast)
 PROTOC       = $(BIN)/python -m grpc_tools.protoc -Iproto
-# How many test files run at once: most tests wait for processes that they have started.
-TEST_PROCESSES ?= 2
+# How many tests run at once. Unit tests compute; the others mostly wait for processes that they have started.
+UNIT_PROCESSES ?= 2
+TEST_PROCESSES ?= 3
+E2E_PROCESSES  ?= 2
 # those that can be run; the rest of the folder is what they share
 BENCHMARKS   = $(patsubst benchmarks/%.py,%,$(shell grep -l '^if __name__ == "__main__"' benchmarks/*.py))
 PYTEST       = $(BIN)/python -m pytest $(PYTEST_ARGS)
-PYTEST_FILES = $(PYTEST) --numprocesses $(TEST_PROCESSES) --dist loadfile
+# The last process with many tests left hands some to those that have finished.
+SHARED_OUT   = --dist worksteal --numprocesses
 
 .DEFAULT_GOAL := help
 # The steps of `make test` run in their order.
@@ -71,6 +74,11 @@ train: $(VENV)/.runtime ## install what running needs and train CartPole-v1; ARG
 
 .PHONY: test
 test: format-check lint types imports proto-check docs unit integration e2e ## everything CI runs
+
+# mypy checks again only what has changed, and what imports it: the first run takes a minute longer.
+.PHONY: quick
+quick: format lint types ## the inner loop: format, lint, types, and the unit tests that take less than 5 s each
+	$(PYTEST) $(SHARED_OUT) $(UNIT_PROCESSES) -m 'not slow' -q tests/unit tests/contract
 
 .PHONY: bench
 bench: env ## run every benchmark, one after the other, and print their tables; ONLY="acting ingest" for some
@@ -129,17 +137,18 @@ docs: $(VENV)/.docs ## the documentation's site in build/site; warnings are erro
 
 .PHONY: unit
 unit: env ## unit tests, golden wire bytes, hostile input
-	$(PYTEST_FILES) tests/unit tests/contract tests/attacks
+	$(PYTEST) $(SHARED_OUT) $(UNIT_PROCESSES) tests/unit tests/contract tests/attacks
 
 .PHONY: integration
 integration: env ## real servers, and clients in other languages (Node.js, where there is one)
-	$(PYTEST_FILES) tests/integration
+	$(PYTEST) $(SHARED_OUT) $(TEST_PROCESSES) tests/integration
 
 # With CI=true the tests themselves run without this question, and fail where no engine answers.
 .PHONY: e2e
 e2e: env ## real containers; skipped in one line where no Docker engine answers, unless CI=true
 	@if [ "$$CI" = true ] || docker info >/dev/null 2>&1; then \
-	  $(PYTEST) tests/e2e; \
+	  $(MAKE) --no-print-directory --silent images && \
+	  $(PYTEST) --numprocesses $(E2E_PROCESSES) --dist loadfile tests/e2e; \
 	else \
 	  echo 'e2e: skipped, because no Docker engine answers (docker info)'; \
 	fi

@@ -1,20 +1,31 @@
-"""What every test relies on: one torch thread, and no thread or process left behind."""
+"""What every test relies on: one torch thread, no deadline of hypothesis', and no thread or process left behind.
+
+Also lists, after a run, the unit tests that are too slow for `make quick` and not marked `slow`.
+"""
 
 import multiprocessing
+import resource
 import signal
 import threading
 import time
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 import torch
 
 torch.set_num_threads(1)
+# An example may take longer on a busy machine than the 200 ms that hypothesis allows.
+hypothesis.settings.register_profile("rollcast", deadline=None)
+hypothesis.settings.load_profile("rollcast")
 # its assertions are to say as much as those of a test module
 pytest.register_assert_rewrite("tests.distributed_actors_suite")
 
-# How long what a test has stopped may take to be gone.
+# The time that a stopped thread or process has to be gone.
 _GONE_WITHIN_S = 5.0
+# A unit test above it is marked `slow`. CPU time, with that of child processes: a busy machine does not change it much.
+_SLOW_CPU_S = 5.0
+_CPU = "cpu_s"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -44,3 +55,32 @@ def nothing_is_left_behind() -> Iterator[None]:
 def _left_behind() -> list[str]:
     threads = [thread.name for thread in threading.enumerate() if thread.name.startswith("rollcast")]
     return threads + [f"process {child.name}" for child in multiprocessing.active_children()]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Measures the CPU time of each test."""
+    before = _cpu_s()
+    try:
+        return (yield)
+    finally:
+        item.user_properties.append((_CPU, _cpu_s() - before))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Lists unit tests that are slow and not marked so; a list, not a failure, because machines differ."""
+    unmarked = {
+        report.nodeid: seconds
+        for report in terminalreporter.getreports("passed")
+        for name, seconds in report.user_properties
+        if name == _CPU and seconds > _SLOW_CPU_S and "slow" not in report.keywords and "/unit/" in report.nodeid
+    }
+    if unmarked:
+        terminalreporter.section(f"unit tests of more than {_SLOW_CPU_S:g} s of CPU: mark them slow")
+        for test, seconds in sorted(unmarked.items(), key=lambda found: -found[1]):
+            terminalreporter.line(f"{seconds:6.1f} s  {test}")
+
+
+def _cpu_s() -> float:
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)

@@ -1,6 +1,7 @@
 """The gRPC API without a line of Python on the client's side: buf by reflection, Node.js by the .proto files."""
 
 import base64
+import fcntl
 import json
 import os
 import shutil
@@ -121,15 +122,18 @@ class TestBufCurl:
 
 class TestNode:
     @pytest.fixture
-    def node(self):
+    def node(self, tmp_path_factory):
         """The command, with its packages installed as the lock file says."""
         for program in ("node", "npm"):
             if shutil.which(program) is None:
                 _unavailable(f"{program} is not installed")
         lock, installed = NODE / "package-lock.json", NODE / "node_modules" / ".package-lock.json"
-        if not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
-            done = _run("npm", "ci", "--no-progress", cwd=NODE, timeout=110)
-            assert done.returncode == 0, f"npm ci failed:\n{done.stderr[-1500:]}"
+        # tests run in several processes, which share this folder
+        with (tmp_path_factory.getbasetemp().parent / "npm.lock").open("w") as one_at_a_time:
+            fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
+            if not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
+                done = _run("npm", "ci", "--no-progress", cwd=NODE, timeout=110)
+                assert done.returncode == 0, f"npm ci failed:\n{done.stderr[-1500:]}"
         return shutil.which("node")
 
     def test_a_recording(self, node, tmp_path):

@@ -107,7 +107,7 @@ class TestTheTwins:
         assert_same_play(ours, twin, 10)
         ours.close(), twin.close()
 
-    @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=10, suppress_health_check=list(HealthCheck))
     @given(SPACES, LEAVES, st.integers(1, 4))
     def test_in_any_space(self, observation_space, action_space, n_envs):
         factories = [lambda: SampledEnv(copy.deepcopy(observation_space), action_space)] * n_envs

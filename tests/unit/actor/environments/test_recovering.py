@@ -97,7 +97,7 @@ def transitions_of(rollout: Rollout, b: int):
     ),
     st.integers(1, 6),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_only_the_steps_that_were_made_are_transitions(plans, n_steps):
     envs = [Flaky(length, failing) for length, failing in plans]
     vector_env = vector_of(*envs)

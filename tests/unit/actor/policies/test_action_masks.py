@@ -111,7 +111,7 @@ def random_masks(action: str, n: int, seed: int = 0) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("kind", "action"), KINDS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(data=st.data())
 def test_nothing_that_is_masked_is_ever_chosen(kind, action, data):
     mask = data.draw(masks(action))

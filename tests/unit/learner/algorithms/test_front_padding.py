@@ -83,7 +83,7 @@ def assert_same(learnt: list[Algorithm]) -> None:
 
 @pytest.mark.parametrize("normalize", [False, True])
 @given(PADDING)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_impala(normalize: bool, n_padded: list[int]):
     learnt = []
     for rollout in versions(n_padded):
@@ -101,7 +101,7 @@ def test_impala(normalize: bool, n_padded: list[int]):
 @pytest.mark.parametrize("kind", ["sac", "dqn"])
 @pytest.mark.parametrize("n_step", [1, 3])
 @given(PADDING)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_off_policy_algorithms_through_the_buffer(kind: str, n_step: int, n_padded: list[int]):
     learnt = []
     for rollout in versions(n_padded):

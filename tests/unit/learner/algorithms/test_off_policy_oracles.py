@@ -95,7 +95,7 @@ def q_values(outputs: list[float], actions: list[int], dueling: bool) -> list[fl
     return [value + advantage - sum(advantages[a] for a in actions) / len(actions) for advantage in advantages]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     seed=SEEDS,
     double=st.booleans(),
@@ -144,7 +144,7 @@ def test_dqn_agrees_with_brute_force(seed: int, double: bool, dueling: bool, hub
     torch.testing.assert_close(dqn._parameters.vector.grad, gradient, rtol=1e-4, atol=1e-5)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(seed=SEEDS, temperature=st.sampled_from([0.01, 0.3, 2.0]), reward_scale=st.sampled_from([1.0, 0.2]))
 def test_sac_agrees_with_brute_force(seed: int, temperature: float, reward_scale: float):
     rng = np.random.default_rng(seed)

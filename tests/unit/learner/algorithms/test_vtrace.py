@@ -82,7 +82,7 @@ def test_golden_numbers():
     assert returns.pg_advantage.flatten().tolist() == pytest.approx([1.875, 1.75, 3.0])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     n_steps=st.integers(1, 9),
     n_envs=st.integers(1, 4),

@@ -133,7 +133,7 @@ def damage(checkpoint: Path, which: int, where: float, kind: str) -> Path:
     return file
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     which=st.integers(0, 2),
     where=st.floats(0, 1),

@@ -60,7 +60,7 @@ def test_drops_unwritten_end_as_torn(written: Path, tmp_path: Path, caplog: pyte
     assert "rollout 3 of actor 'a', incarnation 1 was not written to its end" in line.message
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 def test_finds_flipped_bit_and_the_rollouts_behind_it(
     place: float, bit: int, written: Path, tmp_path_factory: pytest.TempPathFactory

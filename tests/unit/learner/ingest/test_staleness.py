@@ -118,7 +118,7 @@ def bound(capacity: int, batch_size: int, n_actors: int, n_envs: int) -> int:
     return math.ceil((capacity + n_actors * n_envs + left_over) / batch_size)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     batch_size=st.integers(1, 12),
     factor=st.sampled_from([0.25, 0.5, 1.0, 1.5, 2.0, 3.0]),

@@ -277,7 +277,7 @@ def test_rows_that_are_missing_are_an_error(tmp_path):
         loaded(tmp_path / "state", {})
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     kind=st.sampled_from(STORES),
     rounds=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2), st.booleans()), min_size=1, max_size=6),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rollcast.learner.replay.columns.layout import make_layout
@@ -74,7 +74,6 @@ def recordings(draw: st.DrawFn) -> list[Rollout]:
     return recording
 
 
-@settings(deadline=None)
 @given(recordings(), st.integers(1, 9), st.booleans())
 def test_the_transitions_are_the_same_but_for_those_that_are_counted(
     recording: list[Rollout], n_steps: int, fills_up: bool

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -27,7 +27,6 @@ def assemble(encoded, **options):
 
 
 @given(STATES, st.integers(1, 2**64 - 1))
-@settings(deadline=None)
 def test_policy_comes_back_bit_by_bit(state, version):
     actual_version, actual = assemble(encode_policy(version, state))
     assert actual_version == version

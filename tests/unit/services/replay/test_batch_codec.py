@@ -21,7 +21,7 @@ from tests.unit.services.replay.example_batches import as_parts, assert_same, de
     st.integers(100, 4000) | st.just(2**22),
     st.booleans(),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_batch_comes_back_for_every_size_of_part(
     n_steps, n_entries, n_finals, log_prob, part_bytes, fast_bytes, deferred
 ):
@@ -58,7 +58,7 @@ def test_the_body_is_not_copied():
 
 
 @given(st.integers(1, 3), st.integers(1, 9), st.booleans(), st.data())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_parts_of_any_size_are_the_batch(n_steps, n_entries, deferred, data):
     batch = example_batch(n_steps, n_entries)
     cuts = [0, *sorted(data.draw(st.sets(st.integers(1, max(1, n_entries - 1)), max_size=4)) - {n_entries}), n_entries]

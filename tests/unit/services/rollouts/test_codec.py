@@ -27,7 +27,7 @@ def assemble(environment, rollout, n_steps, n_envs, **options):
 
 
 @given(st.integers(1, 6), st.integers(1, 4), st.integers(0, 5), st.booleans(), st.integers(0, 99))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_round_trip_in_one_message(n_steps, n_envs, n_final, has_valid, seed):
     valid = np.ones((n_steps, n_envs), np.bool_) if has_valid else None
     rollout = random_rollout(NESTED, n_steps, n_envs, n_final=min(n_final, n_steps * n_envs), seed=seed, valid=valid)
@@ -36,7 +36,7 @@ def test_round_trip_in_one_message(n_steps, n_envs, n_final, has_valid, seed):
 
 
 @given(st.lists(st.sampled_from(["0", "1"]), min_size=1, max_size=6), st.integers(1, 4), st.integers(0, 99))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_rollouts_of_several_substeps_come_in_any_order_over_one_stream(keys, n_envs, seed):
     encoder, assembler = RolloutEncoder(), RolloutAssembler(NESTED, 3, n_envs)
     for sequence, key in enumerate(keys, start=1):
@@ -47,7 +47,7 @@ def test_rollouts_of_several_substeps_come_in_any_order_over_one_stream(keys, n_
 
 
 @given(st.integers(1, 300), st.integers(0, 99))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_round_trip_in_frames_cut_anywhere(frame_bytes, seed):
     rollout = random_rollout(NESTED, 3, 2, seed=seed)
     with pytest.MonkeyPatch.context() as patch:
@@ -56,7 +56,7 @@ def test_round_trip_in_frames_cut_anywhere(frame_bytes, seed):
 
 
 @given(st.integers(1, 6), st.integers(1, 4), st.integers(0, 5), st.integers(0, 99))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_round_trip_as_one_message_of_any_protobuf_library(n_steps, n_envs, n_final, seed):
     rollout = random_rollout(NESTED, n_steps, n_envs, n_final=min(n_final, n_steps * n_envs), seed=seed)
     serialized = rollout_pb2.StreamRolloutsRequest(rollout=rollout_to_proto(rollout)).SerializeToString()

@@ -80,7 +80,7 @@ class TestRoundTrip:
         has_valid=st.booleans(),
         data=st.data(),
     )
-    @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_everything_comes_back(self, tmp_path, n_steps, n_envs, n_rollouts, seed, has_valid, data):
         header = RecordingHeader(spaces=NESTED, n_rollout_steps=n_steps, n_envs=n_envs, env_id="x", played_by="y")
         written = [
@@ -197,7 +197,7 @@ class TestFilesThatAreNotWhole:
             tracemalloc.stop()
 
     @given(data=st.data())
-    @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_flipped_bits_end_in_an_error_of_ours_or_in_rollouts_that_are_allowed(self, tmp_path, whole, data):
         content = bytearray(whole)
         for _ in range(data.draw(st.integers(1, 4))):
@@ -209,7 +209,7 @@ class TestFilesThatAreNotWhole:
         assert error is None or str(path) in str(error)
 
     @given(content=st.binary(max_size=300))
-    @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_noise_after_a_header_ends_in_an_error_of_ours(self, tmp_path, whole, content):
         path = tmp_path / "demo"
         path.write_bytes(whole[: starts(whole)[1]] + content)

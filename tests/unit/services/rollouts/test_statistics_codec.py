@@ -37,7 +37,7 @@ EPISODES = st.lists(
 
 
 @given(st.lists(st.tuples(EPISODES, VALUES), min_size=1, max_size=3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_round_trip_of_one_rollout_after_the_other(rollouts):
     """An encoder keeps its header: nothing of the rollout before may stay."""
     encoder = RolloutEncoder()

@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rollcast.learner.replay.sampling.base import Sampler
@@ -29,7 +29,6 @@ KINDS: dict[str, Callable[[], Sampler]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_draws_only_what_is_in(kind: str, seed: int):
     rng, sampler = np.random.default_rng(seed), KINDS[kind]()

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rollcast.learner.replay.sampling.trees import MinTree, SumTree
@@ -22,7 +22,6 @@ def test_find_is_the_inverse_of_the_cumulative_sum(capacity: int):
     assert tree.total == leaves.sum()
 
 
-@settings(deadline=None)
 @given(
     st.integers(1, 400),
     st.lists(st.lists(st.tuples(st.integers(0, 399), st.floats(0, 1e6)), min_size=1), min_size=1, max_size=8),
@@ -108,7 +107,6 @@ def test_drawing_from_zeros_says_so():
         SumTree(10).sample(np.random.default_rng(0), 3)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 700), st.data())
 def test_smallest_are_the_k_smallest(capacity: int, data: st.DataObject):
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))

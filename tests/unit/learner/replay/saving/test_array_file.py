@@ -32,7 +32,7 @@ def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -
         np.testing.assert_array_equal(found[name], array, strict=True)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(pieces=PIECES)
 def test_what_was_written_is_read(tmp_path_factory, pieces):
     path = tmp_path_factory.mktemp("arrays") / "file"
@@ -96,7 +96,7 @@ def test_what_is_no_such_file_is_refused(tmp_path, content):
         next(pieces)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(content=st.binary(max_size=64))
 def test_whatever_the_bytes_are_they_are_read_or_refused(tmp_path_factory, content):
     path = tmp_path_factory.mktemp("arrays") / "file"

@@ -60,7 +60,7 @@ def planned_rows(rollout: Rollout) -> list[tuple[str, int, int]]:
 
 
 @given(PADDING, st.integers(0, 999))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_rows_agree_with_a_plain_reference(n_padded: list[int], seed: int):
     rng = np.random.default_rng(seed)
     rollout, _ = play(World(T, has_reset_rows=False, n_envs=len(n_padded)), n_padded, rng)
@@ -68,7 +68,7 @@ def test_rows_agree_with_a_plain_reference(n_padded: list[int], seed: int):
 
 
 @given(st.integers(1, 4), st.integers(0, 999), st.booleans())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_without_padding_as_well(n_envs: int, seed: int, has_reset_rows: bool):
     world, rng = World(T, has_reset_rows=has_reset_rows, n_envs=n_envs), np.random.default_rng(seed)
     for _ in range(3):
@@ -77,7 +77,7 @@ def test_without_padding_as_well(n_envs: int, seed: int, has_reset_rows: bool):
 
 
 @given(PADDING, st.integers(0, 999))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_final_observation_of_a_row_that_holds_nothing_spoils_no_other(n_padded: list[int], seed: int):
     rng = np.random.default_rng(seed)
     rollout, _ = play(World(T, has_reset_rows=False, n_envs=len(n_padded)), n_padded, rng)
@@ -89,7 +89,7 @@ def test_a_final_observation_of_a_row_that_holds_nothing_spoils_no_other(n_padde
 
 
 @given(PADDING, st.integers(0, 999))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_trajectories_that_act_are_whole_and_in_order(n_padded: list[int], seed: int):
     rng = np.random.default_rng(seed)
     rollout, _ = play(World(T, has_reset_rows=False, n_envs=len(n_padded)), n_padded, rng)
@@ -121,7 +121,7 @@ def make_buffer(kind: str, **changes: str) -> ReplayBuffer:
 
 @pytest.mark.parametrize("kind", ["ring", "folded", "any order"])
 @given(st.lists(PADDING, min_size=1, max_size=12), st.integers(0, 999))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_only_transitions_are_drawn_and_every_one_of_them(kind: str, paddings: list[list[int]], seed: int):
     rng, buffer, known = np.random.default_rng(seed), make_buffer(kind, sampler="fifo"), {}
     world = World(T, has_reset_rows=False)
@@ -141,7 +141,7 @@ def test_only_transitions_are_drawn_and_every_one_of_them(kind: str, paddings: l
 
 @pytest.mark.parametrize("kind", ["rollouts", "sequences"])
 @given(st.lists(PADDING, min_size=1, max_size=6), st.integers(0, 999))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_whole_rollouts_have_their_padding_marked_and_their_transitions_right(
     kind: str, paddings: list[list[int]], seed: int
 ):
@@ -178,7 +178,7 @@ def test_whole_rollouts_have_their_padding_marked_and_their_transitions_right(
 
 @pytest.mark.parametrize("kind", ["ring", "folded", "any order"])
 @given(st.lists(PADDING, min_size=1, max_size=4), st.integers(0, 999))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_what_padding_holds_changes_no_sample(kind: str, paddings: list[list[int]], seed: int):
     rng, world = np.random.default_rng(seed), World(T, has_reset_rows=False)
     mine, twin = make_buffer(kind), make_buffer(kind)
