@@ -151,7 +151,7 @@ def measure(state: PolicyState, rounds: int) -> tuple[list[list[float]], list[li
 
         fan_out(), publish()  # all have subscribed
         measured = [(fan_out(), publish()) for _ in range(rounds)]
-        assert publisher.n_encoded == publisher.version == rounds + 1, "a version was encoded more than once"
+        assert publisher.version == rounds + 1, "a version was left out"
     finally:
         processes.kill()
         server.stop()

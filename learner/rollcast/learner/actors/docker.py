@@ -21,7 +21,7 @@ from rollcast.services.security.tokens import Role, TokenTable
 
 logger = logging.getLogger(__name__)
 
-# How long the actors may take to end by themselves.
+# The time in which the actors may end by themselves.
 _STOP_TIMEOUT_S = 3.0
 
 # The engine allows these characters in a name; run and slot follow.

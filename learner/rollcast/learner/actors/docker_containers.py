@@ -13,7 +13,7 @@ from rollcast.services.process.exit_codes import BAD_SETTINGS
 
 logger = logging.getLogger(__name__)
 
-# How often the engine is asked for the containers' states; that takes 1.5 ms for two containers, 2.4 ms for eight.
+# The engine is asked for the containers' states so often; that takes 1.5 ms for two containers, 2.4 ms for eight.
 _LOOK_S = 1.0
 
 _LOG_LINES = 20
@@ -101,7 +101,7 @@ class _Container:
             container = self._run.client.containers.get(container_id)
             log = container.logs(tail=_LOG_LINES).decode(errors="replace")[-_LOG_CHARACTERS:].rstrip()
         except NotFound:
-            return ActorEnd(f"the container {self._name} is gone: somebody else has removed it")
+            return ActorEnd(f"the container {self._name} is gone: another process has removed it")
         state = container.attrs["State"]
         return ActorEnd(
             f"the container {self._name} ended with {self._reason(state)}\n"

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 NAME_LABEL = "rollcast.name"
 RUN_LABEL = "rollcast.run"
 
-# How long the engine may take to answer.
+# The time that the engine may take to answer.
 _TIMEOUT_S = 30
 
 

@@ -19,7 +19,7 @@ from rollcast.services.process.interrupts import interrupts_held_back
 
 logger = logging.getLogger(__name__)
 
-# How long a killed process may take to end.
+# The time that a killed process may take to end.
 _KILL_TIMEOUT_S = 3.0
 
 
@@ -78,9 +78,9 @@ class _LocalActor:
         report = f"exit code {process.exitcode}" if process.exitcode >= 0 else f"signal {-process.exitcode}"
         try:
             if failures.poll():
-                told = json.loads(failures.recv_bytes())
-                report = f"{told['exception_type']}: {told['message']}\n{told['traceback']}"
-                may_recover = not told["is_permanent"]
+                failure = json.loads(failures.recv_bytes())
+                report = f"{failure['exception_type']}: {failure['message']}\n{failure['traceback']}"
+                may_recover = not failure["is_permanent"]
         except (EOFError, OSError):
             pass
         failures.close()

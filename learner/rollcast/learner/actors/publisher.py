@@ -22,7 +22,6 @@ class PolicyPublisher:
 
     Attributes:
         spaces: See Args.
-        n_encoded: The number of versions that were encoded.
 
     Args:
         spaces: The spaces of the policy's observations and actions.
@@ -42,7 +41,6 @@ class PolicyPublisher:
         self._ended = False
         self._acting = threading.Lock()  # guards the policy that serves `act`
         self._policy: Policy | None = None
-        self.n_encoded = 0
 
     @property
     def version(self) -> int:
@@ -60,7 +58,6 @@ class PolicyPublisher:
         """Encodes a new version, wakes every subscriber, and returns the version."""
         encoded = encode_policy(self._next_version, state)
         with self._changed:
-            self.n_encoded += 1
             self._next_version += 1
             self._newest = encoded, state
             self._changed.notify_all()

@@ -41,7 +41,7 @@ class ActorsWork(NamedTuple):
 
 
 class EarlierLearner(NamedTuple):
-    """What the learner before has left, for the one that goes on.
+    """The state that an earlier learner of the run has left.
 
     Attributes:
         policy_version: The newest version that was cast; 0 if there was no learner before.
@@ -69,7 +69,7 @@ class Reception:
         bounded_staleness: See `CreditRule`.
         in_step: Likewise.
         durable: Keeps rollouts on the disk before they are acknowledged; None for no log.
-        earlier: What the learner before has left.
+        earlier: The state that an earlier learner of the run has left.
     """
 
     def __init__(

@@ -30,10 +30,10 @@ from rollcast.services.spaces.codec import check_spaces_travel
 from rollcast.services.status.description import LearnerDescription
 from rollcast.services.status.status import ActorInfo
 
-# How often the trainer's thread looks after its actors while it waits for rollouts.
+# The trainer's thread looks after its actors so often while it waits for rollouts.
 _LOOK_S = 0.25
 
-# How long streams may take to end by themselves when the server stops.
+# The time in which streams may end by themselves when the server stops.
 _GRACE_S = 1.0
 
 
@@ -287,7 +287,7 @@ class ServedDistributedActors(DistributedActors):
 
     def poll_slice(self, max_trajectories: int) -> RolloutSlice | None:
         """Takes trajectories from the queue if there are any; now and then looks after the actors."""
-        # Not only while waiting: the other actors may be so fast that nobody waits, and a dead one would stay dead.
+        # Not only while it waits: if the other actors are fast it never waits, and a dead actor would stay dead.
         if time.monotonic() >= self._next_look:
             self._look_after()
         return self._fresh(self._arrivals.get(max_trajectories, 0.0))

@@ -13,7 +13,7 @@ from rollcast.services.status.service import LearnerControl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingOptions:
-    """How actors are served, and what becomes of their rollouts.
+    """The options with which actors are served, and the destination of their rollouts.
 
     Attributes:
         addresses: The addresses to listen at: `host:port` (port 0: any free one) or `unix:/path`. Local processes and

@@ -15,7 +15,7 @@ from rollcast.learner.actors.served import ServedDistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.ingest.seeds import ActorSeeds
 
-# How long the actors may take to end by themselves.
+# The time in which the actors may end by themselves.
 _STOP_TIMEOUT_S = 3.0
 
 

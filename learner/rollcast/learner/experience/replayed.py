@@ -35,7 +35,7 @@ MAX_TRAJECTORIES = 16
 # The trainer's name among the callers that wait for a rate limiter; see `ACTORS`.
 TRAINER = "the trainer"
 
-# How often a trainer that waits for a limiter checks whether it has to stop.
+# A trainer that waits for a limiter checks so often whether it has to stop.
 _LOOK_S = 0.25
 
 

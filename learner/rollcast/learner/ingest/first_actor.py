@@ -15,7 +15,7 @@ from rollcast.services.status.description import LearnerDescription
 from rollcast.services.status.status import ActorInfo, LearnerStatus, Phase
 from rollcast.services.version import software_version
 
-# How long running calls may take to end once the answer is there.
+# The time in which running calls may end once an actor has joined.
 _GRACE_S = 0.2
 
 

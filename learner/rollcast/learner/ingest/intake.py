@@ -22,7 +22,7 @@ from rollcast.services.version import software_version
 
 logger = logging.getLogger(__name__)
 
-# How long a new stream of an actor waits for the old one, which looks at least once a second whether it is replaced.
+# The time that a new stream waits for the actor's old one, which checks at least once a second whether it is replaced.
 _TAKE_OVER_S = 10.0
 
 

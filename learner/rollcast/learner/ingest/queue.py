@@ -15,7 +15,7 @@ from rollcast.services.errors import ConfigurationError
 from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
 from rollcast.services.rollouts.statistics import EventValue
 
-# How often a blocked producer checks that its stream is still open.
+# A blocked producer checks so often that its stream is still open.
 _CHECK_S = 0.5
 
 

@@ -27,7 +27,7 @@ from rollcast.services.status.status import ActorInfo, ActorState
 # Refusals after which an actor sends the same rollout again: nothing is wrong with the rollout.
 _TRIED_AGAIN: Final = (MissingMessageError, NotReadyError, ThrottledError, UnreadableMessageError)
 
-# How many earlier processes of a name are remembered. A supervisor that restarts its actor under one name adds one each
+# So many earlier processes of a name are remembered. A supervisor that restarts its actor under one name adds one each
 # time, and checkpoints and the log of a durable learner keep all of them.
 _MAX_REPLACED: Final = 64
 

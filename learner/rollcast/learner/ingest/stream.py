@@ -50,7 +50,7 @@ class IntakeCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedParts:
-    """What all streams of a learner share.
+    """The parts that all streams of a learner share.
 
     Attributes:
         registry: The actors that have joined.
@@ -80,7 +80,7 @@ class IntakeStream:
     on when it was replaced has either arrived, and the new stream acknowledges it from the start, or never arrives.
 
     Args:
-        parts: What it shares with the other streams.
+        parts: The parts that it shares with the other streams.
         record: The actor.
         cancel: Ends the stream; identifies it in the registry.
     """

@@ -28,7 +28,7 @@ _STATE_FILE: Final = "training.json"
 _THREAD: Final = "rollcast-checkpoint"
 # The share of its time that the writing thread works, unless something waits for it: the rest belongs to the trainer.
 SHARE: Final = 0.05
-# How often a wait for a checkpoint is reported.
+# A wait for a checkpoint is reported so often.
 _LOOK_S: Final = 1.0
 
 

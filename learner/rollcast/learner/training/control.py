@@ -14,10 +14,10 @@ from rollcast.services.status.description import LearnerDescription
 from rollcast.services.status.status import ActorInfo, LearnerStatus, Phase
 from rollcast.services.version import software_version
 
-# How long a caller waits for the running update to end; the largest updates take seconds.
+# The time that a caller waits for the running update to end; the largest updates take seconds.
 _UPDATE_TIMEOUT_S = 55.0
 
-# How often a trainer that is paused, or has finished, checks whether it has to stop.
+# A trainer that is paused, or has finished, checks so often whether it has to stop.
 _PAUSE_LOOK_S = 0.25
 
 # Writes a checkpoint that begins inside the given context, in which no update runs; returns its folder and version.

@@ -36,10 +36,10 @@ def begin_with_policy(algorithm: Algorithm, source: Path) -> str:
         has_critics = algorithm.begin_with(saved.state, checkpoint)
     except ProtocolMismatchError as error:
         raise ConfigurationError(f"--initial-policy: {source}: {error}") from error
-    critics = "with its critics" if has_critics else "critics, where there are any, begin anew"
+    critics = "with its critics" if has_critics else "critics, if there are any, start from scratch"
     return (
         f"beginning with the policy of {source}, version {saved.policy_version} after {saved.env_steps:,} env steps; "
-        f"{critics}; optimisers and schedules begin anew"
+        f"{critics}; optimisers and schedules start from scratch"
     )
 
 

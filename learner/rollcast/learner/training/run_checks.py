@@ -56,5 +56,5 @@ def _check_durable(settings: LearnerSettings) -> None:
     if settings.deterministic:
         raise ConfigurationError(
             "--durable with --deterministic; expected one of the two: actors in step cannot begin in the middle of a "
-            "run, so nobody could go on with what was acknowledged; leave one out"
+            "run, so the acknowledged rollouts could not be used again; leave one out"
         )

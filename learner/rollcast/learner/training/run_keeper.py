@@ -26,9 +26,9 @@ logger = logging.getLogger(__name__)
 
 # The best policy is written at most so often: early in training every episode is a record.
 _BEST_POLICY_INTERVAL_S = 2.0
-# How long the trainer waits for the last checkpoint to be written before it begins the next; likewise an operator.
+# The time that the trainer, or an operator, waits for the last checkpoint before it begins the next.
 _DUE_TIMEOUT_S = 60.0
-# How long the end of training waits for a checkpoint: a replay buffer of 60 GB at 100 MB/s.
+# The time that the end of training waits for a checkpoint: enough for a replay buffer of 60 GB at 100 MB/s.
 WRITE_TIMEOUT_S = 600.0
 
 

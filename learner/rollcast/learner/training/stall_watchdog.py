@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 NOTICE_S = 10.0
 STACKS_S = 60.0
 _LOOK_S = 1.0
-# How long its thread may take to end.
+# The time that its thread may take to end.
 _JOIN_S = 10.0
 
 
@@ -74,10 +74,13 @@ class StallWatchdog:
             if due_s < self._stacks_s:
                 due_s = self._stacks_s
                 if not reason:
-                    logger.warning("training has not gone on for %.0f s, and waits for nobody", stalled_s)
+                    logger.warning(
+                        "training has not gone on for %.0f s, and waits for nothing; expected an update by now",
+                        stalled_s,
+                    )
             else:
                 due_s = float("inf")
-                what = f"waits for {reason}" if reason else "waits for nobody"
+                what = f"waits for {reason}" if reason else "waits for nothing"
                 logger.warning("training has not gone on for %.0f s, and %s:\n%s", stalled_s, what, all_stacks())
 
 

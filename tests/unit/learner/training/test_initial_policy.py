@@ -85,7 +85,7 @@ def test_the_target_of_dqn_follows_the_policy_at_once(tmp_path, trained):
 def test_a_file_has_no_critics(tmp_path, trained):
     algorithm = new_algorithm(tmp_path, "impala")
     file = shutil.copy(trained["impala"] / "policy_best.safetensors", tmp_path / "policy.safetensors")
-    assert "critics, where there are any, begin anew" in begin_with_policy(algorithm, tmp_path / file)
+    assert "critics, if there are any, start from scratch" in begin_with_policy(algorithm, tmp_path / file)
 
 
 def test_several_substeps_each_get_their_part(tmp_path):

@@ -14,7 +14,7 @@ def stuck_here(released: threading.Event) -> None:
 @pytest.mark.parametrize(
     ("reason", "expected"),
     [
-        ("", ["has not gone on for 0 s, and waits for nobody", "waits for nobody:\n"]),
+        ("", ["has not gone on for 0 s, and waits for nothing", "waits for nothing:\n"]),
         ("rollouts", ["and waits for rollouts:\n"]),
     ],
 )
