@@ -286,7 +286,7 @@ def test_deferred_tensors_with_bytes_or_without_size():
     request = message()
     request.rollout.reward.deferred = True
     refused(request, InvalidRolloutError, "column reward deferred, of 24 bytes, 24 of them inline")
-    request = message(final_index=np.zeros((0, 2), np.int32), n_final=0)
+    request = message(n_final=0)
     request.rollout.final_index.CopyFrom(tensor_to_proto(np.zeros((0, 2), np.int32), deferred=True))
     refused(request, InvalidRolloutError, "column final_index deferred, of 0 bytes")
 

@@ -165,7 +165,7 @@ _UNUSED = RolloutAssembler(SMALL, _T, _B)
 
 def _assembler() -> RolloutAssembler:
     """As good as a new one, at a tenth of what that costs: it has seen no header yet."""
-    for agreed in _UNUSED._agreement._substeps.values():
+    for agreed in _UNUSED._header_check._substeps.values():
         agreed._known.clear()
     return copy.copy(_UNUSED)
 
