@@ -1,1 +1,1 @@
-"""Making environments: by gymnasium id or by the name of one's own factory, one at a time or as a vector."""
+"""Environments: made by gymnasium id or by factory, structured ones, and checks of what they return."""

@@ -1,4 +1,4 @@
-"""Action masks of gymnasium environments that give them in `info`, brought to where policies look for them."""
+"""Moves the action masks that gymnasium environments give in `info` into observations, where policies read them."""
 
 from typing import Any
 
@@ -15,19 +15,19 @@ _Info = dict[str, Any]
 
 
 class ActionMaskFromInfo(gymnasium.Wrapper[NestedObservation, Any, Any, Any]):
-    """Puts `info["action_mask"]` beside the observation: `{"observation": ..., "action_mask": int8 [n]}`.
+    """A wrapper that adds `info["action_mask"]` to the observation: `{"observation": ..., "action_mask": int8 [n]}`.
 
-    Where an episode has ended and `info` has no mask, everything is allowed: nobody acts there.
+    If `info` has no mask at the end of an episode, the mask allows everything, because no action follows.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         """Wraps an environment.
 
         Args:
-            env: Its actions are Discrete or MultiDiscrete.
+            env: An environment with Discrete or MultiDiscrete actions.
 
         Raises:
-            InvalidSpaceError: If they are not.
+            InvalidSpaceError: If its actions are of another kind.
         """
         super().__init__(env)
         self._n_actions = sum(action_mask_sizes(env.action_space))
@@ -41,7 +41,7 @@ class ActionMaskFromInfo(gymnasium.Wrapper[NestedObservation, Any, Any, Any]):
         """Begins an episode.
 
         Raises:
-            ConfigurationError: If `info` has no mask, or one of another length.
+            ConfigurationError: If `info` has no mask, or one of a wrong length.
         """
         observation, info = self.env.reset(seed=seed, options=options)
         return self._with_mask(observation, info, has_ended=False), info
@@ -50,7 +50,7 @@ class ActionMaskFromInfo(gymnasium.Wrapper[NestedObservation, Any, Any, Any]):
         """Takes a step.
 
         Raises:
-            ConfigurationError: If the episode goes on and `info` has no mask, or one of another length.
+            ConfigurationError: If the episode continues and `info` has no mask, or one of a wrong length.
         """
         observation, reward, terminated, truncated, info = self.env.step(action)
         masked = self._with_mask(observation, info, has_ended=terminated or truncated)
@@ -65,19 +65,19 @@ class ActionMaskFromInfo(gymnasium.Wrapper[NestedObservation, Any, Any, Any]):
             found = f"a mask of shape {list(mask.shape)}" if ACTION_MASK in info else f"only {sorted(info)}"
             raise ConfigurationError(
                 f"info of {self.env} has {found}; expected {ACTION_MASK!r} of shape [{self._n_actions}]; make the "
-                "environment give it in reset and in step, or do without ActionMaskFromInfo"
+                "environment give it in reset and in step, or do not use ActionMaskFromInfo"
             )
         return {"observation": observation, ACTION_MASK: mask.astype(np.int8)}
 
 
-def make(env_id: str, **env_kwargs: Any) -> gymnasium.Env[Any, Any]:  # noqa: ANN401 - whatever --env-kwargs says
-    """Makes an environment whose observations have the mask that it gives in `info`; a factory for `--env-id`.
+def make(env_id: str, **env_kwargs: Any) -> gymnasium.Env[Any, Any]:  # noqa: ANN401 - the user's --env-kwargs
+    """Makes an environment and wraps it in `ActionMaskFromInfo`; a factory for `--env-id`.
 
         rollcast train --env-id rollcast.actor.environments.action_mask:make --env-kwargs '{"env_id": "Taxi-v4"}'
 
     Args:
-        env_id: As `EnvironmentFactory` takes it.
-        env_kwargs: Of that environment.
+        env_id: As for `EnvironmentFactory`.
+        env_kwargs: Keyword arguments of that environment.
 
     Raises:
         ConfigurationError: If it cannot be made, or is a structured environment.

@@ -1,4 +1,4 @@
-"""The one rule of what an environment is given for an action that a policy has chosen."""
+"""Turns the action that a policy has chosen into the action that the environment gets: clips it to the bounds."""
 
 from typing import Any
 
@@ -9,42 +9,41 @@ from numpy.typing import NDArray
 
 
 class ExecutedActions:
-    """Turns actions that a policy has chosen into those that the environment executes.
+    """The rule for the actions that an environment executes.
 
         executed = ExecutedActions(action_space)
         env.step(executed(action))
 
-    Actions of a Box are clipped to its bounds; all others are executed as they are. A Gaussian policy may choose
-    outside the bounds, and rollouts record what it chose: only that has the log-probability beside it. Everybody who
-    steps an environment, answers with actions, or learns from the actions that were executed uses this rule.
+    Actions of a Box are clipped to its bounds; others are executed unchanged. A Gaussian policy may choose an action
+    outside the bounds. Rollouts record the chosen action, because the log-probability belongs to it. All code that
+    steps an environment, answers with actions, or learns from executed actions uses this rule.
 
     Stateless: any thread may call it.
 
     Attributes:
-        bounds: The lowest and the highest action, each in the shape and dtype of the space; None where nothing is
-            clipped.
+        bounds: The lowest and the highest action, each in the shape and dtype of the space; None: no clipping.
     """
 
     bounds: tuple[NDArray[Any], NDArray[Any]] | None
 
     def __init__(self, action_space: Space[Any]) -> None:
-        """Looks at the bounds.
+        """Reads the bounds of the space.
 
         Args:
-            action_space: Of any kind.
+            action_space: An action space of any kind.
         """
         self.bounds = None
         if isinstance(action_space, Box) and (action_space.bounded_below.any() or action_space.bounded_above.any()):
             self.bounds = action_space.low, action_space.high
 
     def __call__(self, action: NDArray[Any]) -> NDArray[Any]:
-        """Returns what the environment is given.
+        """Returns the actions for the environment.
 
         Args:
             action: `[..., *shape]` in the dtype of the space; it is not changed.
 
         Returns:
-            Actions of the same shape and dtype: a fresh array, or `action` itself where nothing is clipped.
+            Actions of the same shape and dtype: a fresh array, or `action` itself if nothing is clipped.
         """
         if self.bounds is None:
             return action

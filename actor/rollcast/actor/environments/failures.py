@@ -1,4 +1,4 @@
-"""What is known when an environment raises."""
+"""Reports of environments that raised, and the errors made from them."""
 
 import json
 import traceback
@@ -13,16 +13,16 @@ from rollcast.services.errors import ActorFailedError, message_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureReport:
-    """What one process tells another of an environment that raised.
+    """A report of an environment that raised; it can be sent to another process.
 
     Attributes:
         exception_type: Class of the exception.
         exception_message: Its message.
         exception_traceback: Its traceback, as text.
         doing: `"make"`, `"step"`, `"reset"` or the method that was called.
-        is_wrong_value: Whether it did not raise, but returned what it must not; the exception is ours.
-        env_index: Which environment.
-        env_seed: What it had been seeded with, if with anything.
+        env_index: Index of the environment; None: unknown.
+        env_seed: The environment's last seed; None: none.
+        is_wrong_value: Whether the environment returned a wrong value, so that the exception is rollcast's own.
     """
 
     exception_type: str
@@ -35,7 +35,7 @@ class FailureReport:
 
     @classmethod
     def of(cls, error: BaseException, *, doing: str, env_index: int | None, env_seed: int | None) -> "FailureReport":
-        """Describes an exception, with its traceback."""
+        """Makes the report of an exception, with its traceback."""
         return cls(
             exception_type=type(error).__name__,
             exception_message=message_of(error),
@@ -47,29 +47,29 @@ class FailureReport:
         )
 
     def to_json(self) -> bytes:
-        """As a JSON object."""
+        """Returns the report as a JSON object."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def from_json(cls, text: bytes) -> "FailureReport":
-        """From a JSON object."""
+        """Reads a report from a JSON object."""
         return cls(**json.loads(text))
 
 
 class EnvironmentFailedError(ActorFailedError):
-    """An environment raised, or returned what it must not; the exception is the `__cause__` if it was in this process.
+    """An environment raised, or returned a wrong value. An exception in this process is the `__cause__`.
 
     Attributes:
-        report: All of it, as another process is told.
+        report: The report, as it is sent to another process.
         exception_type: Class of the original exception, for example `"ValueError"`.
         exception_message: Its message.
         exception_traceback: Its traceback, as text.
-        env_index: Which of the B environments raised, or None where the vector environment does not tell.
-        env_seed: The seed of that environment, or of the first one where `env_index` is None; None: it had none.
+        env_index: Index of the environment that raised; None if the vector environment does not say.
+        env_seed: The seed of that environment, or of the first one if `env_index` is None; None: it had none.
     """
 
     def __init__(self, report: FailureReport) -> None:
-        """Takes over what a report says."""
+        """Takes the values of a report."""
         self.report = report
         self.exception_type = report.exception_type
         self.exception_message = report.exception_message
@@ -90,18 +90,12 @@ class EnvironmentLostError(ActorFailedError):
     """The process of an environment has ended, or does not answer.
 
     Attributes:
-        env_index: The environment it was busy with, or the first one of the process.
-        env_seed: What that one had been seeded with; None: nothing.
+        env_index: The environment that the process was busy with, or its first one.
+        env_seed: The last seed of that environment; None: none.
     """
 
     def __init__(self, problem: str, *, env_index: int, env_seed: int | None) -> None:
-        """Says what happened.
-
-        Args:
-            problem: What is wrong; what was expected; what to do.
-            env_index: As in the attribute.
-            env_seed: As in the attribute.
-        """
+        """Makes the message from `problem`: what is wrong; what was expected; what to do."""
         self.env_index = env_index
         self.env_seed = env_seed
         super().__init__(f"environment {env_index} (seed {env_seed}) {problem}")
@@ -110,16 +104,16 @@ class EnvironmentLostError(ActorFailedError):
 def environment_failure(
     error: BaseException, vector_env: VectorEnv, *, doing: str, env_seeds: Sequence[int]
 ) -> EnvironmentFailedError:
-    """Says which environment raised, and with what seed it had been started.
+    """Makes the error that says which environment raised, and the seed it was started with.
 
     Args:
-        error: What `vector_env` raised, with its traceback.
+        error: The exception of `vector_env`, with its traceback.
         vector_env: The vector environment.
         doing: `"step"` or `"reset"`.
         env_seeds: The seed of each environment.
 
     Returns:
-        The error to raise from `error`.
+        An error to raise from `error`.
     """
     env_index = _failing_index(error, vector_env)
     return EnvironmentFailedError(
@@ -128,9 +122,9 @@ def environment_failure(
 
 
 def _failing_index(error: BaseException, vector_env: VectorEnv) -> int | None:
-    """Reads the index from the frame of SyncVectorEnv, the one that loops over the environments.
+    """Reads the index from the frame in which gymnasium's SyncVectorEnv loops over its environments.
 
-    Keeping count in every step instead would cost the hot path what only a failure needs.
+    Counting in every step would slow the hot path for a value that only failures need.
     """
     owner = vector_env.unwrapped
     if not isinstance(owner, SyncVectorEnv):

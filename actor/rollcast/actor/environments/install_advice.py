@@ -1,4 +1,4 @@
-"""Advice for an environment that is not there: which package has it, and the command that installs it."""
+"""Says which package has a missing environment, and the command that installs it."""
 
 import importlib.util
 import re
@@ -10,18 +10,18 @@ from gymnasium.error import DependencyNotInstalled
 from rollcast.services.process.installation import extra_with, install_extra, typed
 from rollcast.services.settings.suggestions import did_you_mean
 
-# Packages whose environments gymnasium finds only after they are imported, by how their ids begin: module, package.
+# Modules and packages whose import registers environments with gymnasium, by the beginning of their ids.
 _REGISTERED_BY: Final = {
     "ALE/": ("ale_py", "ale-py"),
     "MiniGrid-": ("minigrid", "minigrid"),
     "BabyAI-": ("minigrid", "minigrid"),
 }
-# Packages that are not called as their module is.
+# Packages whose name differs from their module's.
 _PACKAGES: Final = {module: package for module, package in _REGISTERED_BY.values() if module != package}
 
 
 def for_unknown_id(env_id: str) -> str:
-    """Returns what to do about an id that gymnasium does not know."""
+    """Returns advice for an id that gymnasium does not know."""
     name = env_id.rpartition(":")[2]
     for beginning, (module, package) in _REGISTERED_BY.items():
         if name.startswith(beginning) and not env_id.startswith(f"{module}:"):
@@ -35,7 +35,7 @@ def for_unknown_id(env_id: str) -> str:
 
 
 def for_missing_module(error: BaseException) -> str:
-    """Returns what to do about a module that cannot be imported."""
+    """Returns advice for a module that cannot be imported."""
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return "correct the name before the colon"
     module = error.name.partition(".")[0]
@@ -49,7 +49,7 @@ def for_missing_module(error: BaseException) -> str:
 
 
 def for_failure(error: BaseException) -> str:
-    """Returns what to do about an environment that raises while it is made."""
+    """Returns advice for an environment that raises while it is made."""
     # gymnasium says which module it has not found by raising from that error
     lacking = error.__cause__ if isinstance(error, DependencyNotInstalled) else error
     if isinstance(lacking, ModuleNotFoundError) and extra_with(str(lacking.name)) is not None:

@@ -1,4 +1,4 @@
-"""Makes environments by name, one at a time."""
+"""Makes environments by gymnasium id or by the name of a factory, one at a time."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ from rollcast.services.errors import ConfigurationError, message_of
 OnStepFailure = Literal["fail", "drop_episode"]
 Vectorization = Literal["auto", "sync", "entry_point", "subprocess", "measure"]
 
-# How long a step may take before the environment is said to hang, in seconds.
+# Longest time for a step before the environment counts as hanging, in seconds.
 DEFAULT_STEP_TIMEOUT_S = 300.0
 
 Environment = gymnasium.Env[Any, Any] | StructuredEnv
@@ -28,20 +28,21 @@ Environment = gymnasium.Env[Any, Any] | StructuredEnv
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentFactory:
-    """Makes environments by name; picklable, so that it can travel to a process that is spawned.
+    """A factory of environments by name; picklable, so that it can be sent to a spawned process.
 
     Attributes:
         env_id: A gymnasium id (`"CartPole-v1"`, `"ale_py:ALE/Pong-v5"`), or `"package.module:factory"`, a callable that
-            returns a `gymnasium.Env`, a `StructuredEnv`, or one of PettingZoo's
+            returns a `gymnasium.Env`, a `StructuredEnv`, or a PettingZoo environment
             (`"mpe2.simple_spread_v3:parallel_env"`).
         env_kwargs: Keyword arguments of the environment or factory.
-        vectorization: How `make_vector_env` steps many: `"entry_point"`, the vector environment that is registered
-            with the id; `"sync"`, one after the other; `"auto"`, the first where there is one; `"subprocess"`, in
-            processes, one for each core; `"measure"`, whichever of the two is faster, found by trying.
-        agent_policies: For PettingZoo's: agents with equal spaces have one policy, `"shared"`, or each its own,
-            `"separate"`.
-        on_step_failure: What happens when an environment raises in `step`: `"fail"`, its actor fails; `"drop_episode"`,
-            the episode is dropped, and the environment reset. A vector entry point always fails.
+        vectorization: How `make_vector_env` steps several environments. `"entry_point"`: with the vector environment
+            registered with the id. `"sync"`: one after the other. `"auto"`: with the entry point if there is one, else
+            like `"sync"`. `"subprocess"`: in processes, one for each core. `"measure"`: the faster of `"sync"` and
+            `"subprocess"`, found by trying.
+        agent_policies: For PettingZoo: agents with equal spaces share a policy (`"shared"`), or each has its own
+            (`"separate"`).
+        on_step_failure: What happens when an environment raises in `step`. `"fail"`: its actor fails.
+            `"drop_episode"`: the episode is dropped and the environment reset. A vector entry point always fails.
     """
 
     env_id: str
@@ -78,7 +79,7 @@ class EnvironmentFactory:
             self.registered_spec()
         try:
             if factory is None:
-                # The checker looks at every step; the spaces of a rollout are checked where it arrives anyway.
+                # gymnasium's checker costs time in every step, and rollouts are checked anyway.
                 env: object = gymnasium.make(self.env_id, disable_env_checker=True, **self.env_kwargs)
             else:
                 env = factory(**self.env_kwargs)
@@ -92,12 +93,12 @@ class EnvironmentFactory:
         if structured is None:
             raise ConfigurationError(
                 f"env_id {self.env_id!r} returned a {type(env).__name__}; expected a gymnasium.Env, a StructuredEnv or "
-                "one of PettingZoo's environments; name a factory that returns one"
+                "a PettingZoo environment; name a factory that returns one"
             )
         return structured
 
     def vector_spec(self) -> EnvSpec | None:
-        """The registered spec if it has a usable vector entry point, else None.
+        """Returns the registered spec if it has a usable vector entry point, else None.
 
         Raises:
             ConfigurationError: If `env_id` names nothing.
@@ -105,14 +106,14 @@ class EnvironmentFactory:
         if self._own_factory() is not None:
             return None
         spec = self.registered_spec()
-        # gymnasium refuses to combine a vector entry point with wrappers in the spec.
+        # gymnasium does not combine a vector entry point with wrappers in the spec.
         return spec if spec.vector_entry_point is not None and not spec.additional_wrappers else None
 
     def make_registered_vector(self, n_envs: int) -> VectorEnv:
         """Makes the vector environment that is registered with the id.
 
         Args:
-            n_envs: How many environments it steps.
+            n_envs: Number of environments that it steps.
 
         Raises:
             ConfigurationError: If it cannot be made with `env_kwargs`.
@@ -125,10 +126,10 @@ class EnvironmentFactory:
             raise self._cannot_be_made(error) from error
 
     def registered_spec(self) -> EnvSpec:
-        """What gymnasium has registered under the id.
+        """Returns the spec that gymnasium has registered under the id.
 
         Raises:
-            ConfigurationError: If it has nothing.
+            ConfigurationError: If there is none.
         """
         try:
             return gymnasium.spec(self.env_id.rpartition(":")[2])
@@ -139,11 +140,11 @@ class EnvironmentFactory:
             ) from error
 
     def _own_factory(self) -> Callable[..., Any] | None:
-        """The callable `env_id` names, or None if it is an id for gymnasium, which writes `module:id` likewise."""
+        """Returns the callable that `env_id` names; None for an id of gymnasium, which may also be `module:id`."""
         module_name, colon, attribute = self.env_id.rpartition(":")
         if not colon:
             return None
-        # Also for gymnasium: importing the module is what registers the id.
+        # Needed for gymnasium's ids, too: importing the module registers the id.
         try:
             module = importlib.import_module(module_name)
         except (ImportError, ValueError, TypeError, SystemExit) as error:
@@ -166,13 +167,13 @@ EnvFactory = Callable[[], Environment]
 
 
 def make_single_env(env_factory: EnvFactory) -> Environment:
-    """Makes one environment that shows a policy what `make_vector_env` shows it.
+    """Makes one environment with the spaces that `make_vector_env` gives it.
 
-    That is the environment itself, except where the vector environment that is registered with its id has other
-    spaces, as ALE's has: then it is such a vector, of one.
+    If the vector environment registered with the id has other spaces than the environment itself, as for ALE, this is
+    such a vector with one environment.
 
     Args:
-        env_factory: As of `make_vector_env`.
+        env_factory: As for `make_vector_env`.
 
     Returns:
         The environment; the caller closes it.

@@ -1,4 +1,4 @@
-"""A vector environment of one as a single environment: what a policy trained in such a vector is evaluated in."""
+"""Presents a vector of one environment as a single environment, to evaluate policies trained in such vectors."""
 
 import copy
 from typing import Any
@@ -15,10 +15,10 @@ _Info = dict[str, Any]
 
 
 class OneOfVector(gymnasium.Env[NestedObservation, Any]):
-    """The only environment of a vector, stepped as a `gymnasium.Env`. Infos are left out: vectors merge them.
+    """The only environment of a vector, as a `gymnasium.Env`. Its infos are empty, because vectors merge infos.
 
     Args:
-        vector_env: Of one environment; closed by `close`.
+        vector_env: A vector of one environment; closed by `close`.
     """
 
     def __init__(self, vector_env: VectorEnv) -> None:
@@ -35,7 +35,7 @@ class OneOfVector(gymnasium.Env[NestedObservation, Any]):
         return self._first(observation), {}
 
     def step(self, action: NDArray[Any]) -> tuple[NestedObservation, float, bool, bool, _Info]:
-        """Takes a step; the observation is the true last one where the episode ends, whenever the vector resets."""
+        """Takes a step; at the end of an episode the observation is the true last one, whenever the vector resets."""
         actions = np.asarray(action, self.action_space.dtype)[None]
         observation, reward, terminated, truncated, infos = self._vector_env.step(actions)
         ends = bool(terminated[0]), bool(truncated[0])
@@ -52,6 +52,6 @@ class OneOfVector(gymnasium.Env[NestedObservation, Any]):
         self._vector_env.close()
 
     def _first(self, batched: Any) -> NestedObservation:  # noqa: ANN401 - nested as the space is
-        # A copy: vectors hand out one buffer again and again.
+        # A copy, because vectors reuse one buffer.
         first: NestedObservation = copy.deepcopy(next(iter(iterate(self._vector_env.observation_space, batched))))
         return first

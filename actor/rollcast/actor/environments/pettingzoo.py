@@ -1,4 +1,4 @@
-"""PettingZoo's environments as structured ones: those in which agents act at once, and those in which they take turns.
+"""Adapts PettingZoo's environments to structured ones: parallel environments, and those in which agents take turns.
 
 Terry et al. 2021, "PettingZoo: Gym for Multi-Agent Reinforcement Learning", https://arxiv.org/abs/2009.14471.
 """
@@ -21,7 +21,7 @@ AgentPolicies = Literal["shared", "separate"]
 
 
 def adapt_pettingzoo(env: object, agent_policies: AgentPolicies = "shared") -> StructuredEnv | None:
-    """Makes a structured environment of one of PettingZoo's.
+    """Adapts a PettingZoo environment.
 
     Args:
         env: Any object.
@@ -29,12 +29,12 @@ def adapt_pettingzoo(env: object, agent_policies: AgentPolicies = "shared") -> S
             agent has a substep of its own, named after it.
 
     Returns:
-        The structured environment; None if `env` is none of PettingZoo's.
+        The structured environment; None if `env` is not from PettingZoo.
 
     Raises:
-        ConfigurationError: If it does not name its agents beforehand (`possible_agents`).
+        ConfigurationError: If it has no `possible_agents`.
     """
-    # Whoever has made such an environment has imported it; an actor without PettingZoo needs none.
+    # A PettingZoo environment exists only if PettingZoo was imported; actors without it need not install it.
     if "pettingzoo" not in sys.modules:
         return None
     from pettingzoo.utils.env import AECEnv, ParallelEnv
@@ -51,10 +51,10 @@ class SimultaneousAgentsEnv(StructuredEnv):
 
     Args:
         env: The environment; closed by `close`.
-        agent_policies: As of `adapt_pettingzoo`.
+        agent_policies: As for `adapt_pettingzoo`.
 
     Raises:
-        ConfigurationError: Likewise.
+        ConfigurationError: If it has no `possible_agents`.
     """
 
     def __init__(self, env: "ParallelEnv[Any, Any, Any]", agent_policies: AgentPolicies = "shared") -> None:
@@ -84,7 +84,7 @@ class SimultaneousAgentsEnv(StructuredEnv):
         )
 
     def layers(self) -> Iterator[object]:
-        """Itself, the environment's wrappers, and the environment."""
+        """Yields itself, the environment's wrappers, and the environment."""
         yield self
         yield from wrapped_layers(self._env)
 
@@ -104,10 +104,10 @@ class TurnTakingAgentsEnv(StructuredEnv):
 
     Args:
         env: The environment; closed by `close`.
-        agent_policies: As of `adapt_pettingzoo`.
+        agent_policies: As for `adapt_pettingzoo`.
 
     Raises:
-        ConfigurationError: Likewise.
+        ConfigurationError: If it has no `possible_agents`.
     """
 
     def __init__(self, env: "AECEnv[Any, Any, Any]", agent_policies: AgentPolicies = "shared") -> None:
@@ -126,7 +126,7 @@ class TurnTakingAgentsEnv(StructuredEnv):
         return self._next_turn()
 
     def layers(self) -> Iterator[object]:
-        """Itself, the environment's wrappers, and the environment."""
+        """Yields itself, the environment's wrappers, and the environment."""
         yield self
         yield from wrapped_layers(self._env)
 
@@ -135,17 +135,17 @@ class TurnTakingAgentsEnv(StructuredEnv):
         self._env.close()
 
     def _next_turn(self) -> Turn:
-        """Goes past the agents that have ended, each of which is selected once more, to the next that acts."""
+        """Skips the agents that have ended, which PettingZoo selects once more, and returns the next turn."""
         rewards: dict[ActorId, float] = {}
         ended: dict[ActorId, Ended] = {}
         infos: dict[ActorId, Mapping[str, Any]] = {}
         while self._env.agents:
             actor = self._actors[self._env.agent_selection]
-            # The reward is all that it has earned since it acted.
+            # PettingZoo sums the agent's rewards since its last action.
             observation, rewards[actor], terminated, truncated, infos[actor] = self._env.last()
             if not (terminated or truncated):
                 return Turn(observations={actor: observation}, rewards=rewards, ended=ended, infos=infos)
-            # A copy: the next `last()` overwrites it where the environment has one buffer for all observations.
+            # A copy, because an environment may reuse one buffer for all observations.
             ended[actor] = Ended(observation=copy.deepcopy(observation), truncated=not terminated)
             self._env.step(None)
         return Turn(observations={}, rewards=rewards, ended=ended, infos=infos)
@@ -154,14 +154,14 @@ class TurnTakingAgentsEnv(StructuredEnv):
 def group_agents(
     env: "AECEnv[Any, Any, Any] | ParallelEnv[Any, Any, Any]", agent_policies: AgentPolicies
 ) -> tuple[EnvironmentSpaces, dict[str, ActorId]]:
-    """Gives every agent a substep key, and an index among those that share it.
+    """Gives every agent a substep key, and an index among the agents that share it.
 
     Args:
-        env: One of PettingZoo's.
-        agent_policies: As of `adapt_pettingzoo`.
+        env: A PettingZoo environment.
+        agent_policies: As for `adapt_pettingzoo`.
 
     Returns:
-        The spaces by substep key, and who each agent is, by its name. A key that agents share is the first one's name
+        The spaces by substep key, and the `ActorId` of each agent by its name. A shared key is the first agent's name
         without the number at its end ("listener_0": "listener").
 
     Raises:
@@ -189,7 +189,7 @@ def group_agents(
 
 
 def _new_key(name: str, taken: EnvironmentSpaces, agent_policies: AgentPolicies) -> str:
-    # Neither a "/" nor a ".": the one divides paths into an observation, the other the names of a policy's arrays.
+    # No "/", which separates the parts of leaf paths, and no ".", which separates those of a policy's array names.
     whole = re.sub(r"[/.]", "_", str(name))
     key = re.sub(r"_?\d+$", "", whole) if agent_policies == "shared" else whole
     return key if key and key not in taken else whole

@@ -1,4 +1,4 @@
-"""Going on after an environment has raised in a step: the episode is dropped, and the next one begun."""
+"""Drops the episode in which an environment raises, and continues with the next one."""
 
 import logging
 from collections.abc import Iterator
@@ -10,23 +10,23 @@ from rollcast.actor.environments.failures import FailureReport
 
 logger = logging.getLogger(__name__)
 
-# Where in the info of the step that raised its report is, as JSON.
+# Key of the failure's report, as JSON, in the info of the step that raised.
 FAILURE_KEY: Final = "rollcast/failure"
 
-# An environment that raises so often without a step between is broken, not flaky.
+# An environment that raises this often without a good step between is broken.
 MAX_FAILURES_IN_A_ROW: Final = 10
 
 _Environment = gymnasium.Env[Any, Any]
 
 
 class RecoveringEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Ends the episode in which the environment raises, instead of raising.
+    """A wrapper that truncates the episode in which the environment raises, instead of raising.
 
-    The step that raised returns the observation before it and is truncated; its info has `FAILURE_KEY`, by which a
-    `RolloutWorker` knows that there was no such step. In `reset`, and after `MAX_FAILURES_IN_A_ROW`, it raises.
+    The step that raised returns the observation before it. Its info has `FAILURE_KEY`, so that a `RolloutWorker` drops
+    the step. Exceptions in `reset` are raised, and so is the tenth failure in a row (`MAX_FAILURES_IN_A_ROW`).
 
     Args:
-        env: What is played; `reset` must put it right again.
+        env: The environment; `reset` must make it usable again.
     """
 
     def __init__(self, env: _Environment) -> None:
@@ -40,7 +40,7 @@ class RecoveringEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._last, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:  # noqa: ANN401 - the environment's own
-        """Steps; or ends the episode where the environment raises, or calls `sys.exit`."""
+        """Steps; truncates the episode if the environment raises or calls `sys.exit`."""
         try:
             result = self.env.step(action)
         except (Exception, SystemExit) as error:
@@ -55,13 +55,13 @@ class RecoveringEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def failures_in(infos: dict[str, Any]) -> Iterator[tuple[int, FailureReport]]:
-    """The environments that raised in a step of a vector environment that resets in the same step.
+    """Yields the failures in a step of a vector environment that resets in the same step.
 
     Args:
-        infos: As gymnasium merges them.
+        infos: The step's infos, merged by gymnasium.
 
     Yields:
-        Index of the environment, and what is known.
+        The environment's index, and the report of its failure.
     """
     told = infos.get("final_info")
     if told is not None and FAILURE_KEY in told:
@@ -70,7 +70,7 @@ def failures_in(infos: dict[str, Any]) -> Iterator[tuple[int, FailureReport]]:
 
 
 def log_dropped_episode(report: FailureReport, *, env_index: int, env_seed: int | None) -> None:
-    """Says that an episode was dropped, of which environment, and why."""
+    """Logs that an episode of an environment was dropped, and why."""
     logger.warning(
         "environment %d (seed %s) raised %s in %s(): %s; its episode is dropped, and it is reset\n%s",
         env_index,

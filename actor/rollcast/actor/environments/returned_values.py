@@ -1,4 +1,4 @@
-"""What an environment may return from `step` and `reset`: one rule for everybody who steps one."""
+"""Checks what environments return from `step` and `reset`, for all code that steps one."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -10,34 +10,31 @@ from numpy.typing import NDArray
 from rollcast.services.errors import InvalidInputError, InvalidTensorError
 from rollcast.services.spaces.leaf_schema import leaf_schema
 
-# Types whose values are taken as they are; everything else is looked at.
+# Types whose values need no further check.
 _NUMBERS: Final = frozenset({float, int, np.float64, np.float32})
 _FLAGS: Final = frozenset({bool, np.bool_})
-# A tuple, not a union, which costs as much as everything else here.
+# A tuple, because isinstance with a union costs as much as all the rest here.
 _SEQUENCES: Final = (tuple, list)
 
 # The largest reward that a rollout, in float32, can hold.
 _LARGEST_REWARD: Final = float(np.finfo(np.float32).max)
 
-# What Python or numpy may call a real number: no text, no object, no complex one.
+# The kinds of numpy dtypes that hold real numbers: no text, no objects, no complex numbers.
 _REAL_KINDS: Final = "biuf"
 
 
 class InvalidValueError(InvalidInputError):
-    """An environment returned, or is to be given, what is not as its space says."""
+    """A value that an environment returned, or is to get, does not fit its space."""
 
 
-def checked_step(result: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:  # noqa: ANN401 - whatever it returned
-    """Checks the shape of what `step` returned; its members are checked on their own.
+def checked_step(result: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:  # noqa: ANN401 - any value
+    """Returns the result of `step` if it is a tuple of five with a dictionary at its end. Members are not checked.
 
     Args:
-        result: What it returned.
-
-    Returns:
-        The same.
+        result: The returned value.
 
     Raises:
-        InvalidValueError: It is no tuple of five, the last of which is a dictionary.
+        InvalidValueError: If it is anything else.
     """
     if isinstance(result, _SEQUENCES) and len(result) == 5 and isinstance(result[4], dict):
         return result  # type: ignore[return-value]  # five members
@@ -47,17 +44,14 @@ def checked_step(result: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:  # n
     )
 
 
-def checked_reset(result: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401 - whatever it returned
-    """Checks the shape of what `reset` returned.
+def checked_reset(result: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401 - any value
+    """Returns the result of `reset` if it is a tuple of two with a dictionary at its end. Members are not checked.
 
     Args:
-        result: What it returned.
-
-    Returns:
-        The same.
+        result: The returned value.
 
     Raises:
-        InvalidValueError: It is no tuple of two, the last of which is a dictionary.
+        InvalidValueError: If it is anything else.
     """
     if isinstance(result, _SEQUENCES) and len(result) == 2 and isinstance(result[1], dict):
         return result  # type: ignore[return-value]  # two members
@@ -67,17 +61,14 @@ def checked_reset(result: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401 - 
     )
 
 
-def checked_reward(reward: Any) -> float:  # noqa: ANN401 - whatever it returned
-    """Takes a reward: a finite real number of Python's or numpy's, a bool, or an array of exactly one of these.
+def checked_reward(reward: Any) -> float:  # noqa: ANN401 - any value
+    """Returns a reward as a float.
 
     Args:
-        reward: What the environment returned.
-
-    Returns:
-        The number.
+        reward: A finite real number of Python or numpy, a bool, or an array of exactly one of these.
 
     Raises:
-        InvalidValueError: It is something else: text, None, a complex number, NaN, an array of several.
+        InvalidValueError: If it is anything else: text, None, a complex number, NaN, an array of several numbers.
     """
     if type(reward) not in _NUMBERS:
         reward = _only_number(reward, f"the reward is {reward!r:.100}; expected a number; correct what step() returns")
@@ -89,18 +80,15 @@ def checked_reward(reward: Any) -> float:  # noqa: ANN401 - whatever it returned
     return float(reward)
 
 
-def checked_flag(flag: Any, name: str) -> bool:  # noqa: ANN401 - whatever it returned
-    """Takes what says whether an episode ended: a bool, 0 or 1, or an array of exactly one of these.
+def checked_flag(flag: Any, name: str) -> bool:  # noqa: ANN401 - any value
+    """Returns a flag as a bool.
 
     Args:
-        flag: What the environment returned.
-        name: What it is: `"terminated"`.
-
-    Returns:
-        Whether it did.
+        flag: A bool, 0 or 1, or an array of exactly one of these.
+        name: Name of the flag in messages: `"terminated"`.
 
     Raises:
-        InvalidValueError: It is something else: text, None, another number.
+        InvalidValueError: If it is anything else: text, None, another number.
     """
     if type(flag) in _FLAGS:
         return bool(flag)
@@ -112,21 +100,21 @@ def checked_flag(flag: Any, name: str) -> bool:  # noqa: ANN401 - whatever it re
 
 
 def check_observed(leaf: Space[Any], values: NDArray[Any], what: str) -> None:
-    """Refuses an observation that no policy can act on: NaN, infinities, values outside of a discrete space.
+    """Raises if an observation holds NaN, an infinity, or a value outside a discrete space.
 
-    Bounds of a Box are not checked: environments overstep them, and their training still works.
+    Bounds of a Box are not checked: many environments exceed them, and training still works.
 
     Args:
         leaf: A leaf of an observation space.
-        values: What the environment returned for it, in the leaf's shape.
-        what: What it is, for the message.
+        values: The leaf's values, in its shape.
+        what: Name of the values in the message.
 
     Raises:
-        InvalidValueError: It holds such a value.
+        InvalidValueError: If it holds such a value.
     """
     schema = leaf_schema(leaf)
     if schema.n_values is not None:
-        # lest a value that does not fit the leaf's dtype wraps around into its range
+        # int64, because a value too large for the leaf's dtype would wrap around into its range.
         schema = replace(schema, dtype=np.dtype(np.int64))
     try:
         schema.check_values(np.asarray(values, schema.dtype, order="C"), what=what, axes=())
@@ -135,7 +123,7 @@ def check_observed(leaf: Space[Any], values: NDArray[Any], what: str) -> None:
 
 
 def _only_number(value: Any, problem: str) -> Any:  # noqa: ANN401 - a number of whatever type
-    """Returns the real number that a value is, or is an array of."""
+    """Returns a real number, or the only element of an array; raises `problem` for all else."""
     if isinstance(value, bool | int | float):
         return value
     if isinstance(value, np.ndarray | np.generic) and value.size == 1 and value.dtype.kind in _REAL_KINDS:

@@ -1,4 +1,4 @@
-"""Structured environments: several agents, who act in turns, at once, or in several ways."""
+"""Defines structured environments: several agents that act at once or in turns, or one agent with several actions."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -14,11 +14,11 @@ from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, Nes
 
 
 class ActorId(NamedTuple):
-    """Who acts.
+    """Names an agent.
 
     Attributes:
-        substep_key: Which spaces, and so which policy, are its own.
-        agent_index: Which of the agents that share them, from 0.
+        substep_key: Key of its spaces, and so of its policy.
+        agent_index: Its number among the agents that share them, from 0.
     """
 
     substep_key: str
@@ -27,11 +27,12 @@ class ActorId(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How an episode ended for one agent.
+    """The end of an episode for one agent.
 
     Attributes:
-        observation: The last it saw.
-        truncated: The episode was cut: its value goes on from that observation. False: nothing follows.
+        observation: Its last observation.
+        truncated: Whether the episode was cut, so that later rewards are estimated from that observation. False: the
+            episode terminated.
     """
 
     observation: NestedObservation
@@ -40,17 +41,18 @@ class Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What came of the last actions, and who acts next.
+    """The results of the last actions, and the agents that act next.
 
     Attributes:
-        observations: What each agent sees that has to act now, all of them at once. Empty: the episode is over.
-        rewards: What agents have earned by the last actions, whoever took them. An agent's rewards count for its last
-            action, until it sees something again. Those that are left out have earned nothing.
-        ended: Agents for whom the episode has ended in this turn. They do not act again before a reset.
-        infos: What else the environment has to say of an agent.
-        events: What came of the events that were fired in an episode that is over. Not the environment's to fill in:
-            whoever steps it listens to them.
-        is_dropped: The environment has raised, and what came of the last actions will never be known; likewise.
+        observations: The observation of each agent that acts now, all of them at once. Empty: the episode is over.
+        rewards: The agents' rewards for the last actions, whichever agent took them. An agent's rewards count for its
+            last action, until its next observation. Agents that are left out have a reward of 0.
+        ended: The agents whose episode has ended in this turn. They do not act again before a reset.
+        infos: Further values by agent.
+        events: Statistics of the events of an episode that is over. Set by the vector environment, not by the
+            environment.
+        is_dropped: Whether the environment raised, so that the results of the last actions are unknown. Set by the
+            vector environment, too.
     """
 
     observations: Mapping[ActorId, NestedObservation]
@@ -62,16 +64,15 @@ class Turn:
 
 
 class StructuredEnv(ABC):
-    """An environment in which one step consists of several substeps, each taken by an `ActorId`.
+    """An environment whose steps consist of substeps, each with its own spaces and agents.
 
         turn = env.reset(seed=7)
         while turn.observations:
             turn = env.step({actor: act(actor, seen) for actor, seen in turn.observations.items()})
 
-    A substep key stands for a kind of actor: agents that share spaces and policy (`n_agents` of them), or one agent
-    that acts in several ways, first where to go and then what to take. Agents that act at once are in one turn;
-    those that take turns are in turns of their own. Episodes end agent by agent; when nobody is to act any more, every
-    agent that has acted must have ended.
+    A substep key names a kind of action: of `n_agents` agents that share spaces and policy, or one of several actions
+    of one agent (first where to go, then what to take). Agents that act at once are in the same turn. Episodes end
+    agent by agent; when no agent acts any more, every agent that has acted must have ended.
 
     One thread at a time calls it.
 
@@ -86,11 +87,11 @@ class StructuredEnv(ABC):
         """Begins an episode.
 
         Args:
-            seed: Of everything random in it from now on; None: go on with the generators as they are.
-            options: As of gymnasium.
+            seed: Seeds the environment's random generators; None: they continue.
+            options: As in gymnasium.
 
         Returns:
-            The first turn: who acts, and sees what.
+            The first turn.
         """
 
     @abstractmethod
@@ -98,18 +99,18 @@ class StructuredEnv(ABC):
         """Takes the actions of a turn.
 
         Args:
-            actions: One of each agent that is in the last turn's `observations`.
+            actions: The action of each agent in the last turn's `observations`.
 
         Returns:
             The next turn.
         """
 
     def layers(self) -> Iterator[object]:
-        """Itself and what it is made of, from the outside in: who of them is a `FiresEvents` is listened to."""
+        """Yields itself and its parts, from the outside in; every `FiresEvents` among them is listened to."""
         yield self
 
     def close(self) -> None:  # noqa: B027  # most have nothing to close
-        """Frees what it holds; calling it again does nothing."""
+        """Frees its resources. Idempotent."""
 
 
 class SingleAgentEnv(StructuredEnv):
@@ -143,7 +144,7 @@ class SingleAgentEnv(StructuredEnv):
         )
 
     def layers(self) -> Iterator[object]:
-        """Itself, the environment's wrappers, and the environment."""
+        """Yields itself, the environment's wrappers, and the environment."""
         yield self
         yield from wrapped_layers(self._env)
 

@@ -9,7 +9,7 @@ from rollcast.actor.statistics.declarations import EpochKey, events_of
 from rollcast.actor.statistics.episode_aggregator import EpisodeStatsAggregator
 from rollcast.actor.statistics.events import EpisodeEvents, LogStatsLevel, event_name
 from rollcast.actor.statistics.firing import EventFirer
-from rollcast.actor.statistics.reductions import Accumulator, ReduceFunction, Statistic, ValueSeries, make_accumulator
+from rollcast.actor.statistics.reductions import Accumulator, ReduceFunction, Statistic, make_accumulator
 from rollcast.services.errors import StatisticsError
 from rollcast.services.rollouts.rollouts import EpisodeStatistics
 from rollcast.services.rollouts.statistics import EpochStatistic, EventStatistic, EventValue
@@ -21,6 +21,8 @@ Group: TypeAlias = tuple[str, ...]
 
 # Most statistics and groups that are kept, to bound memory whatever actors send.
 _MAX_SERIES = 1024
+# Values are stored, and reduced when there are this many: reducing a single value costs more than storing it.
+_MAX_PENDING = 1024
 
 _RETURN, _LENGTH, _COUNT = (event.chains[0].statistic for event in events_of(EpisodeEvents).values())
 _OF_EVERY_EPISODE = (_RETURN, _LENGTH, _COUNT)
@@ -275,36 +277,54 @@ class EpochStatsAggregator:
         return "; ".join(f"{event}: {', '.join(of_event)}" for event, of_event in names.items())
 
 
-class _EpochSeries(ValueSeries):
-    """The values of one statistic and group, reduced over epochs.
+class _EpochSeries:
+    """The values of one statistic and group, reduced over epochs. Adding a value costs little more than storing it.
 
     Args:
         statistic: The statistic of episodes.
         own: The registered reductions of users.
     """
 
-    __slots__ = ("_n_before", "_own", "_statistic")
+    __slots__ = ("_accumulators", "_has_values", "_own", "_pending", "_statistic")
 
     def __init__(self, statistic: EventStatistic, own: Mapping[EpochKey, ReduceFunction]) -> None:
         self._statistic = statistic
         self._own = {epoch.name: own.get((statistic.event, epoch.name)) for epoch in statistic.epoch}
-        self._n_before = 0
-        super().__init__(self._accumulator(epoch) for epoch in statistic.epoch)
+        self._accumulators = [self._accumulator(epoch) for epoch in statistic.epoch]
+        self._pending: list[Statistic] = []
+        # Whether a value has been reduced in this epoch.
+        self._has_values = False
+
+    def append(self, value: Statistic) -> None:
+        """Adds a value."""
+        self._pending.append(value)
+        if len(self._pending) >= _MAX_PENDING:
+            self.accumulators()
+
+    def accumulators(self) -> list[Accumulator]:
+        """Returns the accumulators, with all values reduced."""
+        if self._pending:
+            for accumulator in self._accumulators:
+                accumulator.extend(self._pending)
+            self._has_values = True
+            self._pending.clear()
+        return self._accumulators
 
     def epoch_values(self) -> list[Statistic | None]:
         """Returns a value for each statistic of the epoch; None for those without an episode."""
-        has_ended = self.n_values > self._n_before
+        accumulators = self.accumulators()
         return [
-            value if has_ended or epoch.cumulative else None
-            for epoch, value in zip(self._statistic.epoch, self.values(), strict=True)
+            accumulator.value() if self._has_values or epoch.cumulative else None
+            for epoch, accumulator in zip(self._statistic.epoch, accumulators, strict=True)
         ]
 
     def reset_epoch(self) -> None:
         """Starts all statistics over that are not cumulative."""
-        for place, epoch in enumerate(self._statistic.epoch):
-            if not epoch.cumulative:
-                self.replace(place, self._accumulator(epoch))
-        self._n_before = self.n_values
+        self._accumulators = [
+            accumulator if epoch.cumulative else self._accumulator(epoch)
+            for epoch, accumulator in zip(self._statistic.epoch, self.accumulators(), strict=True)
+        ]
+        self._has_values = False
 
     def _accumulator(self, epoch: EpochStatistic) -> Accumulator:
         own = self._own[epoch.name]

@@ -4,7 +4,7 @@ import math
 import statistics
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, ClassVar, Final, TypeAlias, get_args
 
 import numpy as np
@@ -19,8 +19,6 @@ Reduce: TypeAlias = str | ReduceFunction
 
 # Medians and users' own functions see this many of the last values, to bound memory if no epoch is ever ended.
 MAX_KEPT: Final = 10_000
-# Values are stored, and reduced when there are this many: reducing a single value costs more than storing it.
-_MAX_PENDING: Final = 1024
 
 _NAMES: Final[dict[Hashable, Reduction]] = {
     **{name: name for name in get_args(Reduction) if name != "own"},
@@ -214,47 +212,3 @@ def make_accumulator(reduction: Reduction, own: ReduceFunction | None = None) ->
         assert own is not None, "'own' comes with a function"
         return _Kept(own)
     return _ACCUMULATORS[reduction]()
-
-
-class ValueSeries:
-    """Several accumulators of the same values. Adding a value costs little more than storing it."""
-
-    __slots__ = ("_accumulators", "_n_folded", "_pending")
-
-    def __init__(self, accumulators: Iterable[Accumulator]) -> None:
-        self._accumulators = list(accumulators)
-        self._pending: list[Statistic] = []
-        self._n_folded = 0
-
-    @property
-    def n_values(self) -> int:
-        """Number of values that were added."""
-        return self._n_folded + len(self._pending)
-
-    def append(self, value: Statistic) -> None:
-        """Adds a value."""
-        self._pending.append(value)
-        if len(self._pending) >= _MAX_PENDING:
-            self._fold()
-
-    def values(self) -> list[Statistic | None]:
-        """Returns the value of each accumulator."""
-        self._fold()
-        return [accumulator.value() for accumulator in self._accumulators]
-
-    def accumulators(self) -> list[Accumulator]:
-        """Returns the accumulators, with all values reduced."""
-        self._fold()
-        return self._accumulators
-
-    def replace(self, place: int, accumulator: Accumulator) -> None:
-        """Replaces one accumulator by a new one."""
-        self._fold()
-        self._accumulators[place] = accumulator
-
-    def _fold(self) -> None:
-        if self._pending:
-            for accumulator in self._accumulators:
-                accumulator.extend(self._pending)
-            self._n_folded += len(self._pending)
-            self._pending.clear()

@@ -1,1 +1,1 @@
-"""Vector environments: one after the other, or several a process through shared memory; the same values either way."""
+"""Vector environments: stepped one after the other or in processes, with the same values either way."""

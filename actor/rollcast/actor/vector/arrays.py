@@ -1,4 +1,4 @@
-"""Where the values of all environments lie: one array for each leaf, `[n_envs, ...]`, in one block of memory."""
+"""Lays out the values of all environments in one block of memory: an array `[n_envs, ...]` for each leaf."""
 
 import contextlib
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class _Leaf:
     space: Space[Any]
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    # Of a discrete space, whose values are looked at one by one: an index that is none goes further than a number.
+    # The schema of a discrete space; None for others. Discrete values are checked, because they are used as indices.
     schema: LeafSchema | None
 
 
@@ -36,9 +36,10 @@ class SpaceArrays:
     """The values of one space for all environments.
 
     Args:
-        space: Of one environment.
-        n_envs: How many.
-        what: What the values are, for messages: `"observation"`.
+        space: The space of one environment.
+        n_envs: Number of environments.
+        buffer: The memory of the arrays.
+        what: Name of the values in messages, such as `"observation"`.
     """
 
     __slots__ = ("_arrays", "_leaves", "_space", "_what", "_whole")
@@ -48,18 +49,18 @@ class SpaceArrays:
         self._what = what
         self._leaves = _leaves(space)
         self._arrays = [buffer.take((n_envs, *leaf.shape), leaf.dtype) for leaf in self._leaves]
-        # The usual case, a space that is a leaf itself, is spared every loop.
+        # A space that is itself a leaf, the usual case, takes a path without loops.
         self._whole = self._leaves[0] if not self._leaves[0].keys else None
 
     def put(self, index: int, value: Value) -> None:
-        """Keeps the value of one environment.
+        """Writes the value of one environment.
 
         Args:
-            index: The environment.
+            index: Index of the environment.
             value: A value of the space.
 
         Raises:
-            InvalidValueError: Its dtype, shape or nesting is not the space's, or it is outside of a discrete space.
+            InvalidValueError: If its dtype, shape or nesting does not fit the space, or it is outside a discrete space.
         """
         whole = self._whole
         if whole is not None:
@@ -77,23 +78,23 @@ class SpaceArrays:
             array[index] = self._checked(leaf, self._member(leaf, value))
 
     def put_all(self, values: Value) -> None:
-        """Keeps the values of all environments.
+        """Writes the values of all environments.
 
         Args:
-            values: Nested as the space is, each leaf `[n_envs, ...]`.
+            values: Values nested like the space, each leaf `[n_envs, ...]`.
 
         Raises:
-            InvalidValueError: A leaf has another shape or a dtype that cannot become the space's, or it is missing.
+            InvalidValueError: If a leaf is missing, or its shape or dtype does not fit the space.
         """
         for leaf, array in zip(self._leaves, self._arrays, strict=True):
             self._copy(leaf, array, self._member(leaf, values))
 
     def put_some(self, indices: NDArray[np.int64], values: Value) -> None:
-        """Keeps the values of some environments.
+        """Writes the values of some environments.
 
         Args:
-            indices: Which, `[k]`.
-            values: Nested as the space is, each leaf `[k, ...]`.
+            indices: Indices of the environments, `[k]`.
+            values: Values nested like the space, each leaf `[k, ...]`.
 
         Raises:
             InvalidValueError: As for `put_all`.
@@ -104,24 +105,24 @@ class SpaceArrays:
             array[indices] = chosen
 
     def get(self, index: int) -> Value:
-        """The value of one environment, in memory of its own."""
+        """Returns the value of one environment, as a copy."""
         if self._whole is not None:
-            # numbers are copies already
+            # Numbers are copies already.
             return self._arrays[0][index] if not self._whole.shape else self._arrays[0][index].copy()
         return self._nest([array[index] if array.ndim == 1 else array[index].copy() for array in self._arrays])
 
     def all(self, *, copy: bool) -> Value:
-        """The values of all environments, nested as the space is, each leaf `[n_envs, ...]`.
+        """Returns the values of all environments, nested like the space, each leaf `[n_envs, ...]`.
 
         Args:
-            copy: False: views, which the next step writes to.
+            copy: Whether to copy them. False: views, which the next step overwrites.
         """
         if self._whole is not None:
             return self._arrays[0].copy() if copy else self._arrays[0]
         return self._nest([array.copy() if copy else array for array in self._arrays])
 
     def some(self, indices: NDArray[np.int64]) -> Value:
-        """The values of some environments, each leaf `[k, ...]`, in memory of their own."""
+        """Returns the values of some environments, each leaf `[k, ...]`, as copies."""
         return self._nest([array[indices] for array in self._arrays])
 
     def _nest(self, values: list[Any]) -> Value:
@@ -139,7 +140,7 @@ class SpaceArrays:
         return value
 
     def _checked(self, leaf: _Leaf, value: Value) -> Value:
-        """Returns the value of one environment, if it is one of the leaf's."""
+        """Returns the value of one environment; raises if it is not in the leaf's space."""
         taken = self._taken(leaf, value)
         if leaf.schema is not None:
             where = f"leaf {leaf.path!r} of the {self._what}" if leaf.path else f"the {self._what}"
@@ -147,8 +148,8 @@ class SpaceArrays:
         return taken
 
     def _taken(self, leaf: _Leaf, value: Value) -> Value:
-        """Returns the value of one environment, if its shape and kind of numbers are the leaf's."""
-        # Python's numbers have no dtype of their own.
+        """Returns the value of one environment; raises if its shape or dtype does not fit the leaf."""
+        # Python's numbers have no dtype.
         kinds: dict[str, type | tuple[type, ...]] = {"f": (float, int), "i": int, "u": int, "b": bool}
         if not leaf.shape and type(value) in (bool, int, float) and isinstance(value, kinds[leaf.dtype.kind]):
             return value
@@ -177,22 +178,14 @@ class SpaceArrays:
 
 
 class Buffer:
-    """Hands out arrays, one after the other, from a block of memory; without a block it only counts."""
+    """Hands out arrays one after the other from a block of memory; without a block it only counts bytes."""
 
     def __init__(self, memory: mmap | bytearray | None) -> None:
         self._memory = memory
         self.n_bytes = 0
 
-    def take(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:  # noqa: ANN401 - whatever numpy takes
-        """The next array.
-
-        Args:
-            shape: Its shape.
-            dtype: Its dtype.
-
-        Returns:
-            Zeros, if the memory is fresh.
-        """
+    def take(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:  # noqa: ANN401 - all that numpy takes
+        """Returns the next array of the block; zeros, if the memory is fresh."""
         dtype = np.dtype(dtype)
         start = self.n_bytes
         n_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
@@ -203,27 +196,27 @@ class Buffer:
 
 
 class EnvironmentArrays:
-    """Everything that goes between the caller of a vector environment and its environments.
+    """All values that go between the caller of a vector environment and its environments.
 
-    Whoever calls with the same arguments finds the same places, in whichever process.
+    The same arguments give the same layout, in every process.
 
     Args:
-        observation_space: Of one environment.
-        action_space: Likewise.
-        n_envs: How many.
-        buffer: Where they lie.
+        observation_space: The observation space of one environment.
+        action_space: The action space of one environment.
+        n_envs: Number of environments.
+        buffer: The memory of the arrays.
 
     Attributes:
         observation: The newest observations.
-        final_observation: Those that ended an episode, before the environment was reset.
-        action: What is to be done.
+        final_observation: The last observations of episodes, from before the environment was reset.
+        action: The next actions.
         reward: float32 `[n_envs]`.
         terminated: bool `[n_envs]`.
         truncated: bool `[n_envs]`.
-        seed: int64 `[n_envs]`, what each was last seeded with; -1: with nothing, or nothing that fits.
-        resets: bool `[n_envs]`, which ones a call of `reset` is for.
-        episode_return: float64 `[n_envs]`, of the episode that ended last.
-        episode_length: int64 `[n_envs]`, likewise.
+        seed: int64 `[n_envs]`, the last seed of each environment; -1: none, or one above int64.
+        resets: bool `[n_envs]`, the environments that a call of `reset` is for.
+        episode_return: float64 `[n_envs]`, the return of the last ended episode.
+        episode_length: int64 `[n_envs]`, the number of steps of the last ended episode.
     """
 
     __slots__ = (
@@ -253,7 +246,7 @@ class EnvironmentArrays:
 
     @classmethod
     def n_bytes(cls, observation_space: Space[Any], action_space: Space[Any], n_envs: int) -> int:
-        """How much memory they take."""
+        """Returns how many bytes the arrays take."""
         counter = Buffer(None)
         cls(observation_space, action_space, n_envs, counter)
         return counter.n_bytes
@@ -267,7 +260,7 @@ def _leaves(space: Space[Any]) -> list[_Leaf]:
 
 
 def _keys(space: Space[Any], before: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
-    """What leads to each leaf, in the order of `space_leaves`."""
+    """Yields the keys that lead to each leaf, in the order of `space_leaves`."""
     if isinstance(space, spaces.Dict):
         for key, member in space.spaces.items():
             yield from _keys(member, (*before, key))
@@ -300,13 +293,13 @@ def _check_discrete(leaf: _Leaf, value: Value, where: str) -> None:
 
 
 def _is_taken_for(given: np.dtype[Any], leaf: _Leaf) -> bool:
-    # As gymnasium's own vectors: float64 is taken for float32. gymnasium's Discrete contains every integer type.
+    # As in gymnasium's own vectors, float64 passes for float32. gymnasium's Discrete contains every integer type.
     is_discrete = isinstance(leaf.space, spaces.Discrete)
     return np.can_cast(given, leaf.dtype, "same_kind") or (is_discrete and np.issubdtype(given, np.integer))
 
 
 def _can_become(given: np.dtype[Any], expected: np.dtype[Any]) -> bool:
-    # Integers of any width may name actions; fractions may not become integers.
+    # Integers of any width are valid actions; fractions never become integers.
     return (
         given == expected
         or (given.kind in "biu" and expected.kind in "biu")

@@ -1,4 +1,4 @@
-"""What the vector environments here have in common: their interface, and how results are put together."""
+"""The common base of the vector environments: their interface, checks, statistics, and merging of infos."""
 
 import logging
 from abc import abstractmethod
@@ -20,31 +20,32 @@ from rollcast.services.spaces.spaces import describe_space, space_leaves
 
 logger = logging.getLogger(__name__)
 
-# The statistics keep every episode of an epoch; where nobody ends it, it ends here.
+# Episodes after which an epoch of the statistics ends, unless the caller ends it before.
 _EPISODES_AN_EPOCH = 1000
 
 StepResult: TypeAlias = tuple[Value, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 
 
 class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
-    """Steps n environments together. A `gymnasium.vector.VectorEnv`, with the seeds' interface on top.
+    """A vector of n environments that are stepped together: a `gymnasium.vector.VectorEnv` with pools of seeds.
 
-    Where the two conflict, gymnasium's convention is kept: `reset` returns observations and infos, `step` observations,
-    rewards, terminated, truncated and infos. With `AutoresetMode.SAME_STEP` the observation and info that ended an
-    episode are in `infos["final_obs"]` and `infos["final_info"]`; with NEXT_STEP they are the step's own. Unlike
-    gymnasium's own vectors, rewards are float32.
+    Returned values follow gymnasium: `reset` returns observations and infos; `step` returns observations, rewards,
+    terminated, truncated and infos. With `AutoresetMode.SAME_STEP` the last observation and info of an episode are in
+    `infos["final_obs"]` and `infos["final_info"]`; with NEXT_STEP they are those of the step. Rewards are float32,
+    unlike in gymnasium's own vectors.
 
-    Invariant: the same seeds and actions give the same values, bit by bit, whichever subclass steps. After an
-    exception in `reset` or `step` it can only be closed. One thread uses it.
+    Invariant: the same seeds and actions give the same values in every subclass, bit by bit. After an exception in
+    `reset` or `step` it can only be closed. One thread uses it.
 
     Args:
         env_factories: Each makes one environment.
-        logging_prefix: Logs statistics under this name, every 1,000 episodes; None: they are kept, not logged.
-        autoreset_mode: When an environment that has ended is reset; gymnasium's.
-        copy: Whether observations are the caller's own. False: views, which the next step writes to.
+        logging_prefix: Logs statistics under this name every 1,000 episodes; None: keeps them without logging.
+        autoreset_mode: When an environment is reset after its episode has ended, as in gymnasium.
+        copy: Whether observations are copies. False: they are views that the next step overwrites.
 
     Attributes:
-        statistics: Of the episodes that ended in this epoch: until somebody resets it, or 1,000 have.
+        statistics: Statistics of the episodes that ended in this epoch. It ends at `reset_epoch`, or after 1,000
+            episodes.
     """
 
     def __init__(
@@ -56,7 +57,9 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
         copy: bool,
     ) -> None:
         if not env_factories:
-            raise ConfigurationError("env_factories is empty; expected a factory for each environment; give at least 1")
+            raise ConfigurationError(
+                "env_factories is empty; expected one factory for each environment; give at least 1"
+            )
         self.num_envs = len(env_factories)
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.statistics = EpochStatsAggregator()
@@ -69,25 +72,25 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
 
     @property  # type: ignore[misc]  # gymnasium has a settable property, typed as one generator, and returns a tuple
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]  # likewise
-        """The generators of the environments, as in gymnasium's own vectors."""
+        """The random generators of the environments, as in gymnasium's own vectors."""
         return self.get_attr("np_random")
 
     @property
     def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]  # gymnasium types it as one or none
-        """What they were seeded with."""
+        """The seeds of these generators."""
         return self.get_attr("np_random_seed")
 
     def seed(self, seeds: Sequence[int]) -> None:
-        """Gives a pool of seeds, one for each episode; `reset()` starts over with the first.
+        """Sets a pool of seeds, one for each episode; `reset()` starts over with the first.
 
-        Environment i takes seeds i, i + n, i + 2n and so on, one an episode; when they are used up it goes on with the
-        generator it has, as gymnasium's environments do. `reset(seed=...)` goes before the pool.
+        Environment i takes seeds i, i + n, i + 2n and so on, one an episode. After the last one it continues with its
+        generator, as gymnasium's environments do. `reset(seed=...)` takes precedence over the pool.
 
         Args:
-            seeds: At least one for each environment, none negative.
+            seeds: At least one seed for each environment, none negative.
 
         Raises:
-            ConfigurationError: There are fewer, or one is negative.
+            ConfigurationError: If there are fewer seeds, or one is negative.
         """
         if len(seeds) < self.num_envs or any(seed < 0 for seed in seeds):
             raise ConfigurationError(
@@ -102,22 +105,23 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
         """Begins an episode in every environment.
 
         Args:
-            seed: A number: environment i gets `seed + i`. Or one for each. None: those given to `seed`, if any.
-            options: For each environment; `options["reset_mask"]`, bool `[n]`, resets only some.
+            seed: A number: environment i gets `seed + i`. A sequence: one seed for each environment. None: the pool
+                set by `seed`, if any.
+            options: Options for each environment; `options["reset_mask"]`, bool `[n]`, resets only some of them.
 
         Returns:
             Observations, each leaf `[n, ...]`, and infos.
 
         Raises:
-            ConfigurationError: `seed` or the mask has another length than there are environments.
-            EnvironmentFailedError: An environment raised, or returned something else than its space says.
-            EnvironmentLostError: The process of an environment has ended or does not answer.
-            RefusedError: It is closed, or has failed before.
+            ConfigurationError: If the length of `seed` or the mask is not n.
+            EnvironmentFailedError: If an environment raised, or returned a value outside its space.
+            EnvironmentLostError: If the process of an environment has ended or does not answer.
+            RefusedError: If the vector is closed or has failed before.
         """
         arrays = self._ready_arrays()
         options = dict(options) if options is not None else None
         arrays.resets[:] = self._reset_mask(options)
-        with self._remembering():
+        with NotesFailure(self):
             infos = self._reset_all(self._seeds_for(seed), options)
         return arrays.observation.all(copy=self._copy), self._merge(infos, ended=())
 
@@ -125,22 +129,22 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
         """Steps every environment once.
 
         Args:
-            actions: Nested as the action space is, each leaf `[n, ...]`.
+            actions: Actions nested like the action space, each leaf `[n, ...]`.
 
         Returns:
             Observations, rewards (float32), terminated, truncated, infos.
 
         Raises:
-            InvalidValueError: The actions are not as the action space says.
+            InvalidValueError: If the actions do not fit the action space.
             EnvironmentFailedError: As for `reset`.
-            EnvironmentLostError: Likewise.
-            RefusedError: Likewise; or an episode has ended and the mode is `AutoresetMode.DISABLED`.
+            EnvironmentLostError: As for `reset`.
+            RefusedError: As for `reset`; or if an episode has ended and the mode is `AutoresetMode.DISABLED`.
         """
         arrays = self._ready_arrays()
         if self.autoreset_mode is AutoresetMode.DISABLED:
             self._check_none_ended(arrays, None)
         arrays.action.put_all(actions)
-        with self._remembering():
+        with NotesFailure(self):
             infos = self._step_all()
         terminated, truncated = arrays.terminated.copy(), arrays.truncated.copy()
         ended = (terminated | truncated).nonzero()[0].tolist()
@@ -155,10 +159,9 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
         )
 
     def get_actor_rewards(self) -> NDArray[np.float32] | None:
-        """Each substep's share of the rewards, `[n_substeps, n]`.
+        """Returns None: these environments have one substep, whose reward is that of the step.
 
-        Returns:
-            None: these environments have one substep, and its reward is the step's.
+        Structured environments return each substep's share of the rewards, `[n_substeps, n]`.
         """
         return None
 
@@ -166,23 +169,23 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
         """Calls a method of every environment, or reads an attribute.
 
         Args:
-            name: Its name; not `reset`, `step` or `close`.
-            args: Its arguments.
-            kwargs: Likewise.
+            name: Name of the method or attribute; not `reset`, `step` or `close`.
+            args: Positional arguments.
+            kwargs: Keyword arguments.
 
         Returns:
             A result for each environment.
 
         Raises:
-            ConfigurationError: The name is one of the three.
-            EnvironmentFailedError: An environment raised.
+            ConfigurationError: If the name is `reset`, `step` or `close`.
+            EnvironmentFailedError: If an environment raised.
             EnvironmentLostError: As for `reset`.
-            RefusedError: Likewise.
+            RefusedError: As for `reset`.
         """
         if name in {"reset", "step", "close"}:
             raise ConfigurationError(f"call({name!r}) goes past this vector; expected another name; use .{name}()")
         self._ready_arrays()
-        with self._remembering():
+        with NotesFailure(self):
             return self._call_all(name, args, kwargs)
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
@@ -193,14 +196,14 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
         """Sets an attribute of every environment.
 
         Args:
-            name: Its name.
-            values: A list or tuple with one for each, or one for all.
+            name: Name of the attribute.
+            values: A list or tuple with a value for each environment, or one value for all.
 
         Raises:
-            ConfigurationError: There are more or fewer values than environments.
+            ConfigurationError: If the number of values is not n.
             EnvironmentFailedError: As for `call`.
-            EnvironmentLostError: Likewise.
-            RefusedError: Likewise.
+            EnvironmentLostError: As for `reset`.
+            RefusedError: As for `reset`.
         """
         each = list(values) if isinstance(values, list | tuple) else [values] * self.num_envs
         if len(each) != self.num_envs:
@@ -208,11 +211,11 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
                 f"values has {len(each)} entries; expected {self.num_envs}, one for each environment, or one value"
             )
         self._ready_arrays()
-        with self._remembering():
+        with NotesFailure(self):
             self._set_all(name, each)
 
     def render(self) -> tuple[Any, ...]:
-        """What each environment renders."""
+        """Returns the rendering of each environment."""
         return self.call("render")
 
     @abstractmethod
@@ -228,7 +231,7 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
     def _set_all(self, name: str, values: list[Any]) -> None: ...
 
     def _take_description(self, descriptions: Sequence[GroupDescription]) -> None:
-        """Checks that all environments are alike, and becomes what they are."""
+        """Checks that all environments have the same spaces, and takes over spaces, metadata and render mode."""
         spaces = {index: pair for description in descriptions for index, pair in description.spaces.items()}
         expected = spaces[0]
         for index, pair in sorted(spaces.items()):
@@ -247,14 +250,14 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
         self.render_mode = descriptions[0].render_mode
 
     def _ready_arrays(self) -> EnvironmentArrays:
-        """The arrays, if all environments may be asked for something."""
+        """Returns the arrays; raises if the environments cannot be called now."""
         return self._open_arrays()
 
     def _open_arrays(self) -> EnvironmentArrays:
         if self._failure is not None:
             raise RefusedError(
                 f"this vector environment has failed before: {self._failure}; expected only close() after that; close "
-                "it, and make another"
+                "it and make another"
             )
         if self._arrays is None:
             raise RefusedError("this vector environment is closed; expected an open one; make another")
@@ -274,7 +277,7 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
         return checked
 
     def _seeds_for(self, seed: int | Sequence[int | None] | None) -> list[list[int]]:
-        """The seeds of the next episodes, for each environment."""
+        """Returns the seeds of the next episodes, for each environment."""
         if seed is None:
             return self._seed_pool or [[] for _ in range(self.num_envs)]
         if isinstance(seed, int | np.integer):
@@ -297,7 +300,7 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
             )
 
     def _count_episodes(self, ended: Sequence[int], infos: Mapping[int, EnvironmentInfos]) -> None:
-        """Adds episodes that have ended to the statistics."""
+        """Adds ended episodes to the statistics."""
         arrays = self._open_arrays()
         for index in ended:
             if self._n_counted == _EPISODES_AN_EPOCH:
@@ -318,11 +321,8 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
         self.statistics.reset_epoch()
         self._n_counted = 0
 
-    def _remembering(self) -> "_Remember":
-        return _Remember(self)
-
     def _merge(self, infos: Mapping[int, EnvironmentInfos], ended: Sequence[int]) -> dict[str, Any]:
-        """The infos of a step, merged as gymnasium does, with the final ones of those reset in this step."""
+        """Merges the infos of a step like gymnasium, with the final ones of environments reset in this step."""
         merged: dict[str, Any] = {}
         if not infos and not ended:  # nearly every step
             return merged
@@ -339,8 +339,8 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
         return merged
 
 
-class _Remember:
-    """Keeps what went wrong inside, because environments in an unknown state cannot go on."""
+class NotesFailure:
+    """A context that notes an error in a vector: environments in an unknown state must not be stepped again."""
 
     __slots__ = ("_vector_env",)
 
@@ -352,5 +352,5 @@ class _Remember:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
-            # its text: the exception holds frames, and these hold memory that `close` is to free
+            # The text only: the exception's frames would hold memory that `close` frees.
             self._vector_env._failure = f"{type(error).__name__}: {error}"

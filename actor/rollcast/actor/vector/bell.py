@@ -1,4 +1,4 @@
-"""How two processes wait for each other: they look at a number in shared memory for a moment, then they sleep."""
+"""Lets two processes wait for each other: they poll a number in shared memory for a moment, then sleep."""
 
 import enum
 import os
@@ -6,39 +6,39 @@ import platform
 import select
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from multiprocessing.connection import Connection
 
-# int64 words for each worker: what the parent writes and what the worker writes, on cache lines of their own.
+# int64 words for each child. The parent's and the child's words lie on separate cache lines.
 N_WORDS = 16
 
-# How long to look before sleeping. A wake-up costs some 50 us here: looking for twice as long loses little.
+# Seconds of polling before sleeping. A wake-up costs some 50 us, so polling for twice as long loses little.
 _SPIN_S = 100e-6
-# Looks between two calls of sched_yield: where there are more processes than cores, the one waited for needs this core.
+# Polls between two calls of sched_yield: with more processes than cores, the awaited one may need this core.
 _LOOKS = 16
-# Every so often a wait that has been long of late is tried with looking again.
+# After long waits, every so many waits polling is tried again.
 _RETRY_EVERY = 32
-# A process that sleeps looks up this often. What it waits for is signalled; this is for what cannot signal any more.
+# A sleeping process checks this often, in case the other side can no longer signal.
 _LOOK_UP_S = 1.0
 
-# Stores become visible in their order on x86 only; elsewhere the bell's system calls order them, so it always rings.
+# Only x86 makes stores visible in order. Elsewhere the bell's system calls order them, so it always rings.
 _STORES_IN_ORDER = platform.machine() in {"x86_64", "AMD64"}
 
 
 class Word(enum.IntEnum):
-    """Where a worker's words are."""
+    """The indices of a child's words."""
 
     COMMAND = 0  # number of the newest command
-    OPERATION = 1  # what it is
+    OPERATION = 1  # the newest command's operation
     PARENT_SLEEPS = 2
-    DONE = 8  # number of the newest command that is done
+    DONE = 8  # number of the newest finished command
     RESULT = 9
     CHILD_SLEEPS = 10
     PROGRESS = 11  # index of the environment that is busy
 
 
 class Operation(enum.IntEnum):
-    """What a worker is to do."""
+    """The operations of a child."""
 
     STEP = 0
     RESET = 1
@@ -48,7 +48,7 @@ class Operation(enum.IntEnum):
 
 
 class Result(enum.IntEnum):
-    """What came of it."""
+    """The results of an operation."""
 
     NOTHING_TO_ADD = 0
     MESSAGE = 1  # comes through the pipe
@@ -60,17 +60,17 @@ class PeerGoneError(Exception):
 
 
 class Bell:
-    """One side's view of one number that the other side counts up, and of the number it counts up itself.
+    """One side of a pair of counters in shared memory: it counts up its own, and waits for the other side's.
 
     Args:
-        words: All words.
-        connection: Wakes whoever sleeps; its end shows that the other process has ended.
-        heard: Index of the word that the other side writes.
-        told: Index of the word that this side writes.
-        self_sleeps: Index of the word that says that this side sleeps.
-        peer_sleeps: The same of the other side.
-        sentinel: Becomes readable when the other process has ended; None: the connection alone tells. Whatever an
-            environment has started may keep the connection open for longer than its process lives.
+        words: The words of all children.
+        connection: Wakes a side that sleeps; its end shows that the other process has ended.
+        heard: Index of the counter that the other side writes.
+        told: Index of the counter that this side writes.
+        self_sleeps: Index of the word that is 1 while this side sleeps.
+        peer_sleeps: Index of the word that is 1 while the other side sleeps.
+        sentinel: Becomes readable when the other process has ended; None: only the connection shows that. A process
+            that an environment has started may keep the connection open.
     """
 
     def __init__(
@@ -90,17 +90,13 @@ class Bell:
         self._told = told
         self._self_sleeps = self_sleeps
         self._peer_sleeps = peer_sleeps
-        self._poll = select.poll()
-        self._poll.register(connection.fileno(), select.POLLIN)
         self._sentinel = sentinel
-        if sentinel is not None:
-            self._poll.register(sentinel, select.POLLIN)
         self._fence = threading.Lock()
         self._usual_wait_s = 0.0
         self._n_waits = 0
 
     def tell(self, number: int) -> None:
-        """Publishes a number, after everything that was written to the shared memory before."""
+        """Publishes a number, after all earlier writes to the shared memory."""
         words = self._words
         words[self._told] = number
         if _STORES_IN_ORDER:
@@ -113,7 +109,7 @@ class Bell:
         """Wakes the other side.
 
         Raises:
-            PeerGoneError: It has ended.
+            PeerGoneError: If the other process has ended.
         """
         try:
             os.write(self._connection.fileno(), b"\0")
@@ -121,17 +117,17 @@ class Bell:
             raise PeerGoneError from error
 
     def hear(self, seen: int, timeout_s: float | None = None) -> bool:
-        """Waits until the other side's number is not `seen` any more.
+        """Waits until the other side's number differs from `seen`.
 
         Args:
-            seen: The number that is known already.
-            timeout_s: How long at most; None: for ever.
+            seen: The last known number.
+            timeout_s: Longest wait, in seconds; None: no limit.
 
         Returns:
-            Whether it has changed.
+            False if the time ran out.
 
         Raises:
-            PeerGoneError: The other process has ended, and it has not.
+            PeerGoneError: If the other process has ended and the number has not changed.
         """
         words, heard = self._words, self._heard
         if _STORES_IN_ORDER and words[heard] != seen:
@@ -140,16 +136,18 @@ class Bell:
         if _STORES_IN_ORDER and self._worth_spinning() and self._spin(seen, start + _SPIN_S):
             self._learn(time.perf_counter() - start)
             return True
-        changed = self._sleep(seen, None if timeout_s is None else start + timeout_s)
+        is_told = bool(_sleep([(self, seen)], None if timeout_s is None else start + timeout_s))
         self._learn(time.perf_counter() - start)
-        return changed
+        if is_told and not self.has_changed(seen):
+            raise PeerGoneError
+        return is_told
 
     def has_changed(self, seen: int) -> bool:
-        """Whether the other side's number is not `seen` any more."""
+        """Returns True if the other side's number differs from `seen`."""
         return bool(self._words[self._heard] != seen)
 
     def prepare_sleep(self, poll: select.poll) -> None:
-        """Asks to be rung, and adds to `poll` what is heard then."""
+        """Asks the other side to ring, and adds the descriptors to wait for to `poll`."""
         self._words[self._self_sleeps] = 1
         self._order_stores_before_loads()
         poll.register(self._connection.fileno(), select.POLLIN)
@@ -157,11 +155,11 @@ class Bell:
             poll.register(self._sentinel, select.POLLIN)
 
     def end_sleep(self) -> None:
-        """Asks no longer to be rung."""
+        """Tells the other side that it need not ring."""
         self._words[self._self_sleeps] = 0
 
     def _order_stores_before_loads(self) -> None:
-        """A full memory fence: the atomic instruction of a lock that nobody else holds, and so never waits for."""
+        """Executes a full memory fence: the atomic instruction of a lock that no other thread takes."""
         self._fence.acquire()
         self._fence.release()
 
@@ -170,7 +168,7 @@ class Bell:
         return self._usual_wait_s < _SPIN_S or self._n_waits % _RETRY_EVERY == 0
 
     def _learn(self, waited_s: float) -> None:
-        # One long wait, an update of the policy say, is not to make the next ones slow.
+        # Clipped, so that one long wait (an update of the policy) does not slow the next ones.
         self._usual_wait_s += 0.1 * (min(waited_s, 4 * _SPIN_S) - self._usual_wait_s)
 
     def _spin(self, seen: int, deadline: float) -> bool:
@@ -182,67 +180,57 @@ class Bell:
             os.sched_yield()
         return False
 
-    def _sleep(self, seen: int, deadline: float | None) -> bool:
-        words, heard = self._words, self._heard
-        words[self._self_sleeps] = 1
-        self._order_stores_before_loads()
-        try:
-            while not (_STORES_IN_ORDER and words[heard] != seen):
-                left_s = _LOOK_UP_S if deadline is None else min(_LOOK_UP_S, deadline - time.perf_counter())
-                if left_s <= 0:
-                    return False
-                gone = self.take_event(left_s)
-                if words[heard] != seen:
-                    return True
-                if gone:
-                    raise PeerGoneError
-            return True
-        finally:
-            words[self._self_sleeps] = 0
+    def take_event(self, readable: Collection[int]) -> bool:
+        """Takes the byte of a ring, if there is one among the readable descriptors.
 
-    def take_event(self, timeout_s: float) -> bool:
-        """Sleeps until something happens, and takes what has been rung; whether nobody will ring any more."""
-        readable = [descriptor for descriptor, _ in self._poll.poll(timeout_s * 1000)]
-        gone = self._sentinel in readable
+        Returns:
+            True if the other process has ended.
+        """
+        has_ended = self._sentinel in readable
         if self._connection.fileno() in readable:
             try:
-                gone = not os.read(self._connection.fileno(), 64) or gone
+                has_ended = not os.read(self._connection.fileno(), 64) or has_ended
             except OSError:
-                gone = True
-        return gone
+                has_ended = True
+        return has_ended
 
 
 def hear_any(bells: Sequence[tuple[Bell, int]], timeout_s: float | None) -> list[int]:
     """Waits until one of several numbers has changed, or one of the processes has ended.
 
     Args:
-        bells: Each with the number that is known already.
-        timeout_s: How long at most; None: for ever.
+        bells: Each bell with the last known number.
+        timeout_s: Longest wait, in seconds; None: no limit.
 
     Returns:
-        The places of those, in `bells`; none if time ran out.
+        The indices of those bells; empty if the time ran out.
     """
     start = time.perf_counter()
     while _STORES_IN_ORDER and time.perf_counter() < start + _SPIN_S:
         if changed := _changed(bells):
             return changed
         os.sched_yield()
+    return _sleep(bells, None if timeout_s is None else start + timeout_s)
+
+
+def _sleep(bells: Sequence[tuple[Bell, int]], deadline: float | None) -> list[int]:
+    """Sleeps until a number has changed or a process has ended; returns the indices, empty after the deadline."""
     poll = select.poll()
     for bell, _ in bells:
         bell.prepare_sleep(poll)
     try:
         while True:
-            # Elsewhere than on x86 a bell waits in the pipe for whatever has changed.
+            # On machines other than x86, every change has a byte in the pipe.
             if _STORES_IN_ORDER and (changed := _changed(bells)):
                 return changed
-            left_s = _LOOK_UP_S if timeout_s is None else min(_LOOK_UP_S, start + timeout_s - time.perf_counter())
+            left_s = _LOOK_UP_S if deadline is None else min(_LOOK_UP_S, deadline - time.perf_counter())
             if left_s <= 0:
                 return []
-            if poll.poll(left_s * 1000):
-                # A bell that was rung too late for an earlier wait says nothing about this one.
-                gone = [place for place, (bell, _) in enumerate(bells) if bell.take_event(0.0)]
-                if told := sorted({*gone, *_changed(bells)}):
-                    return told
+            readable = {descriptor for descriptor, _ in poll.poll(left_s * 1000)}
+            # A byte may belong to an earlier wait, so the numbers decide.
+            ended = [place for place, (bell, _) in enumerate(bells) if bell.take_event(readable)]
+            if told := sorted({*ended, *_changed(bells)}):
+                return told
     finally:
         for bell, _ in bells:
             bell.end_sleep()
@@ -252,9 +240,9 @@ def _changed(bells: Sequence[tuple[Bell, int]]) -> list[int]:
     return [place for place, (bell, seen) in enumerate(bells) if bell.has_changed(seen)]
 
 
-def parent_bell(words: memoryview, worker: int, connection: Connection, sentinel: int) -> Bell:
-    """The parent's view of a worker."""
-    base = worker * N_WORDS
+def parent_bell(words: memoryview, child: int, connection: Connection, sentinel: int) -> Bell:
+    """Makes the parent's bell of a child."""
+    base = child * N_WORDS
     return Bell(
         words,
         connection,
@@ -266,9 +254,9 @@ def parent_bell(words: memoryview, worker: int, connection: Connection, sentinel
     )
 
 
-def child_bell(words: memoryview, worker: int, connection: Connection) -> Bell:
-    """A worker's view of the parent."""
-    base = worker * N_WORDS
+def child_bell(words: memoryview, child: int, connection: Connection) -> Bell:
+    """Makes a child's bell of the parent."""
+    base = child * N_WORDS
     return Bell(
         words,
         connection,

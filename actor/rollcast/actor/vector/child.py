@@ -1,4 +1,4 @@
-"""The process that steps some of the environments of a `SubprocVectorEnv`."""
+"""Runs in the child processes of a `SubprocVectorEnv`, and steps some of its environments."""
 
 import logging
 import multiprocessing
@@ -24,7 +24,7 @@ from rollcast.actor.vector.shared_memory import SharedMemory
 
 logger = logging.getLogger(__name__)
 
-# How long an environment may go on after its parent has died; then the process ends without asking.
+# Time for an environment to finish after the parent has died, in seconds; then the process is ended.
 _ORPHAN_GRACE_S = 2.0
 
 Handler = Callable[[], Any]
@@ -32,65 +32,65 @@ Handler = Callable[[], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildPlan:
-    """What a worker is started with.
+    """The arguments of a child process.
 
     Attributes:
-        env_factories: Make its environments; wrapped, so that closures can travel, too.
-        first_index: Index of the first of them.
-        autoreset_mode: gymnasium's.
-        worker: Number of this worker.
-        parent_pid: The process whose end is this one's end.
+        env_factories: Each makes one of its environments; wrapped, so that closures can be sent.
+        first_index: Index of its first environment in the vector.
+        autoreset_mode: When environments are reset, as in gymnasium.
+        child: Number of this child.
+        parent_pid: The parent's process number; the child ends when the parent does.
     """
 
     env_factories: CloudpickleWrapper
     first_index: int
     autoreset_mode: AutoresetMode
-    worker: int
+    child: int
     parent_pid: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLayout:
-    """Follows the memory itself through the pipe: what lies in it.
+    """The layout of the shared memory, sent through the pipe after the memory.
 
     Attributes:
-        observation_space: Of one environment.
-        action_space: Likewise.
-        n_envs: In the whole vector.
-        n_workers: Likewise.
+        observation_space: The observation space of one environment.
+        action_space: The action space of one environment.
+        n_envs: Environments in the whole vector.
+        n_children: Child processes of the whole vector.
     """
 
     observation_space: Space[Any]
     action_space: Space[Any]
     n_envs: int
-    n_workers: int
+    n_children: int
 
     def n_bytes(self) -> int:
-        """How much memory it takes."""
+        """Returns how many bytes the memory takes."""
         return self._words_bytes() + EnvironmentArrays.n_bytes(self.observation_space, self.action_space, self.n_envs)
 
     def lay_out(self, memory: SharedMemory) -> tuple[memoryview, EnvironmentArrays]:
-        """Finds the words and the arrays in the memory."""
+        """Returns the words and the arrays that lie in the memory."""
         buffer = Buffer(memory.buffer)
-        buffer.take((self.n_workers * N_WORDS,), "int64")
+        buffer.take((self.n_children * N_WORDS,), "int64")
         words = memoryview(memory.buffer)[: self._words_bytes()].cast("q")
         return words, EnvironmentArrays(self.observation_space, self.action_space, self.n_envs, buffer)
 
     def _words_bytes(self) -> int:
-        return self.n_workers * N_WORDS * 8
+        return self.n_children * N_WORDS * 8
 
 
 def run_child(plan: ChildPlan, bell: Connection, messages: Connection) -> None:
-    """Runs in the child process, until it is told to close or its parent has ended.
+    """Steps environments in the child process, until the parent closes them or ends.
 
     Args:
-        plan: What to do.
-        bell: Wakes us, and we wake the parent.
-        messages: Whatever is no array: descriptions, calls, infos, failures as JSON.
+        plan: The arguments.
+        bell: The connection on which parent and child wake each other.
+        messages: The connection for all that is no array: descriptions, calls, infos, failures as JSON.
     """
     # Ctrl-C reaches the whole process group: the parent decides when its environments end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Environments may start processes of their own, which Python forbids those it is to end itself.
+    # Environments may start processes, which Python forbids in daemonic ones.
     multiprocessing.current_process().daemon = False
     threading.Thread(
         target=_end_with_parent, args=(plan.parent_pid,), name="rollcast-parent-watch", daemon=True
@@ -98,7 +98,7 @@ def run_child(plan: ChildPlan, bell: Connection, messages: Connection) -> None:
     try:
         _serve(plan, bell, messages)
     except (PeerGoneError, EOFError, BrokenPipeError, ConnectionResetError):
-        logger.debug("worker %d: the parent has gone", plan.worker)
+        logger.debug("child %d: the parent has ended", plan.child)
 
 
 def _serve(plan: ChildPlan, bell: Connection, messages: Connection) -> None:
@@ -111,7 +111,7 @@ def _serve(plan: ChildPlan, bell: Connection, messages: Connection) -> None:
     try:
         try:
             description = ForkingPickler.dumps(group.describe())
-        except Exception as error:  # noqa: BLE001 - whatever the environment's metadata or spaces raise
+        except Exception as error:  # noqa: BLE001 - an environment's metadata or spaces raise anything
             report = FailureReport.of(error, doing="describe", env_index=plan.first_index, env_seed=None)
             messages.send_bytes(report.to_json())
             return
@@ -121,18 +121,16 @@ def _serve(plan: ChildPlan, bell: Connection, messages: Connection) -> None:
         layout: MemoryLayout = messages.recv()
         words, arrays = layout.lay_out(memory)
         memory.close()
-        group.attach(arrays, words, plan.worker * N_WORDS + Word.PROGRESS)
-        _obey(plan.worker, group, words, bell, messages)
+        group.attach(arrays, words, plan.child * N_WORDS + Word.PROGRESS)
+        _obey(plan.child, group, words, bell, messages)
     finally:
         group.close()
 
 
-def _obey(
-    worker: int, group: EnvironmentGroup, words: memoryview, connection: Connection, messages: Connection
-) -> None:
-    """Does what it is told, over and over."""
-    bell = child_bell(words, worker, connection)
-    base = worker * N_WORDS
+def _obey(child: int, group: EnvironmentGroup, words: memoryview, connection: Connection, messages: Connection) -> None:
+    """Carries out the parent's commands until it closes the environments."""
+    bell = child_bell(words, child, connection)
+    base = child * N_WORDS
     command_at, operation_at, result_at = base + Word.COMMAND, base + Word.OPERATION, base + Word.RESULT
     handlers: dict[int, Handler] = {
         Operation.STEP: group.step,
@@ -163,18 +161,18 @@ def _obey(
             message = report.to_json()
             result = Result.FAILED
         words[result_at] = result
-        # The parent hears of it first: a message larger than the pipe waits for it to read.
+        # Tell the parent first: sending a message larger than the pipe waits until the parent reads.
         bell.tell(done)
         if message is not None:
             messages.send_bytes(message)
 
 
 def _end_with_parent(parent_pid: int) -> None:
-    """Thread: ends this process when its parent has gone, even if an environment hangs."""
+    """Thread: ends this process when its parent has ended, even if an environment hangs."""
     parent = multiprocessing.parent_process()
     if hasattr(os, "pidfd_open"):
         try:
-            # Not the pipe that multiprocessing keeps for this: other children of the parent may hold it open.
+            # Not multiprocessing's own pipe: other children of the parent may hold it open.
             descriptor = os.pidfd_open(parent_pid)
             poll = select.poll()
             poll.register(descriptor, select.POLLIN)

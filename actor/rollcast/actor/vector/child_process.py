@@ -1,4 +1,4 @@
-"""The parent's end of a worker: starting it, talking to it, and ending it whatever state it is in."""
+"""Starts, commands and ends a child process of a `SubprocVectorEnv`, from the parent."""
 
 import logging
 import multiprocessing
@@ -20,38 +20,41 @@ from rollcast.services.process.interrupts import interrupts_held_back
 
 logger = logging.getLogger(__name__)
 
-# How long the kernel may take to end a process that was killed.
+# Time for the kernel to end a killed process, in seconds.
 _KILLED_S = 5.0
 
 
 class ChildProcess:
-    """One process with the environments `first_index` to `first_index + n_envs - 1`. The parent's thread uses it.
+    """The parent's handle of one child process, with a range of the vector's environments. One thread uses it.
 
     Args:
-        context: How processes are started.
-        plan: What it does.
-        n_envs: How many environments it has.
-        timeout_s: How long it may take for anything; None: for ever.
+        context: Start method of the process.
+        plan: The child's arguments.
+        n_envs: Number of its environments.
+        timeout_s: Longest time for any command, in seconds; None: no limit.
 
     Raises:
-        ConfigurationError: The factories cannot be sent to a process.
+        ConfigurationError: If the factories cannot be sent to a process.
+
+    Attributes:
+        indices: Indices of its environments in the vector.
     """
 
     def __init__(self, context: BaseContext, plan: ChildPlan, n_envs: int, timeout_s: float | None) -> None:
         self.indices = range(plan.first_index, plan.first_index + n_envs)
         self._timeout_s = timeout_s
-        # adding to an enum costs more than looking at a word
-        self._operation_at = plan.worker * N_WORDS + int(Word.OPERATION)
-        self._result_at = plan.worker * N_WORDS + int(Word.RESULT)
-        self._progress_at = plan.worker * N_WORDS + int(Word.PROGRESS)
-        self._worker = plan.worker
+        # Computed once: adding to an enum costs more than reading a word.
+        self._operation_at = plan.child * N_WORDS + int(Word.OPERATION)
+        self._result_at = plan.child * N_WORDS + int(Word.RESULT)
+        self._progress_at = plan.child * N_WORDS + int(Word.PROGRESS)
+        self._child = plan.child
         self._number = 0
         self._hangs = False
         self._bell: Bell | None = None
         self._bell_connection, bell = context.Pipe()
         self._messages, messages = context.Pipe()
         self._process: BaseProcess | None = context.Process(  # type: ignore[attr-defined]
-            target=run_child, args=(plan, bell, messages), name=f"rollcast-environments-{plan.worker}", daemon=True
+            target=run_child, args=(plan, bell, messages), name=f"rollcast-environments-{plan.child}", daemon=True
         )
         try:
             _start(self._process)
@@ -72,15 +75,15 @@ class ChildProcess:
 
     @property
     def pid(self) -> int | None:
-        """The number of the process, or None if it has been ended."""
+        """Number of the process; None after it was ended."""
         return self._process.pid if self._process is not None else None
 
     def describe(self) -> GroupDescription:
-        """Waits until the environments are made.
+        """Waits until the environments are made, and returns their properties.
 
         Raises:
-            EnvironmentFailedError: One could not be made.
-            EnvironmentLostError: The process has ended, or it takes too long.
+            EnvironmentFailedError: If an environment cannot be made.
+            EnvironmentLostError: If the process has ended, or takes too long.
         """
         report = self._receive(Connection.recv_bytes, "make")
         if report:
@@ -89,12 +92,12 @@ class ChildProcess:
         return description
 
     def attach(self, memory: SharedMemory, layout: MemoryLayout) -> None:
-        """Gives it the memory."""
+        """Sends the shared memory to the child."""
         words, self._arrays = layout.lay_out(memory)
         self._words = words
         assert self._process is not None
         assert self._process.pid is not None
-        self._bell = parent_bell(words, self._worker, self._bell_connection, self._process.sentinel)
+        self._bell = parent_bell(words, self._child, self._bell_connection, self._process.sentinel)
         try:
             memory.send(self._messages, self._process.pid)
             self._messages.send(layout)
@@ -102,14 +105,14 @@ class ChildProcess:
             raise self._lost("make") from error
 
     def begin(self, operation: Operation, argument: object = None) -> None:
-        """Tells it what to do; `finish` waits until it is done.
+        """Starts an operation in the child; `finish` waits for its end.
 
         Args:
-            operation: What.
-            argument: What it needs beside arrays.
+            operation: The operation.
+            argument: Its arguments beside the arrays.
 
         Raises:
-            EnvironmentLostError: The process has ended.
+            EnvironmentLostError: If the process has ended.
         """
         assert self._bell is not None
         self._words[self._operation_at] = operation
@@ -122,18 +125,18 @@ class ChildProcess:
             raise self._lost(operation.name.lower()) from error
 
     def finish(self, operation: Operation, timeout_s: float | None = None) -> Any:  # noqa: ANN401 - what a call returned
-        """Waits until it is done.
+        """Waits for the end of an operation.
 
         Args:
-            operation: What it was told to do.
-            timeout_s: How long to wait; None: as the constructor was told.
+            operation: The operation that was started.
+            timeout_s: Longest wait, in seconds; None: the constructor's limit.
 
         Returns:
-            What it sent beside arrays, or None.
+            The results beside the arrays, or None.
 
         Raises:
-            EnvironmentFailedError: An environment raised.
-            EnvironmentLostError: The process has ended, or does not answer.
+            EnvironmentFailedError: If an environment raised.
+            EnvironmentLostError: If the process has ended, or does not answer.
         """
         assert self._bell is not None
         try:
@@ -150,26 +153,26 @@ class ChildProcess:
 
     @property
     def awaited(self) -> tuple[Bell, int]:
-        """For `hear_any`."""
+        """The bell and the number that `hear_any` waits with."""
         assert self._bell is not None
         return self._bell, self._number - 1
 
     def ask_to_end(self) -> None:
-        """Asks it to close its environments and end, if it still can."""
+        """Asks the child to close its environments and end, if it can still be asked."""
         if self._bell is not None:
             self._words[self._operation_at] = Operation.CLOSE
             self._number += 1
             with suppress(PeerGoneError):
                 self._bell.tell(self._number)
-        # Whoever sleeps sees the end of the pipe; whoever waits to send gives up.
+        # A sleeping child wakes at the end of the pipe; one that waits to send gives up.
         self._bell_connection.close()
         self._messages.close()
 
     def end(self, grace_s: float) -> None:
-        """Sees to it that the process is gone.
+        """Ends the process, and kills it if it does not end by itself.
 
         Args:
-            grace_s: How long one that does not hang has for it.
+            grace_s: Time to end by itself, in seconds; a process that hangs gets none.
         """
         self.ask_to_end()
         self._bell = None
@@ -182,7 +185,7 @@ class ChildProcess:
                 logger.warning("environments %s did not close within %.1f s: killed", _span(self.indices), grace_s)
             process.kill()
             process.join(_KILLED_S)
-        if process.exitcode is None:  # the kernel holds it, in a system call that no signal ends
+        if process.exitcode is None:  # it is in a system call that no signal ends
             logger.error("environments %s cannot be killed: process %d is left", _span(self.indices), process.pid)
             return
         process.close()
@@ -196,7 +199,7 @@ class ChildProcess:
             raise self._lost(doing) from error
 
     def _busy_with(self) -> tuple[int, int | None]:
-        """The environment that it is or was busy with, and its seed."""
+        """Returns the environment that the child is or was busy with, and its seed."""
         arrays: EnvironmentArrays | None = getattr(self, "_arrays", None)
         if arrays is None:
             return self.indices[0], None
@@ -217,7 +220,7 @@ class ChildProcess:
 
     def _lost(self, doing: str) -> EnvironmentLostError:
         assert self._process is not None
-        # the pipe closes a moment before the process is gone
+        # The pipe closes a moment before the process ends.
         self._process.join(1.0)
         index, seed = self._busy_with()
         return EnvironmentLostError(
@@ -230,9 +233,9 @@ class ChildProcess:
 
 
 def _start(process: BaseProcess) -> None:
-    """Starts a process, also from one that multiprocessing will end with its own parent, as an actor is.
+    """Starts a process, also from a daemonic one such as a local actor.
 
-    Python forbids that because such children would be left behind; ours end themselves when their parent is gone.
+    Python forbids that because such children would be left behind; ours end when their parent does.
     """
     current = multiprocessing.current_process()
     was_daemon = current.daemon

@@ -1,4 +1,4 @@
-"""Some of the environments of a vector, stepped one after the other. Every vector here is made of these."""
+"""Steps some of a vector's environments one after the other. Every vector here is made of such groups."""
 
 import itertools
 import logging
@@ -19,18 +19,18 @@ logger = logging.getLogger(__name__)
 
 EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
 
-# Seeds are shown in an int64 column, and only there.
+# The column of seeds is int64; larger seeds are used, and shown as -1.
 _LARGEST_SHOWN_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """What is known of environments once they are made.
+    """The properties of a group's environments.
 
     Attributes:
-        spaces: Observation and action space, by the index of the environment: of the first, and of those that differ.
-        metadata: Of the first.
-        render_mode: Likewise.
+        spaces: Observation and action space by index of the environment: of the first, and of those that differ.
+        metadata: The first environment's metadata.
+        render_mode: The first environment's render mode.
     """
 
     spaces: dict[int, tuple[Space[Any], Space[Any]]]
@@ -40,11 +40,11 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentInfos:
-    """What one environment told beside arrays, in one step.
+    """The infos of one environment in one step.
 
     Attributes:
-        info: Of the step, or of the reset that followed it.
-        final_info: Of the step that ended an episode, if a reset followed at once.
+        info: The info of the step, or of the reset that followed it.
+        final_info: The info of the step that ended an episode, if a reset followed at once.
     """
 
     info: dict[str, Any]
@@ -52,7 +52,7 @@ class EnvironmentInfos:
 
     @property
     def of_last_step(self) -> dict[str, Any]:
-        """Of an episode that ended in the step, whether or not a reset followed."""
+        """The info of the last step of an episode, whether or not a reset followed."""
         return self.info if self.final_info is None else self.final_info
 
 
@@ -60,12 +60,12 @@ class EnvironmentGroup:
     """The environments `first_index` to `first_index + n - 1` of a vector. One thread uses it.
 
     Args:
-        env_factories: Make them, here and now.
-        first_index: The index of the first one in the vector.
-        autoreset_mode: gymnasium's.
+        env_factories: Each makes one environment; called at once.
+        first_index: Index of the first environment in the vector.
+        autoreset_mode: When environments are reset, as in gymnasium.
 
     Raises:
-        EnvironmentFailedError: One could not be made; the others are closed again.
+        EnvironmentFailedError: If an environment cannot be made; the others are closed again.
     """
 
     def __init__(self, env_factories: Sequence[EnvFactory], first_index: int, autoreset_mode: AutoresetMode) -> None:
@@ -82,12 +82,12 @@ class EnvironmentGroup:
         self._seeds: list[Iterator[int]] = [iter(()) for _ in self._envs]
         self._current_seeds: list[int | None] = [None] * len(self._envs)
         self._needs_reset = [False] * len(self._envs)
-        # of the episodes that are going on
+        # Return and length of the running episodes.
         self._returns = [0.0] * len(self._envs)
         self._n_steps = [0] * len(self._envs)
 
     def describe(self) -> GroupDescription:
-        """Tells what the environments are like."""
+        """Returns the spaces, metadata and render mode of the environments."""
         first = self._envs[0]
         expected = (first.observation_space, first.action_space)
         spaces = {self._first: expected}
@@ -97,12 +97,12 @@ class EnvironmentGroup:
         return GroupDescription(spaces=spaces, metadata=dict(first.metadata), render_mode=first.render_mode)
 
     def attach(self, arrays: EnvironmentArrays, progress: memoryview, progress_index: int) -> None:
-        """Says where values come from and go to, before the first `reset`.
+        """Sets the arrays that values are read from and written to. Call it before the first `reset`.
 
         Args:
             arrays: The arrays of the whole vector.
-            progress: Of int64; gets the index of the environment that is busy, for whoever finds it hanging.
-            progress_index: Where in it.
+            progress: int64 memory; gets the index of the environment that is busy, to name one that hangs.
+            progress_index: Index in `progress`.
         """
         self._arrays = arrays
         self._progress = progress
@@ -112,15 +112,15 @@ class EnvironmentGroup:
         """Resets the environments that `arrays.resets` names.
 
         Args:
-            seeds: For each environment of the group, the seeds of its next episodes; when they are used up, it goes
-                on with the generator it has.
-            options: For each environment's `reset`.
+            seeds: For each environment of the group, the seeds of its next episodes; after the last one its random
+                generator continues.
+            options: Options for each environment's `reset`.
 
         Returns:
-            By index, what is not empty.
+            The infos that are not empty, by index of the environment.
 
         Raises:
-            EnvironmentFailedError: One raised, or returned something else than its space says.
+            EnvironmentFailedError: If an environment raised, or returned a value outside its space.
         """
         infos = {}
         for place in range(len(self._envs)):
@@ -139,7 +139,7 @@ class EnvironmentGroup:
         """Steps every environment once, with the actions in the arrays.
 
         Returns:
-            By index, what is not empty.
+            The infos that are not empty, by index of the environment.
 
         Raises:
             EnvironmentFailedError: As for `reset`.
@@ -181,7 +181,7 @@ class EnvironmentGroup:
         """Calls a method of every environment, or reads an attribute.
 
         Raises:
-            EnvironmentFailedError: One raised.
+            EnvironmentFailedError: If an environment raised.
         """
         results = []
         for index, env in enumerate(self._envs, self._first):
@@ -196,19 +196,19 @@ class EnvironmentGroup:
         """Sets an attribute of every environment.
 
         Args:
-            name: Its name.
-            values: One for each environment of the group.
+            name: Name of the attribute.
+            values: A value for each environment of the group.
         """
         for env, value in zip(self._envs, values, strict=True):
             env.set_wrapper_attr(name, value)
 
     def close(self) -> None:
-        """Closes every environment; one that cannot be closed is logged, and keeps no other from it. Idempotent."""
+        """Closes every environment; logs those that raise. Idempotent."""
         envs, self._envs = self._envs, []
         for index, env in enumerate(envs, self._first):
             try:
                 env.close()
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever an environment raises
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - environments raise anything
                 logger.warning("environment %d raised %s in close(): %s", index, type(error).__name__, error)
 
     def _end_episode(
@@ -260,11 +260,11 @@ def _environment(env_factory: EnvFactory) -> gymnasium.Env[Any, Any]:
 
 
 def deal_seeds(seeds: Sequence[int], n_envs: int) -> list[list[int]]:
-    """Deals a pool of seeds out, so that which episode has which does not depend on which environment is faster.
+    """Deals a pool of seeds to environments, so that episodes do not depend on which environment is faster.
 
     Args:
-        seeds: The pool, at least `n_envs`.
-        n_envs: How many environments.
+        seeds: The pool, at least `n_envs` seeds.
+        n_envs: Number of environments.
 
     Returns:
         For environment i: seeds i, i + n_envs, i + 2 n_envs and so on.

@@ -27,32 +27,31 @@ _Kind = TypeVar("_Kind", bound=Environment)
 def make_vector_env(
     env_factory: EnvFactory, n_envs: int, *, step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S
 ) -> Environments:
-    """Makes a vector environment; of structured environments, a vector of these.
+    """Makes a vector environment; a `StructuredVectorEnv` if the environments are structured.
 
-    One that was registered with the id resets in the step after the last of an episode (NEXT_STEP, usually); the
-    others in the same step (SAME_STEP), and they hand out one observation buffer again and again: copy what must
-    outlive the next step.
+    A vector that is registered with the id usually resets in the step after the end of an episode (NEXT_STEP). All
+    others reset in the same step (SAME_STEP) and reuse their observation buffer: copy what must outlive the next step.
 
     Args:
         env_factory: An `EnvironmentFactory`, or any callable that returns a `gymnasium.Env` or a `StructuredEnv`.
-        n_envs: How many environments, at least 1.
-        step_timeout_s: How long environments in processes may take to be made, reset or stepped, in seconds.
+        n_envs: Number of environments, at least 1.
+        step_timeout_s: Longest time to make, reset or step environments in processes, in seconds.
 
     Returns:
         The vector environment; the caller closes it.
 
     Raises:
         ConfigurationError: If `n_envs` is below 1, an environment cannot be made, or `vectorization="entry_point"` is
-            asked of an id without one.
-        EnvironmentFailedError: An environment raised while its steps were measured, or in its process.
-        EnvironmentLostError: The process of an environment ended.
-        InvalidSpaceError: If the spaces of two environments differ, or are of a kind that is not supported.
+            used with an id without one.
+        EnvironmentFailedError: If an environment raised in its process, or while its steps were measured.
+        EnvironmentLostError: If the process of an environment ended.
+        InvalidSpaceError: If the spaces of two environments differ, or are not supported.
     """
     if n_envs < 1:
         raise ConfigurationError(f"n_envs is {n_envs}; expected at least 1; raise it")
     vectorization = env_factory.vectorization if isinstance(env_factory, EnvironmentFactory) else "sync"
     if vectorization in {"subprocess", "measure"}:
-        # One that turns out to be structured is refused in its process.
+        # A structured environment is refused in its process.
         flat_factory = cast(Callable[[], gymnasium.Env[Any, Any]], env_factory)
         return _with_supported_spaces(_make_with_processes(flat_factory, n_envs, vectorization, step_timeout_s))
     if isinstance(env_factory, EnvironmentFactory) and vectorization != "sync":
@@ -73,13 +72,13 @@ def make_vector_env(
 
 
 def environment_spaces(vector_env: Environments) -> EnvironmentSpaces:
-    """The spaces of one of the environments in a vector, by substep key.
+    """Returns the spaces of a vector's environments, by substep key.
 
     Args:
         vector_env: The vector environment.
 
     Returns:
-        One entry, under `FLAT_SUBSTEP`; of structured environments, all of theirs.
+        One entry, `FLAT_SUBSTEP`; for structured environments, an entry for each substep.
     """
     if isinstance(vector_env, StructuredVectorEnv):
         return vector_env.spaces
@@ -119,8 +118,8 @@ def _make_sync(first: gymnasium.Env[Any, Any], env_factory: EnvFactory, n_envs: 
         for index in range(1, n_envs):
             envs.append(cast(gymnasium.Env[Any, Any], env_factory()))
             _check_alike(first, envs[index], index)
-        # Not gymnasium's SyncVectorEnv: it keeps final observations without a copy, and a reset overwrites those of
-        # an environment that uses one buffer for all its observations. These factories return what has been made.
+        # Not gymnasium's SyncVectorEnv: it does not copy final observations, and a reset overwrites those of an
+        # environment that reuses one buffer. The factories return the environments made above.
         return SequentialVectorEnv(
             [functools.partial(_same, env) for env in envs], copy=False, autoreset_mode=AutoresetMode.SAME_STEP
         )
@@ -133,7 +132,7 @@ def _make_sync(first: gymnasium.Env[Any, Any], env_factory: EnvFactory, n_envs: 
 def _make_with_processes(
     env_factory: Callable[[], gymnasium.Env[Any, Any]], n_envs: int, vectorization: str, timeout_s: float
 ) -> VectorEnv:
-    # Imported here: an actor that needs no processes starts without their modules.
+    # Imported here, so that an actor without processes starts faster.
     factories, mode = [env_factory] * n_envs, AutoresetMode.SAME_STEP
     if vectorization == "measure":
         from rollcast.actor.vector.measure import make_fastest_vector_env

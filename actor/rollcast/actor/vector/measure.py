@@ -1,4 +1,4 @@
-"""Chooses how environments are stepped, by measuring."""
+"""Measures whether environments are stepped faster in processes or one after the other."""
 
 import itertools
 import logging
@@ -16,15 +16,15 @@ from rollcast.actor.vector.subproc import SubprocVectorEnv, usable_cores
 
 logger = logging.getLogger(__name__)
 
-# A round trip to a process takes some 20 us: what sequential steps take no longer than this for, no process can win.
+# A round trip to a process takes some 20 us: processes cannot win if sequential steps take no longer.
 _HOPELESS_S = 20e-6
-# Steps as long as this are worth a process each, whatever else it costs.
+# Steps as long as this always gain from processes.
 _CERTAIN_S = 2e-3
-# Processes have to be faster by so much: they take more cores, and are slower as soon as somebody else needs one.
+# Processes must be faster by this factor: they take more cores, and slow down when another program needs one.
 _MARGIN = 1.2
-# How long a round is, in seconds: longer than a lucky moment, in which processes find each other awake.
+# Length of a round in seconds: long enough that processes do not find each other awake by luck all the time.
 _ROUND_S = 0.01
-# Rounds of both that are measured at least, after one that is not.
+# Smallest number of measured rounds of each, after one that is not measured.
 _MIN_ROUNDS = 7
 
 
@@ -38,30 +38,29 @@ def make_fastest_vector_env(
     timeout_s: float | None = 300.0,
     measure_s: float = 0.5,
 ) -> LockstepVectorEnv:
-    """Makes a `SequentialVectorEnv` or a `SubprocVectorEnv`, whichever steps these environments faster.
+    """Makes the faster of a `SequentialVectorEnv` and a `SubprocVectorEnv` for these environments.
 
-    One environment is stepped with random actions first. If that leaves a doubt, both vectors are stepped in turns,
-    and processes are chosen if they were clearly faster; see `processes_are_clearly_faster`. The one that stays has
-    been reset since, and its environments have seen some episodes. The values that follow a `reset` with seeds are the
-    same either way.
+    First it steps one environment with random actions. If that does not decide, it steps both vectors in turns and
+    chooses processes if they were clearly faster; see `processes_are_clearly_faster`. The environments of the chosen
+    vector have played some episodes. After a `reset` with seeds, both vectors give the same values.
 
     Args:
         env_factories: Each makes one environment.
-        logging_prefix: Logs statistics under this name, every 1,000 episodes; None: they are kept, not logged.
-        start_method: Of multiprocessing; None: forkserver where there is one, else spawn.
-        autoreset_mode: When an environment that has ended is reset; gymnasium's.
-        copy: Whether observations are the caller's own.
-        timeout_s: As of `SubprocVectorEnv`.
-        measure_s: How long to measure at least, in seconds.
+        logging_prefix: Logs statistics under this name every 1,000 episodes; None: keeps them without logging.
+        start_method: A start method of multiprocessing; None: forkserver if available, else spawn.
+        autoreset_mode: When an environment is reset after its episode has ended, as in gymnasium.
+        copy: Whether observations are copies.
+        timeout_s: As for `SubprocVectorEnv`.
+        measure_s: Shortest time to measure, in seconds.
 
     Returns:
         The vector environment; the caller closes it.
 
     Raises:
-        ConfigurationError: As of the two.
-        EnvironmentFailedError: Likewise.
-        EnvironmentLostError: Likewise.
-        InvalidSpaceError: Likewise.
+        ConfigurationError: As for `SubprocVectorEnv`.
+        EnvironmentFailedError: As for `SubprocVectorEnv`.
+        EnvironmentLostError: As for `SubprocVectorEnv`.
+        InvalidSpaceError: As for `SubprocVectorEnv`.
     """
     shared: dict[str, Any] = {"autoreset_mode": autoreset_mode, "copy": copy}
     n_envs = len(env_factories)
@@ -94,36 +93,35 @@ def make_fastest_vector_env(
 
 
 def processes_are_clearly_faster(in_processes: Sequence[float], one_after_another: Sequence[float]) -> bool:
-    """Decides from what a step has cost in rounds that were measured in turns.
+    """Returns True if steps in processes were faster by a fifth in the median, and faster in three rounds of four.
 
-    Round i of the one is compared with round i of the other: whatever else the machine did then, it did to both.
-    Processes are clearly faster if they were by a fifth in the median, and faster at all in three rounds of four. The
-    best round of each, by contrast, says how fast processes are when nobody disturbs them.
+    Rounds are measured in turns and compared in pairs, because other load on the machine affects both of a pair. The
+    best round of each would only show how fast processes are on an idle machine.
 
     Args:
-        in_processes: Seconds a step, round by round.
-        one_after_another: Likewise, as many.
+        in_processes: Seconds a step in each round.
+        one_after_another: Seconds a step in each round; as many rounds.
     """
     ratios = sorted(slow / fast for slow, fast in zip(one_after_another, in_processes, strict=True))
     return median(ratios) > _MARGIN and ratios[len(ratios) // 4] > 1.0
 
 
 def _step_cost(env_factory: EnvFactory, measure_s: float) -> float:
-    """Seconds that a step of one environment takes."""
+    """Returns the seconds that a step of one environment takes."""
     probe = SequentialVectorEnv([env_factory], autoreset_mode=AutoresetMode.SAME_STEP)
     try:
-        # The best round: what others do to the cores must not make cheap steps look worth a process.
+        # The best round: other load must not make cheap steps look expensive.
         return min(_costs([probe], measure_s)[0])
     finally:
         probe.close()
 
 
 def _costs(vector_envs: Sequence[LockstepVectorEnv], measure_s: float) -> list[list[float]]:
-    """Seconds that a step takes in each, round by round, in turns. The first round of each is not counted."""
+    """Returns the seconds a step takes in each vector, round by round; the first round is not counted."""
     costs: list[list[float]] = [[] for _ in vector_envs]
     deadline = time.perf_counter() + measure_s
     for vector_env in vector_envs:
-        # Without a seed: whoever seeds nothing afterwards is to get random episodes.
+        # No seed, so that a caller who seeds nothing gets random episodes.
         vector_env.reset()
         _round(vector_env)
     for n_rounds in itertools.count(1):

@@ -1,4 +1,4 @@
-"""Environments one after the other, in this process."""
+"""Steps environments one after the other, in this process."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +11,10 @@ from rollcast.actor.vector.environment_group import EnvFactory, EnvironmentGroup
 
 
 class SequentialVectorEnv(LockstepVectorEnv):
-    """Steps environments one after the other: the twin of `SubprocVectorEnv`, for cheap ones and for debugging."""
+    """A vector that steps its environments one after the other: for cheap environments and for debugging.
+
+    It gives the same values as `SubprocVectorEnv`.
+    """
 
     def __init__(
         self,
@@ -24,15 +27,15 @@ class SequentialVectorEnv(LockstepVectorEnv):
         """Makes the environments.
 
         Args:
-            env_factories: Each makes one.
-            logging_prefix: Logs statistics under this name, every 1,000 episodes; None: they are kept, not logged.
-            autoreset_mode: When an environment that has ended is reset; gymnasium's.
-            copy: Whether observations are the caller's own. False: views, which the next step writes to.
+            env_factories: Each makes one environment.
+            logging_prefix: Logs statistics under this name every 1,000 episodes; None: keeps them without logging.
+            autoreset_mode: When an environment is reset after its episode has ended, as in gymnasium.
+            copy: Whether observations are copies. False: they are views that the next step overwrites.
 
         Raises:
-            ConfigurationError: There is no factory.
-            EnvironmentFailedError: An environment could not be made.
-            InvalidSpaceError: Spaces differ, or are of a kind that is not supported.
+            ConfigurationError: If there is no factory.
+            EnvironmentFailedError: If an environment cannot be made.
+            InvalidSpaceError: If spaces differ or are not supported.
         """
         super().__init__(env_factories, logging_prefix, autoreset_mode=autoreset_mode, copy=copy)
         self._group = EnvironmentGroup(env_factories, 0, self.autoreset_mode)

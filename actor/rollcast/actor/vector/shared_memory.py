@@ -1,4 +1,4 @@
-"""Memory that several processes of this machine see, and that ends with them."""
+"""Shares memory between processes of one machine."""
 
 import mmap
 import os
@@ -10,18 +10,18 @@ from multiprocessing.connection import Connection
 class SharedMemory:
     """A block of memory without a name, zeroed at first.
 
-    Having no name, it is gone when the last process that has it is gone, however they ended: nothing has to clean up.
+    It ends with the last process that has it, however that ended, so nothing has to clean up.
 
     Attributes:
         buffer: The memory. Arrays made from it keep it alive, also after `close`.
     """
 
     def __init__(self, descriptor: int, n_bytes: int) -> None:
-        """Maps a descriptor, and takes it over.
+        """Maps a descriptor, and closes it in `close`.
 
         Args:
-            descriptor: What `create` made, or `receive` was sent.
-            n_bytes: Its size.
+            descriptor: A descriptor from `create` or `receive`.
+            n_bytes: Size of the block.
         """
         self._descriptor = descriptor
         self.buffer = mmap.mmap(descriptor, n_bytes)
@@ -31,7 +31,7 @@ class SharedMemory:
         """Makes a block.
 
         Args:
-            n_bytes: Its size, at least 1.
+            n_bytes: Size in bytes, at least 1.
         """
         if hasattr(os, "memfd_create"):
             descriptor = os.memfd_create("rollcast-vector")
@@ -43,22 +43,22 @@ class SharedMemory:
 
     @classmethod
     def receive(cls, connection: Connection) -> "SharedMemory":
-        """Takes what `send` sends at the other end."""
+        """Receives a block that `send` sends at the other end."""
         n_bytes = int.from_bytes(connection.recv_bytes(), "little")
         return cls(reduction.recv_handle(connection), n_bytes)
 
     def send(self, connection: Connection, pid: int) -> None:
-        """Gives the block to another process.
+        """Sends the block to another process.
 
         Args:
-            connection: A duplex one, whose other end calls `receive`.
-            pid: Whose.
+            connection: A duplex connection, whose other end calls `receive`.
+            pid: Number of that process.
         """
         connection.send_bytes(len(self.buffer).to_bytes(8, "little"))
         reduction.send_handle(connection, self._descriptor, pid)
 
     def close(self) -> None:
-        """Gives the descriptor back; the memory goes when the last array made from it does. Idempotent."""
+        """Closes the descriptor; the memory is freed with the last array made from it. Idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -1,4 +1,4 @@
-"""Structured environments beside one another: each has its own turns."""
+"""Steps several structured environments in one process, each in its own turns, and checks what they return."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -28,21 +28,21 @@ from rollcast.services.spaces.spaces import (
 
 
 class StructuredVectorEnv:
-    """Steps several structured environments in this process, each when its own turn has been acted on.
+    """A vector of structured environments; each is stepped when its own turn has its actions.
 
-    It is no `gymnasium.vector.VectorEnv`: environments are in turns of different agents at the same time. What each
-    environment does is checked: who acts is known and lives, nobody is left out at the end, and observations are as
-    their spaces say. In the turns that it returns they are taken apart: arrays by the paths of the space's leaves.
+    It is no `gymnasium.vector.VectorEnv`, because its environments are in turns of different agents at the same time.
+    Every turn is checked: its agents exist and have not ended, all agents have ended at the end of the episode, and
+    observations fit their spaces. In the returned turns an observation is a dict from leaf path to array.
 
     Args:
         env_factories: Each makes one environment.
-        drops_episodes: Whether an environment that raises in `step` ends its episode instead: nobody acts then, and
-            the turn is `is_dropped`.
+        drops_episodes: Whether an exception in `step` ends the episode instead of raising: the turn has no
+            observations then, and `is_dropped` is True.
 
     Raises:
-        ConfigurationError: There is no factory, or one makes another kind of environment.
-        InvalidSpaceError: A space is of a kind that is not supported, or an action mask is none.
-        SpacesMismatchError: Two environments have different spaces.
+        ConfigurationError: If there is no factory, or one makes another kind of environment.
+        InvalidSpaceError: If a space is not supported, or an action mask has a wrong space.
+        SpacesMismatchError: If two environments have different spaces.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class StructuredVectorEnv:
         self._leaves = {key: space_leaves(substep.observation) for key, substep in self.spaces.items()}
         self._seeds: list[int | None] = [None] * self.num_envs
         self._n_failures = [0] * self.num_envs  # in a row
-        # Who has acted in this episode, and has not ended; who has ended.
+        # The agents that have acted in this episode and have not ended; those that have ended.
         self._alive: list[set[ActorId]] = [set() for _ in self._envs]
         self._ended: list[set[ActorId]] = [set() for _ in self._envs]
         self._aggregators = [
@@ -82,18 +82,18 @@ class StructuredVectorEnv:
 
     @property
     def num_envs(self) -> int:
-        """How many environments there are."""
+        """Number of environments."""
         return len(self._envs)
 
     def reset(self, index: int, *, seed: int | None = None) -> Turn:
         """Begins an episode in one environment.
 
         Args:
-            index: Which.
-            seed: Its seed; None: it goes on with the generators it has.
+            index: Index of the environment.
+            seed: Its seed; None: its random generators continue.
 
         Raises:
-            EnvironmentFailedError: It raised, or did what a structured environment must not.
+            EnvironmentFailedError: If it raised, or returned a wrong turn.
         """
         if seed is not None:
             self._seeds[index] = seed
@@ -107,17 +107,17 @@ class StructuredVectorEnv:
         """Takes the actions of a turn in one environment.
 
         Args:
-            index: Which.
-            actions: Of everybody in its last turn's `observations`.
+            index: Index of the environment.
+            actions: The action of every agent in the last turn's `observations`.
 
         Raises:
-            EnvironmentFailedError: It raised, or did what a structured environment must not.
+            EnvironmentFailedError: If it raised, or returned a wrong turn.
         """
         self._alive[index].update(actions)
         return self._asked(index, "step", lambda: self._envs[index].step(actions))
 
     def get_actor_rewards(self) -> NDArray[np.float32]:
-        """What every agent has earned in the last turn: `[n_actors, n_envs]`, in the order of `actors`."""
+        """Returns every agent's rewards in the last turn: `[n_actors, n_envs]`, in the order of `actors`."""
         return self._actor_rewards.copy()
 
     def close(self) -> None:
@@ -155,7 +155,7 @@ class StructuredVectorEnv:
         return turn
 
     def _end_step(self, index: int, *, is_last: bool) -> tuple[EventValue, ...]:
-        """Tells whoever listens to the events of an environment; returns what came of those of an episode."""
+        """Ends a step for the events of an environment; returns the statistics of an episode that has ended."""
         aggregator = self._aggregators[index]
         if aggregator is None:
             return ()
@@ -165,9 +165,9 @@ class StructuredVectorEnv:
         return ()
 
     def _check(self, index: int, turn: Turn) -> None:
-        """Refuses a turn that cannot be recorded."""
+        """Raises if a turn breaks the rules of structured environments."""
         if not isinstance(turn, Turn):
-            raise InvalidValueError(f"it is a {type(turn).__name__}; expected a Turn; correct what it returns")
+            raise InvalidValueError(f"it is a {type(turn).__name__}; expected a Turn; return one")
         for actor in (*turn.observations, *turn.rewards, *turn.ended):
             if actor not in self._numbers:
                 raise InvalidValueError(
@@ -178,18 +178,18 @@ class StructuredVectorEnv:
         ended |= turn.ended.keys()
         if again := sorted(ended & turn.observations.keys()):
             raise InvalidValueError(
-                f"{again[0]} is to act, but its episode has ended; expected nobody to act again before a reset; leave "
+                f"{again[0]} is to act, but its episode has ended; expected no action of it before a reset; leave "
                 "it out of observations"
             )
         self._alive[index] -= turn.ended.keys()
         if not turn.observations and (left := sorted(self._alive[index])):
             raise InvalidValueError(
-                f"nobody is to act any more, but the episode of {left[:16]} has not ended; expected everybody who has "
-                "acted in ended; end their episodes with their last observations"
+                f"no agent is to act any more, but the episode of {left[:16]} has not ended; expected every agent "
+                "that has acted in ended; end their episodes with their last observations"
             )
 
     def _seen(self, actor: ActorId, observation: NestedObservation) -> Observation:
-        """What somebody sees who has to act."""
+        """Returns the leaves that an agent sees before it acts; raises if its mask allows no action."""
         leaves, mask = self._taken_apart(actor, observation), self._masks[actor.substep_key]
         if mask is not None and any(mask.allows_nothing(leaves)):
             raise InvalidValueError(

@@ -1,4 +1,4 @@
-"""Environments in processes of their own, several a process."""
+"""Steps environments in processes, several a process, through shared memory."""
 
 import multiprocessing
 import os
@@ -13,7 +13,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from numpy.typing import NDArray
 
 from rollcast.actor.vector.arrays import EnvironmentArrays, Value
-from rollcast.actor.vector.base import LockstepVectorEnv
+from rollcast.actor.vector.base import LockstepVectorEnv, NotesFailure
 from rollcast.actor.vector.bell import Operation, hear_any
 from rollcast.actor.vector.child import ChildPlan, MemoryLayout
 from rollcast.actor.vector.child_process import ChildProcess
@@ -21,21 +21,21 @@ from rollcast.actor.vector.environment_group import EnvFactory, EnvironmentInfos
 from rollcast.actor.vector.shared_memory import SharedMemory
 from rollcast.services.errors import ConfigurationError, RefusedError
 
-# How long the environments of all processes together may take to close.
+# Time for the environments of all processes to close, in seconds.
 _CLOSE_GRACE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadySteps:
-    """What some of the environments answered; k of them.
+    """The answers of k of the environments.
 
     Attributes:
-        env_indices: Which, int64 `[k]`.
+        env_indices: Indices of the environments, int64 `[k]`.
         observations: Each leaf `[k, ...]`.
         rewards: float32 `[k]`.
         terminated: bool `[k]`.
         truncated: bool `[k]`.
-        infos: As of `step`: its arrays have an entry for every environment of the vector.
+        infos: As from `step`; arrays have an entry for every environment of the vector.
     """
 
     env_indices: NDArray[np.int64]
@@ -47,14 +47,14 @@ class ReadySteps:
 
 
 class SubprocVectorEnv(LockstepVectorEnv):
-    """Steps environments in processes: observations, actions and rewards through shared memory, nothing pickled.
+    """A vector that steps its environments in processes.
 
-    Infos, if there are any, go through a pipe. Both sides look for the other's signal for up to 100 us before they
-    sleep, unless waits have been longer of late.
+    Observations, actions and rewards go through shared memory without pickling; infos, if there are any, go through a
+    pipe. Each side looks for the other's signal for up to 100 us before it sleeps, unless recent waits were longer.
 
-    What an environment does wrong reaches the caller: an exception with its traceback, the environment's index and
-    seed; a process that ended or hangs with both. The processes end with `close`, with the vector, and with the parent,
-    however that ended; the memory has no name and ends with them.
+    An exception in an environment reaches the caller with its traceback and the environment's index and seed; so does
+    a process that ended or hangs. The processes end with `close`, with the vector, and with the parent, however that
+    ended; the memory has no name and ends with them.
     """
 
     def __init__(
@@ -71,23 +71,23 @@ class SubprocVectorEnv(LockstepVectorEnv):
         """Starts the processes, and waits until the environments are made.
 
         Args:
-            env_factories: Each makes one environment; closures and lambdas will do.
-            logging_prefix: Logs statistics under this name, every 1,000 episodes; None: they are kept, not logged.
-            start_method: Of multiprocessing; None: forkserver where there is one, else spawn.
-            envs_per_process: None: as many as make one process for each core.
-            autoreset_mode: When an environment that has ended is reset; gymnasium's.
-            copy: Whether observations are the caller's own. False: views, which the next step writes to.
-            timeout_s: How long a process may take to make, reset or step its environments; None: for ever.
+            env_factories: Each makes one environment; closures and lambdas work.
+            logging_prefix: Logs statistics under this name every 1,000 episodes; None: keeps them without logging.
+            start_method: A start method of multiprocessing; None: forkserver if available, else spawn.
+            envs_per_process: Environments in each process; None: enough for one process a core.
+            autoreset_mode: When an environment is reset after its episode has ended, as in gymnasium.
+            copy: Whether observations are copies. False: they are views that the next step overwrites.
+            timeout_s: Longest time for a process to make, reset or step its environments, in seconds; None: no limit.
 
         Raises:
-            ConfigurationError: An argument cannot be right, or the factories cannot be sent to a process.
-            EnvironmentFailedError: An environment could not be made.
-            EnvironmentLostError: A process ended, or took too long.
-            InvalidSpaceError: Spaces differ, or are of a kind that is not supported.
+            ConfigurationError: If an argument is wrong, or the factories cannot be sent to a process.
+            EnvironmentFailedError: If an environment cannot be made.
+            EnvironmentLostError: If a process ended, or took too long.
+            InvalidSpaceError: If spaces differ or are not supported.
         """
         super().__init__(env_factories, logging_prefix, autoreset_mode=autoreset_mode, copy=copy)
         self._workers: list[ChildProcess] = []
-        # those between `send` and `recv`
+        # The processes between `send` and `recv`.
         self._stepping: list[ChildProcess] = []
         n_envs = self.num_envs
         if envs_per_process is None:
@@ -105,7 +105,7 @@ class SubprocVectorEnv(LockstepVectorEnv):
                     env_factories=CloudpickleWrapper(factories),
                     first_index=first,
                     autoreset_mode=self.autoreset_mode,
-                    worker=len(self._workers),
+                    child=len(self._workers),
                     parent_pid=os.getpid(),
                 )
                 self._workers.append(ChildProcess(context, plan, len(factories), timeout_s))
@@ -117,21 +117,22 @@ class SubprocVectorEnv(LockstepVectorEnv):
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The processes."""
+        """The numbers of the processes."""
         return tuple(worker.pid for worker in self._workers if worker.pid is not None)
 
     def send(self, actions: Value, env_indices: NDArray[np.int64] | None = None) -> None:
-        """Begins a step of some environments; `recv` returns what comes of it.
+        """Begins a step of some environments; `recv` returns the results.
 
         Args:
-            actions: Nested as the action space is, each leaf `[k, ...]`.
-            env_indices: Which, int64 `[k]`: all environments of a process together, as `recv` returns them. None: all.
+            actions: Actions nested like the action space, each leaf `[k, ...]`.
+            env_indices: Indices of the environments, int64 `[k]`: all environments of a process together, as `recv`
+                returns them. None: all environments.
 
         Raises:
-            ConfigurationError: The environments are not those of whole processes.
-            EnvironmentLostError: A process has ended.
-            InvalidValueError: The actions are not as the action space says.
-            RefusedError: One of them is in a step; or as for `step`.
+            ConfigurationError: If `env_indices` names only some environments of a process.
+            EnvironmentLostError: If a process has ended.
+            InvalidValueError: If the actions do not fit the action space.
+            RefusedError: If one of the environments is in a step already; or as for `step`.
         """
         arrays = self._open_arrays()
         indices = np.arange(self.num_envs) if env_indices is None else np.asarray(env_indices, dtype=np.int64)
@@ -148,25 +149,25 @@ class SubprocVectorEnv(LockstepVectorEnv):
         if self.autoreset_mode is AutoresetMode.DISABLED:
             self._check_none_ended(arrays, indices)
         arrays.action.put_some(indices, actions)
-        with self._remembering():
+        with NotesFailure(self):
             for worker in workers:
                 worker.begin(Operation.STEP)
                 self._stepping.append(worker)
 
     def recv(self, n_min: int = 1) -> ReadySteps:
-        """Waits for the first environments whose step is done, and takes all of them that are.
+        """Waits until `n_min` environments have finished their step, and returns the results of all that have.
 
         Args:
-            n_min: How many at least.
+            n_min: Smallest number of environments.
 
         Returns:
-            What they answered, in memory of its own.
+            Their results, as copies.
 
         Raises:
-            ConfigurationError: There are not so many in a step.
+            ConfigurationError: If fewer environments are in a step.
             EnvironmentFailedError: As for `step`.
-            EnvironmentLostError: Likewise.
-            RefusedError: Likewise.
+            EnvironmentLostError: As for `step`.
+            RefusedError: As for `step`.
         """
         arrays = self._open_arrays()
         n_stepping = sum(len(worker.indices) for worker in self._stepping)
@@ -174,7 +175,7 @@ class SubprocVectorEnv(LockstepVectorEnv):
             raise ConfigurationError(
                 f"n_min is {n_min}; expected 1 to {n_stepping}, the environments in a step; send more, or ask for fewer"
             )
-        with self._remembering():
+        with NotesFailure(self):
             infos, workers = self._finish_some(n_min)
         indices = np.array([index for worker in workers for index in worker.indices], dtype=np.int64)
         terminated, truncated = arrays.terminated[indices], arrays.truncated[indices]
@@ -190,7 +191,7 @@ class SubprocVectorEnv(LockstepVectorEnv):
         )
 
     def close_extras(self, **kwargs: Any) -> None:  # noqa: ANN401 - gymnasium's signature
-        """Closes the environments and ends the processes, killing those that do not end by themselves."""
+        """Closes the environments and ends the processes; kills those that do not end by themselves."""
         workers, self._workers = self._workers, []
         self._stepping.clear()
         self._arrays = None
@@ -209,7 +210,7 @@ class SubprocVectorEnv(LockstepVectorEnv):
             observation_space=self.single_observation_space,
             action_space=self.single_action_space,
             n_envs=self.num_envs,
-            n_workers=len(self._workers),
+            n_children=len(self._workers),
         )
         memory = SharedMemory.create(layout.n_bytes())
         try:
@@ -231,7 +232,7 @@ class SubprocVectorEnv(LockstepVectorEnv):
         while n_missing > 0:
             places = hear_any([worker.awaited for worker in self._stepping], self._timeout_s)
             if not places:
-                # raises: there is nothing to finish
+                # Nothing has finished: this raises that the process hangs.
                 self._stepping[0].finish(Operation.STEP, timeout_s=0.0)
             for worker in [self._stepping[place] for place in places]:
                 infos.update(worker.finish(Operation.STEP) or {})
@@ -272,7 +273,7 @@ class SubprocVectorEnv(LockstepVectorEnv):
 
 
 def usable_cores() -> int:
-    """How many cores this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -1,4 +1,4 @@
-"""The environments of an actor, which may leave to its learner how many they are."""
+"""Supplies an actor's environments, as many as it was told to step or as the learner asks for."""
 
 from types import TracebackType
 from typing import Self
@@ -9,17 +9,17 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 
 class EnvironmentSupply:
-    """An actor's environments: as many as it was told to step; or one to show, and then as many as are agreed.
+    """The environments of an actor. If the learner decides their number, it first makes one, to show its spaces.
 
-    Used from the acting thread only.
+    Only the acting thread uses it.
 
     Args:
         env_factory: Makes one environment.
-        n_envs: How many to step at once; None: as many as the learner wants.
-        step_timeout_s: As of `make_vector_env`.
+        n_envs: Number of environments to step at once; None: the learner decides.
+        step_timeout_s: As for `make_vector_env`.
 
     Raises:
-        ConfigurationError: They cannot be made; see `make_vector_env` for the other errors.
+        ConfigurationError: If they cannot be made; see `make_vector_env` for the other errors.
     """
 
     def __init__(
@@ -40,25 +40,25 @@ class EnvironmentSupply:
 
     @property
     def spaces(self) -> EnvironmentSpaces:
-        """What every one of them looks like."""
+        """The spaces of each environment."""
         return environment_spaces(self._vector_env)
 
     @property
     def n_envs(self) -> int | None:
-        """How many the actor was told to step; None: as many as the learner wants."""
+        """Number of environments to step at once; None: the learner decides."""
         return self._n_envs
 
     def take(self, n_envs: int) -> Environments:
-        """The environments to step; they stay the supply's, which closes them.
+        """Returns the vector of environments to step; the supply closes it.
 
         Args:
-            n_envs: How many were agreed.
+            n_envs: The agreed number of environments.
 
         Raises:
-            ConfigurationError: They cannot be made; see `make_vector_env` for the other errors.
+            ConfigurationError: If they cannot be made; see `make_vector_env` for the other errors.
         """
         if self._vector_env.num_envs != n_envs:
-            # first: an environment may hold what there is only one of, such as a port
+            # Close first: an environment may hold something unique, such as a port.
             self._vector_env.close()
             self._vector_env = self._make(n_envs)
         return self._vector_env

@@ -1,1 +1,1 @@
-"""TODO room rollcast.actor.workers."""
+"""Rollout workers: step environments with a policy, and record rollouts."""

@@ -1,4 +1,4 @@
-"""Steps environments with a policy and records what happened."""
+"""Steps a vector of gymnasium environments with a policy, and records rollouts."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -26,14 +26,14 @@ from rollcast.services.spaces.spaces import FLAT_SUBSTEP, flatten_observation, s
 
 
 class RolloutWorker:
-    """Collects rollouts of exactly T steps of B environments, each continuing where the last one stopped.
+    """A worker that collects rollouts of T steps of B environments. Each rollout continues where the last one stopped.
 
         worker = RolloutWorker(vector_env, policy, 32, actor_id="a", incarnation=1, env_seed=0)
         rollout = worker.collect()
 
-    Both conventions of resetting are understood. SAME_STEP: the true final observations are in the rollout's
-    `final_observation`. NEXT_STEP: the row after the end of an episode is no transition, its observation is the final
-    one, and the rollout's `valid` is false there.
+    It supports both ways of resetting. SAME_STEP: the true final observations are in the rollout's
+    `final_observation`. NEXT_STEP: the row after the end of an episode holds the final observation and is no
+    transition, so the rollout's `valid` is False there.
 
     Invariant: a rollout shares no memory with the worker, the policy or the environments. One thread calls it. After
     an exception it can only be closed.
@@ -51,22 +51,22 @@ class RolloutWorker:
         first_sequence: int = 1,
         deterministic: bool = False,
     ) -> None:
-        """Prepares; the environments are reset by the first `collect`.
+        """Prepares the worker; the first `collect` resets the environments.
 
         Args:
             vector_env: The environments; `close` closes them.
-            policy: Acts; whoever owns it loads new versions between rollouts.
+            policy: Chooses the actions; its owner loads new versions between rollouts.
             n_rollout_steps: T, at least 1.
-            actor_id: Stamped on every rollout.
-            incarnation: Likewise.
-            env_seed: At least 0; the seeds of the environments derive from it. Or one seed for each environment.
-            first_sequence: Number of the first rollout.
-            deterministic: Play the policy's likeliest actions instead of samples; log-probabilities stay the policy's.
+            actor_id: Written into every rollout.
+            incarnation: Written into every rollout.
+            env_seed: The seed that the environments' seeds are derived from, at least 0; or one seed for each
+                environment.
+            first_sequence: Sequence number of the first rollout.
+            deterministic: Take the policy's likeliest actions instead of samples; log-probabilities stay the policy's.
 
         Raises:
-            ConfigurationError: If `n_rollout_steps` or `env_seed` cannot be right, or `vector_env` does not reset by
-                itself.
-            InvalidSpaceError: If a space is of a kind that is not supported, or an action mask is none.
+            ConfigurationError: If `n_rollout_steps` or `env_seed` is wrong, or `vector_env` does not reset by itself.
+            InvalidSpaceError: If a space is not supported, or an action mask has a wrong space.
         """
         if n_rollout_steps < 1:
             raise ConfigurationError(f"n_rollout_steps is {n_rollout_steps}; expected at least 1; raise it")
@@ -85,39 +85,39 @@ class RolloutWorker:
         self._env_seeds, self._reset_seed = seed_vector(env_seed, vector_env)
         self._executed = ExecutedActions(self._spaces.action)
         self._check = ValueCheck({FLAT_SUBSTEP: self._spaces})
-        # Rows of observations of the rollout that is being played.
+        # Number of rows of observations in the rollout that is being recorded.
         self._n_seen = 0
         self._episodes = EpisodeTracker(vector_env.num_envs, has_reset_rows=self._has_reset_rows)
-        # The observation the next rollout starts from, [B, ...] for every leaf; None before the first.
+        # The first observation of the next rollout, [B, ...] for every leaf; None before the first reset.
         self._observation: dict[str, NDArray[Any]] | None = None
         self._parameters = np.empty((0, 0, 0), dtype=np.float32)
-        # of the rollout that is being played
+        # Events of the rollout that is being recorded.
         self._episode_events: dict[tuple[int, int], tuple[EventValue, ...]] = {}
         self._policy_events = listen_to(policy.event_sources())
 
     @property
     def env_seeds(self) -> tuple[int, ...]:
-        """The seed each of the B environments is started with."""
+        """The first seed of each environment."""
         return self._env_seeds
 
     def collect(self, should_stop: Callable[[], bool] | None = None) -> Rollout | None:
-        """Plays T steps.
+        """Takes T steps and returns their rollout.
 
         Args:
-            should_stop: Asked before every step.
+            should_stop: Called before every step; True ends the rollout.
 
         Returns:
-            The rollout, or None if `should_stop` said so: the steps until then are lost.
+            The rollout; None if `should_stop` returned True, which loses the steps before.
 
         Raises:
             EnvironmentFailedError: If an environment raised; the original exception is its cause, unless it was raised
                 in another process.
-            ActorFailedError: If an action mask allows nothing in a step that is a transition.
+            ActorFailedError: If an action mask allows nothing in a transition.
             EnvironmentLostError: If the process of an environment ended, or does not answer.
-            ConfigurationError: If the vector environment promised final observations and gave none.
+            ConfigurationError: If the vector environment left out a final observation that its mode promises.
             NotReadyError: If the policy has no weights yet.
             InvalidTensorError: If an observation, a reward, an action or its log-probability is NaN, infinite, or
-                outside of its discrete space; the message names environment, seed, column and index.
+                outside its discrete space; the message names environment, seed, column and index.
         """
         if self._observation is None:
             self._observation = self._reset()
@@ -140,7 +140,7 @@ class RolloutWorker:
         substep = SubstepColumns(
             observation={path: column[:-1] for path, column in columns.observation.items()},
             action=columns.action,
-            # Once for all T * B actions: a tenth of the cost of doing it in every step.
+            # Once for all T * B actions, which costs a tenth of once a step.
             log_prob=self._policy.log_prob(self._parameters, columns.action, FLAT_SUBSTEP),
             last_observation={path: column[-1] for path, column in columns.observation.items()},
             final_observation=columns.final_observations(),
@@ -168,11 +168,11 @@ class RolloutWorker:
         return rollout
 
     def close(self) -> None:
-        """Closes the environments; calling it again does nothing."""
+        """Closes the environments. Idempotent."""
         self._vector_env.close()
 
     def _check_seen(self, columns: RolloutColumns) -> None:
-        """Refuses what was seen before an error, which a policy or an environment may have raised for it."""
+        """Checks the observations before an error: a bad one may be the reason why policy or environment raised."""
         n_seen = self._n_seen
         self._check.check_observations(
             {path: column[:n_seen] for path, column in columns.observation.items()},
@@ -192,7 +192,7 @@ class RolloutWorker:
         return {path: np.array(leaves[path], dtype=leaf.dtype) for path, leaf in self._leaves.items()}
 
     def _play(self, columns: RolloutColumns, should_stop: Callable[[], bool] | None) -> int:
-        """Fills the columns; returns how many steps were played."""
+        """Fills the columns; returns the number of steps that were taken."""
         act, step, executed = self._policy.act, self._vector_env.step, self._executed
         if self._deterministic:
             act = functools.partial(act, deterministic=True)
@@ -216,7 +216,7 @@ class RolloutWorker:
             columns.reward[t] = reward
             columns.terminated[t] = terminated
             columns.truncated[t] = truncated
-            # The environments may write to their observation again in the next step: copy it now.
+            # Copied now, because the environments may overwrite their observation in the next step.
             if self._single_path is not None:
                 columns.observation[self._single_path][t + 1] = observation
             else:

@@ -1,4 +1,4 @@
-"""Whichever worker fits the environments."""
+"""Makes the rollout worker that fits the environments."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -12,13 +12,13 @@ from rollcast.services.rollouts.rollouts import Rollout
 
 
 class Worker(Protocol):
-    """What steps environments and makes rollouts of it; see `RolloutWorker`."""
+    """A rollout worker; see `RolloutWorker`."""
 
     def collect(self, should_stop: Callable[[], bool] | None = None) -> Rollout | None:
-        """Returns the next rollout; None if `should_stop` said so."""
+        """Returns the next rollout; None if `should_stop` returned True."""
 
     def close(self) -> None:
-        """Closes the environments; calling it again does nothing."""
+        """Closes the environments. Idempotent."""
 
 
 def make_worker(

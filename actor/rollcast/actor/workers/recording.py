@@ -1,4 +1,4 @@
-"""What a rollout is recorded into: columns, and the bookkeeping of episodes across rollouts."""
+"""Records a rollout into columns, and tracks episodes across rollouts."""
 
 import itertools
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ from rollcast.services.rollouts.rollouts import EpisodeStatistics
 from rollcast.services.rollouts.statistics import EventValue
 from rollcast.services.spaces.spaces import flatten_observation
 
-# By the step and the environment in which the episode ended.
+# Statistics of events, by step and environment in which the episode ended.
 EpisodeEventValues: TypeAlias = Mapping[tuple[int, int], tuple[EventValue, ...]]
 
 
 class RolloutColumns:
-    """The columns of one rollout, allocated afresh so that it can leave.
+    """The columns of one rollout. Each rollout gets new ones, because it leaves the worker.
 
     Attributes:
         observation: `[T + 1, B, ...]` for every leaf; the last row is the observation after the last step.
@@ -26,8 +26,8 @@ class RolloutColumns:
         reward: float32 `[T, B]`.
         terminated: bool `[T, B]`.
         truncated: bool `[T, B]`.
-        dropped: Rows (t, b) of steps that were none, because the environment raised.
-        cut: Rows before some of them, with which episodes were cut that are not to be counted.
+        dropped: Rows (t, b) that are no steps, because the environment raised.
+        cut: The rows before them, where an episode was cut that does not count.
     """
 
     __slots__ = (
@@ -43,10 +43,10 @@ class RolloutColumns:
         n_envs: int,
         first_observation: Mapping[str, NDArray[Any]],
     ) -> None:
-        """Allocates.
+        """Allocates the columns.
 
         Args:
-            leaves: Of the observation space, by path.
+            leaves: Leaves of the observation space, by path.
             action_space: The action space.
             n_steps: T.
             n_envs: B.
@@ -67,13 +67,13 @@ class RolloutColumns:
         self._final_index: list[tuple[int, int]] = []
 
     def record_final_observations(self, t: int, final: Any, observation_space: Space[Any]) -> None:  # noqa: ANN401
-        """Keeps the true last observations of the episodes that ended in a step.
+        """Records the true last observations of the episodes that ended in a step.
 
         Args:
-            t: The step, already recorded.
-            final: What the vector environment gave under `"final_obs"`: an array of objects, one for each
-                environment, or observations batched as the step's own.
-            observation_space: Of one environment.
+            t: The step, which is recorded already.
+            final: The vector environment's `"final_obs"`: an array of objects, one for each environment, or
+                observations batched like those of the step.
+            observation_space: The observation space of one environment.
         """
         one_by_one = isinstance(final, np.ndarray) and final.dtype == object
         batched = {} if one_by_one else flatten_observation(observation_space, final)
@@ -84,16 +84,16 @@ class RolloutColumns:
                 else {path: leaf[b] for path, leaf in batched.items()}
             )
             for path, kept in self._final.items():
-                # A copy: environments may return a buffer of theirs and write to it again.
+                # A copy, because environments may reuse their buffer.
                 kept.append(np.array(leaves[path], dtype=self._leaves[path].dtype))
             self._final_index.append((t, b))
 
     def drop(self, t: int, b: int) -> None:
-        """Takes a step back that was none; the episode was cut before it, at its observation.
+        """Removes a step in which the environment raised; cuts the episode before it, at its observation.
 
         Args:
-            t: The step, already recorded, before its final observations are.
-            b: The environment.
+            t: The step, which is recorded already, without its final observations.
+            b: Index of the environment.
         """
         self.reward[t, b] = 0.0
         self.terminated[t, b] = self.truncated[t, b] = False
@@ -120,7 +120,7 @@ class RolloutColumns:
             )
 
     def final_observations(self) -> dict[str, NDArray[Any]]:
-        """`[N, ...]` for every leaf, in the order of `final_indices`."""
+        """Returns the final observations, `[N, ...]` for every leaf, in the order of `final_indices`."""
         n = len(self._final_index)
         return {
             path: np.array(kept, dtype=self._leaves[path].dtype).reshape(n, *(self._leaves[path].shape or ()))
@@ -128,18 +128,18 @@ class RolloutColumns:
         }
 
     def final_indices(self) -> NDArray[np.int32]:
-        """int32 `[N, 2]`, rows (t, b)."""
+        """Returns step and environment of each final observation, int32 `[N, 2]`."""
         return np.array(self._final_index, dtype=np.int32).reshape(-1, 2)
 
 
 class EpisodeTracker:
-    """Carries the returns and lengths of unfinished episodes from rollout to rollout.
+    """The returns and lengths of unfinished episodes, carried from rollout to rollout.
 
-    It works on whole columns: in the loop of steps, even an addition costs as much as storing the reward.
+    It works on whole columns, because even an addition in the loop of steps costs as much as storing the reward.
     """
 
     def __init__(self, n_envs: int, *, has_reset_rows: bool) -> None:
-        """Starts with no episode begun.
+        """Starts before the first episode.
 
         Args:
             n_envs: B.
@@ -153,22 +153,22 @@ class EpisodeTracker:
     def finish(
         self, columns: RolloutColumns, n_played: int, events: EpisodeEventValues
     ) -> tuple[NDArray[np.bool_] | None, tuple[EpisodeStatistics, ...]]:
-        """Looks back on a rollout.
+        """Finds the transitions of a rollout, and the episodes that ended in it.
 
         Args:
-            columns: Its columns.
-            n_played: How many of its rows were played.
-            events: What came of the events of the episodes that ended in them.
+            columns: The rollout's columns.
+            n_played: Number of rows that were recorded.
+            events: Statistics of the events of the episodes that ended.
 
         Returns:
-            `valid`, bool `[n_played, B]`, or None if every row is a transition; and the episodes that ended, in order.
+            `valid`, bool `[n_played, B]`, or None if every row is a transition; and the ended episodes, in order.
         """
         if n_played == 0:
             return None, ()
         ended = columns.terminated[:n_played] | columns.truncated[:n_played]
         valid: NDArray[np.bool_] | None = None
         for step, env_index in columns.dropped:
-            if step == 0:  # what the rollouts before have of that episode is dropped, too
+            if step == 0:  # drop the episode's part in earlier rollouts, too
                 self._return[env_index], self._n_steps[env_index] = 0.0, 0
         reward = columns.reward[:n_played]
         if self._has_reset_rows:
@@ -176,13 +176,13 @@ class EpisodeTracker:
             if is_reset_row.any():
                 valid = ~is_reset_row
                 reward = np.where(valid, reward, 0.0)
-        # A few calls for all episodes: thirty thousand a second end in a vector entry point.
+        # A few numpy calls for all episodes: with a vector entry point, 30,000 episodes end in a second.
         ends = ended.T.ravel()
         starts, stops, firsts, lasts = _pieces(ends, n_played)
         returns = np.add.reduceat(reward.T.ravel(), starts, dtype=np.float64)
         n_steps = stops - starts
         if self._has_reset_rows:
-            n_steps -= 1  # the row that every piece begins with; the first ones are put right below
+            n_steps -= 1  # the reset row at the start of every piece; the first pieces are corrected below
             n_steps[firsts] += ~self._ended
         returns[firsts] += self._return
         n_steps[firsts] += self._n_steps
@@ -210,15 +210,14 @@ class EpisodeTracker:
 
 
 def _pieces(ends: NDArray[np.bool_], n_played: int) -> tuple[NDArray[np.int64], ...]:
-    """Cuts the rows of a rollout, one environment's after the other's, where episodes begin.
+    """Splits the rows of a rollout into pieces, one for each episode or part of one, environment by environment.
 
     Args:
-        ends: bool `[B * n_played]`, whether an episode ended there.
-        n_played: Rows of an environment.
+        ends: bool `[B * n_played]`, True where an episode ended.
+        n_played: Rows of each environment.
 
     Returns:
-        Where each piece, an episode or what of it was played here, starts and stops; and which pieces are the first
-        and the last of each environment, `[B]`.
+        Start and stop of each piece; and the indices of the first and last piece of each environment, `[B]`.
     """
     begins = np.empty(ends.shape, dtype=np.bool_)
     begins[1:] = ends[:-1]

@@ -1,4 +1,4 @@
-"""Steps structured environments with a policy and records what happened, a rollout for each substep."""
+"""Steps structured environments with a policy, and records a rollout for each substep."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -20,17 +20,17 @@ from rollcast.services.rollouts.value_check import ValueCheck
 
 
 class StructuredRolloutWorker:
-    """Collects rollouts of T steps: one for every substep, one after the other.
+    """A worker that collects rollouts of T steps, one for each substep, one after the other.
 
         worker = StructuredRolloutWorker(vector_env, policy, 32, actor_id="a", incarnation=1, env_seed=0)
         rollout = worker.collect()
 
-    All agents of all environments that are to act in the same substep act at once. Every rollout has T rows of
-    `num_envs * n_agents` trajectories, number `environment * n_agents + agent`; a row is an action of that agent, and
-    what it has earned until it acts again. An environment waits when all its agents have T rows, or one of them has no
-    room for another; agents that have fewer have rows that are not valid before them.
+    All agents of all environments that act in the same substep act in one batch. A rollout has T rows of
+    `num_envs * n_agents` trajectories; trajectory `environment * n_agents + agent` belongs to one agent. A row is an
+    action of that agent, with its rewards until it acts again. An environment waits when all its agents have T rows,
+    or one has no room for another. An agent with fewer rows gets rows before them that are not valid.
 
-    Invariants: as of `RolloutWorker`. What acted last may be the version before, for at most one row of a trajectory.
+    Invariants: as for `RolloutWorker`. At most one row of a trajectory comes from the policy version before.
     """
 
     def __init__(
@@ -45,20 +45,21 @@ class StructuredRolloutWorker:
         first_sequence: int = 1,
         deterministic: bool = False,
     ) -> None:
-        """Prepares; the environments are reset by the first `collect`.
+        """Prepares the worker; the first `collect` resets the environments.
 
         Args:
             vector_env: The environments; `close` closes them.
-            policy: Acts for every substep; whoever owns it loads new versions between rollouts.
+            policy: Chooses the actions of every substep; its owner loads new versions between rollouts.
             n_rollout_steps: T, at least 1.
-            actor_id: Stamped on every rollout.
-            incarnation: Likewise.
-            env_seed: At least 0; the seeds of the environments derive from it. Or one seed for each environment.
-            first_sequence: Number of the first rollout.
-            deterministic: Play the policy's likeliest actions instead of samples; log-probabilities stay the policy's.
+            actor_id: Written into every rollout.
+            incarnation: Written into every rollout.
+            env_seed: The seed that the environments' seeds are derived from, at least 0; or one seed for each
+                environment.
+            first_sequence: Sequence number of the first rollout.
+            deterministic: Take the policy's likeliest actions instead of samples; log-probabilities stay the policy's.
 
         Raises:
-            ConfigurationError: If a number cannot be right, or the policy lacks a substep.
+            ConfigurationError: If a number is wrong, or the policy lacks a substep.
         """
         if n_rollout_steps < 1:
             raise ConfigurationError(f"n_rollout_steps is {n_rollout_steps}; expected at least 1; raise it")
@@ -84,26 +85,26 @@ class StructuredRolloutWorker:
         self._check = ValueCheck(spaces)
         self._env_seeds = seed_each(env_seed, vector_env.num_envs)
         self._policy_events = listen_to(policy.event_sources())
-        # The turn that each environment is in; none before the first `collect`.
+        # The current turn of each environment; empty before the first `collect`.
         self._turns: list[Turn] = []
         self._finished: deque[Rollout] = deque()
 
     @property
     def env_seeds(self) -> tuple[int, ...]:
-        """The seed each of the environments is started with."""
+        """The first seed of each environment."""
         return self._env_seeds
 
     def collect(self, should_stop: Callable[[], bool] | None = None) -> Rollout | None:
-        """Returns the next rollout, and plays T steps first if there is none left of the last ones.
+        """Returns the next rollout; steps the environments first if none is left of the last steps.
 
         Args:
-            should_stop: Asked before every turn.
+            should_stop: Called before every turn; True ends the steps.
 
         Returns:
-            The rollout, of one substep; None if `should_stop` said so.
+            The rollout of one substep; None if `should_stop` returned True.
 
         Raises:
-            EnvironmentFailedError: If an environment raised, or did what it must not; the exception is its cause.
+            EnvironmentFailedError: If an environment raised, or returned a wrong turn; the exception is its cause.
             NotReadyError: If the policy has no weights yet.
             InvalidTensorError: If a value is NaN or infinite; the message names environment, seed, column and index.
         """
@@ -119,11 +120,11 @@ class StructuredRolloutWorker:
         return self._finished.popleft()
 
     def close(self) -> None:
-        """Closes the environments; calling it again does nothing."""
+        """Closes the environments. Idempotent."""
         self._vector_env.close()
 
     def _play(self, should_stop: Callable[[], bool] | None) -> bool:
-        """Lets every environment go on until it has to wait; False: it was to stop."""
+        """Steps every environment until it has to wait; returns False if `should_stop` returned True."""
         while ready := [index for index in range(len(self._turns)) if not self._has_to_wait(index)]:
             if should_stop is not None and should_stop():
                 return False
@@ -154,7 +155,7 @@ class StructuredRolloutWorker:
         )
 
     def _act(self, indices: Sequence[int]) -> dict[int, dict[ActorId, Any]]:
-        """Chooses the actions of the turns that environments are in, with one call of the policy for each substep."""
+        """Chooses the actions of the environments' current turns, with one call of the policy for each substep."""
         acting: dict[str, list[tuple[int, ActorId]]] = {}
         for index in indices:
             for actor in self._turns[index].observations:
@@ -176,7 +177,7 @@ class StructuredRolloutWorker:
     def _record(self, index: int, turn: Turn) -> None:
         for actor, reward in turn.rewards.items():
             self._recorders[actor.substep_key].earn(self._trajectory(index, actor), float(reward))
-        # The environment's events are told once, with the episode of one of its agents.
+        # The environment's events are recorded once, with the episode of one of its agents.
         events = turn.events
         for actor, ended in turn.ended.items():
             recorder, trajectory = self._recorders[actor.substep_key], self._trajectory(index, actor)

@@ -1,4 +1,4 @@
-"""What one substep of structured environments is recorded into, trajectory by trajectory."""
+"""Records one substep of structured environments, trajectory by trajectory."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -10,12 +10,12 @@ from rollcast.services.rollouts.rollouts import EpisodeStatistics, SubstepColumn
 from rollcast.services.rollouts.statistics import EventValue
 from rollcast.services.spaces.spaces import Observation, SubstepSpaces, space_leaves
 
-# The rows of trajectories, one for each in the same order.
+# Indices: of trajectories, or a row for each of them in the same order.
 Rows = NDArray[np.int64]
 
 
 class _Final(NamedTuple):
-    """The last observation of an episode that ended in a row."""
+    """The last observation of an episode, and the row that it ended in."""
 
     row: int
     trajectory: int
@@ -23,7 +23,7 @@ class _Final(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """T rows of every trajectory; field by field as `rollcast.services.rollouts.rollouts.Rollout` has them."""
+    """T rows of every trajectory; the fields are those of `rollcast.services.rollouts.rollouts.Rollout`."""
 
     columns: SubstepColumns
     reward: NDArray[np.float32]
@@ -35,22 +35,22 @@ class Recorded(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody has acted."""
+        """True if no agent has acted."""
         return self.valid is not None and not self.valid.any()
 
 
 class SubstepRecorder:
-    """Records what the agents of one substep go through, a row for every action of each.
+    """A recorder of one substep's agents, with a row for each action of each agent.
 
-    A row is begun by an action, and is complete when its agent sees something again, or its episode ends: whatever it
-    has earned until then is the row's reward. Agents act at different times, so each has its own rows; one row more
-    than T may be begun, and is the first of the next recording. Whoever has fewer complete rows has them at the end of
-    its trajectory, and rows before them that are not valid.
+    An action begins a row. The row is complete at the agent's next observation, or when its episode ends; its reward is
+    the sum of the rewards until then. Agents act at different times, so each has its own count of rows. One row beyond
+    T may be begun; it becomes the first of the next recording. An agent with fewer than T complete rows has them at
+    the end of its trajectory, after rows that are not valid.
 
     Not thread-safe.
 
     Args:
-        spaces: Of the substep.
+        spaces: The spaces of the substep.
         n_steps: T.
         n_trajectories: B.
     """
@@ -70,7 +70,7 @@ class SubstepRecorder:
         self._allocate()
 
     def _allocate(self) -> None:
-        # Row T may be begun; the observation that follows it needs one more.
+        # Row T may be begun, and its next observation needs one more row.
         n_rows, n = self._n_steps + 1, self._n
         self._observation = {
             path: np.zeros((n_rows + 1, n, *(leaf.shape or ())), leaf.dtype) for path, leaf in self._leaves.items()
@@ -82,31 +82,31 @@ class SubstepRecorder:
         self._truncated = np.zeros((n_rows, n), np.bool_)
 
     def n_complete(self, first: int, stop: int) -> int:
-        """The fewest complete rows among the trajectories `first` to `stop - 1`."""
+        """Returns the smallest number of complete rows among the trajectories `first` to `stop - 1`."""
         return int((self._used[first:stop] - self._is_open[first:stop]).min())
 
     def has_room(self, trajectory: int) -> bool:
-        """Whether another row can be begun."""
+        """Returns True if another row can be begun."""
         return bool(self._used[trajectory] <= self._n_steps)
 
     def earn(self, trajectory: int, reward: float) -> None:
-        """Adds to what an agent has earned since it acted; before its first action it counts for the episode only."""
+        """Adds to an agent's reward for its last action; before its first action, only to the return of the episode."""
         self._return[trajectory] += reward
         if self._is_open[trajectory]:
             self._earned[trajectory] += reward
 
     def see(self, trajectory: int, leaves: Observation) -> None:
-        """Takes what an agent sees before it acts, which completes the row of its last action.
+        """Records an agent's observation before it acts, which completes the row of its last action.
 
         Args:
-            trajectory: Whose.
-            leaves: `[...]` for every leaf, as the space says; copied.
+            trajectory: The agent's trajectory.
+            leaves: `[...]` for every leaf; copied.
         """
         self._store(trajectory, leaves)
         self._complete(trajectory)
 
     def seen(self, trajectories: Rows) -> Observation:
-        """What agents see that are to act: `[N, ...]` for every leaf, copies."""
+        """Returns the current observations of agents, `[N, ...]` for every leaf, as copies."""
         rows = self._used[trajectories]
         return {path: column[rows, trajectories] for path, column in self._observation.items()}
 
@@ -116,7 +116,7 @@ class SubstepRecorder:
         Args:
             trajectories: int64 `[N]`, each at most once.
             action: `[N, ...]`.
-            log_prob: float32 `[N]`, of the action under the policy that acted.
+            log_prob: float32 `[N]`, log-probability of each action under the policy that acted.
         """
         rows = self._used[trajectories]
         self._action[rows, trajectories] = action
@@ -131,13 +131,13 @@ class SubstepRecorder:
         """Ends an agent's episode.
 
         Args:
-            trajectory: Whose.
-            leaves: The last it saw, `[...]` for every leaf, as the space says; copied.
+            trajectory: The agent's trajectory.
+            leaves: Its last observation, `[...]` for every leaf; copied.
             truncated: Whether the episode was cut.
-            events: What its statistics have of the environment's events.
+            events: Statistics of the environment's events, for the episode's statistics.
 
         Returns:
-            Whether there are statistics of it: not where the agent has never acted.
+            False if the agent has not acted in the episode, so that it has no statistics.
         """
         if self._is_open[trajectory]:
             row = int(self._used[trajectory]) - 1
@@ -159,7 +159,7 @@ class SubstepRecorder:
         return has_acted
 
     def drop(self, trajectory: int) -> None:
-        """Forgets the action whose consequences will never be known; the episode was cut before it, and counts not."""
+        """Drops an agent's last action, whose results are unknown; cuts the episode before it, without statistics."""
         if self._is_open[trajectory]:
             self._is_open[trajectory] = False
             self._earned[trajectory] = 0.0
@@ -176,7 +176,7 @@ class SubstepRecorder:
         self._return[first:stop] = 0.0
 
     def take(self) -> Recorded:
-        """The T last complete rows of every trajectory; rows beyond them begin the next recording."""
+        """Returns the first T complete rows of every trajectory, and starts the next recording with the rows beyond."""
         n_steps = self._n_steps
         n_taken = np.minimum(self._used - self._is_open, n_steps)
         whole = bool((n_taken == n_steps).all())
@@ -215,7 +215,7 @@ class SubstepRecorder:
         return recorded
 
     def _carry_on(self, n_taken: Rows) -> None:
-        """Starts the next recording with what has not been taken: at most one row, and what each agent sees."""
+        """Starts the next recording with at most one row of each agent, and its current observation."""
         before = (self._action, self._log_prob, self._reward, self._terminated, self._truncated)
         observation = self._observation
         left = self._used - n_taken
@@ -252,5 +252,5 @@ def _only_valid(flags: NDArray[np.bool_], valid: NDArray[np.bool_] | None) -> ND
 
 
 def index_array(indices: Sequence[int]) -> Rows:
-    """Indices as an array."""
+    """Returns indices as an array."""
     return np.array(indices, np.int64)
