@@ -1,1 +1,1 @@
-"""Policies: distributions over actions, networks, and how an actor acts with them."""
+"""Policies: networks, distributions over actions, exploration, and acting with them."""

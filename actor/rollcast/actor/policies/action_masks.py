@@ -1,7 +1,7 @@
-"""Which actions an environment allows: the leaf `action_mask` of an observation, and what it does to parameters.
+"""Applies action masks: the leaf `action_mask` of an observation says which actions the environment allows.
 
-The convention is PettingZoo's: an observation space that is a Dict with a member `action_mask` beside what is seen, a
-one for each action that is allowed. It travels as any leaf does; the next observation brings the next mask.
+The convention is PettingZoo's: the observation space is a Dict with a member `action_mask` beside the observation, with
+a one for each allowed action. A mask is sent like any other leaf; each observation has its own.
 """
 
 import itertools
@@ -17,37 +17,37 @@ from rollcast.services.errors import ActorFailedError, InvalidSpaceError
 from rollcast.services.spaces.spaces import Observation, SubstepSpaces, describe_space, space_leaves
 
 ACTION_MASK: Final = "action_mask"
-# In place of the logit, or value, of an action that is not allowed. Far below all others: its probability is exactly 0.
-# Finite: 0 times it is 0, so that entropies and losses stay finite.
+# Replaces the logit or value of a forbidden action. So far below all others that its probability is exactly 0; finite,
+# so that 0 times it is 0, and entropies and losses stay finite.
 FORBIDDEN: Final = -1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionMask:
-    """How an action mask is laid out.
+    """The layout of an action mask, and its effect on parameters.
 
-    Where nothing at all is allowed, as in the observations that end a game, everything counts as allowed: nobody acts
-    there, and what is computed stays finite.
+    A mask that allows nothing, as at the end of a game, counts as allowing everything: no action follows, and computed
+    values stay finite.
 
     Attributes:
-        sizes: How many actions each element of the action space has, one element after the other; one for Discrete.
+        sizes: Number of actions of each element of the action space; a Discrete space has one element.
     """
 
     sizes: tuple[int, ...]
 
     @property
     def n_actions(self) -> int:
-        """The length of a mask."""
+        """Length of a mask."""
         return sum(self.sizes)
 
     def allowed(self, observation: Observation) -> NDArray[np.bool_]:
-        """Which actions are allowed.
+        """Returns the allowed actions.
 
         Args:
-            observation: `[..., n]` for the mask; other leaves are not looked at.
+            observation: `[..., n]` for the mask; other leaves are ignored.
 
         Returns:
-            bool `[..., n]`, a fresh array with at least one true for each element of the action space.
+            bool `[..., n]`, a fresh array with at least one True for each element of the action space.
         """
         allowed: NDArray[np.bool_] = observation[ACTION_MASK] != 0
         for part in self._elements(allowed):
@@ -55,7 +55,7 @@ class ActionMask:
         return allowed
 
     def forbid(self, parameters: NDArray[np.float32], observation: Observation) -> None:
-        """Overwrites what belongs to actions that are not allowed with `FORBIDDEN`.
+        """Overwrites the parameters of forbidden actions with `FORBIDDEN`.
 
         Args:
             parameters: float32 `[..., P]`; the last n are logits or values of the actions, or advantages.
@@ -64,7 +64,7 @@ class ActionMask:
         np.copyto(parameters[..., -self.n_actions :], FORBIDDEN, where=~self.allowed(observation))
 
     def allows_nothing(self, observation: Observation) -> list[NDArray[np.bool_]]:
-        """Where no action is allowed.
+        """Returns where a mask allows no action.
 
         Args:
             observation: `[..., n]` for the mask.
@@ -75,14 +75,14 @@ class ActionMask:
         return [np.logical_not(part.any(axis=-1)) for part in self._elements(observation[ACTION_MASK] != 0)]
 
     def check_transitions(self, observation: Observation, valid: NDArray[np.bool_] | None) -> None:
-        """Refuses masks of a rollout that leave nobody a choice where somebody had to act.
+        """Checks that every transition of a rollout had an allowed action.
 
         Args:
             observation: `[T, B, n]` for the mask.
-            valid: bool `[T, B]`, where somebody acted; None: everywhere.
+            valid: bool `[T, B]`, True for transitions; None: all rows are.
 
         Raises:
-            ActorFailedError: A mask allows nothing; the message has the environment and the step.
+            ActorFailedError: If a mask allows nothing; the message has the environment and the step.
         """
         for element, allows_nothing in enumerate(self.allows_nothing(observation)):
             empty = allows_nothing if valid is None else allows_nothing & valid
@@ -95,23 +95,20 @@ class ActionMask:
                 )
 
     def _elements(self, values: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
-        """Views, one for each element of the action space."""
+        """Returns views, one for each element of the action space."""
         ends = itertools.accumulate(self.sizes)
         return [values[..., end - size : end] for size, end in zip(self.sizes, ends, strict=True)]
 
 
 def action_mask_of(spaces: SubstepSpaces) -> ActionMask | None:
-    """Looks for an action mask in the observation space.
+    """Returns the action mask of a substep; None if its observations have none.
 
     Args:
-        spaces: Of one substep.
-
-    Returns:
-        Its layout, or None where observations have none.
+        spaces: The spaces of one substep.
 
     Raises:
-        InvalidSpaceError: If something is called `action_mask` that cannot be one: not a member of the topmost Dict,
-            the only one there, of another dtype, shape or range, or for actions that cannot be masked.
+        InvalidSpaceError: If a leaf named `action_mask` cannot be one: it is not a member of the topmost Dict, or the
+            only member there, has a wrong dtype, shape or range, or the actions cannot be masked.
     """
     leaves = space_leaves(spaces.observation)
     paths = [path for path in leaves if ACTION_MASK in path.split("/")]
@@ -133,13 +130,13 @@ def action_mask_of(spaces: SubstepSpaces) -> ActionMask | None:
 
 
 def action_mask_sizes(action_space: Space[Any]) -> tuple[int, ...]:
-    """How many actions each element of a space has: the layout of its masks.
+    """Returns the number of actions of each element of a space, which is the layout of its masks.
 
     Args:
         action_space: Discrete or MultiDiscrete.
 
     Returns:
-        A number for each element, one for Discrete.
+        A number for each element; one number for Discrete.
 
     Raises:
         InvalidSpaceError: If it is of another kind.
@@ -155,7 +152,7 @@ def action_mask_sizes(action_space: Space[Any]) -> tuple[int, ...]:
 
 
 def is_allowed(parameters: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Which actions are allowed, by logits, values or advantages `[..., n]` that `ActionMask.forbid` has seen."""
+    """Returns the allowed actions, read from parameters `[..., n]` that `ActionMask.forbid` has changed."""
     allowed: NDArray[np.bool_] = parameters > 0.5 * FORBIDDEN
     return allowed
 

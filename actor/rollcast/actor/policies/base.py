@@ -1,4 +1,4 @@
-"""The acting interface: observations in, actions out; no autograd, and for small networks no torch."""
+"""Defines `Policy`, the interface that actors act with: observations in, actions out, without autograd."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -18,27 +18,27 @@ from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, Obs
 
 
 class Policy(ABC):
-    """Acts for all of an actor's environments at once.
+    """A policy that acts for all of an actor's environments at once.
 
         policy.load(version, state)
         action, parameters = policy.act(observation)
         log_prob = policy.log_prob(parameters, action)
 
-    Not thread-safe: it owns buffers and a generator of random numbers. Whoever acts also loads, between rollouts.
+    Not thread-safe: it owns buffers and a random generator. The thread that acts also loads, between rollouts.
     """
 
     def __init__(self, spaces: EnvironmentSpaces, *, seed: int, head: PolicyHead = "default", slot: int = 0) -> None:
-        """Prepares for the spaces.
+        """Prepares the policy for the spaces.
 
         Args:
             spaces: The environment's spaces by substep key.
             seed: Seeds the sampling of actions.
-            head: What the parameters mean.
-            slot: The actor's, at least 0: which of the rates of exploration is its own.
+            head: The meaning of the network's outputs.
+            slot: The actor's slot, at least 0; selects its rate of exploration.
 
         Raises:
-            InvalidSpaceError: If an action space is of a kind that is not supported, or not with this head, or an
-                action mask is none.
+            InvalidSpaceError: If an action space is not supported, or not with this head, or an action mask has a
+                wrong space.
         """
         self.spaces = spaces
         self._head: PolicyHead = head
@@ -52,20 +52,20 @@ class Policy(ABC):
 
     @property
     def version(self) -> int:
-        """The version of the weights it acts with; 0 before the first `load`."""
+        """Version of the loaded weights; 0 before the first `load`."""
         return self._version or 0
 
     @property
     def exploration(self) -> Exploration:
-        """How it explores, by the weights it acts with."""
+        """The exploration that came with the loaded weights."""
         return self._exploration
 
     def event_sources(self) -> Sequence[FiresEvents]:
-        """Everything in it that fires events: itself, if it does."""
+        """Returns its parts that fire events: itself, if it is a `FiresEvents`."""
         return (self,) if isinstance(self, FiresEvents) else ()
 
     def seed(self, seed: int) -> None:
-        """Starts the sampling of actions over.
+        """Seeds the sampling of actions.
 
         Args:
             seed: At least 0. The same seed and observations give the same actions.
@@ -75,17 +75,17 @@ class Policy(ABC):
     def act(
         self, observation: Observation, *, deterministic: bool = False, substep_key: str = FLAT_SUBSTEP
     ) -> tuple[Action, Parameters]:
-        """Chooses an action for each observation, among those that its `action_mask` allows if it has one.
+        """Chooses an action for each observation; only allowed ones, if the observation has an `action_mask`.
 
         Args:
             observation: `[B, ...]` for every leaf of the observation space.
-            deterministic: The likeliest action instead of a sample; nothing is explored.
-            substep_key: Who acts.
+            deterministic: Take the likeliest action instead of a sample, without exploration.
+            substep_key: The substep to act in.
 
         Returns:
-            The actions, `[B, ...]` in the space's dtype, a fresh array; and float32 `[B, P]`, the parameters of the
-            distributions they come from, which may be a buffer that the next call overwrites. While it explores
-            uniformly they are all 0: the network is not asked. What is not allowed has `action_masks.FORBIDDEN`.
+            The actions, `[B, ...]` in the space's dtype, a fresh array; and the parameters of their distributions,
+            float32 `[B, P]`, possibly in a buffer that the next call overwrites. Forbidden actions have the parameter
+            `action_masks.FORBIDDEN`. During uniform exploration the network is not computed; other parameters are 0.
 
         Raises:
             NotReadyError: If no weights have been loaded.
@@ -101,14 +101,14 @@ class Policy(ABC):
         return distribution.sample(parameters, self._rng), parameters
 
     def log_prob(self, parameters: Parameters, action: Action, substep_key: str = FLAT_SUBSTEP) -> NDArray[np.float32]:
-        """Log-probability (for Box: density) of actions, for many steps at once.
+        """Returns the log-probability (for Box: log-density) of actions, for many steps at once.
 
-        It is that of what was sampled from: the distribution of the head, epsilon included, or the uniform one.
+        It belongs to the distribution that was sampled: the head's, with epsilon, or the uniform one.
 
         Args:
-            parameters: float32 `[..., P]`, as `act` returned them, with the weights that are loaded now.
-            action: `[..., ...]`, likewise.
-            substep_key: Who acted.
+            parameters: float32 `[..., P]`, as `act` returned them with the weights that are loaded now.
+            action: `[..., ...]`, as `act` returned them.
+            substep_key: The substep of the actions.
 
         Returns:
             float32 `[...]`.
@@ -118,15 +118,15 @@ class Policy(ABC):
         return self._distributions[substep_key].log_prob(parameters, action)
 
     def load(self, version: int, state: PolicyState) -> None:
-        """Acts with these weights from now on.
+        """Loads weights. After an error, the policy keeps the weights that it had.
 
         Args:
-            version: Their version, at least 0.
-            state: A `TorchPolicy`'s arrays, those of exploration included; they are copied.
+            version: Version of the weights, at least 0.
+            state: The arrays of a `TorchPolicy`, including those of exploration; they are copied.
 
         Raises:
-            ProtocolMismatchError: If names, shapes or dtypes are not those of this policy. It then keeps what it had.
-            InvalidTensorError: If a number is NaN, or a weight infinite; likewise.
+            ProtocolMismatchError: If names, shapes or dtypes do not fit this policy.
+            InvalidTensorError: If a number is NaN, or a weight infinite.
         """
         exploration = read_exploration(state, self._head, slot=self._slot)
         self._load(without_exploration(state))
@@ -147,8 +147,8 @@ class Policy(ABC):
 
     @abstractmethod
     def _parameters_of(self, observation: Observation, substep_key: str) -> Parameters:
-        """Computes float32 `[B, P]`, with the action mask applied."""
+        """Computes parameters, float32 `[B, P]`, with the action mask applied."""
 
     @abstractmethod
     def _load(self, state: PolicyState) -> None:
-        """Checks and copies the arrays, those of exploration excluded."""
+        """Checks and copies the arrays, which are without those of exploration."""

@@ -1,8 +1,8 @@
-"""Distributions over actions, in numpy: what an actor samples from.
+"""Distributions over actions, in numpy, for actors.
 
-A network gives `n_outputs` numbers an observation; a distribution has `n_parameters`. They differ only for Box spaces,
-whose parameters are the network's means and then log standard deviations that do not depend on the observation.
-`torch_distributions` holds the differentiable twins.
+A network returns `n_outputs` numbers for an observation; a distribution has `n_parameters`. They differ only for Box
+spaces, whose parameters are the network's means, then log standard deviations that do not depend on the observation.
+`torch_distributions` has the differentiable versions.
 """
 
 import math
@@ -34,8 +34,8 @@ class ActionDistribution(ABC):
     Stateless: any thread may call it.
 
     Attributes:
-        n_outputs: How many numbers a network gives an observation.
-        n_parameters: P, how many numbers fix one distribution.
+        n_outputs: Number of the network's outputs for an observation.
+        n_parameters: P, number of parameters of one distribution.
     """
 
     n_outputs: int
@@ -47,7 +47,7 @@ class ActionDistribution(ABC):
 
         Args:
             parameters: float32 `[B, P]`.
-            rng: Where the randomness comes from.
+            rng: The random generator.
 
         Returns:
             `[B, ...]` in the space's dtype, a fresh array.
@@ -55,7 +55,7 @@ class ActionDistribution(ABC):
 
     @abstractmethod
     def mode(self, parameters: Parameters) -> Action:
-        """The likeliest action of each distribution.
+        """Returns the likeliest action of each distribution.
 
         Args:
             parameters: float32 `[B, P]`.
@@ -66,7 +66,7 @@ class ActionDistribution(ABC):
 
     @abstractmethod
     def log_prob(self, parameters: Parameters, action: Action) -> NDArray[np.float32]:
-        """Log-probability (for Box: density) of actions.
+        """Returns the log-probability (for Box: log-density) of actions.
 
         Args:
             parameters: float32 `[..., P]`.
@@ -78,13 +78,10 @@ class ActionDistribution(ABC):
 
 
 def action_distribution(action_space: Space[Any]) -> ActionDistribution:
-    """The distribution over a space's actions.
+    """Returns the distribution over a space's actions.
 
     Args:
         action_space: Discrete, MultiDiscrete, MultiBinary, or Box of floats.
-
-    Returns:
-        Its distribution.
 
     Raises:
         InvalidSpaceError: If the space is of another kind.
@@ -111,7 +108,7 @@ def _negative_gumbel(shape: tuple[int, ...], rng: np.random.Generator) -> NDArra
 
 
 def _log_softmax_at(logits: Parameters, index: NDArray[Any]) -> NDArray[np.float32]:
-    """Log-softmax over the last axis, at one index in it: `[..., n]`, `[...]` -> `[...]`."""
+    """Returns the log-softmax over the last axis, at one index of it: `[..., n]`, `[...]` -> `[...]`."""
     # Categories first: numpy reduces a long last axis of short rows three times as fast across them as along them.
     columns = np.ascontiguousarray(np.moveaxis(logits, -1, 0))
     columns = columns - columns.max(axis=0)
@@ -121,7 +118,7 @@ def _log_softmax_at(logits: Parameters, index: NDArray[Any]) -> NDArray[np.float
 
 
 class _Categorical(ActionDistribution):
-    """Discrete: parameters are logits."""
+    """The distribution over a Discrete space; parameters are logits."""
 
     def __init__(self, space: Discrete[Any]) -> None:
         self.n_outputs = self.n_parameters = int(space.n)
@@ -147,7 +144,7 @@ class _Categorical(ActionDistribution):
 
 
 class _Categoricals(ActionDistribution):
-    """MultiDiscrete: parameters are the logits of each element, one after the other."""
+    """The distribution over a MultiDiscrete space; parameters are the logits of each element, in order."""
 
     def __init__(self, space: MultiDiscrete[Any]) -> None:
         sizes = space.nvec.ravel()
@@ -182,7 +179,7 @@ class _Categoricals(ActionDistribution):
 
 
 class _Bernoullis(ActionDistribution):
-    """MultiBinary: parameters are the logits of a one."""
+    """The distribution over a MultiBinary space; parameters are the logits of a one."""
 
     def __init__(self, space: MultiBinary) -> None:
         self._shape = space.shape
@@ -207,10 +204,10 @@ class _Bernoullis(ActionDistribution):
 
 
 class _DiagonalGaussian(ActionDistribution):
-    """Box: parameters are D means and then D log standard deviations.
+    """The distribution over a Box; parameters are D means, then D log standard deviations.
 
-    Actions are neither squashed nor clipped: what travels is the unbounded sample, whose density is exact. Whoever
-    steps the environment clips to its bounds.
+    Actions are neither squashed nor clipped: rollouts record the unbounded sample, whose density is exact.
+    `ExecutedActions` clips to the bounds.
     """
 
     def __init__(self, space: Box[Any]) -> None:

@@ -1,6 +1,6 @@
-"""What a network sees: which leaves of an observation space are images, and everything else as one vector `[N, F]`.
+"""Turns observations into a network's inputs: images, and all other leaves as one vector `[N, F]`.
 
-An action mask is no feature: it says what may be done, see `action_masks`.
+An action mask is no input; see `action_masks`.
 """
 
 import math
@@ -18,21 +18,18 @@ from rollcast.services.spaces.spaces import Observation, space_leaves
 
 ImageLayout = Literal["channel_last", "channel_first"]
 
-# The Nature CNN's three convolutions leave one pixel of 36.
+# The smallest side of an image: the Nature CNN's three convolutions reduce 36 pixels to one.
 MIN_IMAGE_SIDE = 36
 
 
 def image_layout(leaf: Space[Any]) -> ImageLayout | None:
-    """Whether a leaf is an image, and where its channels are.
+    """Returns the position of an image's channels; None if the leaf is no image.
 
-    An image is a uint8 Box `[H, W, C]` or `[C, H, W]` with H and W of at least 36. Where both readings are possible,
-    the smaller of the first and the last axis holds the channels.
+    An image is a uint8 Box `[H, W, C]` or `[C, H, W]` with H and W of at least 36. If both fit, the smaller of the
+    first and the last axis holds the channels.
 
     Args:
         leaf: A leaf of an observation space.
-
-    Returns:
-        The layout, or None for what is no image.
     """
     if not isinstance(leaf, Box) or leaf.dtype != np.uint8 or len(leaf.shape) != 3:
         return None
@@ -48,12 +45,12 @@ class VectorLeaf:
 
     Attributes:
         path: The leaf's path in the observation space.
-        space: The leaf.
-        offset: Where in the vector its features start.
-        size: How many features it has.
-        scale: What its values are multiplied by.
-        one_hot_offsets: For Discrete and MultiDiscrete, `[K]`: what is added to each of its K elements to give the
-            column, within the leaf, that is one. None for the others, whose values are the features.
+        space: The leaf's space.
+        offset: Index of its first feature in the vector.
+        size: Number of its features.
+        scale: Factor of its values.
+        one_hot_offsets: For Discrete and MultiDiscrete, `[K]`: added to each of its K elements, it gives the column of
+            the leaf that is one. None for other spaces, whose values are the features.
     """
 
     path: str
@@ -65,13 +62,13 @@ class VectorLeaf:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the features are the values as they are: float32, unscaled."""
+        """True if the features are the unchanged values: float32, unscaled."""
         return self.one_hot_offsets is None and self.scale == 1.0 and self.space.dtype == np.float32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureLayout:
-    """The leaves of an observation space, as a network sees them.
+    """The leaves of an observation space as inputs of a network.
 
     Attributes:
         images: Layout of each image, by path, in the space's order.
@@ -85,13 +82,10 @@ class FeatureLayout:
 
 
 def feature_layout(observation_space: Space[Any]) -> FeatureLayout:
-    """Looks at an observation space.
+    """Returns the inputs that a network gets from an observation space, without the action mask.
 
     Args:
         observation_space: Box, Discrete, MultiBinary, MultiDiscrete, or Dict and Tuple of these.
-
-    Returns:
-        Its layout, without an action mask.
 
     Raises:
         InvalidSpaceError: If it holds a leaf of another kind.
@@ -119,7 +113,7 @@ def _vector_leaf(path: str, leaf: Space[Any], offset: int) -> VectorLeaf:
         one_hot_offsets = np.cumsum(sizes) - sizes - leaf.start.ravel().astype(np.int64)
         return VectorLeaf(path=path, space=leaf, offset=offset, size=int(sizes.sum()), one_hot_offsets=one_hot_offsets)
     if isinstance(leaf, MultiBinary | Box):
-        # Bytes are pixels or tiles, 0 to 255; of other integers nothing is known.
+        # Bytes are pixels or tiles, 0 to 255; the range of other integers is unknown.
         scale = 1.0 / 255.0 if leaf.dtype == np.uint8 else 1.0
         return VectorLeaf(path=path, space=leaf, offset=offset, size=math.prod(leaf.shape), scale=scale)
     raise InvalidSpaceError(
@@ -129,16 +123,16 @@ def _vector_leaf(path: str, leaf: Space[Any], offset: int) -> VectorLeaf:
 
 
 class VectorFeatures:
-    """Turns observations without images into vectors `[N, F]`, in numpy.
+    """A converter of observations without images to vectors `[N, F]`, in numpy.
 
-    It owns a buffer: one thread calls it.
+    It owns a buffer; one thread calls it.
     """
 
     def __init__(self, layout: FeatureLayout) -> None:
-        """Prepares.
+        """Prepares the buffer.
 
         Args:
-            layout: The layout of a space.
+            layout: The layout of the observation space.
         """
         self._leaves = layout.vectors
         self._n_features = layout.n_features
@@ -153,7 +147,7 @@ class VectorFeatures:
             observation: `[N, ...]` for every leaf.
 
         Returns:
-            float32 `[N, F]`: the observation itself, reshaped, if it is one float32 leaf; else a buffer that the next
+            float32 `[N, F]`: the reshaped observation, if it is a single float32 leaf; else a buffer that the next
             call overwrites.
         """
         if self._single is not None:

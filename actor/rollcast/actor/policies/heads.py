@@ -1,4 +1,4 @@
-"""What a network's outputs mean: the distribution that a policy's head and an action space make."""
+"""Chooses the distribution over actions from a policy's head and the action space."""
 
 from rollcast.actor.policies.action_masks import action_mask_of
 from rollcast.actor.policies.distributions import ActionDistribution, action_distribution
@@ -7,25 +7,22 @@ from rollcast.actor.policies.squashed_gaussian import SquashedGaussian
 from rollcast.services.policies.policies import PolicyHead
 from rollcast.services.spaces.spaces import SubstepSpaces
 
-# Their policies always carry what exploration.py describes; others may.
+# Policies with these heads always have the arrays of exploration; policies with the default head may.
 OFF_POLICY_HEADS: tuple[PolicyHead, ...] = ("squashed_gaussian", "q_values", "dueling_q_values")
 Q_HEADS: tuple[PolicyHead, ...] = ("q_values", "dueling_q_values")
 
 
 def head_distribution(spaces: SubstepSpaces, head: PolicyHead, *, epsilon: float = 0.0) -> ActionDistribution:
-    """The distribution over a substep's actions.
+    """Returns the distribution over a substep's actions.
 
     Args:
-        spaces: The substep's. Its actions: any that are supported for `"default"`, a bounded Box for
+        spaces: The substep's spaces. Actions may be of any supported kind for `"default"`, a bounded Box for
             `"squashed_gaussian"`, Discrete for `"q_values"` and `"dueling_q_values"`.
-        head: As `rollcast.services.policies.policies.PolicySpec` describes it.
-        epsilon: How often the heads of values act at random, in [0, 1]; the others ignore it.
-
-    Returns:
-        The distribution.
+        head: A head of `rollcast.services.policies.policies.PolicySpec`.
+        epsilon: Rate of random actions of the heads of values, in [0, 1]; other heads ignore it.
 
     Raises:
-        InvalidSpaceError: If the head cannot act in the space, or the observation's action mask is none.
+        InvalidSpaceError: If the head cannot act in the space, or the observation's action mask has a wrong space.
     """
     mask = action_mask_of(spaces)
     if head == "default":

@@ -24,19 +24,19 @@ def make_policy(
 
     Args:
         spaces: The environment's spaces by substep key.
-        spec: The architecture, and what its outputs mean.
+        spec: The architecture, and the meaning of its outputs.
         seed: Seeds the sampling of actions.
-        allowed_network: The network this process was started with. No other is imported, whoever asks.
-        device: Where torch computes.
-        slot: The actor's, at least 0: which of the rates of exploration is its own.
+        allowed_network: The network this process was started with; no other is imported.
+        device: The device that torch computes on.
+        slot: The actor's slot, at least 0; selects its rate of exploration.
 
     Returns:
-        A policy without weights: `load` comes next.
+        A policy without weights; call `load` next.
 
     Raises:
         ProtocolMismatchError: If `spec` names a network that is not the allowed one.
         ConfigurationError: If no network fits the spaces, or the network needs torch and this Python has none.
-        InvalidSpaceError: If a space is of a kind that is not supported, or not with this head.
+        InvalidSpaceError: If a space is not supported, or not with this head.
     """
     if spec.network not in (AUTO_NETWORK, allowed_network):
         raise ProtocolMismatchError(

@@ -1,4 +1,4 @@
-"""A whole MLP as one node of the graph: what a small network spends on autograd, it would spend on nothing else."""
+"""Computes a whole MLP as one node of autograd's graph, because small networks spend most of their time in autograd."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,14 +15,14 @@ _NARROW = 16
 
 
 def mlp(x: Tensor, parameters: Sequence[Tensor], activation: Activation) -> Tensor:
-    """Runs layers `x @ W.T + b`, an activation after each but the last, with one node of graph for all of them.
+    """Computes layers `x @ W.T + b`, with an activation after each but the last, as one node of the graph.
 
-    The same numbers as `nn.Linear` and `torch.tanh` give, to a few units in the last place, in half their time for
-    64x64 on one core. Differentiable once.
+    The results are those of `nn.Linear` and `torch.tanh` to a few units in the last place, in half the time for 64x64
+    on one core. Differentiable once.
 
     Args:
         x: float32 `[N, n_in]`.
-        parameters: Weight `[n_out, n_in]` and bias `[n_out]` of each layer, by turns.
+        parameters: Weight `[n_out, n_in]` and bias `[n_out]`, layer by layer.
         activation: `"tanh"` or `"relu"`.
 
     Returns:
@@ -48,7 +48,7 @@ class _Mlp(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401 - torch's
         n_layers = len(ctx.saved_tensors) // 2
         inputs, weights = ctx.saved_tensors[:n_layers], ctx.saved_tensors[n_layers:]
-        # Last layer first, bias before weight: turned round at the end.
+        # Last layer first, bias before weight; reversed at the end.
         gradients: list[Tensor | None] = []
         for layer in range(n_layers - 1, -1, -1):
             x = inputs[layer]
@@ -57,7 +57,7 @@ class _Mlp(torch.autograd.Function):
                 gradients.append(gradient.sum(0))
                 gradients.append(x.t().mm(gradient).t() if narrow else gradient.t().mm(x))
             else:
-                # Frozen, as a critic is whose opinion of an action is differentiated: half of the work is not needed.
+                # Frozen parameters, as of a critic that only its action is differentiated through: half of the work.
                 gradients += [None, None]
             if layer == 0:
                 break

@@ -1,4 +1,4 @@
-"""What the network that rollcast chooses takes, worked out before anything of it is allocated."""
+"""Computes the size of the automatic network, and limits it, before it is allocated."""
 
 import itertools
 from typing import Any, Final
@@ -11,7 +11,7 @@ from rollcast.services.limits.limits import MAX_POLICY_BYTES
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import describe_space, space_leaves
 
-# What the Nature CNN makes of an image; its convolutions: kernel, stride, channels.
+# Number of features that the Nature CNN makes of an image; its convolutions: kernel, stride, channels.
 N_IMAGE_FEATURES: Final = 512
 CONVOLUTIONS: Final = ((8, 4, 32), (4, 2, 64), (3, 1, 64))
 
@@ -19,35 +19,35 @@ _FLOAT32_BYTES: Final = 4
 
 
 def layer_sizes(layout: FeatureLayout, n_outputs: int, spec: PolicySpec) -> tuple[int, ...]:
-    """Returns the inputs of the first layer behind the images, the sizes of the hidden layers, and the outputs.
+    """Returns the sizes of the layers after the images: inputs, hidden layers, outputs.
 
     Args:
-        layout: What the network sees.
-        n_outputs: How many numbers it gives an observation.
-        spec: Its hidden sizes, which images alone do without.
+        layout: The inputs of the network.
+        n_outputs: Number of outputs for an observation.
+        spec: The hidden sizes; a network of images alone has no hidden layers.
     """
     hidden_sizes = spec.hidden_sizes if layout.vectors else ()
     return (len(layout.images) * N_IMAGE_FEATURES + layout.n_features, *hidden_sizes, n_outputs)
 
 
 def side_after_convolutions(side: int) -> int:
-    """Returns the side of an image behind the Nature CNN's convolutions."""
+    """Returns the side of an image after the Nature CNN's convolutions."""
     for kernel, stride, _ in CONVOLUTIONS:
         side = (side - kernel) // stride + 1
     return side
 
 
 def check_network_size(layout: FeatureLayout, observation_space: Space[Any], n_outputs: int, spec: PolicySpec) -> None:
-    """Refuses a network whose weights could not travel as a policy.
+    """Checks that a network's weights are not above the limit for policies.
 
     Args:
-        layout: What the network sees.
-        observation_space: The same, as a space.
-        n_outputs: How many numbers it gives an observation.
-        spec: Its hidden sizes.
+        layout: The inputs of the network.
+        observation_space: The observation space.
+        n_outputs: Number of outputs for an observation.
+        spec: The hidden sizes.
 
     Raises:
-        LimitExceededError: Its weights are above `MAX_POLICY_BYTES`.
+        LimitExceededError: If the weights are above `MAX_POLICY_BYTES`.
     """
     sizes = layer_sizes(layout, n_outputs, spec)
     n_weights = sum((n_in + 1) * n_out for n_in, n_out in itertools.pairwise(sizes))
@@ -57,8 +57,8 @@ def check_network_size(layout: FeatureLayout, observation_space: Space[Any], n_o
     if n_bytes > MAX_POLICY_BYTES:
         raise LimitExceededError(
             f"the network for observations of {describe_space(observation_space)} has layers of {_shown(sizes)} and "
-            f"{n_bytes} bytes of weights; expected at most {MAX_POLICY_BYTES}, the largest policy that travels; make "
-            "the spaces smaller (each value of a Discrete is an input or an output of its own), or the hidden sizes",
+            f"{n_bytes} bytes of weights; expected at most {MAX_POLICY_BYTES}, the largest policy that can be sent; "
+            "make the spaces smaller (each value of a Discrete is an input or an output), or the hidden sizes",
             limit="max_policy_bytes",
         )
 

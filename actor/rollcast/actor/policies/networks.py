@@ -1,4 +1,4 @@
-"""Networks, in torch: an MLP for vectors, the Nature CNN for images, chosen from the observation space."""
+"""Builds networks, in torch: an MLP for vectors, the Nature CNN for images, or a user's own."""
 
 import math
 from collections.abc import Mapping
@@ -33,19 +33,19 @@ def build_network(
     dtype, and returns float32 `[N, n_outputs]`.
 
     Args:
-        observation_space: What it sees.
-        n_outputs: How many numbers it gives an observation.
+        observation_space: The observation space.
+        n_outputs: Number of outputs for an observation.
         spec: `"auto"`, or the name of a factory that is called as `factory(observation_space, n_outputs)`.
-        output_gain: Scale of the initial weights of the last layer. 0.01 makes a policy that is nearly uniform at
-            first. A network of one's own scales its own.
+        output_gain: Scale of the initial weights of the last layer; 0.01 makes the first policy nearly uniform. Not
+            used for a user's own network.
 
     Returns:
         The network.
 
     Raises:
-        ConfigurationError: If the factory cannot be loaded, or what it makes does not fit.
-        InvalidSpaceError: If the observation space is of a kind that is not supported.
-        LimitExceededError: If its weights could not travel as a policy.
+        ConfigurationError: If the factory cannot be loaded, or its network does not fit.
+        InvalidSpaceError: If the observation space is not supported.
+        LimitExceededError: If its weights are too large for a policy.
     """
     if spec.network == AUTO_NETWORK:
         return AutoNetwork(feature_layout(observation_space), observation_space, n_outputs, spec, output_gain)
@@ -59,7 +59,7 @@ def build_network(
 
 
 class AutoNetwork(nn.Module):
-    """Each image through its Nature CNN, the vector beside them, hidden layers if there is a vector, an output layer.
+    """The automatic network: a Nature CNN for each image, hidden layers if there is a vector, and an output layer.
 
     The names of its parameters, `layers.<i>.weight` and `layers.<i>.bias` with the output layer last, are a contract
     with `numpy_acting`.
@@ -77,13 +77,13 @@ class AutoNetwork(nn.Module):
 
         Args:
             layout: The layout of the observation space.
-            observation_space: What it sees.
-            n_outputs: How many numbers it gives an observation.
+            observation_space: The observation space.
+            n_outputs: Number of outputs for an observation.
             spec: Hidden sizes and activation of the hidden layers.
             output_gain: Scale of the initial weights of the output layer.
 
         Raises:
-            LimitExceededError: Its weights could not travel as a policy.
+            LimitExceededError: If its weights are too large for a policy.
         """
         super().__init__()
         check_network_size(layout, observation_space, n_outputs, spec)
@@ -113,13 +113,13 @@ class AutoNetwork(nn.Module):
         parts = [cnn(observation[path]) for path, cnn in zip(self._image_paths, self.images, strict=True)]
         parts += [_leaf_features(leaf, observation[leaf.path]) for leaf in self._vectors]
         x = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-        # Not self.layers.parameters(), which takes as long as a small layer's product.
+        # Not self.layers.parameters(), which costs as much as the product of a small layer.
         parameters = [p for layer in self.layers for p in layer._parameters.values() if p is not None]
         return mlp(x, parameters, self._activation)
 
 
 class NatureCnn(nn.Module):
-    """The torso of the deep Q-network.
+    """The convolutional part of the deep Q-network.
 
     Mnih et al. 2015, "Human-level control through deep reinforcement learning", Nature 518.
     """
@@ -128,8 +128,8 @@ class NatureCnn(nn.Module):
         """Builds the layers.
 
         Args:
-            shape: Of one image, `[H, W, C]` or `[C, H, W]`.
-            layout: Which of the two.
+            shape: Shape of one image, `[H, W, C]` or `[C, H, W]`.
+            layout: Position of the channels.
         """
         super().__init__()
         self._channel_last = layout == "channel_last"
@@ -162,7 +162,7 @@ class NatureCnn(nn.Module):
 
 
 def _leaf_features(leaf: VectorLeaf, values: Tensor) -> Tensor:
-    """The torch twin of `features.VectorFeatures`, for one leaf: `[N, ...]` -> float32 `[N, leaf.size]`."""
+    """Computes `features.VectorFeatures` in torch, for one leaf: `[N, ...]` -> float32 `[N, leaf.size]`."""
     flat = values if values.ndim == 2 else values.reshape(len(values), -1)
     if leaf.one_hot_offsets is not None:
         offsets = torch.as_tensor(leaf.one_hot_offsets, device=flat.device)
@@ -179,7 +179,7 @@ def _orthogonal(layer: _Layer, gain: float) -> _Layer:
 
 
 def _check_output(network: nn.Module, observation_space: Space[Any], n_outputs: int, name: str) -> None:
-    """Runs a network of one's own once, so that it fails where it is built and not in the first rollout."""
+    """Runs a user's network once, so that a mistake shows when it is built and not in the first rollout."""
     n = 2
     observation = {
         path: torch.zeros((n, *(leaf.shape or ())), dtype=getattr(torch, str(leaf.dtype), torch.float32))

@@ -1,4 +1,4 @@
-"""Epsilon-greedy over the values of Discrete actions, in numpy: what a deep Q-network acts with."""
+"""Acts epsilon-greedily on the values of Discrete actions, in numpy, for deep Q-networks."""
 
 import math
 from typing import Any
@@ -15,23 +15,23 @@ from rollcast.services.errors import InvalidSpaceError
 
 
 class EpsilonGreedy(ActionDistribution):
-    """Discrete: the action of the highest value, or with probability epsilon any, each as likely as the others.
+    """The distribution that takes the action of the highest value, or with probability epsilon a uniformly random one.
 
-    Parameters are the values of the n actions; with `dueling` those of the observation and then the n advantages, which
-    mean Q = V + A - mean(A) (Wang et al. 2016, https://arxiv.org/abs/1511.06581, equation 9). V and mean(A) are the
-    same for all actions, so that the best one is known by its advantage.
+    Parameters are the values of the n actions of a Discrete space; with `dueling`, the value of the observation, then
+    the n advantages, with Q = V + A - mean(A) (Wang et al. 2016, https://arxiv.org/abs/1511.06581, equation 9). V and
+    mean(A) are the same for all actions, so the best action has the highest advantage.
 
-    The log-probability of an action is log(1 - epsilon + epsilon / n) if it is the best and log(epsilon / n) if it is
-    not; where that is minus infinity, the least that float32 can say, about -87.
+    The log-probability is log(1 - epsilon + epsilon / n) for the best action and log(epsilon / n) for others, but at
+    least the logarithm of the smallest normal float32, about -87.
     """
 
     def __init__(self, space: Space[Any], *, dueling: bool, epsilon: float = 0.0) -> None:
-        """Looks at the space.
+        """Reads the space.
 
         Args:
             space: The action space.
-            dueling: Whether a value comes before the advantages.
-            epsilon: In [0, 1].
+            dueling: Whether parameters are a value and advantages.
+            epsilon: Rate of random actions, in [0, 1].
 
         Raises:
             InvalidSpaceError: If the space is not Discrete.
@@ -50,16 +50,16 @@ class EpsilonGreedy(ActionDistribution):
     def sample(self, parameters: Parameters, rng: np.random.Generator) -> Action:
         """Draws an action from each distribution; see `ActionDistribution.sample`."""
         explores = rng.random(len(parameters), dtype=np.float32) < self._epsilon
-        # Drawn even if nobody explores: how much is drawn then does not depend on what was drawn.
+        # Drawn even if no action is random, so that every call draws the same amount from the generator.
         anything = rng.integers(self._n, size=len(parameters))
         return self._as_action(np.where(explores, anything, self._best(parameters)))
 
     def mode(self, parameters: Parameters) -> Action:
-        """The best action of each; see `ActionDistribution.mode`."""
+        """Returns the best actions; see `ActionDistribution.mode`."""
         return self._as_action(self._best(parameters))
 
     def log_prob(self, parameters: Parameters, action: Action) -> NDArray[np.float32]:
-        """Log-probability of actions; see `ActionDistribution.log_prob`."""
+        """Returns log-probabilities of actions; see `ActionDistribution.log_prob`."""
         is_best = self._best(parameters) == action - self._start
         return np.where(is_best, self._log_prob_of_best, self._log_prob_of_others)
 
@@ -73,14 +73,14 @@ class EpsilonGreedy(ActionDistribution):
 
 
 class MaskedEpsilonGreedy(EpsilonGreedy):
-    """The same among the actions that parameters allow, n being how many these are.
+    """`EpsilonGreedy` over the allowed actions; n is their number.
 
-    Parameters are those that `ActionMask.forbid` has seen. The log-probability of an action that is not allowed is the
-    least there is.
+    Parameters must have passed through `ActionMask.forbid`. A forbidden action has the smallest log-probability, about
+    -87.
     """
 
     def __init__(self, space: Space[Any], *, dueling: bool, epsilon: float = 0.0) -> None:
-        """Looks at the space; see `EpsilonGreedy`."""
+        """Reads the space; see `EpsilonGreedy`."""
         super().__init__(space, dueling=dueling, epsilon=epsilon)
         self._anything = UniformAllowedActions(space)
 
@@ -90,7 +90,7 @@ class MaskedEpsilonGreedy(EpsilonGreedy):
         return np.where(explores, self._anything.sample(parameters, rng), self.mode(parameters))
 
     def log_prob(self, parameters: Parameters, action: Action) -> NDArray[np.float32]:
-        """Log-probability of actions; see `ActionDistribution.log_prob`."""
+        """Returns log-probabilities of actions; see `ActionDistribution.log_prob`."""
         index = (action - self._start).astype(np.intp, copy=False)
         allowed = is_allowed(parameters[..., self._first :])
         p_of_any = self._epsilon / allowed.sum(axis=-1)
@@ -101,13 +101,10 @@ class MaskedEpsilonGreedy(EpsilonGreedy):
 
 
 def as_discrete(space: Space[Any]) -> Discrete[Any]:
-    """Refuses action spaces whose actions cannot be valued one by one.
+    """Returns the action space if it is Discrete, so that each action can have a value.
 
     Args:
         space: The action space.
-
-    Returns:
-        The same.
 
     Raises:
         InvalidSpaceError: If the space is not Discrete.

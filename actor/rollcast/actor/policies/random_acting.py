@@ -1,4 +1,4 @@
-"""Acting uniformly at random, to fill a replay buffer before there is a policy."""
+"""Acts uniformly at random, to fill a replay buffer before there is a policy."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +11,10 @@ from rollcast.services.spaces.spaces import FLAT_SUBSTEP, Observation
 
 
 class RandomPolicy(Policy):
-    """Draws from the action space as gymnasium does, and keeps to action masks; see `uniform_actions`.
+    """A policy that draws allowed actions from the action space, as gymnasium does; see `uniform_actions`.
 
-    There are no weights: its parameters are 0, or `FORBIDDEN` for what is not allowed, and its version is 0. Acting
-    deterministically makes no sense here and is the same as sampling. Any other policy does the same while its
-    exploration is uniform.
+    It has no weights: its version is 0, and its parameters are 0, or `FORBIDDEN` for forbidden actions. Deterministic
+    actions are samples, too. Other policies act in the same way during uniform exploration.
     """
 
     def act(
@@ -25,7 +24,7 @@ class RandomPolicy(Policy):
         return self._act_uniformly(observation, substep_key)
 
     def log_prob(self, parameters: Parameters, action: Action, substep_key: str = FLAT_SUBSTEP) -> NDArray[np.float32]:
-        """Log-probability (for Box: density); arguments and returns are those of `Policy.log_prob`."""
+        """Returns log-probabilities (for Box: log-densities); arguments and returns are those of `Policy.log_prob`."""
         return self._uniform[substep_key].log_prob(parameters, action)
 
     def _parameters_of(self, observation: Observation, substep_key: str) -> Parameters:

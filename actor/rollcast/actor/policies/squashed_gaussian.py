@@ -1,4 +1,4 @@
-"""The tanh-squashed Gaussian over a bounded Box, in numpy: what soft actor-critic acts with."""
+"""Samples the tanh-squashed Gaussian over a bounded Box, in numpy, for soft actor-critic."""
 
 import math
 from typing import Any
@@ -13,25 +13,25 @@ from rollcast.services.errors import InvalidSpaceError
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 _LOG_TWO = math.log(2.0)
-# An action at its bound has no finite pre-image; tanh is 1 in float32 from 9 on, and this is 7.25.
+# An action at its bound has no finite u. tanh is 1 in float32 from u = 9 on; this limit is u = 7.25.
 _LARGEST_TANH = 1.0 - 1e-6
 
 
 class SquashedGaussian(ActionDistribution):
-    """Box with finite bounds: parameters are D means and then D log standard deviations, all of them outputs.
+    """The distribution over a Box with finite bounds; parameters are D means, then D log deviations, all outputs.
 
     An action is `a = centre + half_width * tanh(u)`, u Gaussian, and its density (Haarnoja et al. 2018b,
     https://arxiv.org/abs/1812.05905, appendix C):
 
         log pi(a) = log N(u; mean, std) - sum[ log half_width + log(1 - tanh(u)^2) ]
 
-    with `log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u))`, which loses no digits. The pre-image of a given action
-    is found by atanh of what is at most 1 - 1e-6: nearer than that to a bound, the log-density is that of the point
-    where it was cut. The mode is that of u, squashed.
+    with `log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u))`, which loses no digits. atanh gives the u of an action,
+    after tanh(u) is limited to 1 - 1e-6: nearer to a bound, the log-density is that of the limit. The mode is the
+    squashed mode of u.
     """
 
     def __init__(self, space: Space[Any]) -> None:
-        """Looks at the bounds.
+        """Reads the bounds.
 
         Args:
             space: The action space.
@@ -61,7 +61,7 @@ class SquashedGaussian(ActionDistribution):
         return self._squash(self._split(parameters)[0])
 
     def log_prob(self, parameters: Parameters, action: Action) -> NDArray[np.float32]:
-        """Log-density of actions; see `ActionDistribution.log_prob`."""
+        """Returns log-densities of actions; see `ActionDistribution.log_prob`."""
         mean, log_std = self._split(parameters)
         squashed = (action.reshape(mean.shape) - self._centre) / self._half_width
         u = np.arctanh(np.clip(squashed, -_LARGEST_TANH, _LARGEST_TANH))
@@ -76,19 +76,19 @@ class SquashedGaussian(ActionDistribution):
 
     def _squash(self, u: Parameters) -> Action:
         action = self._centre + self._half_width * np.tanh(u)
-        # Rounding must not lead out of the space.
+        # Rounding must not leave the space.
         np.clip(action, self._low, self._high, out=action)
         return action.astype(self._dtype, copy=False).reshape(-1, *self._shape)
 
 
 def finite_bounds(space: Space[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The bounds of a Box that a tanh can fill.
+    """Returns the bounds of a Box, if they are finite.
 
     Args:
         space: The action space.
 
     Returns:
-        low and high, each `[D]`.
+        Low and high, each `[D]`.
 
     Raises:
         InvalidSpaceError: If it is not a Box of floats whose bounds are finite, low below high.

@@ -15,12 +15,12 @@ StateLayout = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
 
 
 def check_policy_state(expected: StateLayout, state: PolicyState, *, buffers: Collection[str] = ()) -> None:
-    """Checks that arrays are those of a policy, and that it can act with them.
+    """Checks that a policy can act with arrays.
 
     Args:
         expected: Shape and dtype by name.
         state: The arrays.
-        buffers: Names of those that nobody trains: they may be infinite, as a mask of one's own network is.
+        buffers: Names of arrays that are not trained; they may hold infinities, as the mask of a user's network may.
 
     Raises:
         ProtocolMismatchError: If names, shapes or dtypes differ.
@@ -47,7 +47,7 @@ def _check_numbers(name: str, array: NDArray[np.generic], *, is_buffer: bool) ->
     if array.dtype.kind != "f":
         return
     with np.errstate(all="ignore"):
-        # Finite if no number is NaN or infinite: one pass. Only what is not, or overflows, is looked at again.
+        # One pass in the usual case: the sum is finite. If it is not, or overflows, every number is checked.
         if math.isfinite(np.add.reduce(array, None)):
             return
         wrong = np.isnan(array) if is_buffer else ~np.isfinite(array)

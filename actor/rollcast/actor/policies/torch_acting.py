@@ -1,4 +1,4 @@
-"""Acting with any network, in torch: the Nature CNN and networks of one's own."""
+"""Acts with any network, in torch: the Nature CNN and users' own networks."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation
 
 
 class TorchActingPolicy(Policy):
-    """Computes parameters of distributions with a `TorchPolicy`; samples in numpy, which is three times as fast."""
+    """A policy that computes a `TorchPolicy` and samples in numpy, which is three times as fast as in torch."""
 
     def __init__(
         self, spaces: EnvironmentSpaces, spec: PolicySpec, *, seed: int, device: str = "cpu", slot: int = 0
@@ -27,19 +27,19 @@ class TorchActingPolicy(Policy):
             spaces: The environment's spaces by substep key.
             spec: The architecture.
             seed: Seeds the sampling of actions.
-            device: Where the network computes.
-            slot: The actor's, at least 0: which of the rates of exploration is its own.
+            device: The device that the network computes on.
+            slot: The actor's slot, at least 0; selects its rate of exploration.
 
         Raises:
             ConfigurationError: If no network fits the spaces.
-            InvalidSpaceError: If a space is of a kind that is not supported, or not with this head.
+            InvalidSpaceError: If a space is not supported, or not with this head.
         """
         super().__init__(spaces, seed=seed, head=spec.head, slot=slot)
         self._device = torch.device(device)
         self._policy = TorchPolicy(spaces, spec).to(self._device).eval()
 
     def event_sources(self) -> Sequence[FiresEvents]:
-        """Everything in it that fires events: itself, and modules of the network."""
+        """Returns its parts that fire events: itself, and modules of the network."""
         modules = (module for module in self._policy.modules() if isinstance(module, FiresEvents))
         return (*super().event_sources(), *modules)
 
@@ -53,5 +53,5 @@ class TorchActingPolicy(Policy):
         self._policy.load_weights(state)
 
     def _tensor(self, array: NDArray[np.generic]) -> Tensor:
-        # torch warns of arrays it could write to but must not; those that came over the wire are read-only.
+        # torch warns of read-only arrays, and those that came over the wire are read-only.
         return torch.from_numpy(array if array.flags.writeable else array.copy()).to(self._device)

@@ -1,4 +1,4 @@
-"""Action masks in torch: the twin of `action_masks`, for losses."""
+"""Applies action masks in torch, for losses; `action_masks` does so in numpy."""
 
 from collections.abc import Mapping
 
@@ -10,25 +10,25 @@ from rollcast.actor.policies.action_masks import ACTION_MASK, FORBIDDEN, ActionM
 
 
 def allowed_actions(mask: ActionMask, observation: Mapping[str, Tensor]) -> Tensor:
-    """Which actions are allowed; see `ActionMask.allowed`.
+    """Returns the allowed actions; see `ActionMask.allowed`.
 
     Args:
-        mask: Its layout.
-        observation: `[..., n]` for the mask; other leaves are not looked at.
+        mask: The layout of the mask.
+        observation: `[..., n]` for the mask; other leaves are ignored.
 
     Returns:
-        bool `[..., n]`, at least one true for each element of the action space.
+        bool `[..., n]`, at least one True for each element of the action space.
     """
     parts = torch.split(observation[ACTION_MASK] != 0, list(mask.sizes), dim=-1)
     return torch.cat([part | ~part.any(dim=-1, keepdim=True) for part in parts], dim=-1)
 
 
 def forbid(outputs: Tensor, allowed: Tensor | None) -> Tensor:
-    """Replaces what belongs to actions that are not allowed with `FORBIDDEN`; no gradient comes through there.
+    """Replaces the outputs of forbidden actions with `FORBIDDEN`, which has no gradient.
 
     Args:
         outputs: float32 `[..., P]`; the last n are logits or values of the actions, or advantages.
-        allowed: bool `[..., n]`, or None: all are.
+        allowed: bool `[..., n]`; None: all actions are allowed.
 
     Returns:
         float32 `[..., P]`.

@@ -1,6 +1,6 @@
-"""Distributions over actions, in torch: pure, differentiable twins of `distributions`, for losses.
+"""Distributions over actions, in torch: differentiable versions of `distributions`, for losses.
 
-Parameters are laid out as `distributions` says: logits, or means and then log standard deviations.
+Parameters have the layout of `distributions`: logits, or means, then log standard deviations.
 """
 
 import math
@@ -19,7 +19,7 @@ _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
 def log_prob(space: Space[Any], parameters: Tensor, action: Tensor) -> Tensor:
-    """Log-probability (for Box: density) of actions.
+    """Returns the log-probability (for Box: log-density) of actions.
 
     Args:
         space: The action space.
@@ -30,7 +30,7 @@ def log_prob(space: Space[Any], parameters: Tensor, action: Tensor) -> Tensor:
         float32 `[...]`.
 
     Raises:
-        InvalidSpaceError: If the space is of a kind that is not supported.
+        InvalidSpaceError: If the space is not supported.
     """
     if isinstance(space, Discrete):
         return _log_prob_at(F.log_softmax(parameters, dim=-1), action - int(space.start))
@@ -50,7 +50,7 @@ def log_prob(space: Space[Any], parameters: Tensor, action: Tensor) -> Tensor:
 
 
 def entropy(space: Space[Any], parameters: Tensor) -> Tensor:
-    """Entropy in nats; for Box the differential entropy, which may be negative.
+    """Returns the entropy in nats; for Box the differential entropy, which may be negative.
 
     Args:
         space: The action space.
@@ -60,7 +60,7 @@ def entropy(space: Space[Any], parameters: Tensor) -> Tensor:
         float32 `[...]`.
 
     Raises:
-        InvalidSpaceError: If the space is of a kind that is not supported.
+        InvalidSpaceError: If the space is not supported.
     """
     if isinstance(space, Discrete):
         return _categorical_entropy(F.log_softmax(parameters, dim=-1))
@@ -76,7 +76,7 @@ def entropy(space: Space[Any], parameters: Tensor) -> Tensor:
 
 
 def log_prob_and_entropy(space: Space[Any], parameters: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """Both at once, for losses that need both: a Discrete space's softmax is then computed once.
+    """Returns log-probability and entropy; for a Discrete space it computes the softmax only once.
 
     Args:
         space: The action space.
@@ -87,7 +87,7 @@ def log_prob_and_entropy(space: Space[Any], parameters: Tensor, action: Tensor) 
         Log-probability and entropy, each float32 `[...]`.
 
     Raises:
-        InvalidSpaceError: If the space is of a kind that is not supported.
+        InvalidSpaceError: If the space is not supported.
     """
     if isinstance(space, Discrete):
         log_p = F.log_softmax(parameters, dim=-1)

@@ -1,4 +1,4 @@
-"""Values of Discrete actions in torch: from a network's outputs, and the gradient back to them."""
+"""Computes values of Discrete actions from a network's outputs, and gradients back to the outputs, in torch."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from rollcast.services.policies.policies import PolicyHead
 
 
 def action_values(outputs: Tensor, head: PolicyHead, allowed: Tensor | None = None) -> Tensor:
-    """The values that outputs mean.
+    """Returns the values of actions, computed from a network's outputs.
 
     With `"dueling_q_values"` (Wang et al. 2016, https://arxiv.org/abs/1511.06581, equation 9):
 
@@ -16,12 +16,12 @@ def action_values(outputs: Tensor, head: PolicyHead, allowed: Tensor | None = No
     where b are the actions that are allowed.
 
     Args:
-        outputs: float32 `[N, n]` values; or `[N, 1 + n]`, the value of the observation and then the advantages.
+        outputs: float32 `[N, n]`, values; or `[N, 1 + n]`, the value of the observation, then the advantages.
         head: `"q_values"` or `"dueling_q_values"`.
-        allowed: bool `[N, n]`, or None: all are.
+        allowed: bool `[N, n]`; None: all actions are allowed.
 
     Returns:
-        float32 `[N, n]`, also of actions that are not allowed.
+        float32 `[N, n]`, also for forbidden actions.
     """
     if head != "dueling_q_values":
         return outputs
@@ -36,14 +36,14 @@ def action_values(outputs: Tensor, head: PolicyHead, allowed: Tensor | None = No
 def outputs_gradient(
     index: Tensor, gradient: Tensor, n_actions: int, head: PolicyHead, allowed: Tensor | None = None
 ) -> Tensor:
-    """The gradient with respect to the outputs, from that with respect to the value of one action each.
+    """Returns the gradient with respect to the outputs, given that with respect to the value of one action each.
 
     Args:
-        index: int64 `[N]`, which action.
-        gradient: float32 `[N]`, with respect to its value.
+        index: int64 `[N]`, index of the action.
+        gradient: float32 `[N]`, gradient with respect to its value.
         n_actions: n.
         head: `"q_values"` or `"dueling_q_values"`.
-        allowed: bool `[N, n]`, or None: all are.
+        allowed: bool `[N, n]`; None: all actions are allowed.
 
     Returns:
         float32 `[N, n]` or `[N, 1 + n]`.
@@ -51,7 +51,7 @@ def outputs_gradient(
     column, value = index[:, None], gradient[:, None]
     if head != "dueling_q_values":
         return torch.zeros(len(index), n_actions, device=gradient.device).scatter_(1, column, value)
-    # dQ_a / dV = 1, and dQ_a / dA_b = [a = b] - 1 / n, or - 0 where b is not allowed.
+    # dQ_a / dV = 1, and dQ_a / dA_b = [a = b] - 1 / n; [a = b] - 0 if b is forbidden.
     if allowed is None:
         result = (value * (-1.0 / n_actions)).repeat(1, 1 + n_actions)
         result[:, :1] = value
@@ -61,5 +61,5 @@ def outputs_gradient(
 
 
 def _shares(allowed: Tensor) -> Tensor:
-    """What each action counts for in the mean over those that are allowed: float32 `[N, n]`."""
+    """Returns each action's weight in the mean over allowed actions: float32 `[N, n]`."""
     return allowed / allowed.sum(dim=1, keepdim=True)

@@ -1,4 +1,4 @@
-"""The tanh-squashed Gaussian in torch: reparameterised samples, and the gradient through them, for losses."""
+"""Samples the tanh-squashed Gaussian with reparameterisation, and computes gradients, in torch, for losses."""
 
 from typing import Any, NamedTuple
 
@@ -15,13 +15,13 @@ _LOG_TWO = 0.6931471805599453
 
 
 class SquashedSample(NamedTuple):
-    """Reparameterised samples, without a graph.
+    """Reparameterised samples, without a graph of autograd.
 
     Attributes:
         action: float32 `[N, D]` in [-1, 1]: tanh(u), u = mean + std * noise.
         log_prob: float32 `[N]`, log-density of `action`.
         deviation: float32 `[N, D]`, std * noise.
-        is_free: bool `[N, D]`, whether the log standard deviation is within its bounds and so can be moved.
+        is_free: bool `[N, D]`, True where the log standard deviation is within its bounds, so that it has a gradient.
     """
 
     action: Tensor
@@ -31,10 +31,10 @@ class SquashedSample(NamedTuple):
 
 
 class TorchSquashedGaussian:
-    """The twin of `squashed_gaussian.SquashedGaussian`, in units in which the Box is [-1, 1]^D.
+    """`squashed_gaussian.SquashedGaussian` in torch, in units in which the Box is [-1, 1]^D.
 
-    Densities are in these units, too: their entropy does not depend on how wide the Box is, and -D, soft actor-critic's
-    target, means the same in every environment. In the Box's own units a log-density is less by `log_half_width`.
+    Densities are in these units, too, so that entropy does not depend on the width of the Box, and soft actor-critic's
+    target -D means the same in every environment. A log-density in the Box's own units is less by `log_half_width`.
     Immutable: any thread may call it.
 
     Attributes:
@@ -42,11 +42,11 @@ class TorchSquashedGaussian:
     """
 
     def __init__(self, space: Space[Any], *, device: torch.device | str = "cpu") -> None:
-        """Looks at the bounds.
+        """Reads the bounds.
 
         Args:
             space: The action space.
-            device: Where the tensors are that it is given.
+            device: The device of its tensors.
 
         Raises:
             InvalidSpaceError: If it is not a Box of floats whose bounds are finite, low below high.
@@ -57,7 +57,7 @@ class TorchSquashedGaussian:
         self.log_half_width = float(self._half_width.log().sum())
 
     def normalise(self, action: Tensor) -> Tensor:
-        """Brings actions of the Box to [-1, 1].
+        """Scales actions of the Box to [-1, 1].
 
         Args:
             action: `[N, ...]`, in the space's dtype.
@@ -76,20 +76,20 @@ class TorchSquashedGaussian:
             noise: float32 `[N, D]`, standard normal.
 
         Returns:
-            Samples, whose gradient `parameters_gradient` knows.
+            Samples; `parameters_gradient` computes their gradient.
         """
         mean, raw_log_std = parameters.chunk(2, dim=-1)
         log_std = raw_log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
         deviation = log_std.exp() * noise
         u = mean + deviation
-        # log(1 - tanh(u)^2), see the numpy twin.
+        # log(1 - tanh(u)^2), as in `squashed_gaussian`.
         log_slope = 2.0 * (_LOG_TWO - u - F.softplus(-2.0 * u))
         log_prob = -(0.5 * noise * noise + log_std + log_slope + _HALF_LOG_TWO_PI).sum(dim=-1)
         return SquashedSample(u.tanh(), log_prob, deviation, raw_log_std == log_std)
 
     @torch.no_grad()
     def parameters_gradient(self, sample: SquashedSample, action_gradient: Tensor, temperature: Tensor) -> Tensor:
-        """The gradient of `sum(temperature * log_prob) + f(action)` with respect to the parameters.
+        """Returns the gradient of `sum(temperature * log_prob) + f(action)` with respect to the parameters.
 
         With a = tanh(u) and u = mean + std * noise, d log_prob / du = 2 a and da / du = 1 - a^2, so that
 
@@ -97,7 +97,7 @@ class TorchSquashedGaussian:
             d / d log_std = g * std * noise - temperature
 
         Args:
-            sample: What `sample` returned.
+            sample: The result of `sample`.
             action_gradient: float32 `[N, D]`, f'(action).
             temperature: 0-dim.
 

@@ -1,4 +1,4 @@
-"""The policy as a learner trains it: an nn.Module that gives the parameters of distributions."""
+"""Defines `TorchPolicy`, the policy that a learner trains: a torch module that returns parameters of distributions."""
 
 from collections.abc import Mapping
 
@@ -25,11 +25,11 @@ from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces
 
 
 class TorchPolicy(nn.Module):
-    """One network a substep; for Box actions and the default head also a log standard deviation, `[D]`.
+    """A torch module with a network for each substep; for Box actions and the default head also log deviations, `[D]`.
 
-    Its parameters are `networks.<substep>.<name in the network>` and `log_std.<substep>`, starting at 0. How actors
-    explore travels with them, as the buffers `exploration.uniform` and, for heads of values, `exploration.epsilons`;
-    with the default head they are there once they have been set.
+    Its parameters are `networks.<substep>.<name in the network>`, and `log_std.<substep>`, which starts at 0. The
+    exploration of actors is part of its state: the buffers `exploration.uniform` and, for heads of values,
+    `exploration.epsilons`. With the default head these exist after they have been set.
     """
 
     def __init__(self, spaces: EnvironmentSpaces, spec: PolicySpec) -> None:
@@ -37,11 +37,11 @@ class TorchPolicy(nn.Module):
 
         Args:
             spaces: The environment's spaces by substep key.
-            spec: The architecture, and what its outputs mean.
+            spec: The architecture, and the meaning of its outputs.
 
         Raises:
             ConfigurationError: If no network fits the observation space, or a substep's key cannot name one.
-            InvalidSpaceError: If a space is of a kind that is not supported, or not with this head.
+            InvalidSpaceError: If a space is not supported, or not with this head.
         """
         super().__init__()
         self.spaces = spaces
@@ -60,7 +60,7 @@ class TorchPolicy(nn.Module):
             if distribution.n_outputs != distribution.n_parameters:
                 self.log_std[key] = nn.Parameter(torch.zeros(distribution.n_parameters - distribution.n_outputs))
 
-        # A module of its own, for the names of its buffers.
+        # A module, because it gives the buffers their names.
         self.exploration = nn.Module()
         if spec.head in OFF_POLICY_HEADS:
             self.set_uniform_exploration(False)
@@ -68,22 +68,22 @@ class TorchPolicy(nn.Module):
             self.set_epsilons([0.0])
 
     def set_uniform_exploration(self, uniform: bool) -> None:
-        """Says whether actors act at random from the action space, to fill a replay buffer, from the next version on.
+        """Sets whether actors act at random, to fill a replay buffer, from the next version on.
 
         Args:
-            uniform: Whether they do. With the default head, too, the buffer is there from the first call on.
+            uniform: Whether actions are drawn from the action space. The first call adds the buffer with any head.
         """
         self._set_buffer("uniform", torch.tensor(int(uniform), dtype=torch.uint8))
 
     def set_epsilons(self, epsilons: ArrayLike) -> None:
-        """Says how often actors act at random, from the next version on.
+        """Sets how often actors act at random, from the next version on.
 
         Args:
             epsilons: `[n]`, each in [0, 1]: the actor in slot i acts at random with the rate `epsilons[i % n]`.
 
         Raises:
-            ConfigurationError: If the head is not one of values.
-            ProtocolMismatchError: If there is no rate, or one is not in [0, 1].
+            ConfigurationError: If the head is not a head of values.
+            ProtocolMismatchError: If there is no rate, or one is outside [0, 1].
         """
         if self.spec.head not in Q_HEADS:
             raise ConfigurationError(
@@ -94,15 +94,15 @@ class TorchPolicy(nn.Module):
         self._set_buffer("epsilons", torch.from_numpy(rates))
 
     def parameters_of(self, observation: Mapping[str, Tensor], substep_key: str = FLAT_SUBSTEP) -> Tensor:
-        """The distributions over actions that follow observations.
+        """Computes the parameters of the distributions over actions.
 
         Args:
             observation: `[N, ...]` for every leaf of the observation space.
-            substep_key: Whose policy.
+            substep_key: The substep.
 
         Returns:
-            float32 `[N, P]`, laid out as `distributions` says; what the action mask does not allow is
-            `action_masks.FORBIDDEN` and has no gradient.
+            float32 `[N, P]`, in the layout of `distributions`. Parameters of forbidden actions are
+            `action_masks.FORBIDDEN` and have no gradient.
         """
         outputs = forbid(self.networks[substep_key](observation), self.allowed_actions(observation, substep_key))
         if substep_key not in self.log_std:
@@ -110,39 +110,39 @@ class TorchPolicy(nn.Module):
         return torch.cat([outputs, self.log_std[substep_key].expand(len(outputs), -1)], dim=1)
 
     def allowed_actions(self, observation: Mapping[str, Tensor], substep_key: str = FLAT_SUBSTEP) -> Tensor | None:
-        """Which actions observations allow.
+        """Returns the actions that observations allow.
 
         Args:
             observation: `[N, ...]` for every leaf of the observation space.
-            substep_key: Whose policy.
+            substep_key: The substep.
 
         Returns:
-            bool `[N, n]`, as `ActionMask.allowed` has it; None where the substep has no action mask.
+            bool `[N, n]`, as from `ActionMask.allowed`; None if the substep has no action mask.
         """
         mask = self._masks[substep_key]
         return None if mask is None else allowed_actions(mask, observation)
 
     def forward(self, observation: Mapping[str, Tensor], substep_key: str = FLAT_SUBSTEP) -> Tensor:
-        """The same as `parameters_of`."""
+        """Computes `parameters_of`."""
         return self.parameters_of(observation, substep_key)
 
     def state_arrays(self) -> PolicyState:
         """Copies its parameters and buffers to the CPU.
 
         Returns:
-            Arrays by the names of the `state_dict`; training on does not change them.
+            Arrays by the names of the `state_dict`; later training does not change them.
         """
         return {name: tensor.detach().cpu().numpy().copy() for name, tensor in self.state_dict().items()}
 
     def load_state_arrays(self, state: PolicyState) -> None:
-        """Takes parameters and buffers over, those of exploration included.
+        """Loads parameters and buffers, including those of exploration.
 
         Args:
-            state: Arrays by the names of the `state_dict`. With the default head, those of exploration may be missing:
-                nothing is explored then.
+            state: Arrays by the names of the `state_dict`. With the default head, the arrays of exploration may be
+                missing, which means no exploration.
 
         Raises:
-            ProtocolMismatchError: If names, shapes or dtypes differ from its own.
+            ProtocolMismatchError: If names, shapes or dtypes differ from those of the module.
             InvalidTensorError: If a number is NaN, or a weight infinite.
         """
         exploration = read_exploration(state, self.spec.head, slot=0)
@@ -153,13 +153,13 @@ class TorchPolicy(nn.Module):
             self.set_epsilons(state[EPSILONS])
 
     def load_weights(self, state: PolicyState) -> None:
-        """Takes parameters and buffers over, and leaves exploration as it is.
+        """Loads parameters and buffers, and leaves exploration unchanged.
 
         Args:
             state: Arrays by the names of the `state_dict`, without those of exploration.
 
         Raises:
-            ProtocolMismatchError: If names, shapes or dtypes differ from its own.
+            ProtocolMismatchError: If names, shapes or dtypes differ from those of the module.
             InvalidTensorError: If a number is NaN, or a weight infinite.
         """
         own = {name: tensor for name, tensor in self.state_dict().items() if name not in (UNIFORM, EPSILONS)}
@@ -168,11 +168,11 @@ class TorchPolicy(nn.Module):
         check_policy_state(expected, state, buffers=expected.keys() - parameters)
         with torch.no_grad():
             for name, tensor in own.items():
-                # A copy: arrays that came over the wire are read-only, of which torch warns.
+                # A copy, because torch warns of read-only arrays, as those that came over the wire are.
                 tensor.copy_(torch.from_numpy(np.array(state[name])))
 
     def _set_buffer(self, name: str, value: Tensor) -> None:
-        # In place where that is possible: whoever holds the state_dict then sees it, too.
+        # In place if possible, so that holders of the state_dict see the change.
         buffer = getattr(self.exploration, name, None)
         if buffer is not None and buffer.shape == value.shape:
             buffer.copy_(value)

@@ -1,4 +1,4 @@
-"""Actions drawn from the action space itself, as gymnasium draws them: all of them, or those that are allowed."""
+"""Draws actions from the action space, as gymnasium does: from all actions, or from those that are allowed."""
 
 from typing import Any, Protocol
 
@@ -14,39 +14,36 @@ from rollcast.services.spaces.spaces import SubstepSpaces
 
 
 class ActionSampler(Protocol):
-    """Draws actions, whatever a network says. Stateless: any thread may call it."""
+    """A sampler that ignores the network's outputs. Stateless: any thread may call it."""
 
     def sample(self, parameters: Parameters, rng: np.random.Generator) -> Action:
         """Draws an action for each of `[B, P]`: `[B, ...]` in the space's dtype, a fresh array."""
 
     def log_prob(self, parameters: Parameters, action: Action) -> NDArray[np.float32]:
-        """Log-probability (for Box: density) of actions `[..., ...]`: float32 `[...]`."""
+        """Returns the log-probability (for Box: log-density) of actions `[..., ...]`: float32 `[...]`."""
 
 
 def uniform_actions(spaces: SubstepSpaces) -> ActionSampler:
-    """What draws from a substep's action space.
+    """Returns a sampler of a substep's actions; it respects the action mask if observations have one.
 
     Args:
-        spaces: The substep's; its actions are Discrete, MultiDiscrete, MultiBinary, or Box of floats.
-
-    Returns:
-        The sampler; it keeps to the action mask if observations have one.
+        spaces: The substep's spaces; its actions are Discrete, MultiDiscrete, MultiBinary, or Box of floats.
 
     Raises:
-        InvalidSpaceError: If the action space is of another kind, or the observation's action mask is none.
+        InvalidSpaceError: If the action space is of another kind, or the observation's action mask has a wrong space.
     """
     return UniformActions(spaces.action) if action_mask_of(spaces) is None else UniformAllowedActions(spaces.action)
 
 
 class UniformActions:
-    """Draws from a space whatever is observed.
+    """A sampler that draws from the whole space.
 
     Discrete, MultiDiscrete, MultiBinary and bounded Box elements are uniform, elements bounded on one side are
     exponential from there, and unbounded ones standard normal. Stateless: any thread may call it.
     """
 
     def __init__(self, space: Space[Any]) -> None:
-        """Looks at the space.
+        """Reads the space.
 
         Args:
             space: Discrete, MultiDiscrete, MultiBinary, or Box of floats.
@@ -69,7 +66,7 @@ class UniformActions:
         return action.astype(self._dtype, copy=False)
 
     def log_prob(self, parameters: Parameters, action: Action) -> NDArray[np.float32]:
-        """Log-probability of actions; see `ActionSampler`. The parameters do not matter."""
+        """Returns log-probabilities of actions; see `ActionSampler`. The parameters do not matter."""
         if self._box is not None:
             return self._box.log_prob(action)
         lead = action.shape[: action.ndim - len(self._shape)]
@@ -77,13 +74,13 @@ class UniformActions:
 
 
 class UniformAllowedActions:
-    """Draws uniformly among the actions of a Discrete or MultiDiscrete space that parameters allow.
+    """A sampler that draws uniformly from the allowed actions of a Discrete or MultiDiscrete space.
 
-    Parameters are those that `ActionMask.forbid` has seen; the others of their values do not matter.
+    Parameters must have passed through `ActionMask.forbid`; values other than `FORBIDDEN` do not matter.
     """
 
     def __init__(self, space: Space[Any]) -> None:
-        """Looks at the space.
+        """Reads the space.
 
         Args:
             space: Discrete or MultiDiscrete.
@@ -95,7 +92,7 @@ class UniformAllowedActions:
         return self._distribution.sample(self._equal_logits(parameters), rng)
 
     def log_prob(self, parameters: Parameters, action: Action) -> NDArray[np.float32]:
-        """Log-probability of actions; see `ActionSampler`."""
+        """Returns log-probabilities of actions; see `ActionSampler`."""
         return self._distribution.log_prob(self._equal_logits(parameters), action)
 
     def _equal_logits(self, parameters: Parameters) -> Parameters:
@@ -104,7 +101,7 @@ class UniformAllowedActions:
 
 
 def _elements(space: Space[Any]) -> tuple[Any, Any]:
-    """The first value and the number of values of each element."""
+    """Returns the first value and the number of values of each element."""
     if isinstance(space, Discrete):
         return int(space.start), int(space.n)
     if isinstance(space, MultiDiscrete):
@@ -118,7 +115,7 @@ def _elements(space: Space[Any]) -> tuple[Any, Any]:
 
 
 class _BoxSampler:
-    """Draws from a Box element by element, each according to its bounds."""
+    """A sampler of a Box that draws each element according to its bounds."""
 
     def __init__(self, space: Box[Any]) -> None:
         self._shape = space.shape
@@ -144,7 +141,7 @@ class _BoxSampler:
         return action
 
     def log_prob(self, action: Action) -> NDArray[np.float32]:
-        """Log-density of `[..., ...]`: `[...]`."""
+        """Returns the log-density of `[..., ...]`: `[...]`."""
         normal = -0.5 * np.square(action, dtype=np.float64) - 0.5 * np.log(2.0 * np.pi)
         log_density = np.where(self._bounded, -self._log_width, normal)
         log_density = np.where(self._only_below, self._low - action, log_density)

@@ -21,7 +21,7 @@ from rollcast.services.errors import StatisticsError
 from rollcast.services.policies.policies import PolicySpec
 from tests.environments import CountingEnv
 from tests.event_environments import VALUES, FiringEnv, FiringWrapper, NanEventEnv, StepEvents, WrapperEvents, wrapped
-from tests.unit.actor.workers.test_flat import worker_of
+from tests.unit.actor.workers.flat_workers import worker_of
 
 SAME, NEXT = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP
 

@@ -1,19 +1,13 @@
 import itertools
-import sys
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv
 
-from rollcast.actor.environments.failures import EnvironmentFailedError
 from rollcast.actor.environments.make import EnvironmentFactory
-from rollcast.actor.policies.base import Policy
-from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.vector.make import environment_spaces, make_vector_env
-from rollcast.actor.workers.flat import RolloutWorker
-from rollcast.services.errors import ConfigurationError, InvalidTensorError, NotReadyError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.rollouts import EpisodeStatistics
 from rollcast.services.spaces.spaces import space_leaves
@@ -22,29 +16,19 @@ from tests.unit.actor.sample_environments import (
     ACTION_SPACES,
     IMAGE_SPACES,
     OBSERVATION_SPACES,
-    FailingEnv,
     NestedNumberedEnv,
     NumberedEnv,
     SampledEnv,
 )
-
-LENGTHS = ((3, 1, 4, 2), (1, 1), (5,), (2, 7))
-SAME, NEXT = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP
-
-
-def vector_of(*factories, mode=SAME, copy=False):
-    return SyncVectorEnv(list(factories), copy=copy, autoreset_mode=mode)
-
-
-def numbered_vector(kind=NumberedEnv, mode=SAME):
-    return vector_of(*(lambda lengths=lengths: kind(lengths) for lengths in LENGTHS), mode=mode)
-
-
-def worker_of(vector_env, n_rollout_steps=5, *, policy=None, env_seed=0, **arguments):
-    policy = policy or RandomPolicy(environment_spaces(vector_env), seed=0)
-    return RolloutWorker(
-        vector_env, policy, n_rollout_steps, actor_id="a", incarnation=3, env_seed=env_seed, **arguments
-    )
+from tests.unit.actor.workers.flat_workers import (
+    LENGTHS,
+    NEXT,
+    SAME,
+    BatchedVectorEnv,
+    numbered_vector,
+    vector_of,
+    worker_of,
+)
 
 
 def played(seed, lengths, n):
@@ -90,7 +74,7 @@ def read_nested(observation, index):
 @pytest.mark.parametrize("mode", [SAME, NEXT])
 @pytest.mark.parametrize(("kind", "read"), [(NumberedEnv, read_flat), (NestedNumberedEnv, read_nested)])
 @pytest.mark.parametrize("n_rollout_steps", [1, 2, 5, 16])
-def test_every_transition_is_the_true_one_across_rollouts(mode, kind, read, n_rollout_steps):
+def test_records_true_transitions_across_rollouts(mode, kind, read, n_rollout_steps):
     worker = worker_of(numbered_vector(kind, mode), n_rollout_steps, env_seed=[7, 5, 3, 1])
     rollouts = [worker.collect() for _ in range(64 // n_rollout_steps)]
     seen = [transitions(rollout, read) for rollout in rollouts]
@@ -105,7 +89,7 @@ def test_every_transition_is_the_true_one_across_rollouts(mode, kind, read, n_ro
 
 
 @pytest.mark.parametrize("mode", [SAME, NEXT])
-def test_episodes_are_those_played(mode):
+def test_reports_the_episodes_that_ended(mode):
     worker = worker_of(numbered_vector(mode=mode), 6)
     episodes = [episode for _ in range(20) for episode in worker.collect().episodes]
     for b, lengths in enumerate(LENGTHS):
@@ -118,7 +102,7 @@ def test_episodes_are_those_played(mode):
     worker.close()
 
 
-def test_same_step_marks_only_the_ends():
+def test_same_step_resets_make_every_row_a_transition():
     worker = worker_of(numbered_vector(), 9)
     rollout = worker.collect()
     assert rollout.valid is None
@@ -129,7 +113,7 @@ def test_same_step_marks_only_the_ends():
     worker.close()
 
 
-def test_next_step_masks_the_row_after_an_end_also_across_rollouts():
+def test_next_step_resets_invalidate_the_row_after_an_episode():
     worker = worker_of(vector_of(lambda: NumberedEnv((2,)), mode=NEXT), 2)
     masks = [worker.collect().valid for _ in range(6)]  # two steps, a reset row, two steps, a reset row, ...
     expected = [[True, True], [False, True], [True, False]] * 2
@@ -138,7 +122,7 @@ def test_next_step_masks_the_row_after_an_end_also_across_rollouts():
 
 
 @pytest.mark.parametrize("mode", [SAME, NEXT])
-def test_stopping_in_the_middle_leaves_no_gap(mode):
+def test_continues_without_a_gap_after_a_stopped_rollout(mode):
     stopped_worker = worker_of(numbered_vector(mode=mode), 5, env_seed=[7, 5, 3, 1])
     assert stopped_worker.collect() is not None
     calls = itertools.count()
@@ -158,7 +142,7 @@ def test_stopping_in_the_middle_leaves_no_gap(mode):
     other.close()
 
 
-def test_stamps():
+def test_stamps_rollouts_with_actor_sequence_and_version():
     worker = worker_of(numbered_vector(), first_sequence=4)
     worker._policy.load(9, {})
     rollouts = [worker.collect(), worker.collect()]
@@ -173,14 +157,14 @@ def test_stamps():
 
 @pytest.mark.parametrize("mode", [SAME, NEXT])
 @pytest.mark.parametrize("observation", [*OBSERVATION_SPACES, "mixed"])
-def test_all_observation_spaces(mode, observation):
+def test_records_all_observation_spaces(mode, observation):
     space = {**OBSERVATION_SPACES, **IMAGE_SPACES}[observation]
     check_columns(space, spaces.Discrete(2), mode)
 
 
 @pytest.mark.parametrize("mode", [SAME, NEXT])
 @pytest.mark.parametrize("action", ACTION_SPACES)
-def test_all_action_spaces(mode, action):
+def test_records_all_action_spaces(mode, action):
     check_columns(OBSERVATION_SPACES["dict"], ACTION_SPACES[action], mode)
 
 
@@ -215,7 +199,7 @@ def check_columns(observation_space, action_space, mode):
     worker.close()
 
 
-def test_box_actions_are_clipped_only_for_the_environment():
+def test_clips_box_actions_for_the_environment_only():
     box = ACTION_SPACES["box"]  # SampledEnv refuses what is outside
     vector_env = vector_of(lambda: SampledEnv(spaces.Discrete(2), box))
     worker = worker_of(vector_env, 50, policy=loaded(environment_spaces(vector_env)))
@@ -236,7 +220,7 @@ class Scribbler(NumberedEnv):
         return self.buffer
 
 
-def test_rollouts_share_no_memory_with_what_comes_later():
+def test_rollouts_share_no_memory_with_later_ones():
     worker = worker_of(vector_of(Scribbler, mode=NEXT), 4)
     first = worker.collect()
     arrays = [first.reward, first.terminated, first.truncated, first.substeps["0"].action, first.substeps["0"].log_prob]
@@ -254,7 +238,7 @@ def test_rollouts_share_no_memory_with_what_comes_later():
     worker.close()
 
 
-def test_seeds_make_the_same_rollouts():
+def test_same_seeds_give_the_same_rollouts():
     def collect(env_seed, agent_seed, vectorization):
         vector_env = make_vector_env(EnvironmentFactory("CartPole-v1", vectorization=vectorization), 3)
         policy = loaded(environment_spaces(vector_env), seed=agent_seed)
@@ -273,182 +257,14 @@ def test_seeds_make_the_same_rollouts():
         assert (one[1] != other_agent[1]).any()
 
 
-def test_seeds_derive_for_each_environment():
-    one, two, other = (worker_of(numbered_vector(), env_seed=seed) for seed in (2**63, 2**63, 1))
-    assert one.env_seeds == two.env_seeds
-    assert len(set(one.env_seeds)) == 4
-    assert not set(one.env_seeds) & set(other.env_seeds)
-    rollout = one.collect()
-    np.testing.assert_array_equal(rollout.substeps["0"].observation[""][0, :, 0], one.env_seeds)
-    vector_env = make_vector_env(EnvironmentFactory("CartPole-v1"), 3)
-    assert len(set(worker_of(vector_env).env_seeds)) == 1  # one generator for all of them
-    assert worker_of(vector_env, env_seed=[1, 2, 3]).env_seeds != worker_of(vector_env, env_seed=[1, 2, 4]).env_seeds
-    vector_env.close()
-
-
-@pytest.mark.parametrize(
-    ("env_seed", "message"),
-    [
-        ([1, 2], "env_seed has 2 seeds; expected 4"),
-        (-1, "env_seed is -1"),
-        ([1, 2, 3, -4], "expected seeds of at least 0"),
-    ],
-)
-def test_wrong_seeds(env_seed, message):
-    with pytest.raises(ConfigurationError, match=message):
-        worker_of(numbered_vector(), env_seed=env_seed)
-
-
-def test_no_steps():
-    with pytest.raises(ConfigurationError, match="n_rollout_steps is 0"):
-        worker_of(numbered_vector(), 0)
-
-
-@pytest.mark.parametrize("mode", [AutoresetMode.DISABLED, None, "SameStep"])
-def test_vectors_that_do_not_reset_by_themselves(mode):
-    vector_env = numbered_vector()
-    vector_env.metadata = {"autoreset_mode": mode}
-    with pytest.raises(ConfigurationError, match=rf"autoreset_mode'\] {mode}; expected .*NEXT_STEP or .*SAME_STEP"):
-        worker_of(vector_env)
-
-
-@pytest.mark.parametrize("mode", [SAME, NEXT])
-def test_an_exception_in_step_names_environment_and_seed(mode):
-    vector_env = vector_of(NumberedEnv, lambda: FailingEnv(3), NumberedEnv, mode=mode)
-    worker = worker_of(vector_env, 5, env_seed=[11, 22, 33])
-    with pytest.raises(
-        EnvironmentFailedError, match=r"environment 1 \(seed 22\) raised ValueError in step\(\)"
-    ) as caught:
-        worker.collect()
-    failure = caught.value
-    assert (failure.exception_type, failure.exception_message) == ("ValueError", "the pole is broken")
-    assert (failure.env_index, failure.env_seed) == (1, 22)
-    assert "in step\n    raise ValueError" in failure.exception_traceback
-    assert isinstance(failure.__cause__, ValueError)
-    worker.close()
-    worker.close()
-
-
-def test_an_exception_in_reset():
-    worker = worker_of(vector_of(NumberedEnv, lambda: FailingEnv(fail_in_reset=True)), env_seed=[11, 22])
-    with pytest.raises(
-        EnvironmentFailedError, match=r"environment 1 \(seed 22\) raised OSError in reset\(\): no display"
-    ):
-        worker.collect()
-    worker.close()
-
-
-class BatchedVectorEnv(VectorEnv):
-    """Like an entry point: SAME_STEP with its final observations in one batch, or forgotten, or a step that raises."""
-
-    metadata = {"autoreset_mode": SAME}  # noqa: RUF012
-    single_observation_space = spaces.Discrete(1000)
-    single_action_space = spaces.Discrete(2)
-    num_envs = 2
-
-    def __init__(self, behaviour):
-        self.behaviour = behaviour
-        self.state = np.zeros(2, np.int64)
-
-    def reset(self, *, seed=None, options=None):
-        assert isinstance(seed, int)
-        return self.state.copy(), {}
-
-    def step(self, actions):
-        if self.behaviour == "raises":
-            raise RuntimeError("broken")
-        self.state += 1
-        final = self.state.copy()
-        terminated = self.state % [3, 4] == 0
-        self.state[terminated] += 100
-        infos = {"final_obs": final} if self.behaviour == "batched" and terminated.any() else {}
-        return self.state.copy(), np.ones(2, np.float32), terminated, np.zeros(2, bool), infos
-
-
-def test_final_observations_in_a_batch():
+def test_records_batched_final_observations():
     rollout = worker_of(BatchedVectorEnv("batched"), 4).collect()
     assert rollout.final_index.tolist() == [[2, 0], [3, 1]]
     assert rollout.substeps["0"].final_observation[""].tolist() == [3, 4]
 
 
-def test_final_observations_that_are_missing():
-    with pytest.raises(ConfigurationError, match="2 episodes ended but only 0 have a final observation"):
-        worker_of(BatchedVectorEnv("forgets"), 4).collect()
-
-
-def test_a_vector_that_does_not_tell_which_environment_failed():
-    with pytest.raises(EnvironmentFailedError, match="one of the environments") as caught:
-        worker_of(BatchedVectorEnv("raises"), 4).collect()
-    assert caught.value.env_index is None
-
-
-def test_gymnasiums_processes_work_too():
+def test_steps_gymnasiums_async_vector():
     vector_env = AsyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2, autoreset_mode=SAME, context="forkserver")
     worker = worker_of(vector_env, 60, env_seed=[1, 2])
     assert worker.collect().episodes
     worker.close()
-
-
-def test_a_policy_without_weights():
-    class Unready(RandomPolicy):
-        act = Policy.act
-
-    vector_env = numbered_vector()
-    worker = worker_of(vector_env, policy=Unready(environment_spaces(vector_env), seed=0))
-    with pytest.raises(NotReadyError):
-        worker.collect()
-    worker.close()
-
-
-class Wandering(NumberedEnv):
-    """Sees a number outside of its space in the third step."""
-
-    observation_space = spaces.Discrete(5)
-
-    def observation(self):
-        return 7 if self.n_steps == 3 else 2
-
-
-def test_an_observation_outside_its_space_is_the_cause_of_the_error_that_it_makes():
-    """gymnasium's own vector takes it; the policy's IndexError would name neither environment nor seed."""
-    vector_env = vector_of(lambda: Wandering((9,)), lambda: NumberedEnvOfFive((9,)))
-    worker = worker_of(vector_env, 8, policy=loaded(environment_spaces(vector_env)), env_seed=[11, 22])
-    with pytest.raises(
-        InvalidTensorError,
-        match=r"actor 'a', rollout 1: column 0/observation holds 7 at \(t, b\) = \(3, 0\), of environment 0 "
-        r"\(seed 11\); expected 0 to 4; find where",
-    ):
-        worker.collect()
-
-
-class NumberedEnvOfFive(Wandering):
-    """Sees what its space says."""
-
-    def observation(self):
-        return 2
-
-
-@pytest.mark.parametrize("mode", [SAME, NEXT])
-def test_a_reward_that_is_not_finite_is_refused_with_environment_and_seed(mode):
-    class Rich(NumberedEnv):
-        def step(self, action):
-            observation, _, *rest = super().step(action)
-            return observation, np.inf, *rest
-
-    worker = worker_of(vector_of(NumberedEnv, Rich, mode=mode), 4, env_seed=[11, 22])
-    with pytest.raises(
-        InvalidTensorError, match=r"column reward holds inf at \(t, b\) = \(0, 1\), of environment 1 .seed 22"
-    ):
-        worker.collect()
-
-
-def test_sys_exit_in_an_environment_is_a_failure():
-    class Leaving(NumberedEnv):
-        def step(self, action):
-            sys.exit()
-
-    worker = worker_of(vector_of(NumberedEnv, Leaving), 4, env_seed=[11, 22])
-    with pytest.raises(
-        EnvironmentFailedError, match=r"environment 1 \(seed 22\) raised SystemExit in step\(\): sys.exit"
-    ):
-        worker.collect()

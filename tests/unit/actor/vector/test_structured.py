@@ -90,7 +90,7 @@ def fail():
         (fail, "environment 1 .seed 5. raised RuntimeError in step.*the wheels came off"),
         (lambda: Turn(observations={ActorId("pilot"): np.zeros(3)}), "ActorId.*pilot.*expected one of"),
         (lambda: Turn(observations={ActorId("walker", 2): np.zeros(3)}), "agent_index=2.*expected one of"),
-        (lambda: Turn(observations={}), "nobody is to act any more.*walker.*has not ended"),
+        (lambda: Turn(observations={}), "no agent is to act any more.*walker.*has not ended"),
         (
             lambda: Turn(observations={ACTORS[0]: np.zeros(3)}, ended={ACTORS[0]: Ended(observation=np.zeros(3))}),
             "is to act, but its episode has ended",

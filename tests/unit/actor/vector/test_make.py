@@ -1,0 +1,137 @@
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.vector import AutoresetMode
+
+from rollcast.actor.environments.failures import EnvironmentFailedError
+from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.policies.random_acting import RandomPolicy
+from rollcast.actor.vector.make import environment_spaces, make_vector_env
+from rollcast.actor.vector.sequential import SequentialVectorEnv
+from rollcast.actor.vector.subproc import SubprocVectorEnv
+from rollcast.actor.workers.flat import RolloutWorker
+from rollcast.services.errors import ConfigurationError, InvalidSpaceError
+from tests.unit.actor.sample_environments import NumberedEnv, SampledEnv
+
+HERE = "tests.unit.actor.sample_environments"
+
+
+@pytest.mark.parametrize("vectorization", ["auto", "entry_point"])
+def test_registered_vector_is_used(vectorization):
+    vector_env = make_vector_env(EnvironmentFactory("CartPole-v1", vectorization=vectorization), 3)
+    assert isinstance(vector_env, CartPoleVectorEnv)
+    assert vector_env.num_envs == 3
+    assert vector_env.max_episode_steps == 500
+    vector_env.close()
+
+
+@pytest.mark.parametrize(
+    "factory",
+    [
+        EnvironmentFactory("CartPole-v1", vectorization="sync"),
+        EnvironmentFactory("Acrobot-v1"),
+        EnvironmentFactory(f"{HERE}:NumberedEnv"),
+        NumberedEnv,
+        lambda: gymnasium.make("CartPole-v1"),
+    ],
+)
+def test_otherwise_one_after_the_other(factory):
+    vector_env = make_vector_env(factory, 2)
+    assert isinstance(vector_env, SequentialVectorEnv)
+    assert vector_env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    vector_env.close()
+
+
+def test_in_processes():
+    vector_env = make_vector_env(EnvironmentFactory("CartPole-v1", vectorization="subprocess"), 2)
+    assert isinstance(vector_env, SubprocVectorEnv)
+    assert vector_env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    vector_env.close()
+
+
+def test_whichever_is_faster():
+    vector_env = make_vector_env(EnvironmentFactory("CartPole-v1", vectorization="measure"), 2)
+    assert isinstance(vector_env, SequentialVectorEnv | SubprocVectorEnv)
+    observation, _ = vector_env.reset(seed=3)
+    assert observation.shape == (2, 4)
+    vector_env.close()
+
+
+def test_a_rollout_is_the_same_in_processes():
+    rollouts = []
+    for vectorization in ("sync", "subprocess"):
+        vector_env = make_vector_env(EnvironmentFactory(f"{HERE}:NumberedEnv", vectorization=vectorization), 3)
+        policy = RandomPolicy(environment_spaces(vector_env), seed=0)
+        worker = RolloutWorker(vector_env, policy, 20, actor_id="a", incarnation=1, env_seed=[5, 6, 7])
+        rollouts.append(worker.collect())
+        worker.close()
+    one, other = rollouts
+    assert one.env_seeds == other.env_seeds == (5, 6, 7)
+    assert one.episodes == other.episodes
+    for name in ("observation", "last_observation", "final_observation"):
+        left, right = (getattr(rollout.substeps["0"], name) for rollout in rollouts)
+        np.testing.assert_array_equal(left[""], right[""])
+
+
+def test_a_failure_in_a_process_keeps_its_name():
+    factory = EnvironmentFactory(f"{HERE}:FailingEnv", {"fail_in_step": 2}, "subprocess")
+    vector_env = make_vector_env(factory, 2)
+    policy = RandomPolicy(environment_spaces(vector_env), seed=0)
+    worker = RolloutWorker(vector_env, policy, 20, actor_id="a", incarnation=1, env_seed=[5, 6])
+    with pytest.raises(EnvironmentFailedError, match=r"environment 0 \(seed 5\) raised ValueError in step\(\)"):
+        worker.collect()
+    worker.close()
+
+
+@pytest.mark.parametrize("env_id", ["Acrobot-v1", f"{HERE}:NumberedEnv"])
+def test_entry_point_without_one(env_id):
+    with pytest.raises(ConfigurationError, match=r"vectorization is 'entry_point' but env_id .* has none"):
+        make_vector_env(EnvironmentFactory(env_id, vectorization="entry_point"), 2)
+
+
+def test_no_environments():
+    with pytest.raises(ConfigurationError, match="n_envs is 0; expected at least 1"):
+        make_vector_env(NumberedEnv, 0)
+
+
+def test_unequal_spaces_name_the_environment_and_both_sides_and_close_all():
+    made = []
+
+    class Growing(SampledEnv):
+        def __init__(self):
+            super().__init__(spaces.Discrete(3 if len(made) < 2 else 4), spaces.Discrete(2))
+            self.closed = False
+            made.append(self)
+
+        def close(self):
+            self.closed = True
+
+    with pytest.raises(
+        InvalidSpaceError, match=r"environment 2 has observation_space Discrete\(4\); expected .* Discrete\(3\)"
+    ):
+        make_vector_env(Growing, 4)
+    assert [env.closed for env in made] == [True] * 3
+
+
+@pytest.mark.parametrize(
+    ("observation_space", "action_space"),
+    [
+        (spaces.Text(3), spaces.Discrete(2)),
+        (spaces.Discrete(2), spaces.Box(0, 9, (2,), np.int64)),
+        (spaces.Discrete(2), spaces.Dict({"a": spaces.Discrete(2)})),
+    ],
+)
+def test_unsupported_spaces(observation_space, action_space):
+    with pytest.raises(InvalidSpaceError, match="expected"):
+        make_vector_env(lambda: SampledEnv(observation_space, action_space), 2)
+
+
+def test_environment_spaces():
+    vector_env = make_vector_env(NumberedEnv, 2)
+    substeps = environment_spaces(vector_env)
+    assert list(substeps) == ["0"]
+    assert substeps["0"].observation == NumberedEnv.observation_space
+    assert substeps["0"].action == NumberedEnv.action_space
+    vector_env.close()
