@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from rollcast.services.errors import InvalidTensorError
 from rollcast.services.replay.batch_codec import ENTRY_FIELDS, FLOAT32, INT64, LEAVES, STEP_FIELDS, Where
 from rollcast.services.replay.replay import ReplayBatch, ReplayColumns
-from rollcast.services.wire.tensors import check_bools, tensor_content, tensor_header
+from rollcast.services.wire.bools import check_bools
+from rollcast.services.wire.tensors import tensor_content, tensor_header
 from rollcast.v1 import replay_pb2, tensor_pb2
 
 _BOOL: Final = np.dtype(np.bool_)

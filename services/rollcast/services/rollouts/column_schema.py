@@ -7,7 +7,6 @@ from typing import Final, Self
 
 from rollcast.services.spaces.leaf_schema import FLOAT32, LeafSchema, leaf_schema
 from rollcast.services.spaces.spaces import SubstepSpaces, space_leaves
-from rollcast.services.wire.tensors import DTYPE_NUMBERS
 
 # Names of the leading dimensions of the three kinds of columns, for messages.
 STEP_AXES: Final = ("t", "b")
@@ -43,6 +42,9 @@ class ColumnSchema:
     @classmethod
     def of(cls, name: str, leaf: LeafSchema, axes: tuple[str, ...], leading: tuple[int, ...]) -> Self:
         """Makes a schema; `leading` are the dimensions before those of one entry, the rest as the attributes."""
+        # imported here: it loads protobuf, and an actor imports this module before its first step
+        from rollcast.services.wire.tensors import DTYPE_NUMBERS
+
         shape = (*leading, *leaf.shape)
         n_bytes = math.prod(dimension for dimension in shape if dimension >= 0) * leaf.dtype.itemsize
         return cls(name, leaf, axes, shape, DTYPE_NUMBERS[leaf.dtype], n_bytes)

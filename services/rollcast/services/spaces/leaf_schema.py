@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rollcast.services.errors import InvalidSpaceError, InvalidTensorError
 from rollcast.services.spaces.spaces import describe_space
-from rollcast.services.wire.tensors import check_bools
+from rollcast.services.wire.bools import check_bools
 
 FLOAT32: Final[np.dtype[Any]] = np.dtype(np.float32)
 BOOL: Final[np.dtype[Any]] = np.dtype(np.bool_)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rollcast.services.errors import InvalidTensorError
 from rollcast.services.limits.limits import MAX_RANK
+from rollcast.services.wire.bools import check_bools
 from rollcast.v1 import tensor_pb2
 
 _MAX_ARRAY_BYTES: Final = (1 << 63) - 1
@@ -32,8 +33,6 @@ DTYPES: Final[dict[int, np.dtype[Any]]] = {
     tensor_pb2.DATA_TYPE_UINT64: np.dtype("<u8"),
 }
 DTYPE_NUMBERS: Final[dict[np.dtype[Any], int]] = {dtype: number for number, dtype in DTYPES.items()}
-# Up to this many, `translate` takes a third of numpy's time and keeps the interpreter lock.
-_FEW_BOOLS: Final = 2048
 
 _BOOL: Final = DTYPES[tensor_pb2.DATA_TYPE_BOOL]
 
@@ -206,24 +205,6 @@ def tensor_content(
     if dtype == _BOOL:
         check_bools(values, what=what)
     return values
-
-
-def check_bools(values: NDArray[Any], *, what: str) -> None:
-    """Refuses bools that are neither 0 nor 1: numpy would count them wrongly.
-
-    Args:
-        values: A C-contiguous bool array of any shape.
-        what: Names the array, for messages.
-
-    Raises:
-        InvalidTensorError: A byte is neither 0 nor 1.
-    """
-    if values.size > _FEW_BOOLS:
-        largest = int(values.view(np.uint8).max())
-    else:
-        largest = max(values.tobytes().translate(None, b"\0\1"), default=0)
-    if largest > 1:
-        raise InvalidTensorError(f"{what} holds the byte {largest}; expected 0 or 1 for bool; convert it first")
 
 
 def _fits(actual: tuple[int, ...], expected: Sequence[int]) -> bool:
