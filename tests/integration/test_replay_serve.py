@@ -95,7 +95,7 @@ def test_a_buffer_without_the_memory_is_refused_with_the_numbers():
 def test_what_cannot_be_is_refused_in_one_line():
     done = rollcast("replay", "fetch")
     assert done.returncode == 2
-    assert "expected serve" in done.stderr
+    assert "expected rollcast replay serve" in done.stderr
     assert rollcast("replay", "serve", "--help").returncode == 0
     assert "--replay.capacity" in rollcast("replay", "serve", "--replay.capacity", 0).stderr
 
