@@ -1,4 +1,4 @@
-"""A batch of trajectories as tensors on the learner's device, time first: `[T, B, ...]`."""
+"""Holds a batch of trajectories as tensors on the learner's device, time first: `[T, B, ...]`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from rollcast.services.rollouts.statistics import EventValue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchColumns:
-    """What one substep saw and did.
+    """The observations and actions of one substep.
 
     Attributes:
         observation: `[T, B, ...]` for every leaf of the observation space, in the space's own dtype.
@@ -34,28 +34,28 @@ class BatchColumns:
 class Batch:
     """B trajectories of T steps, or B transitions, T = 1, from a replay buffer; of one substep.
 
-    A transition is what n steps came to: `reward` is their discounted sum, `last_observation` the true observation
-    after the last of them, and `discount` what its value is multiplied by.
+    A transition sums up n steps: `reward` is the discounted sum of their rewards, `last_observation` the true
+    observation after the last of them, and `discount` the factor of that observation's value.
 
     The tensors are views of a slot of the batcher's ring: they stay valid until `Batcher` has handed out as many
-    batches as its ring has slots. Whoever keeps one longer clones it.
+    batches as its ring has slots. Clone a batch to keep it longer.
 
     Attributes:
-        substeps: Columns by substep key, one; `FLAT_SUBSTEP` in a flat environment.
+        substeps: The columns of its one substep, by key; `FLAT_SUBSTEP` in a flat environment.
         reward: float32 `[T, B]`.
-        terminated: bool `[T, B]`, nothing follows from this step.
-        truncated: bool `[T, B]`, cut here; the value goes on from the final observation.
-        valid: bool `[T, B]`, false on rows that are no transition. Such a row follows the end of an episode, and its
-            observation is that episode's final one; or it comes before all transitions of its trajectory.
+        terminated: bool `[T, B]`, the episode ended with this step, and no value follows.
+        truncated: bool `[T, B]`, the episode was cut after this step; the value goes on from the final observation.
+        valid: bool `[T, B]`, false on rows that are no transition: a row after the end of an episode, with that
+            episode's final observation, or a row before all transitions of its trajectory.
         final_index: int64 `[N, 2]`, rows (t, b) where the final observations belong.
         policy_version: int64 `[B]` on the CPU, the version that acted in each trajectory.
         n_env_steps: The number of transitions.
         episodes: Episodes that ended in these trajectories.
-        events: What the policy fired while it played them, reduced.
+        events: The values, reduced, of the events that the policy fired while it played them.
         keys: int64 `[B]` on the CPU, the entries of the replay buffer; None for fresh rollouts.
         weights: float32 `[B]`, importance weights of prioritised sampling; None: all 1.
-        discount: float32 `[B]`, the discount of a step to the power of the number of steps that are folded into the
-            transition; None: that of one step, from the algorithm's settings.
+        discount: float32 `[B]`, the discount of one step to the power of the number of steps in the transition; None:
+            the discount of one step, from the algorithm's settings.
     """
 
     substeps: Mapping[str, BatchColumns]

@@ -1,4 +1,4 @@
-"""What a thread is waiting for, and since when, for whoever asks."""
+"""Keeps the reason for which a thread waits, and since when, for the status."""
 
 import threading
 import time
@@ -9,10 +9,10 @@ from rollcast.learner.wait_log import WaitLog
 
 
 class WaitMonitor:
-    """Says what one thread waits for. That thread writes; any thread reads.
+    """The reasons for which one thread waits. That thread writes; any thread reads.
 
-    Waits nest: what is waited for inside another wait is what will end it. Both are told, the outer one first, with the
-    time of the outer one.
+    Waits nest: the end of an inner wait lets the outer one end. `current` returns both reasons, the outer one first,
+    with the time of the outer one.
     """
 
     def __init__(self) -> None:
@@ -35,9 +35,9 @@ class WaitMonitor:
                 self._reasons.pop()
 
     def explain(self, reason: str) -> None:
-        """Replaces the innermost reason by one that says more, without starting the clock anew.
+        """Replaces the innermost reason by a more exact one; the clock runs on. Logs the wait if it is long.
 
-        To be called now and then while a wait goes on: one that lasts is logged.
+        Call it now and then while a wait goes on.
         """
         with self._lock:
             if not self._reasons:

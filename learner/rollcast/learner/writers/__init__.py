@@ -1,4 +1,4 @@
-"""Where metrics go: files for later, TensorBoard, the terminal."""
+"""Writes metrics to files, to TensorBoard and to the terminal."""
 
 from rollcast.learner.writers.json_lines import JsonLinesWriter
 from rollcast.learner.writers.tensorboard import TensorBoardWriter

@@ -1,4 +1,4 @@
-"""Training as it goes, in the terminal: a live view, or a plain line every few seconds where there is no terminal."""
+"""Shows training in the terminal: a live view, or a plain line every few seconds if there is no terminal."""
 
 import math
 import threading
@@ -13,7 +13,7 @@ from rich.text import Text
 from rollcast.services.process.printable import printable
 from rollcast.services.status.status import LearnerStatus, Phase
 
-# Rows of statistics: all of them are in the files.
+# Rows of statistics in the view; the metrics files have all of them.
 _MAX_STATISTICS = 12
 _BAR_WIDTH = 52
 
@@ -27,17 +27,17 @@ _PHASE_STYLES = {
 
 
 class ConsoleView:
-    """Shows how training stands while the body of a `with` runs.
+    """A view of training, shown while the body of a `with` runs.
 
         with ConsoleView(control.status, console, stop_return=475.0) as view:
             trainer.run()
 
-    In a terminal the view is redrawn in place, and stays when it is left, with the cursor where it belongs, also after
-    an exception. Elsewhere it is one line every `plain_interval_s`. What is printed through the same console meanwhile
-    appears above it.
+    In a terminal the view is redrawn in place. It stays after the `with`, with the cursor below it, also after an
+    exception. Without a terminal it is one line every `plain_interval_s`. Text that is printed through the same console
+    meanwhile appears above the view.
 
-    A thread of its own, `rollcast-console`, asks and draws; leaving joins it and shows the last status once more.
-    `status` is called from that thread, and from the one that leaves.
+    A thread of its own, `rollcast-console`, calls `status` and draws. Leaving the `with` joins the thread, calls
+    `status` and draws once more.
     """
 
     def __init__(
@@ -51,17 +51,17 @@ class ConsoleView:
         refresh_interval_s: float = 0.5,
         plain_interval_s: float = 5.0,
     ) -> None:
-        """Prepares the view; nothing is shown before it is entered.
+        """Prepares the view; entering the `with` shows it.
 
         Args:
-            status: Says how training stands; does not block.
-            console: Where it is shown; the command line's own.
-            stop_return: The mean return that ends training, None if none does.
-            total_steps: The number of environment steps that ends training, None if none does.
-            statistics: Says what events have come to, by name; does not block.
+            status: Returns the status of training; does not block.
+            console: The console of the command line.
+            stop_return: The mean return that ends training; None: no goal.
+            total_steps: The number of environment steps that ends training; None: no goal.
+            statistics: Returns the statistics of events by name; does not block.
             refresh_interval_s: Seconds between two drawings in a terminal, above 0. A drawing takes 5 ms of the
                 interpreter that trains: 1 % at 0.5 s.
-            plain_interval_s: Seconds between two lines where there is no terminal, above 0.
+            plain_interval_s: Seconds between two lines without a terminal, above 0.
         """
         self._status = status
         self._console = console
@@ -76,7 +76,7 @@ class ConsoleView:
 
     def __enter__(self) -> "ConsoleView":
         if self._console.is_terminal:
-            # Drawn by `show` alone, whole screens at a time: nothing flickers.
+            # Only `show` draws, whole screens at a time, so that nothing flickers.
             self._live = Live(console=self._console, auto_refresh=False, transient=False)
             self._live.start()
         self._stop.clear()
@@ -99,10 +99,10 @@ class ConsoleView:
                 self._live = None
 
     def show(self, status: LearnerStatus) -> None:
-        """Shows a status now, in place or as a line.
+        """Draws a status now, in place or as a line.
 
         Args:
-            status: What is shown; all of it fits into 80 columns.
+            status: The status to draw; it fits into 80 columns.
         """
         if self._live is not None:
             self._live.update(self._screen(status), refresh=True)
@@ -124,7 +124,7 @@ class ConsoleView:
 
     @staticmethod
     def _line(status: LearnerStatus) -> str:
-        # shorter waits are everyday: batches are waited for between updates
+        # shorter waits are normal: the trainer waits for a batch between updates
         waiting = f"  {_waiting(status)}" if status.waiting_for and status.waiting_s >= 1 else ""
         return (
             f"{_duration(status.seconds)} {status.phase.name.lower()}  return {_return(status.mean_return)}  "
@@ -149,7 +149,7 @@ class ConsoleView:
         if self._first_return is None:
             self._first_return = status.mean_return
         if self._stop_return is not None:
-            # Returns have no zero that means anything: the way to the goal begins at the first.
+            # A return of zero means nothing in general, so the bar begins at the first return.
             start = self._stop_return if self._first_return is None else self._first_return
             reached = -math.inf if status.mean_return is None else status.mean_return
             goals.append(("to return", start, reached, self._stop_return, f"{self._stop_return:g}"))
@@ -170,13 +170,13 @@ class ConsoleView:
 
 
 def _bar(fraction: float) -> Text:
-    """A bar that shows how far it is without colours, too."""
+    """Returns a bar whose length can be read without colours, too."""
     done = int(_BAR_WIDTH * fraction)
     return Text.assemble(("#" * done, "green"), ("." * (_BAR_WIDTH - done), "dim"))
 
 
 def _figures(status: LearnerStatus) -> Table:
-    # Columns of fixed width: numbers that grow do not push their neighbours about.
+    # The columns have fixed widths, so that growing numbers do not move their neighbours.
     table = Table.grid(padding=(0, 1))
     for name_width, value_width in ((9, 13), (9, 11), (8, 9)):
         table.add_column(width=name_width, no_wrap=True, style="dim")
@@ -223,7 +223,7 @@ def _own_statistics(statistics: Mapping[str, float]) -> list[RenderableType]:
 
 
 def _shown(statistics: Mapping[str, float]) -> list[tuple[str, str]]:
-    """Names and values, as many as leave room for the rest."""
+    """Returns the first `_MAX_STATISTICS` names and values, and a row with the number of the others."""
     shown = [
         (name, f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}")
         for name, value in sorted(statistics.items())[:_MAX_STATISTICS]
@@ -233,7 +233,7 @@ def _shown(statistics: Mapping[str, float]) -> list[tuple[str, str]]:
 
 
 def _footer(status: LearnerStatus) -> Text:
-    # One line always, however long: a view that changes its height jumps.
+    # Always one line, because a view that changes its height jumps.
     text = Text(printable(_waiting(status) or status.run_dir), "yellow" if status.waiting_for else "dim")
     text.no_wrap, text.overflow = True, "ellipsis"
     return text

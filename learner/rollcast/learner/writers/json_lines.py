@@ -1,4 +1,4 @@
-"""Metrics as JSON lines: one object a line, for jq, pandas and people."""
+"""Writes metrics as JSON lines: one object a line, for jq and pandas."""
 
 import json
 import math
@@ -8,14 +8,13 @@ from pathlib import Path
 
 
 class JsonLinesWriter:
-    """Appends `{"time": ..., "env_steps": ..., "name": value, ...}` lines to a file.
+    """A file of lines `{"time": ..., "env_steps": ..., "name": value, ...}`. For one thread.
 
-    Every line is flushed: whoever follows the file sees it, and a process that is killed leaves whole lines. One thread
-    calls it.
+    Each line is flushed: `tail -f` shows it at once, and a killed process leaves whole lines.
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
-        """Opens the file, to append.
+        """Opens the file for appending.
 
         Args:
             path: The file; its directory exists.
@@ -28,7 +27,7 @@ class JsonLinesWriter:
         self._clock = clock
 
     def write(self, env_steps: int, metrics: Mapping[str, float]) -> None:
-        """Appends a line; see `MetricsWriter.write`. JSON has no NaN and no infinity: they become null."""
+        """Appends a line; see `MetricsWriter.write`. NaN and infinity become null, because JSON has neither."""
         values = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
         record = {"time": round(self._clock(), 3), "env_steps": env_steps, **values}
         self._file.write(json.dumps(record) + "\n")

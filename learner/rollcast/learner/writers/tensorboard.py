@@ -1,4 +1,4 @@
-"""Metrics for TensorBoard, through its own event writer."""
+"""Writes metrics for TensorBoard with its own event writer."""
 
 import contextlib
 import time
@@ -10,20 +10,20 @@ from rollcast.services.process.installation import require_extra
 
 
 class TensorBoardWriter:
-    """Writes scalars to an event file.
+    """An event file of scalars. For one thread.
 
-    Not `torch.utils.tensorboard`, which takes a second more to import for the same file. Even tensorboard itself takes
-    0.3 s: it is imported with the first record, when training is under way. The event writer has a thread of its own,
-    which `close` joins. One thread calls this one.
+    It does not use `torch.utils.tensorboard`, which takes a second more to import for the same file. tensorboard itself
+    takes 0.3 s, so it is imported with the first record, when training is under way. The event writer has a thread of
+    its own, which `close` joins.
     """
 
     def __init__(self, directory: Path, *, clock: Callable[[], float] = time.time, first_step: int = 0) -> None:
-        """Names the directory; nothing is written before the first record.
+        """Takes the directory; the first record creates the file.
 
         Args:
-            directory: Where the event file goes; made if it does not exist.
+            directory: The folder of the event file; created if it does not exist.
             clock: Seconds since the epoch.
-            first_step: What was written before for this step and later ones is not to be shown any more.
+            first_step: TensorBoard then hides values that earlier files hold for this step and later ones.
 
         Raises:
             ConfigurationError: tensorboard is not installed.
@@ -40,7 +40,7 @@ class TensorBoardWriter:
 
         Raises:
             ValueError: If the writer is closed.
-            OSError: If this record, or one of those before, cannot be written; the next begins another file.
+            OSError: If this record or an earlier one cannot be written; the next one begins another file.
         """
         if self._closed:
             raise ValueError(f"The TensorBoard writer of {self._directory} is closed; write before close().")
@@ -58,14 +58,14 @@ class TensorBoardWriter:
         try:
             self._events.add_event(Event(wall_time=self._clock(), step=env_steps, summary=Summary(value=values)))
         except OSError:
-            # the event writer's thread has ended with it, and takes nothing more
+            # the event writer's thread has ended with the error and takes no more records
             with contextlib.suppress(OSError):
                 self._events.close()
             self._events = None
             raise
 
     def close(self) -> None:
-        """Writes what is left and joins the event writer's thread; idempotent."""
+        """Writes the rest and joins the event writer's thread; idempotent."""
         self._closed = True
         if self._events is not None:
             self._events.close()

@@ -1,4 +1,4 @@
-"""The seam between the trainer and whoever keeps its metrics."""
+"""Defines the interface of metrics writers, and writes a record to several of them."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -8,30 +8,30 @@ logger = logging.getLogger(__name__)
 
 
 class MetricsWriter(Protocol):
-    """Keeps metrics. One thread calls it, the trainer's."""
+    """A place that metrics are written to. Only the trainer's thread calls it."""
 
     def write(self, env_steps: int, metrics: Mapping[str, float]) -> None:
-        """Keeps a record.
+        """Writes a record.
 
         Args:
-            env_steps: How many environment steps training has made; never decreases.
-            metrics: Values by name; a slash groups names (`"learner/policy_loss"`). NaN and infinity are kept.
+            env_steps: The environment steps of training so far; never decreases.
+            metrics: Values by name; a slash groups names (`"learner/policy_loss"`). NaN and infinity are allowed.
 
         Raises:
-            OSError: If it cannot be kept: the disk is full. The next one may be.
+            OSError: If the record cannot be written, because the disk is full. A later one may succeed.
         """
 
     def close(self) -> None:
-        """Keeps what was written and lets go of the file. Idempotent; nothing is written after it."""
+        """Flushes and closes the file; idempotent. Nothing is written after it."""
 
 
 def write_all(writers: Iterable[MetricsWriter], env_steps: int, metrics: Mapping[str, float]) -> None:
-    """Writes one record to every writer; one that cannot write it is an error in the log, and nothing else.
+    """Writes one record to every writer. Logs an error for a writer that cannot write it, and goes on.
 
     Args:
-        writers: In the order they are called.
-        env_steps: As `MetricsWriter.write` has it.
-        metrics: As `MetricsWriter.write` has it.
+        writers: The writers, called in this order.
+        env_steps: See `MetricsWriter.write`.
+        metrics: See `MetricsWriter.write`.
     """
     for writer in writers:
         try:

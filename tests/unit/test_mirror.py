@@ -1,0 +1,93 @@
+"""The tests mirror the rooms: each module has its test file, or tests/README.md says where it is tested."""
+
+import ast
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.processes import ROOT
+
+README = (ROOT / "tests" / "README.md").read_text(encoding="utf-8")
+PACKAGES = {name: ROOT / name / "rollcast" / name for name in ("services", "actor", "learner")}
+# Test files are named `test_main`, not `test___main__`.
+OWN_NAMES = {"__main__": "main"}
+
+
+def modules() -> dict[str, Path]:
+    """Returns `package/room/module` -> its file."""
+    return {
+        f"{name}/{path.relative_to(folder).with_suffix('').as_posix()}": path
+        for name, folder in PACKAGES.items()
+        for path in folder.rglob("*.py")
+        if path.name != "__init__.py"
+    }
+
+
+def expanded(pattern: str) -> list[str]:
+    """Returns `a/b` and `a/c` for `a/{b,c}`."""
+    parts = [part.split(",") for part in re.split(r"[{}]", pattern)]
+    # what stands outside braces holds no comma
+    return ["".join(chosen) for chosen in itertools.product(*parts)]
+
+
+def rows(heading: str) -> Iterator[tuple[list[str], str]]:
+    """Yields the names in the first column of a table, and the second column."""
+    section = README.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    for first, second in re.findall(r"^\| (`.*?) \| (.*) \|$", section, re.MULTILINE):
+        yield [name for code in re.findall(r"`(.*?)`", first) for name in expanded(code)], second
+
+
+MODULES = modules()
+ELSEWHERE = {name: second for names, second in rows("Modules without a test file of their own name") for name in names}
+WITHOUT_MODULE = {name for names, _ in rows("Test files that name no module") for name in names}
+
+
+def test_file_of(module: str) -> str:
+    folder, _, name = module.rpartition("/")
+    return f"{folder}/test_{OWN_NAMES.get(name, name)}"
+
+
+def exists(test_file: str) -> bool:
+    return (ROOT / "tests" / "unit" / f"{test_file}.py").is_file()
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_each_module_has_a_test_file_or_a_line_that_says_where_it_is_tested(module: str):
+    own = exists(test_file_of(module))
+    assert own or module in ELSEWHERE, (
+        f"{module} has no tests/unit/{test_file_of(module)}.py; write it, or say in tests/README.md what covers it"
+    )
+    assert not (own and module in ELSEWHERE), f"{module} has a test file; remove its line from tests/README.md"
+
+
+@pytest.mark.parametrize("module", sorted(ELSEWHERE))
+def test_each_line_names_a_module_and_tests_that_exist(module: str):
+    assert module in MODULES, "tests/README.md names a module that is gone"
+    if ELSEWHERE[module] == "values":
+        return
+    tests = [path for code in re.findall(r"`(.*?)`", ELSEWHERE[module]) for path in expanded(code)]
+    assert tests
+    for path in tests:
+        assert (ROOT / "tests" / path).is_file(), f"tests/{path} is gone"
+
+
+@pytest.mark.parametrize("module", sorted(name for name, second in ELSEWHERE.items() if second == "values"))
+def test_modules_of_values_decide_nothing(module: str):
+    decisions = [
+        node for node in ast.walk(ast.parse(MODULES[module].read_text())) if isinstance(node, ast.If | ast.Raise)
+    ]
+    assert not decisions, f"{module} decides something in line {decisions[0].lineno}; say which tests cover it"
+
+
+def test_each_test_file_names_a_module_or_is_listed_with_its_reason():
+    named = {test_file_of(module) for module in MODULES}
+    unit = ROOT / "tests" / "unit"
+    found = {
+        path.relative_to(unit).with_suffix("").as_posix()
+        for name in PACKAGES
+        for path in (unit / name).rglob("test_*.py")
+    }
+    assert found - named == WITHOUT_MODULE, "tests/README.md, 'Test files that name no module'"

@@ -1,0 +1,46 @@
+"""Twelve behaviours are where docs/architecture.md says, each in one module."""
+
+import ast
+import re
+
+import pytest
+
+from tests.processes import ROOT
+
+SECTION = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("\n## Where is ...?\n")[2]
+# | behaviour | `package/room/module` | `name` or `Class.method` |
+ROWS = re.findall(r"^\| ([^|]+) \| `([\w/]+)` \| `([\w.]+)` \|$", SECTION.partition("\n## ")[0], re.MULTILINE)
+FILES = [path for name in ("services", "actor", "learner") for path in (ROOT / name / "rollcast" / name).rglob("*.py")]
+
+
+def defined_in(tree: ast.Module) -> set[str]:
+    """Returns the names of a module's classes and functions, and of methods as `Class.method`."""
+    kinds = (ast.ClassDef, ast.FunctionDef)
+    outer = [node for node in tree.body if isinstance(node, kinds)]
+    inner = {
+        f"{node.name}.{member.name}"
+        for node in outer
+        if isinstance(node, ast.ClassDef)
+        for member in node.body
+        if isinstance(member, kinds)
+    }
+    constants = {
+        target.id
+        for node in tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name)
+    }
+    return {node.name for node in outer} | inner | constants
+
+
+def test_the_table_has_all_twelve_behaviours():
+    assert len(ROWS) == 12
+
+
+@pytest.mark.parametrize(("behaviour", "module", "name"), ROWS)
+def test_a_behaviour_is_in_the_module_that_is_named_and_in_no_other(behaviour: str, module: str, name: str):
+    package, _, path = module.partition("/")
+    expected = ROOT / package / "rollcast" / package / f"{path}.py"
+    found = [file for file in FILES if name in defined_in(ast.parse(file.read_text(encoding="utf-8")))]
+    assert found == [expected], f"{behaviour}: {name}"
