@@ -18,6 +18,7 @@ READ_NEARLY_ANYTHING = {"learner_status", "actor_info", "error_status", "log_seg
 REFUSES_NEARLY_ANYTHING = {"certificates", "run_settings"}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", sorted(TARGETS))
 def test_hostile_messages_are_refused_or_read(name, tmp_path):
@@ -47,6 +48,7 @@ def test_messages_are_shared_out():
     assert shared_out(10, {"a": 1, "b": 3}) == {"a": 3, "b": 8}
 
 
+@pytest.mark.slow
 def test_a_target_runs_under_the_fuzzer_to_its_last_message(tmp_path):
     pytest.importorskip("atheris", reason="atheris has no wheel for this machine")
     report = fuzz("tensor", tmp_path / "tensor", 300, seed=3)
@@ -56,6 +58,7 @@ def test_a_target_runs_under_the_fuzzer_to_its_last_message(tmp_path):
     assert "| tensor | 300 |" in str(Report(3, [report]))
 
 
+@pytest.mark.slow
 def test_a_message_can_be_judged_again(tmp_path):
     (tmp_path / "message").write_bytes(b"\x08\x63")
     command = [sys.executable, "-m", "tests.fuzz", "--only", "tensor", "--replay", str(tmp_path / "message")]

@@ -89,6 +89,7 @@ def transitions_of(rollout: Rollout, b: int):
         )
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(st.integers(1, 5), st.frozensets(st.integers(0, 40), max_size=MAX_FAILURES_IN_A_ROW - 1)),

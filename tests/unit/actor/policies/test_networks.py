@@ -41,6 +41,7 @@ def test_features_are_those_of_numpy(name):
         np.testing.assert_allclose(network(tensors_of(space)), VectorFeatures(layout)(batch_of(space)), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_mlp_layers_and_initial_weights():
     network = build_network(VECTOR, 2, PolicySpec(hidden_sizes=(16, 8)))
     assert [tuple(layer.weight.shape) for layer in network.layers] == [(16, 4), (8, 16), (2, 8)]

@@ -177,6 +177,7 @@ def test_groups_without_end_are_dropped(caplog):
     assert caplog.text.count("more than 1024 statistics and groups") == 1
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_episodes():
     """Neither where epochs end, nor where nobody ends them."""
 

@@ -75,6 +75,7 @@ def test_batches_come_apart_again(space, seed):
     assert_same(arrays.some(np.array([2, 0])), some)
 
 
+@pytest.mark.slow
 @given(SPACES, SPACES)
 def test_nothing_overlaps(observation_space, action_space):
     memory = bytearray(EnvironmentArrays.n_bytes(observation_space, action_space, 3))

@@ -67,6 +67,7 @@ def scripts(draw):
     return episodes
 
 
+@pytest.mark.slow
 @given(st.lists(scripts(), min_size=1, max_size=3), st.integers(1, 7))
 @settings(max_examples=150)
 def test_every_action_of_everybody_is_recorded_once_with_what_came_of_it(environments, n_steps):

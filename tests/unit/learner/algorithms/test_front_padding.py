@@ -81,6 +81,7 @@ def assert_same(learnt: list[Algorithm]) -> None:
             np.testing.assert_array_equal(other[name], array)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("normalize", [False, True])
 @given(PADDING)
 @settings(max_examples=25)
@@ -98,6 +99,7 @@ def test_impala(normalize: bool, n_padded: list[int]):
     assert_same(learnt)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sac", "dqn"])
 @pytest.mark.parametrize("n_step", [1, 3])
 @given(PADDING)

@@ -45,6 +45,7 @@ def mean_rewards(algorithm: Algorithm) -> dict[str, float]:
 
 
 # Who acts at random earns 0.5 and 0.25. Everyone explores a little even at the end.
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "n_updates"), [("impala", 150), ("dqn", 400)])
 def test_both_learn_to_do_what_they_are_shown(kind: str, n_updates: int):
     algorithm = IndependentLearners(SPACES, lambda spaces, *, seed: make(kind, spaces, seed=seed), seed=0)

@@ -45,6 +45,7 @@ def mean_return(algorithm: Algorithm) -> float:
     return evaluate_policy(MaskedCorridor, policy, n_episodes=100, seed=1, deterministic=True).mean
 
 
+@pytest.mark.slow
 def test_an_untrained_policy_plays_what_is_allowed_and_is_no_good():
     untrained = Impala(spaces_of_corridor(), SPEC, ImpalaSettings(), seed=0)
     policy = make_policy(spaces_of_corridor(), SPEC, seed=0)
@@ -52,6 +53,7 @@ def test_an_untrained_policy_plays_what_is_allowed_and_is_no_good():
     assert evaluate_policy(MaskedCorridor, policy, n_episodes=200, seed=1, deterministic=False).mean < 0.2
 
 
+@pytest.mark.slow
 def test_impala():
     vector_env = make_vector_env(EnvironmentFactory(ENV_ID), 16)
     impala = Impala(spaces_of_corridor(), SPEC, ImpalaSettings(reward_scale=1.0), seed=0)
@@ -69,6 +71,7 @@ def test_impala():
     assert mean_return(impala) > 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dqn", "sac"])
 def test_off_policy(kind):
     spaces = spaces_of_corridor()

@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 import numpy as np
+import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 from hypothesis import given, settings
@@ -95,6 +96,7 @@ def q_values(outputs: list[float], actions: list[int], dueling: bool) -> list[fl
     return [value + advantage - sum(advantages[a] for a in actions) / len(actions) for advantage in advantages]
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(
     seed=SEEDS,
@@ -144,6 +146,7 @@ def test_dqn_agrees_with_brute_force(seed: int, double: bool, dueling: bool, hub
     torch.testing.assert_close(dqn._parameters.vector.grad, gradient, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(seed=SEEDS, temperature=st.sampled_from([0.01, 0.3, 2.0]), reward_scale=st.sampled_from([1.0, 0.2]))
 def test_sac_agrees_with_brute_force(seed: int, temperature: float, reward_scale: float):

@@ -172,6 +172,7 @@ def test_the_targets_follow_the_critics(box):
     assert all(parameter.requires_grad for parameter in sac._critics.parameters())
 
 
+@pytest.mark.slow
 @KINDS
 def test_critics_come_to_say_the_rewards_and_the_policy_what_they_like(box):
     sac = make_sac(box, discount=0.0, critic_learning_rate=1e-2, policy_learning_rate=1e-2, learn_temperature=False)

@@ -32,6 +32,7 @@ def records(run_dir):
     return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "options", "stop_after"),
     [
@@ -175,6 +176,7 @@ def test_every_setting_says_whether_a_resumed_run_may_change_it(kind):
         assert not why_not(rules[name]), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "changed"),
     [
@@ -238,6 +240,7 @@ def test_a_change_that_cannot_be_is_refused_by_name_with_its_reason(tmp_path, op
         resumed(tmp_path / "run", *options)
 
 
+@pytest.mark.slow
 def test_auto_finds_the_newest_run_of_these_settings_that_has_not_ended(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
@@ -311,6 +314,7 @@ def test_training_goes_on_when_a_checkpoint_cannot_be_written(tmp_path, monkeypa
     )
 
 
+@pytest.mark.slow
 def test_training_goes_on_when_the_best_policy_cannot_be_written(tmp_path, monkeypatch, caplog):
     write, failed = RunDirectory.write_policy, []
 

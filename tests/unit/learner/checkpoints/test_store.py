@@ -133,6 +133,7 @@ def damage(checkpoint: Path, which: int, where: float, kind: str) -> Path:
     return file
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(
     which=st.integers(0, 2),
@@ -189,6 +190,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_writer_that_is_killed_always_leaves_one_that_loads(tmp_path):
     newest = 0
     for kill in range(12):

@@ -68,6 +68,7 @@ def test_a_host_that_is_none(tmp_path):
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path):
     done = rollcast("certs", tmp_path / "certs", "--host", "learner", "--host", "192.0.2.9", "--days", 3)
     assert done.returncode == 0, done.stderr

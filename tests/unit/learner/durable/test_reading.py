@@ -40,6 +40,7 @@ def copy_of(written: Path, folder: Path, content: bytes) -> Path:
     return copy
 
 
+@pytest.mark.slow
 def test_truncation_at_any_byte_leaves_the_whole_rollouts_before_it(written: Path, tmp_path: Path):
     content, whole = written.read_bytes(), ends(written)
     used = content[: whole[-1] + 100]
@@ -60,6 +61,7 @@ def test_drops_unwritten_end_as_torn(written: Path, tmp_path: Path, caplog: pyte
     assert "rollout 3 of actor 'a', incarnation 1 was not written to its end" in line.message
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 def test_finds_flipped_bit_and_the_rollouts_behind_it(

@@ -68,6 +68,7 @@ def test_without_a_limit_they_take_turns():
     assert keys[first:] == (["base", "scout"] * 30)[: 60 - first]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [{"samples_per_insert": 0.5}, {"samples_per_insert": 16.0}, LIMITED])
 def test_nobody_waits_for_ever_however_narrow_the_bands_are(limit: dict[str, float]):
     with make_source(padding=0.5, **limit) as source:

@@ -118,6 +118,7 @@ def bound(capacity: int, batch_size: int, n_actors: int, n_envs: int) -> int:
     return math.ceil((capacity + n_actors * n_envs + left_over) / batch_size)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(
     batch_size=st.integers(1, 12),

@@ -113,6 +113,7 @@ def test_a_video_without_the_extra_names_the_extra(tmp_path, monkeypatch):
         evaluate_policy(FACTORY, cartpole_policy(), n_episodes=1, seed=0, deterministic=True, video_dir=tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     importlib.util.find_spec("moviepy") is None or importlib.util.find_spec("pygame") is None,
     reason="needs the extra `video` (moviepy and pygame), and it is not installed",

@@ -161,6 +161,7 @@ def test_max_times_sampled_one_is_a_queue():
     assert buffer.size == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("removal", ["oldest", "lowest_priority"])
 @pytest.mark.parametrize("sampler", ["uniform", "prioritized"])
 def test_threads_that_insert_sample_and_update_do_not_disturb_each_other(sampler: str, removal: str, place: str | None):

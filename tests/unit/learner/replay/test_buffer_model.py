@@ -4,6 +4,7 @@ And beside its twin, whose columns are tensors: the same seed draws the same bit
 """
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -12,6 +13,7 @@ from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.settings import ReplaySettings
 from tests.played_rollouts import SPACES, World, check_same, check_transitions, random_ends
 
+pytestmark = pytest.mark.slow
 DISCOUNT = 0.9
 
 

@@ -277,6 +277,7 @@ def test_rows_that_are_missing_are_an_error(tmp_path):
         loaded(tmp_path / "state", {})
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     kind=st.sampled_from(STORES),

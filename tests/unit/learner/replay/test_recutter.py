@@ -74,6 +74,7 @@ def recordings(draw: st.DrawFn) -> list[Rollout]:
     return recording
 
 
+@pytest.mark.slow
 @given(recordings(), st.integers(1, 9), st.booleans())
 def test_the_transitions_are_the_same_but_for_those_that_are_counted(
     recording: list[Rollout], n_steps: int, fills_up: bool

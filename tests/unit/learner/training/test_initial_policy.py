@@ -42,6 +42,7 @@ def tensors_of(algorithm, folder):
     return safetensors.numpy.load_file(folder / "algorithm.safetensors")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "prefixes"), [("impala", ["critic."]), ("sac", ["critics.", "targets."]), ("dqn", [])]
 )
@@ -88,6 +89,7 @@ def test_a_file_has_no_critics(tmp_path, trained):
     assert "critics, if there are any, start from scratch" in begin_with_policy(algorithm, tmp_path / file)
 
 
+@pytest.mark.slow
 def test_several_substeps_each_get_their_part(tmp_path):
     train(settings_for(tmp_path / "run", "dqn", *TIC_TAC_TOE))
     algorithm = new_algorithm(tmp_path, "dqn", *TIC_TAC_TOE)

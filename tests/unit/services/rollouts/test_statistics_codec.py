@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,6 +37,7 @@ EPISODES = st.lists(
 ).map(tuple)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(EPISODES, VALUES), min_size=1, max_size=3))
 @settings(max_examples=60)
 def test_round_trip_of_one_rollout_after_the_other(rollouts):

@@ -53,6 +53,7 @@ ACTORS = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(STATUSES)
 def test_status_round_trip(status):
     assert status_from_proto(status_to_proto(status)) == status

@@ -26,6 +26,7 @@ def chi_square(counts: np.ndarray) -> float:
     return float((((counts - expected) ** 2 / expected).sum() - degrees) / (2 * degrees) ** 0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 5, 20, 50])
 def test_passes_chi_square_test_over_rows_and_over_slots(n: int):
     rows, slots = Rows(), Uniform(100, np.random.default_rng(1))

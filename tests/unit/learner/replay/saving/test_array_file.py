@@ -32,6 +32,7 @@ def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -
         np.testing.assert_array_equal(found[name], array, strict=True)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(pieces=PIECES)
 def test_what_was_written_is_read(tmp_path_factory, pieces):
