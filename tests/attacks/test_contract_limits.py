@@ -19,14 +19,14 @@ from rollcast.v1 import learner_pb2, policy_pb2, replay_pb2, rollout_pb2, space_
 from tests.attacks.limited_calls import ACT, EXHAUSTED, INVALID, JOIN, OPENING, SAMPLE, STREAM, WATCH, answer_to
 from tests.integration.learner_fakes import offer, serve
 from tests.integration.test_replay_service import SPACES as REPLAY_SPACES
-from tests.integration.test_replay_service import T, make_buffer
+from tests.integration.test_replay_service import T, filled_buffer
 from tests.rollouts import make_rollout
 
 
 @pytest.fixture
 def address():
     """A learner with a replay buffer that nobody breaks."""
-    replay = serve_buffers({"0": make_buffer(n_rollouts=0)}, REPLAY_SPACES, n_rollout_steps=T)
+    replay = serve_buffers({"0": filled_buffer(n_rollouts=0)}, REPLAY_SPACES, n_rollout_steps=T)
     with serve(replay=replay) as learner:
         learner.source.publish(1, {"w": np.zeros(1, np.float32)})
         with LearnerClient(learner.address) as client:

@@ -12,8 +12,9 @@ from rollcast.learner.replay.saving.array_file import ArrayFileWriter, read_piec
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.services.errors import ConfigurationError
+from tests.buffers import make_buffer
 from tests.played_rollouts import GOES_ON, TRUNCATES, World
-from tests.unit.learner.replay.test_checkpoint import make_buffer, play_into
+from tests.unit.learner.replay.test_checkpoint import play_into
 
 INFO = {"n_updates": 1, "env_steps": 2, "policy_version": 3, "mean_return": 4.0, "has_ended": False}
 
@@ -125,13 +126,13 @@ def as_nan(directory, name):
     ],
 )
 def test_replay_buffers_that_no_buffer_has_written(tmp_path, kind, spoil, match):
-    buffer = make_buffer(None, **kind)
+    buffer = make_buffer(**kind)
     play_into(buffer, World(n_steps=4, has_reset_rows=False), np.random.default_rng(3), 2)
     buffer.checkpoint.begin().write(tmp_path / "state", None)
-    make_buffer(None, **kind).checkpoint.load(tmp_path / "state")
+    make_buffer(**kind).checkpoint.load(tmp_path / "state")
     spoil(tmp_path / "state")
     with pytest.raises(ConfigurationError, match=match):
-        make_buffer(None, **kind).checkpoint.load(tmp_path / "state")
+        make_buffer(**kind).checkpoint.load(tmp_path / "state")
 
 
 @pytest.mark.parametrize(
@@ -216,15 +217,15 @@ def spoil_rows(directory, **changes):
 )
 def test_final_observations_that_no_buffer_has_kept(tmp_path, changes, match):
     kind = {"entry": "rollouts", "capacity": 8}
-    buffer, world = make_buffer(None, **kind), World(n_steps=4, has_reset_rows=False)
+    buffer, world = make_buffer(**kind), World(n_steps=4, has_reset_rows=False)
     ends = np.full((4, world.n_envs), GOES_ON)
     ends[1:3] = TRUNCATES
     buffer.insert(world.play(ends)[0])
     buffer.checkpoint.begin().write(tmp_path / "state", None)
-    make_buffer(None, **kind).checkpoint.load(tmp_path / "state")
+    make_buffer(**kind).checkpoint.load(tmp_path / "state")
     spoil_rows(tmp_path / "state", **changes)
     with pytest.raises(ConfigurationError, match=match):
-        make_buffer(None, **kind).checkpoint.load(tmp_path / "state")
+        make_buffer(**kind).checkpoint.load(tmp_path / "state")
 
 
 def test_records_that_are_none_go_with_those_that_come_after(tmp_path):

@@ -13,7 +13,6 @@ from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.served import serve_buffers
-from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.client.channel import make_channel
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.client.replay import ReplayClient
@@ -35,6 +34,7 @@ from rollcast.services.server.server import REPLAY_SERVICE
 from rollcast.services.wire.tensors import fill_tensor
 from rollcast.v1 import replay_pb2, replay_pb2_grpc
 from tests.actor_kinds import make_policy_for
+from tests.buffers import make_buffer
 from tests.integration.learner_fakes import serve
 from tests.processes import wait_until
 
@@ -49,9 +49,9 @@ def play(n_rollouts: int) -> list[Rollout]:
         return [actors.next_slice(B).to_rollout() for _ in range(n_rollouts)]
 
 
-def make_buffer(*, n_rollouts: int = 2, batch_size: int = 4, **settings: object) -> ReplayBuffer:
-    replay = ReplaySettings(**({"capacity": 1000} | settings))
-    buffer = ReplayBuffer(replay, SPACES, n_rollout_steps=T, batch_size=batch_size, n_envs=B)
+def filled_buffer(*, n_rollouts: int = 2, batch_size: int = 4, **settings: object) -> ReplayBuffer:
+    given = {"capacity": 1000, **settings}
+    buffer = make_buffer(SPACES, n_rollout_steps=T, batch_size=batch_size, n_envs=B, **given)
     for rollout in play(n_rollouts) if n_rollouts else []:
         buffer.insert(rollout)
     return buffer
@@ -69,7 +69,7 @@ def raw_stub(client: ReplayClient, stack: contextlib.ExitStack) -> replay_pb2_gr
 
 
 def test_priorities_of_zero_leave_entries_drawable():
-    with serving(make_buffer(sampler="prioritized")) as replay:
+    with serving(filled_buffer(sampler="prioritized")) as replay:
         for batch in replay.samples(64, 10):
             assert replay.update_priorities(batch.keys, np.zeros(64)) == 0
         keys = {key for batch in replay.samples(4, 40) for key in batch.keys.tolist()}
@@ -88,7 +88,7 @@ def assert_counts_on(batch: ReplayBatch) -> None:
 
 class TestInfo:
     def test_tells_what_the_buffer_holds(self):
-        buffer = make_buffer(n_rollouts=1, samples_per_insert=2.0)
+        buffer = filled_buffer(n_rollouts=1, samples_per_insert=2.0)
         with serving(buffer) as client:
             info = client.info()
         there = buffer.info()
@@ -100,7 +100,7 @@ class TestInfo:
         assert info.waiting == ()
 
     def test_without_a_limit_the_band_has_no_end(self):
-        with serving(make_buffer()) as client:
+        with serving(filled_buffer()) as client:
             assert (client.info().min_diff, client.info().max_diff) == (-np.inf, np.inf)
 
     def test_a_learner_without_a_buffer_says_that_it_has_none(self):
@@ -109,13 +109,13 @@ class TestInfo:
                 client.info()
 
     def test_health_knows_the_service(self):
-        with serving(make_buffer()) as client, LearnerClient(client.address) as learner:
+        with serving(filled_buffer()) as client, LearnerClient(client.address) as learner:
             assert learner.is_serving(REPLAY_SERVICE)
 
 
 class TestSample:
     def test_batches_are_what_was_inserted(self):
-        buffer = make_buffer()
+        buffer = filled_buffer()
         with serving(buffer) as client:
             batches = list(client.samples(16, 5))
         assert len(batches) == 5
@@ -127,7 +127,7 @@ class TestSample:
 
     def test_a_first_in_first_out_buffer_gives_the_very_columns(self):
         (rollout,) = play(1)
-        buffer = make_buffer(n_rollouts=0, entry="rollouts", sampler="fifo")
+        buffer = filled_buffer(n_rollouts=0, entry="rollouts", sampler="fifo")
         buffer.insert(rollout)
         with serving(buffer) as client:
             (batch,) = client.samples(B, 1)
@@ -145,7 +145,7 @@ class TestSample:
 
     @pytest.mark.parametrize("entry", ["transitions", "rollouts"])
     def test_a_batch_above_a_message_comes_in_parts(self, monkeypatch: pytest.MonkeyPatch, entry: str):
-        buffer = make_buffer(entry=entry)
+        buffer = filled_buffer(entry=entry)
         with serving(buffer) as client:
             entry_bytes = client.info().entry_bytes
             with contextlib.ExitStack() as stack:
@@ -168,17 +168,17 @@ class TestSample:
     def test_an_entry_above_a_message_is_refused_with_the_sizes(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(replay_batch_codec, "PART_BYTES", 10)
         with (
-            serving(make_buffer()) as client,
+            serving(filled_buffer()) as client,
             pytest.raises(LimitExceededError, match=r"\d+ bytes; expected at most"),
         ):
             list(client.samples(4, 1))
 
     def test_a_huge_batch_is_refused_before_anything_is_allocated(self):
-        with serving(make_buffer()) as client, pytest.raises(LimitExceededError, match=str(MAX_BATCH_BYTES)):
+        with serving(filled_buffer()) as client, pytest.raises(LimitExceededError, match=str(MAX_BATCH_BYTES)):
             list(client.samples(2**32 - 1, 1))
 
     def test_more_than_there_is(self):
-        with serving(make_buffer()) as client, contextlib.ExitStack() as stack:
+        with serving(filled_buffer()) as client, contextlib.ExitStack() as stack:
             size = client.info().size
             with pytest.raises(InvalidInputError, match=f"holds {size} entries"):
                 list(client.samples(size + 1, 1))
@@ -188,15 +188,15 @@ class TestSample:
 
     @pytest.mark.parametrize(("batch_size", "timeout_s"), [(0, 0.0), (4, -1.0), (4, np.nan), (4, 1e9)])
     def test_arguments_out_of_range(self, batch_size: int, timeout_s: float):
-        with serving(make_buffer()) as client, pytest.raises(InvalidInputError, match="expected"):
+        with serving(filled_buffer()) as client, pytest.raises(InvalidInputError, match="expected"):
             list(client.samples(batch_size, 1, timeout_s=timeout_s))
 
     def test_an_empty_buffer_is_waited_for_no_longer_than_asked(self):
-        with serving(make_buffer(n_rollouts=0)) as client, pytest.raises(NotReadyError, match=r"0\.1 s"):
+        with serving(filled_buffer(n_rollouts=0)) as client, pytest.raises(NotReadyError, match=r"0\.1 s"):
             list(client.samples(4, 1, timeout_s=0.1))
 
     def test_whoever_waits_is_told_of_and_gets_what_comes(self):
-        buffer = make_buffer(n_rollouts=0)
+        buffer = filled_buffer(n_rollouts=0)
         with serving(buffer) as client:
             batches = client.samples(4, 1, timeout_s=30.0)
             got: list[ReplayBatch] = []
@@ -212,7 +212,7 @@ class TestSample:
 
 class TestReaders:
     def test_one_that_goes_away_frees_its_place(self):
-        with serving(make_buffer(), limits=Limits(max_actors=1)) as client:
+        with serving(filled_buffer(), limits=Limits(max_actors=1)) as client:
             left = [client.samples(4) for _ in range(10)]  # there are ten places
             for batches in left:
                 next(batches)
@@ -223,7 +223,7 @@ class TestReaders:
                 batches.close()
 
     def test_one_that_goes_away_while_it_waits_frees_its_place(self):
-        buffer = make_buffer(n_rollouts=0)
+        buffer = filled_buffer(n_rollouts=0)
         with serving(buffer, limits=Limits(max_actors=1)) as client, contextlib.ExitStack() as stack:
             stub = raw_stub(client, stack)
             calls = [stub.Sample(replay_pb2.SampleRequest(batch_size=4, timeout_s=3600.0)) for _ in range(10)]
@@ -235,7 +235,7 @@ class TestReaders:
             wait_until(lambda: not client.info().waiting, "nobody to wait")
 
     def test_one_that_never_reads_disturbs_nobody(self):
-        buffer = make_buffer()
+        buffer = filled_buffer()
         with serving(buffer) as client, contextlib.ExitStack() as stack:
             silent = raw_stub(client, stack).Sample(replay_pb2.SampleRequest(batch_size=64))
             wait_until(lambda: buffer.info().sampled > 0, "the silent reader's first batch")
@@ -254,7 +254,7 @@ class TestReaders:
             silent.cancel()
 
     def test_the_server_stops_in_spite_of_one_that_never_reads(self):
-        buffer = make_buffer()
+        buffer = filled_buffer()
         with contextlib.ExitStack() as stack:
             with serving(buffer) as client:
                 silent = raw_stub(client, stack).Sample(replay_pb2.SampleRequest(batch_size=64))
@@ -265,7 +265,7 @@ class TestReaders:
         assert error.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
     def test_streams_end_with_the_server(self):
-        with serving(make_buffer(n_rollouts=0)) as client:
+        with serving(filled_buffer(n_rollouts=0)) as client:
             batches = client.samples(4, timeout_s=3600.0)
             errors: list[RollcastError] = []
 
@@ -284,7 +284,7 @@ class TestReaders:
 
 class TestPriorities:
     def test_an_entry_with_all_the_priority_is_all_that_is_drawn(self):
-        buffer = make_buffer(sampler="prioritized", alpha=1.0)
+        buffer = filled_buffer(sampler="prioritized", alpha=1.0)
         with serving(buffer) as client:
             keys = np.unique(np.concatenate([batch.keys for batch in client.samples(32, 50)]))
             assert len(keys) == client.info().size
@@ -295,7 +295,7 @@ class TestPriorities:
         assert set(batch.keys) == {keys[5]}
 
     def test_keys_that_were_overwritten_are_ignored_and_counted(self):
-        buffer = make_buffer(n_rollouts=1, capacity=40, sampler="prioritized")
+        buffer = filled_buffer(n_rollouts=1, capacity=40, sampler="prioritized")
         with serving(buffer) as client:
             keys = np.unique(np.concatenate([batch.keys for batch in client.samples(16, 20)]))
             for rollout in play(4):
@@ -304,19 +304,19 @@ class TestPriorities:
             assert client.info().ignored_updates == len(keys)
 
     def test_keys_that_never_were_are_ignored(self):
-        with serving(make_buffer(sampler="prioritized")) as client:
+        with serving(filled_buffer(sampler="prioritized")) as client:
             assert client.update_priorities([-1, 2**62, -(2**63)], np.ones(3)) == 3
             assert client.update_priorities([], []) == 0
 
     @pytest.mark.parametrize("priority", [-1.0, np.nan, np.inf])
     def test_what_cannot_be_a_priority_is_refused(self, priority: float):
-        with serving(make_buffer(sampler="prioritized")) as client:
+        with serving(filled_buffer(sampler="prioritized")) as client:
             (batch,) = client.samples(4, 1)
             with pytest.raises(InvalidInputError):
                 client.update_priorities(batch.keys, [1.0, 1.0, priority, 1.0])
 
     def test_as_many_keys_as_priorities(self):
-        with serving(make_buffer()) as client, pytest.raises(InvalidTensorError, match="priorities"):
+        with serving(filled_buffer()) as client, pytest.raises(InvalidTensorError, match="priorities"):
             client.update_priorities([1, 2], [1.0])
 
     def test_other_dtypes_are_refused(self):
@@ -329,7 +329,7 @@ class TestPriorities:
 
 class TestReset:
     def test_removes_everything_and_the_buffer_goes_on(self):
-        buffer = make_buffer()
+        buffer = filled_buffer()
         with serving(buffer) as client:
             (batch,) = client.samples(4, 1)
             client.reset()

@@ -45,7 +45,7 @@ ELSEWHERE = {name: second for names, second in rows("Modules without a test file
 WITHOUT_MODULE = {name for names, _ in rows("Test files that name no module") for name in names}
 
 
-def test_file_of(module: str) -> str:
+def own_test_of(module: str) -> str:
     folder, _, name = module.rpartition("/")
     return f"{folder}/test_{OWN_NAMES.get(name, name)}"
 
@@ -56,9 +56,9 @@ def exists(test_file: str) -> bool:
 
 @pytest.mark.parametrize("module", sorted(MODULES))
 def test_each_module_has_a_test_file_or_a_line_that_says_where_it_is_tested(module: str):
-    own = exists(test_file_of(module))
+    own = exists(own_test_of(module))
     assert own or module in ELSEWHERE, (
-        f"{module} has no tests/unit/{test_file_of(module)}.py; write it, or say in tests/README.md what covers it"
+        f"{module} has no tests/unit/{own_test_of(module)}.py; write it, or say in tests/README.md what covers it"
     )
     assert not (own and module in ELSEWHERE), f"{module} has a test file; remove its line from tests/README.md"
 
@@ -83,7 +83,7 @@ def test_modules_of_values_decide_nothing(module: str):
 
 
 def test_each_test_file_names_a_module_or_is_listed_with_its_reason():
-    named = {test_file_of(module) for module in MODULES}
+    named = {own_test_of(module) for module in MODULES}
     unit = ROOT / "tests" / "unit"
     found = {
         path.relative_to(unit).with_suffix("").as_posix()

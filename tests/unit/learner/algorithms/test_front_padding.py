@@ -18,11 +18,10 @@ from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.ingest.batcher import Batcher
 from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.learner.replay.batches import to_batch
-from rollcast.learner.replay.buffer import ReplayBuffer
-from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
+from tests.buffers import make_buffer
 from tests.front_padding import pad_front
 from tests.rollouts import CARTPOLE_LIKE, make_rollout
 
@@ -107,11 +106,8 @@ def test_impala(normalize: bool, n_padded: list[int]):
 def test_off_policy_algorithms_through_the_buffer(kind: str, n_step: int, n_padded: list[int]):
     learnt = []
     for rollout in versions(n_padded):
-        buffer = ReplayBuffer(
-            ReplaySettings(capacity=100, sampler="prioritized", n_step=n_step),
-            CARTPOLE_LIKE,
-            n_rollout_steps=T,
-            batch_size=4,
+        buffer = make_buffer(
+            CARTPOLE_LIKE, n_rollout_steps=T, batch_size=4, capacity=100, sampler="prioritized", n_step=n_step
         )
         algorithm: Algorithm = (
             Sac(CARTPOLE_LIKE, SPEC, SacSettings()) if kind == "sac" else Dqn(CARTPOLE_LIKE, SPEC, DqnSettings())

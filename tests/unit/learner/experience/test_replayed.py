@@ -13,12 +13,11 @@ from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.algorithms.schedules import Schedule, linear
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, ReplayedExperience
 from rollcast.learner.ingest.queue import RolloutSlice
-from rollcast.learner.replay.buffer import ReplayBuffer
-from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.errors import CollectInterruptedError, CollectTimeoutError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.replay.replay import ReplayWaiting
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
+from tests.buffers import make_buffer
 
 T, BATCH = 4, 16
 
@@ -27,14 +26,8 @@ def make_source(*, beta: Schedule | None = None, n_steps: int = 5, **replay: obj
     env_factory = EnvironmentFactory("tests.environments:CountingEnv", {"n_steps": n_steps})
     policy = TorchPolicy(probe_spaces(env_factory), PolicySpec(hidden_sizes=(4,)))
     actors = SequentialDistributedActors(env_factory, policy, T, 1, 1, envs_per_actor=2)
-    buffer = ReplayBuffer(
-        ReplaySettings(**{"capacity": 1000, "min_size": 40, **replay}),
-        policy.spaces,
-        n_rollout_steps=T,
-        batch_size=BATCH,
-        n_envs=MAX_TRAJECTORIES,
-        learner_device="cpu",
-    )
+    settings = {"capacity": 1000, "min_size": 40, **replay}
+    buffer = make_buffer(policy.spaces, n_rollout_steps=T, batch_size=BATCH, n_envs=MAX_TRAJECTORIES, **settings)
     return ReplayedExperience(actors, {FLAT_SUBSTEP: buffer}, policy=policy, batch_size=BATCH, beta=beta)
 
 

@@ -8,10 +8,9 @@ from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES
 from rollcast.learner.experience.replayed_rounds import ReplayedRounds
-from rollcast.learner.replay.buffer import ReplayBuffer
-from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
+from tests.buffers import make_buffer
 
 T, N_ACTORS, N_ENVS, BATCH = 4, 3, 2, 8
 ROUND = N_ACTORS * N_ENVS * T
@@ -39,13 +38,14 @@ def make_rounds() -> ReplayedRounds:
     env_factory = EnvironmentFactory("tests.environments:CountingEnv", {})
     policy = TorchPolicy(probe_spaces(env_factory), PolicySpec(hidden_sizes=(4,)))
     actors = CountingActors(env_factory, policy, T, N_ACTORS, N_ACTORS * N_ENVS, envs_per_actor=N_ENVS)
-    buffer = ReplayBuffer(
-        ReplaySettings(capacity=1000, min_size=60, samples_per_insert=2.0),
+    buffer = make_buffer(
         policy.spaces,
         n_rollout_steps=T,
         batch_size=BATCH,
         n_envs=MAX_TRAJECTORIES,
-        learner_device="cpu",
+        capacity=1000,
+        min_size=60,
+        samples_per_insert=2.0,
     )
     return ReplayedRounds(
         actors, {FLAT_SUBSTEP: buffer}, policy=policy, policy_state=policy.state_arrays, batch_size=BATCH

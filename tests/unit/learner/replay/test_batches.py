@@ -3,17 +3,16 @@ import pytest
 import torch
 
 from rollcast.learner.replay.batches import to_batch
-from rollcast.learner.replay.buffer import ReplayBuffer
-from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
-from tests.played_rollouts import SPACES, TERMINATES, World
+from tests.buffers import make_buffer
+from tests.played_rollouts import TERMINATES, World
 
 ENDS = np.zeros((4, 2), int)
 ENDS[1, 0] = TERMINATES
 
 
 def drawn(device: str, **settings):
-    buffer = ReplayBuffer(ReplaySettings(capacity=20, **settings), SPACES, n_rollout_steps=4, batch_size=2)
+    buffer = make_buffer(capacity=20, **settings)
     buffer.insert(World(n_steps=4, has_reset_rows=False).play(ENDS)[0])
     sample = buffer.sample(2)
     return sample, to_batch(sample, device)

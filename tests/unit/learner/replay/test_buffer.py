@@ -1,12 +1,9 @@
 import logging
 import threading
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from rollcast.learner.replay.buffer import ReplayBuffer
-from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.errors import (
     ConfigurationError,
     InvalidInputError,
@@ -14,35 +11,15 @@ from rollcast.services.errors import (
     NotReadyError,
 )
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
-from tests.played_rollouts import SPACES, World, check_transitions, random_ends
+from tests.buffers import make_buffer
+from tests.played_rollouts import World, check_transitions, random_ends
 
 T = 4
 
 
-def make_buffer(
-    *,
-    batch_size: int = 2,
-    seed: int = 0,
-    n_envs: int = 2,
-    announce: Callable[[str], None] = logging.info,
-    place: str | None = None,
-    **settings,
-) -> ReplayBuffer:
-    return ReplayBuffer(
-        ReplaySettings(**{"capacity": 40, "device": "cpu" if place is None else "learner", **settings}),
-        SPACES,
-        n_rollout_steps=T,
-        batch_size=batch_size,
-        n_envs=n_envs,
-        seed=seed,
-        learner_device=place,
-        announce=announce,
-    )
-
-
 def test_what_it_takes_is_logged_where_nobody_asks_for_it(caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.INFO):
-        ReplayBuffer(ReplaySettings(capacity=40, entry="rollouts"), SPACES, n_rollout_steps=T, batch_size=2)
+        make_buffer(entry="rollouts")
     (line,) = caplog.messages
     assert line.startswith("replay buffer: 40 rollouts of ")
     assert line.endswith("of memory are available")
@@ -95,7 +72,7 @@ def test_a_batch_larger_than_the_content_names_both_numbers():
 def test_sizes_below_one_are_refused(argument: str):
     arguments = {"n_rollout_steps": T, "batch_size": 2, "n_envs": 1, argument: 0}
     with pytest.raises(ConfigurationError, match=f"{argument} is 0"):
-        ReplayBuffer(ReplaySettings(), SPACES, **arguments)
+        make_buffer(**arguments)
 
 
 def test_a_rollout_larger_than_the_buffer_leaves_its_last_entries(place: str | None):

@@ -9,9 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rollcast.learner.replay.buffer import ReplayBuffer
-from rollcast.learner.replay.settings import ReplaySettings
-from tests.played_rollouts import SPACES, World, check_same, check_transitions, random_ends
+from tests.buffers import make_buffer
+from tests.played_rollouts import World, check_same, check_transitions, random_ends
 
 pytestmark = pytest.mark.slow
 DISCOUNT = 0.9
@@ -32,21 +31,18 @@ class BufferMachine(RuleBasedStateMachine):
     )
     def start(self, n_steps, n_envs, capacity, n_step, has_reset_rows, sampler, removal, max_times_sampled):
         self.buffer, self.twin = (
-            ReplayBuffer(
-                ReplaySettings(
-                    capacity=capacity,
-                    sampler=sampler,
-                    removal=removal,
-                    n_step=n_step,
-                    max_times_sampled=max_times_sampled,
-                    min_size=1,
-                    device=device,
-                ),
-                SPACES,
+            make_buffer(
                 n_rollout_steps=n_steps,
                 batch_size=1,
                 discount=DISCOUNT,
-                learner_device="cpu",
+                place="cpu",
+                capacity=capacity,
+                sampler=sampler,
+                removal=removal,
+                n_step=n_step,
+                max_times_sampled=max_times_sampled,
+                min_size=1,
+                device=device,
             )
             for device in ("cpu", "learner")
         )

@@ -15,9 +15,9 @@ from rollcast.learner.replay import checkpoint
 from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.columns.memory import host_array
 from rollcast.learner.replay.columns.samples import ReplaySample
-from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.errors import ConfigurationError, NotReadyError
-from tests.played_rollouts import SPACES, World, random_ends
+from tests.buffers import make_buffer
+from tests.played_rollouts import World, random_ends
 
 T = 4
 
@@ -32,17 +32,6 @@ KINDS = [
     {"entry": "rollouts", "capacity": 8},
     {"entry": "rollouts", "capacity": 8, "sequence_length": 2, "burn_in": 1, "sampler": "prioritized"},
 ]
-
-
-def make_buffer(place: str | None, **settings: object) -> ReplayBuffer:
-    return ReplayBuffer(
-        ReplaySettings(**{"capacity": 40, "device": "cpu" if place is None else "learner", **settings}),
-        SPACES,
-        n_rollout_steps=T,
-        batch_size=2,
-        n_envs=2,
-        learner_device=place,
-    )
 
 
 def fingerprint(sample: ReplaySample) -> list[object]:
@@ -73,11 +62,11 @@ def use(buffer: ReplayBuffer, world: World, rng: np.random.Generator, n_rounds: 
 @pytest.mark.parametrize("settings", KINDS)
 @pytest.mark.parametrize("n_before", [1, 13])
 def test_it_draws_what_the_other_would_have_drawn(tmp_path, settings, n_before, has_reset_rows, place):
-    buffer = make_buffer(place, **settings)
+    buffer = make_buffer(place=place, **settings)
     world, rng = World(n_steps=T, has_reset_rows=has_reset_rows), np.random.default_rng(3)
     use(buffer, world, rng, n_before)
     buffer.checkpoint.begin().write(tmp_path / "state", None)
-    other = make_buffer(place, **settings)
+    other = make_buffer(place=place, **settings)
     # something else is in it, that has to go
     use(other, World(n_steps=T, has_reset_rows=has_reset_rows), np.random.default_rng(4), 2)
     other.checkpoint.load(tmp_path / "state")
@@ -94,14 +83,14 @@ def test_it_draws_what_the_other_would_have_drawn(tmp_path, settings, n_before, 
 
 def test_no_burst_follows_on_either_side(tmp_path):
     settings = {"samples_per_insert": 2.0, "min_size": 4, "error_buffer": 16.0}
-    buffer = make_buffer(None, **settings)
+    buffer = make_buffer(**settings)
     world, rng = World(n_steps=T, has_reset_rows=False), np.random.default_rng(3)
     buffer.insert(world.play(random_ends(rng, T, 2))[0])
     with pytest.raises(NotReadyError):
         while True:
             buffer.sample(2)
     buffer.checkpoint.begin().write(tmp_path / "state", None)
-    other = make_buffer(None, **settings)
+    other = make_buffer(**settings)
     other.checkpoint.load(tmp_path / "state")
     assert other.info().limiter == buffer.info().limiter
     with pytest.raises(NotReadyError, match="waits for insertions"):
@@ -141,7 +130,7 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def loaded(directory: Path, settings: dict[str, object], place: str | None = None) -> ReplayBuffer:
-    buffer = make_buffer(place, **settings)
+    buffer = make_buffer(place=place, **settings)
     buffer.checkpoint.load(directory)
     return buffer
 
@@ -149,7 +138,7 @@ def loaded(directory: Path, settings: dict[str, object], place: str | None = Non
 @pytest.mark.usefixtures("small_files")
 @pytest.mark.parametrize("settings", STORES)
 def test_only_what_is_new_is_written(tmp_path, settings):
-    buffer, rng = make_buffer(None, **settings), np.random.default_rng(3)
+    buffer, rng = make_buffer(**settings), np.random.default_rng(3)
     world = World(n_steps=T, has_reset_rows=False)
     previous, n_linked, n_files = None, [], []
     for i in range(24):
@@ -191,12 +180,12 @@ class Interrupted:
 @pytest.mark.parametrize("settings", STORES)
 @pytest.mark.parametrize("n_before", [2, 40])
 def test_a_snapshot_is_of_its_moment_whatever_happens_meanwhile(tmp_path, settings, n_before, place):
-    buffer, rng = make_buffer(place, **settings), np.random.default_rng(3)
+    buffer, rng = make_buffer(place=place, **settings), np.random.default_rng(3)
     world = World(n_steps=T, has_reset_rows=False)
     play_into(buffer, world, rng, 1)
     buffer.checkpoint.begin().write(tmp_path / "first", None)
     play_into(buffer, world, rng, n_before)
-    expected = make_buffer(place, **settings)
+    expected = make_buffer(place=place, **settings)
     buffer.checkpoint.begin().write(tmp_path / "expected", None)
     expected.checkpoint.load(tmp_path / "expected")
     snapshot = buffer.checkpoint.begin()
@@ -218,7 +207,7 @@ def test_a_snapshot_is_of_its_moment_whatever_happens_meanwhile(tmp_path, settin
 @pytest.mark.usefixtures("small_files")
 @pytest.mark.parametrize("settings", STORES)
 def test_after_a_reset_nothing_of_before_is_there(tmp_path, settings):
-    buffer, rng = make_buffer(None, **settings), np.random.default_rng(3)
+    buffer, rng = make_buffer(**settings), np.random.default_rng(3)
     world = World(n_steps=T, has_reset_rows=False)
     play_into(buffer, world, rng, 9)
     snapshot = buffer.checkpoint.begin()
@@ -243,7 +232,7 @@ def loaded_copy(buffer: ReplayBuffer, directory: Path, settings: dict[str, objec
 @pytest.mark.usefixtures("small_files")
 @pytest.mark.parametrize("settings", STORES)
 def test_no_copies_are_kept_for_one_that_cannot_be_written(tmp_path, settings):
-    buffer, rng = make_buffer(None, **settings), np.random.default_rng(3)
+    buffer, rng = make_buffer(**settings), np.random.default_rng(3)
     play_into(buffer, World(n_steps=T, has_reset_rows=False), rng, 5)
     snapshot = buffer.checkpoint.begin()
     assert buffer._store.guard._pending is not None
@@ -257,7 +246,7 @@ def test_no_copies_are_kept_for_one_that_cannot_be_written(tmp_path, settings):
 
 @pytest.mark.usefixtures("small_files")
 def test_rows_of_a_file_that_cannot_be_read_are_written_again(tmp_path, caplog):
-    buffer, rng = make_buffer(None), np.random.default_rng(3)
+    buffer, rng = make_buffer(), np.random.default_rng(3)
     play_into(buffer, World(n_steps=T, has_reset_rows=False), rng, 5)
     buffer.checkpoint.begin().write(tmp_path / "first", None)
     (damaged, *_) = sorted((tmp_path / "first").glob("rows-*"))
@@ -269,7 +258,7 @@ def test_rows_of_a_file_that_cannot_be_read_are_written_again(tmp_path, caplog):
 
 @pytest.mark.usefixtures("small_files")
 def test_rows_that_are_missing_are_an_error(tmp_path):
-    buffer, rng = make_buffer(None), np.random.default_rng(3)
+    buffer, rng = make_buffer(), np.random.default_rng(3)
     play_into(buffer, World(n_steps=T, has_reset_rows=False), rng, 5)
     buffer.checkpoint.begin().write(tmp_path / "state", None)
     min((tmp_path / "state").glob("rows-*")).unlink()
@@ -286,7 +275,7 @@ def test_rows_that_are_missing_are_an_error(tmp_path):
 )
 def test_whatever_was_written_before_what_is_loaded_is_equal(tmp_path_factory, kind, rounds, seed):
     folder = tmp_path_factory.mktemp("buffers")
-    buffer, rng = make_buffer(None, **kind), np.random.default_rng(seed)
+    buffer, rng = make_buffer(**kind), np.random.default_rng(seed)
     world = World(n_steps=T, has_reset_rows=False)
     previous = None
     with pytest.MonkeyPatch.context() as patches:
@@ -301,7 +290,7 @@ def test_whatever_was_written_before_what_is_loaded_is_equal(tmp_path_factory, k
             play_into(buffer, world, rng, n_meanwhile)
             directory = folder / str(i)
             snapshot.write(directory, previous)
-            other = make_buffer(None, **kind)
+            other = make_buffer(**kind)
             other.checkpoint.load(directory)
             assert (contents(other) if other.size else []) == before
             if kind.get("max_times_sampled"):

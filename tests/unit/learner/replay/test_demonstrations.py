@@ -33,6 +33,7 @@ from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.recording import RolloutWriter, read_rollouts
 from rollcast.services.rollouts.recording_codec import RecordingHeader
 from rollcast.services.rollouts.rollouts import Rollout
+from tests.buffers import make_buffer
 from tests.rollouts import CARTPOLE_LIKE, make_rollout
 from tests.two_substeps import SPACES as TWO_SUBSTEPS
 from tests.two_substeps import TwoSubsteps
@@ -63,13 +64,13 @@ def record(path: Path, n_rollouts: int, *, n_envs: int = 2, n_steps: int = T) ->
     return path
 
 
-def make_buffer(**replay: object) -> ReplayBuffer:
-    return ReplayBuffer(
-        ReplaySettings(**{"capacity": 1000, "min_size": MIN_SIZE, **replay}),
+def demo_buffer(**replay: object) -> ReplayBuffer:
+    return make_buffer(
         SPACES,
         n_rollout_steps=T,
         batch_size=BATCH,
         n_envs=MAX_TRAJECTORIES,
+        **{"capacity": 1000, "min_size": MIN_SIZE, **replay},
     )
 
 
@@ -82,7 +83,7 @@ def load(buffer: ReplayBuffer, path: Path) -> str:
 class TestTheLimiterAfterwards:
     @pytest.mark.parametrize("n_rollouts", [5, 6, 100])
     def test_it_stands_where_it_does_when_the_minimum_is_reached(self, tmp_path: Path, n_rollouts: int):
-        buffer = make_buffer(**LIMITED)
+        buffer = demo_buffer(**LIMITED)
         load(buffer, record(tmp_path / "demo", n_rollouts))
         limiter = buffer.info().limiter
         assert limiter.size == n_rollouts * 8
@@ -91,7 +92,7 @@ class TestTheLimiterAfterwards:
 
     @pytest.mark.parametrize("n_rollouts", [5, 100])
     def test_there_is_no_burst_of_samples_and_no_insertion_waits(self, tmp_path: Path, n_rollouts: int):
-        buffer = make_buffer(**LIMITED)
+        buffer = demo_buffer(**LIMITED)
         load(buffer, record(tmp_path / "demo", n_rollouts))
         (rollout,) = played(1)
         buffer.insert(rollout)
@@ -106,13 +107,13 @@ class TestTheLimiterAfterwards:
         buffer.sample(BATCH)
 
     def test_inserted_by_hand_as_much_would_wait_for_samples(self):
-        buffer = make_buffer(**LIMITED)
+        buffer = demo_buffer(**LIMITED)
         with pytest.raises(NotReadyError, match="an insertion of 8 waits for"):
             for rollout in played(100):
                 buffer.insert(rollout)
 
     def test_below_the_minimum_the_rest_is_inserted_as_ever(self, tmp_path: Path):
-        buffer = make_buffer(**LIMITED)
+        buffer = demo_buffer(**LIMITED)
         assert load(buffer, record(tmp_path / "demo", 3)).endswith("it can be sampled after 16 more")
         assert buffer.info().limiter.difference == RATIO * 24
         with pytest.raises(NotReadyError, match="waits for 16 entries: 24 of 40"):
@@ -134,7 +135,7 @@ class TestTheLimiterAfterwards:
     )
     @pytest.mark.parametrize("n_rollouts", [3, 13, 80])
     def test_a_trainer_and_actors_never_wait_for_each_other(self, n_rollouts: int, replay: dict):
-        buffer = make_buffer(**{**LIMITED, "capacity": 100, **replay})
+        buffer = demo_buffer(**{**LIMITED, "capacity": 100, **replay})
         load_demonstrations(buffer, played(n_rollouts), source="demo")
         (rollout,) = played(1)
         for _ in range(300):
@@ -146,7 +147,7 @@ class TestTheLimiterAfterwards:
 
 class TestTheBufferAfterwards:
     def test_it_holds_what_was_played(self, tmp_path: Path):
-        buffer = make_buffer()
+        buffer = demo_buffer()
         told = load(buffer, record(tmp_path / "demo", 20))
         assert told == ("initial data: 160 entries of 20 rollouts, 32 episodes, from demo; it can be sampled at once")
         sample = buffer.sample(BATCH)
@@ -154,7 +155,7 @@ class TestTheBufferAfterwards:
         np.testing.assert_array_equal(columns.next_observation[""][:, 1], columns.observation[""][0, :, 1] + 1)
 
     def test_more_than_fits_leaves_the_newest_and_is_said(self, tmp_path: Path, caplog: pytest.LogCaptureFixture):
-        buffer = make_buffer(capacity=100)
+        buffer = demo_buffer(capacity=100)
         load(buffer, record(tmp_path / "demo", 100))
         assert 90 <= buffer.size <= 100
         assert f"demo has 800 entries; the replay buffer of 100 kept the newest {buffer.size}" in caplog.text
@@ -163,12 +164,12 @@ class TestTheBufferAfterwards:
         assert episodes.min() > 60, "of 80 episodes"
 
     def test_rollouts_wider_than_the_limiter_lets_in(self, tmp_path: Path):
-        buffer = make_buffer(**LIMITED)
+        buffer = demo_buffer(**LIMITED)
         load(buffer, record(tmp_path / "demo", 2, n_envs=5 * MAX_TRAJECTORIES))
         assert buffer.size == 2 * T * 5 * MAX_TRAJECTORIES
 
     def test_a_rollout_wider_than_the_buffer(self):
-        buffer = make_buffer(capacity=60)
+        buffer = demo_buffer(capacity=60)
         load_demonstrations(buffer, played(1, n_envs=40), source="demo")
         assert 40 <= buffer.size <= 60
 
@@ -179,7 +180,7 @@ class TestRolloutsOfAnotherLength:
     def test_no_transition_is_lost(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture, n_rollouts: int, n_steps: int
     ):
-        buffer = make_buffer(min_size=20, sampler="fifo", max_times_sampled=1)
+        buffer = demo_buffer(min_size=20, sampler="fifo", max_times_sampled=1)
         told = load(buffer, record(tmp_path / "demo", n_rollouts, n_steps=n_steps))
         assert told.startswith(f"initial data: 42 entries of {n_rollouts} rollouts, 8 episodes, from demo")
         assert not caplog.records
@@ -190,7 +191,7 @@ class TestRolloutsOfAnotherLength:
         assert sorted(map(tuple, before[:, :2].astype(int).tolist())) == sorted(played_steps)
 
     def test_whole_rollouts_lose_the_rest_and_the_log_says_it(self, tmp_path: Path, caplog: pytest.LogCaptureFixture):
-        buffer = make_buffer(entry="rollouts", min_size=16, capacity=100)
+        buffer = demo_buffer(entry="rollouts", min_size=16, capacity=100)
         load(buffer, record(tmp_path / "demo", 3, n_steps=7))
         assert buffer.size == 2 * (21 // T)
         assert "no multiple of 4 steps: 2 steps at their ends are dropped" in caplog.text
@@ -200,14 +201,14 @@ class TestWhatIsRefused:
     def test_a_file_that_is_not_whole_leaves_nothing(self, tmp_path: Path):
         path = record(tmp_path / "demo", 20)
         path.write_bytes(path.read_bytes()[:-1])
-        buffer = make_buffer(**LIMITED)
+        buffer = demo_buffer(**LIMITED)
         with pytest.raises(RecordingError, match=r"rollout 20, at byte .*the 19 rollouts before it are whole"):
             load(buffer, path)
         info = buffer.info()
         assert (info.size, info.inserted, info.limiter.difference) == (0, 0, 0)
 
     def test_a_buffer_that_is_in_use(self, tmp_path: Path):
-        buffer = make_buffer()
+        buffer = demo_buffer()
         load_demonstrations(buffer, played(1), source="demo")
         with pytest.raises(InvalidInputError, match="a replay buffer of 8 entries; expected an empty one"):
             load(buffer, record(tmp_path / "demo", 1))
@@ -219,17 +220,17 @@ class TestWhatIsRefused:
         ) as writer:
             writer.append(make_rollout(n_steps=T))
         with pytest.raises(SpacesMismatchError, match=r"at 0/observation: the reader has Box.*demo has Box"):
-            load(make_buffer(), tmp_path / "demo")
+            load(demo_buffer(), tmp_path / "demo")
 
     def test_no_rollouts(self):
         with pytest.raises(ConfigurationError, match="demo has no rollouts"):
-            load_demonstrations(make_buffer(), [], source="demo")
+            load_demonstrations(demo_buffer(), [], source="demo")
 
     def test_a_final_observation_that_is_missing_names_the_source(self):
         rollout = make_rollout(n_steps=T)
         rollout.terminated[1, 0] = True
         with pytest.raises(InvalidRolloutError, match=r"^demo: rollout 1 of 'a': the episode of environment 0 ended"):
-            load_demonstrations(make_buffer(), [*played(1), rollout], source="demo")
+            load_demonstrations(demo_buffer(), [*played(1), rollout], source="demo")
 
     def test_an_algorithm_without_a_buffer(self, tmp_path: Path):
         settings = TrainSettings(initial_data=tmp_path / "demo")
@@ -273,7 +274,7 @@ class TestReplayedExperience:
     def make_source(self, demonstrations: Path | None) -> ReplayedExperience:
         policy = TorchPolicy(SPACES, PolicySpec(hidden_sizes=(4,)))
         actors = SequentialDistributedActors(COUNTING, policy, T, 1, 1, envs_per_actor=2)
-        buffer = make_buffer(**LIMITED)
+        buffer = demo_buffer(**LIMITED)
         if demonstrations is not None:
             load(buffer, demonstrations)
         return ReplayedExperience(actors, {"0": buffer}, policy=policy, batch_size=BATCH)

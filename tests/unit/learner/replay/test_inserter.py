@@ -5,11 +5,10 @@ import threading
 import numpy as np
 import pytest
 
-from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.inserter import ACTORS, ReplayInserter
-from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
+from tests.buffers import make_buffer
 from tests.processes import wait_until
 from tests.rollouts import CARTPOLE_LIKE, make_rollout
 
@@ -17,8 +16,8 @@ T, B = 3, 2
 
 
 def make(*, n_envs: int = B, **settings: object) -> ReplayInserter:
-    replay = ReplaySettings(**({"capacity": 100, "min_size": 1} | settings))
-    buffer = ReplayBuffer(replay, CARTPOLE_LIKE, n_rollout_steps=T, batch_size=1, n_envs=n_envs)
+    given = {"capacity": 100, "min_size": 1, **settings}
+    buffer = make_buffer(CARTPOLE_LIKE, n_rollout_steps=T, batch_size=1, n_envs=n_envs, **given)
     return ReplayInserter({FLAT_SUBSTEP: buffer})
 
 

@@ -3,21 +3,18 @@ import dataclasses
 import numpy as np
 import pytest
 
-from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.served import ServedReplay
-from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.replay.batch_assembler import BatchAssembler
 from rollcast.services.replay.batch_codec import BatchEncoder
 from rollcast.services.replay.replay import ReplayBatch
+from tests.buffers import make_buffer
 from tests.played_rollouts import SPACES, World, random_ends
 
 T = 4
 
 
 def served(**settings: object) -> ServedReplay:
-    buffer = ReplayBuffer(
-        ReplaySettings(**{"capacity": 80, **settings}), SPACES, n_rollout_steps=T, batch_size=8, n_envs=2
-    )
+    buffer = make_buffer(n_rollout_steps=T, batch_size=8, **{"capacity": 80, **settings})
     world, rng = World(T, has_reset_rows=False), np.random.default_rng(0)
     for _ in range(20):
         buffer.insert(world.play(random_ends(rng, T, 2))[0])

@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 
 from rollcast.learner.replay import free_memory as memory
-from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.learner.replay.substeps import SubstepBuffers, make_buffers
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.spaces.spaces import EnvironmentSpaces
+from tests.buffers import make_buffer
 from tests.played_rollouts import SPACES as FLAT
 from tests.played_rollouts import World, check_same, random_ends
 from tests.two_substeps import SPACES
@@ -50,7 +50,7 @@ def test_settings_that_cannot_work_are_refused_as_for_one():
 
 def test_one_substep_has_the_buffer_it_would_have_had():
     (mine,) = make(FLAT).values()
-    twin = ReplayBuffer(ReplaySettings(capacity=1000), FLAT, n_rollout_steps=T, batch_size=8, seed=3)
+    twin = make_buffer(FLAT, n_rollout_steps=T, batch_size=8, seed=3, capacity=1000)
     rollout, _ = World(T, has_reset_rows=False, n_envs=3).play(random_ends(np.random.default_rng(0), T, 3))
     for buffer in (mine, twin):
         buffer.insert(rollout)

@@ -13,9 +13,9 @@ from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.columns.device_memory import DeviceMemory, Staging
 from rollcast.learner.replay.columns.memory import Blocks, MainMemory, Span, Write, host_array
 from rollcast.learner.replay.served import ServedReplay
-from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
+from tests.buffers import make_buffer
 from tests.played_rollouts import SPACES, World, check_same, random_ends
 
 T = 6
@@ -36,15 +36,8 @@ STORES = {
 UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
 
 
-def make_buffer(device: str | None, spaces: EnvironmentSpaces = SPACES, **settings: object) -> ReplayBuffer:
-    where = "cpu" if device is None else "learner"
-    return ReplayBuffer(
-        ReplaySettings(**{"capacity": 50, "device": where, **settings}),
-        spaces,
-        n_rollout_steps=T,
-        batch_size=4,
-        learner_device=device,
-    )
+def buffer_on(device: str | None, spaces: EnvironmentSpaces = SPACES, **settings: object) -> ReplayBuffer:
+    return make_buffer(spaces, n_rollout_steps=T, batch_size=4, place=device, **{"capacity": 50, **settings})
 
 
 @pytest.fixture(params=STORES.values(), ids=STORES)
@@ -54,7 +47,7 @@ def settings(request: pytest.FixtureRequest) -> dict[str, object]:
 
 @pytest.mark.parametrize("has_reset_rows", [False, True])
 def test_the_same_seed_draws_the_same_bits(settings: dict[str, object], has_reset_rows: bool, device: str):
-    buffer, twin = make_buffer(None, **settings), make_buffer(device, **settings)
+    buffer, twin = buffer_on(None, **settings), buffer_on(device, **settings)
     rng, world = np.random.default_rng(0), World(T, has_reset_rows, n_envs=4)
     n_finals = 0
     for lap in range(40):
@@ -72,7 +65,7 @@ def test_the_same_seed_draws_the_same_bits(settings: dict[str, object], has_rese
 
 
 def test_a_batch_on_the_device_shares_the_columns(settings: dict[str, object], device: str):
-    buffer = make_buffer(device, **settings)
+    buffer = buffer_on(device, **settings)
     buffer.insert(World(T, has_reset_rows=False).play(np.zeros((T, 2), int))[0])
     buffer.insert(World(T, has_reset_rows=False).play(np.zeros((T, 2), int))[0])
     sample = buffer.sample(4)
@@ -88,7 +81,7 @@ def test_a_batch_on_the_device_shares_the_columns(settings: dict[str, object], d
 
 
 def test_batches_for_others_are_in_main_memory_and_each_is_new(settings: dict[str, object], device: str):
-    buffers = [make_buffer(where, **settings) for where in (None, device)]
+    buffers = [buffer_on(where, **settings) for where in (None, device)]
     world, rng = World(T, has_reset_rows=False), np.random.default_rng(0)
     for _ in range(10):
         rollout, _ = world.play(random_ends(rng, T, 2))
@@ -130,7 +123,7 @@ def test_discrete_actions_of_unsigned_integers_survive(device: str):
             observation=SPACES[FLAT_SUBSTEP].observation, action=gymnasium.spaces.MultiDiscrete([1000], np.uint16)
         )
     }
-    buffer = make_buffer(device, spaces, sampler="fifo")
+    buffer = buffer_on(device, spaces, sampler="fifo")
     rollout, _ = World(T, has_reset_rows=False).play(np.zeros((T, 2), int))
     columns = rollout.substeps[FLAT_SUBSTEP]
     action = columns.action.astype(np.uint16)[..., None]
@@ -161,24 +154,23 @@ def test_without_a_learner_there_is_no_learners_device():
     with pytest.raises(
         ConfigurationError, match=r"device is 'learner', and this process has no learner, .* 'cpu' here"
     ):
-        ReplayBuffer(ReplaySettings(device="learner"), SPACES, n_rollout_steps=T, batch_size=2)
+        make_buffer(device="learner")
 
 
 def test_tensors_on_the_cpu_count_as_main_memory(monkeypatch: pytest.MonkeyPatch):
     announced: list[str] = []
     for where in ("cpu", "learner"):
-        ReplayBuffer(
-            ReplaySettings(capacity=1000, device=where),
-            SPACES,
+        make_buffer(
             n_rollout_steps=T,
-            batch_size=2,
-            learner_device="cpu",
+            place="cpu",
+            capacity=1000,
+            device=where,
             announce=lambda line: announced.append(line.partition(";")[0]),
         )
     assert announced[0] == announced[1]
     monkeypatch.setattr(memory, "available_bytes", lambda: 20_000)
     with pytest.raises(ConfigurationError, match=r"takes 3\d\.\d kB, and 20.0 kB are available"):
-        make_buffer("cpu", capacity=1000)
+        buffer_on("cpu", capacity=1000)
 
 
 class TestMemoryOfAGpu:
@@ -194,14 +186,7 @@ class TestMemoryOfAGpu:
         announced: list[str] = []
         settings = {**STORES[store], "capacity": 1_000_000, "device": "learner"}
         with pytest.raises(ConfigurationError) as error:
-            ReplayBuffer(
-                ReplaySettings(**settings),
-                SPACES,
-                n_rollout_steps=T,
-                batch_size=2,
-                learner_device="cuda",
-                announce=announced.append,
-            )
+            make_buffer(n_rollout_steps=T, place="cuda", announce=announced.append, **settings)
         assert "MB on cuda, and 1.0 MB are free there; expected at most what is free; lower" in str(error.value)
         assert "device 'cpu'" in str(error.value)
         (line,) = announced
@@ -211,14 +196,7 @@ class TestMemoryOfAGpu:
     def test_a_ring_keeps_five_bytes_a_row_in_main_memory(self):
         announced: list[str] = []
         with pytest.raises(ConfigurationError):
-            ReplayBuffer(
-                ReplaySettings(capacity=1_000_000, device="learner"),
-                SPACES,
-                n_rollout_steps=100,
-                batch_size=2,
-                learner_device="cuda",
-                announce=announced.append,
-            )
+            make_buffer(n_rollout_steps=100, place="cuda", announce=announced.append, capacity=1_000_000)
         # 1,041,250 rows of an observation of 14 bytes and an action of 8
         assert "28.1 MB in all: 22.9 MB on cuda, 5.2 MB in main memory;" in announced[0]
 
@@ -229,7 +207,7 @@ class TestOnAGpu:
     """What the CPU cannot show."""
 
     def test_nothing_waits_for_the_device_and_no_observation_comes_back(self, settings: dict[str, object]):
-        buffer = make_buffer("cuda", **settings)
+        buffer = buffer_on("cuda", **settings)
         world, rng = World(T, has_reset_rows=False, n_envs=4), np.random.default_rng(0)
         rollouts = [world.play(random_ends(rng, T, 4))[0] for _ in range(6)]
         for rollout in rollouts[:5]:
@@ -259,7 +237,7 @@ class TestOnAGpu:
         assert sent[0].device.type == device.type
 
     def test_a_sample_drawn_on_another_stream_is_complete_there(self):
-        buffer, twin = make_buffer(None), make_buffer("cuda")
+        buffer, twin = buffer_on(None), buffer_on("cuda")
         world, stream = World(T, has_reset_rows=False), torch.cuda.Stream()
         for _ in range(30):
             rollout, _ = world.play(np.zeros((T, 2), int))

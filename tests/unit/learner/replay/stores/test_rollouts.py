@@ -2,24 +2,17 @@ import numpy as np
 import pytest
 
 from rollcast.learner.replay.buffer import ReplayBuffer
-from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
-from tests.played_rollouts import SPACES, World, observations, on_host, random_ends
+from tests.buffers import make_buffer
+from tests.played_rollouts import World, observations, on_host, random_ends
 
 RNG = np.random.default_rng(0)
 T = 6
 
 
 def rollout_buffer(place: str | None = None, **settings) -> ReplayBuffer:
-    device = "cpu" if place is None else "learner"
-    return ReplayBuffer(
-        ReplaySettings(entry="rollouts", device=device, **{"capacity": 7, **settings}),
-        SPACES,
-        n_rollout_steps=T,
-        batch_size=2,
-        learner_device=place,
-    )
+    return make_buffer(entry="rollouts", n_rollout_steps=T, place=place, **{"capacity": 7, **settings})
 
 
 @pytest.mark.parametrize("has_reset_rows", [False, True])

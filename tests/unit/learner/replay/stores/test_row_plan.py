@@ -6,13 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollcast.learner.replay.buffer import ReplayBuffer
-from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.learner.replay.stores.row_plan import RowPlan, acting_trajectories, plan_rows
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
+from tests.buffers import make_buffer
 from tests.front_padding import pad_front
 from tests.played_rollouts import (
-    SPACES,
     Transition,
     World,
     check_same,
@@ -114,16 +113,16 @@ BUFFERS = {
 }
 
 
-def make_buffer(kind: str, **changes: str) -> ReplayBuffer:
-    replay = ReplaySettings(capacity=60, **BUFFERS[kind], **changes)
-    return ReplayBuffer(replay, SPACES, n_rollout_steps=T, batch_size=1, discount=0.9, seed=5)
+def buffer_of(kind: str, **changes: str) -> ReplayBuffer:
+    settings = {"capacity": 60, **BUFFERS[kind], **changes}
+    return make_buffer(n_rollout_steps=T, batch_size=1, discount=0.9, seed=5, **settings)
 
 
 @pytest.mark.parametrize("kind", ["ring", "folded", "any order"])
 @given(st.lists(PADDING, min_size=1, max_size=12), st.integers(0, 999))
 @settings(max_examples=25)
 def test_only_transitions_are_drawn_and_every_one_of_them(kind: str, paddings: list[list[int]], seed: int):
-    rng, buffer, known = np.random.default_rng(seed), make_buffer(kind, sampler="fifo"), {}
+    rng, buffer, known = np.random.default_rng(seed), buffer_of(kind, sampler="fifo"), {}
     world = World(T, has_reset_rows=False)
     for n_padded in paddings:
         world.n_envs = len(n_padded)
@@ -145,7 +144,7 @@ def test_only_transitions_are_drawn_and_every_one_of_them(kind: str, paddings: l
 def test_whole_rollouts_have_their_padding_marked_and_their_transitions_right(
     kind: str, paddings: list[list[int]], seed: int
 ):
-    rng, buffer, known = np.random.default_rng(seed), make_buffer(kind), {}
+    rng, buffer, known = np.random.default_rng(seed), buffer_of(kind), {}
     world = World(T, has_reset_rows=False)
     for n_padded in paddings:
         world.n_envs = len(n_padded)
@@ -181,7 +180,7 @@ def test_whole_rollouts_have_their_padding_marked_and_their_transitions_right(
 @settings(max_examples=25)
 def test_what_padding_holds_changes_no_sample(kind: str, paddings: list[list[int]], seed: int):
     rng, world = np.random.default_rng(seed), World(T, has_reset_rows=False)
-    mine, twin = make_buffer(kind), make_buffer(kind)
+    mine, twin = buffer_of(kind), buffer_of(kind)
     for n_padded in paddings:
         world.n_envs = len(n_padded)
         rollout, _ = world.play(random_ends(rng, T, len(n_padded)))
