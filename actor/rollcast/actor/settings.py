@@ -41,7 +41,7 @@ class EnvironmentSettings(ProcessSettings):
 
 
 class ActingSettings(EnvironmentSettings):
-    """How environments are stepped: settings of every process that acts."""
+    """Settings of every process that acts: how it steps environments."""
 
     vectorization: Literal["auto", "sync", "entry_point", "subprocess", "measure"] = Field(
         "auto",

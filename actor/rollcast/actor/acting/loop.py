@@ -29,7 +29,7 @@ DRAIN_TIMEOUT_S = 2.0
 # Time beyond a step's limit before the process is ended, in seconds: environments in processes report first.
 GRACE_S = 5.0
 
-# How often a waiting actor checks whether to stop, and how often it logs what it waits for, in seconds.
+# Seconds between two checks of a waiting actor for the stop, and between two lines in its log.
 _WAIT_S = 1.0
 _REPORT_EVERY_S = 10.0
 

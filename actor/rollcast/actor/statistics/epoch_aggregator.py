@@ -292,7 +292,7 @@ class _EpochSeries:
         self._own = {epoch.name: own.get((statistic.event, epoch.name)) for epoch in statistic.epoch}
         self._accumulators = [self._accumulator(epoch) for epoch in statistic.epoch]
         self._pending: list[Statistic] = []
-        # Whether a value has been reduced in this epoch.
+        # True once a value has been reduced in this epoch.
         self._has_values = False
 
     def append(self, value: Statistic) -> None:
