@@ -74,7 +74,7 @@ def test_masks_that_are_missing_or_too_long():
         observation, _ = masked.reset(seed=0)
         with pytest.raises(ConfigurationError, match=message):
             masked.step(int(observation["action_mask"].argmax()))
-    with pytest.raises(ConfigurationError, match="do without ActionMaskFromInfo"):
+    with pytest.raises(ConfigurationError, match="do not use ActionMaskFromInfo"):
         make("CartPole-v1").reset()
 
 

@@ -50,7 +50,8 @@ def test_agent_policies_are_checked():
 
 def test_what_is_no_environment():
     with pytest.raises(
-        ConfigurationError, match=r"returned a int; expected a gymnasium.Env, a StructuredEnv or one of"
+        ConfigurationError,
+        match=r"returned a int; expected a gymnasium.Env, a StructuredEnv or a PettingZoo environment",
     ):
         make_vector_env(EnvironmentFactory(WHATEVER), 1)
 

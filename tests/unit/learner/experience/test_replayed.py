@@ -26,8 +26,14 @@ def make_source(*, beta: Schedule | None = None, n_steps: int = 5, **replay: obj
     env_factory = EnvironmentFactory("tests.environments:CountingEnv", {"n_steps": n_steps})
     policy = TorchPolicy(probe_spaces(env_factory), PolicySpec(hidden_sizes=(4,)))
     actors = SequentialDistributedActors(env_factory, policy, T, 1, 1, envs_per_actor=2)
-    settings = {"capacity": 1000, "min_size": 40, **replay}
-    buffer = make_buffer(policy.spaces, n_rollout_steps=T, batch_size=BATCH, n_envs=MAX_TRAJECTORIES, **settings)
+    buffer = make_buffer(
+        policy.spaces,
+        n_rollout_steps=T,
+        batch_size=BATCH,
+        n_envs=MAX_TRAJECTORIES,
+        place="cpu",
+        **{"capacity": 1000, "min_size": 40, "device": "cpu", **replay},
+    )
     return ReplayedExperience(actors, {FLAT_SUBSTEP: buffer}, policy=policy, batch_size=BATCH, beta=beta)
 
 

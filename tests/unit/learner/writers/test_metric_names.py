@@ -47,7 +47,10 @@ def test_tags_that_other_pages_name_are_listed():
     for page in DOCS.glob("*.md"):
         if page.name == "architecture.md":  # there such names are modules
             continue
-        for name in re.findall(rf"`((?:{groups})/[a-z_]+)`", page.read_text()):
+        text = page.read_text()
+        if page.name in ("from_sb3.md", "from_rllib.md"):  # the first column holds the other library's words
+            text = re.sub(r"^\|[^|]*\|", "", text, flags=re.MULTILINE)
+        for name in re.findall(rf"`((?:{groups})/[a-z_]+)`", text):
             assert name in tags, f"{page.name} names {name}"
 
 
