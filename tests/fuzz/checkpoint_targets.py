@@ -22,12 +22,13 @@ from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.checkpointing import TrainingCheckpoints
 from rollcast.learner.training.run_parts import make_algorithm
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces
+from tests.buffers import make_buffer
 from tests.contract.golden_messages import rollout_with_events
 from tests.fuzz.file_mutators import Mutate, mutate_arrays, mutate_json, mutate_safetensors, pieces_mutator
 from tests.fuzz.messages import join_pieces, split_pieces
 from tests.fuzz.oracle import SMALL_CHANGE_BYTES, Target
 from tests.played_rollouts import World, random_ends
-from tests.unit.learner.replay.test_checkpoint import T, make_buffer
+from tests.unit.learner.replay.test_checkpoint import T
 
 _SPACES: EnvironmentSpaces = {
     "0": SubstepSpaces(observation=spaces.Box(-1, 1, (4,), np.float32), action=spaces.Discrete(2))
@@ -115,7 +116,7 @@ def _checkpoint_target(name: str, folder: Path, settings: TrainSettings) -> Targ
 
 def _buffer_target(name: str, folder: Path, kind: dict[str, object]) -> Target:
     """A replay buffer, and what is drawn from it and put in afterwards."""
-    buffer, world, rng = make_buffer(None, **kind), World(n_steps=T, has_reset_rows=False), np.random.default_rng(3)
+    buffer, world, rng = make_buffer(**kind), World(n_steps=T, has_reset_rows=False), np.random.default_rng(3)
     seeds = []
     played = [world.play(random_ends(rng, T, world.n_envs))[0] for _ in range(9)]
     for number, rollouts in enumerate((played[:1], played[1:])):
@@ -130,7 +131,7 @@ def _buffer_target(name: str, folder: Path, kind: dict[str, object]) -> Target:
     def decode(content: bytes) -> None:
         shutil.rmtree(directory)
         _write(directory, files, content)
-        loaded = make_buffer(None, **kind)
+        loaded = make_buffer(**kind)
         loaded.checkpoint.load(directory)
         loaded.sample(2)
         loaded.insert(played[0])
