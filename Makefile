@@ -77,7 +77,7 @@ test: format-check lint types imports proto-check docs unit integration e2e ## e
 
 # mypy checks again only what has changed, and what imports it: the first run takes a minute longer.
 .PHONY: quick
-quick: format lint types ## the inner loop: format, lint, types, and the unit tests that take less than a second each
+quick: format lint types ## the inner loop: format, lint, types, and the unit tests that take less than half a second each
 	$(PYTEST) $(SHARED_OUT) $(UNIT_PROCESSES) -m 'not slow' -q tests/unit tests/contract
 
 .PHONY: bench

@@ -61,6 +61,7 @@ class TestWheel:
 
 
 class TestSourceDistribution:
+    @pytest.mark.slow
     def test_holds_the_sources_and_makes_the_same_wheel(self, wheel, tmp_path):
         with tarfile.open(build("sdist", tmp_path / "sdist")) as archive:
             archive.extractall(tmp_path, filter="data")

@@ -4,8 +4,6 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 from tests.processes import ROOT
 
 QUESTION = re.compile(
@@ -15,8 +13,14 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 FILES = sorted(path for name in ("services", "actor", "learner") for path in (ROOT / name / "rollcast").rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_docstring_begins_with_a_question_word(path: Path):
+def first_lines(path: Path) -> list[str]:
     nodes = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, DOCUMENTED)]
-    found = [first for node in nodes if QUESTION.match(first := (ast.get_docstring(node) or "").partition("\n")[0])]
-    assert not found, f"begin with what it does or is: {found}"
+    return [(ast.get_docstring(node) or "").partition("\n")[0] for node in nodes]
+
+
+def test_no_docstring_begins_with_a_question_word():
+    assert FILES
+    found = [
+        f"{path.relative_to(ROOT)}: {line}" for path in FILES for line in first_lines(path) if QUESTION.match(line)
+    ]
+    assert not found, "begin with what it does or is:\n" + "\n".join(found)

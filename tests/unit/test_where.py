@@ -1,7 +1,9 @@
 """Twelve behaviours are where docs/architecture.md says, each in one module."""
 
 import ast
+import functools
 import re
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +12,6 @@ from tests.processes import ROOT
 SECTION = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("\n## Where is ...?\n")[2]
 # | behaviour | `package/room/module` | `name` or `Class.method` |
 ROWS = re.findall(r"^\| ([^|]+) \| `([\w/]+)` \| `([\w.]+)` \|$", SECTION.partition("\n## ")[0], re.MULTILINE)
-FILES = [path for name in ("services", "actor", "learner") for path in (ROOT / name / "rollcast" / name).rglob("*.py")]
 
 
 def defined_in(tree: ast.Module) -> set[str]:
@@ -34,6 +35,14 @@ def defined_in(tree: ast.Module) -> set[str]:
     return {node.name for node in outer} | inner | constants
 
 
+@functools.cache
+def definitions() -> dict[Path, set[str]]:
+    """Returns the names that each module of the three packages defines."""
+    folders = [ROOT / name / "rollcast" / name for name in ("services", "actor", "learner")]
+    files = [path for folder in folders for path in folder.rglob("*.py")]
+    return {file: defined_in(ast.parse(file.read_text(encoding="utf-8"))) for file in files}
+
+
 def test_the_table_has_all_twelve_behaviours():
     assert len(ROWS) == 12
 
@@ -42,5 +51,5 @@ def test_the_table_has_all_twelve_behaviours():
 def test_a_behaviour_is_in_the_module_that_is_named_and_in_no_other(behaviour: str, module: str, name: str):
     package, _, path = module.partition("/")
     expected = ROOT / package / "rollcast" / package / f"{path}.py"
-    found = [file for file in FILES if name in defined_in(ast.parse(file.read_text(encoding="utf-8")))]
+    found = [file for file, names in definitions().items() if name in names]
     assert found == [expected], f"{behaviour}: {name}"

@@ -1,6 +1,8 @@
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import sys
 import numpy as np
@@ -30,6 +32,7 @@ assert not loaded, loaded
 """
 
 
+@pytest.mark.slow
 def test_an_actor_with_an_mlp_never_loads_torch():
     finished = subprocess.run(
         [sys.executable, "-W", "error", "-c", PROGRAM], capture_output=True, text=True, check=False

@@ -110,6 +110,7 @@ def random_masks(action: str, n: int, seed: int = 0) -> np.ndarray:
     return np.concatenate(parts, axis=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "action"), KINDS)
 @settings(max_examples=10)
 @given(data=st.data())

@@ -14,6 +14,7 @@ def plain(x: Tensor, parameters: list[Tensor], activation: str) -> Tensor:
     return nn.functional.linear(x, *layers[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 @pytest.mark.parametrize("sizes", [(4, 2), (4, 16, 16, 2), (20, 8, 3)])
 @pytest.mark.parametrize("n", [1, 33])

@@ -46,6 +46,7 @@ def assert_same(left, right):
         assert np.asarray(left).dtype == np.asarray(right).dtype
 
 
+@pytest.mark.slow
 @given(SPACES, st.integers(0, 2**31))
 def test_what_is_put_is_found_and_stacked_as_gymnasium_does(space, seed):
     space.seed(seed)
@@ -60,6 +61,7 @@ def test_what_is_put_is_found_and_stacked_as_gymnasium_does(space, seed):
     assert_same(arrays.all(copy=False), stacked)
 
 
+@pytest.mark.slow
 @given(SPACES, st.integers(0, 2**31))
 def test_batches_come_apart_again(space, seed):
     batched = batch_space(space, 3)

@@ -73,6 +73,7 @@ def constant_dqn(online: list[float], target: list[float], **settings: object) -
     return dqn
 
 
+@pytest.mark.slow
 def test_targets_by_hand():
     # The best of all to the target, 1, is forbidden in rows 2 and 3; the last row forbids everything and so nothing.
     dqn = constant_dqn([1.0, 5.0, 3.0], [10.0, 40.0, 30.0], double=False, dueling=False)

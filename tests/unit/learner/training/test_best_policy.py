@@ -62,6 +62,7 @@ def play(best: BestPolicy, progress: TrainingProgress, returns: list[float]) -> 
         best.observe()
 
 
+@pytest.mark.slow
 def test_the_best_policy_is_the_one_of_the_middle_of_its_episodes(tmp_path):
     make_env = GoodForAWhile
     policy = make_policy_for(make_env)

@@ -67,6 +67,7 @@ def test_the_policy_and_critics_of_a_run_come_along_and_the_rest_is_new(tmp_path
     assert not [key for key in begun if "optimizer." in key], "which has made no step"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["impala", "sac", "dqn"])
 def test_the_policy_of_a_run_acts_in_a_program_of_ones_own(trained, name):
     policy = load_policy(trained[name], name="last")

@@ -63,6 +63,7 @@ def test_tag_of_a_substep_has_its_key_after_the_group():
     assert Metric("replay/size", "entries", "").of("scout") == "replay/scout/size"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["impala", "dqn", "sac"])
 def test_update_returns_the_listed_values(name: str):
     spec = PolicySpec(hidden_sizes=(4,))

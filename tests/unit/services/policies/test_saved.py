@@ -63,6 +63,7 @@ def test_equal_policies_give_equal_bytes():
     assert encode_saved_policy(saved_policy()) == encode_saved_policy(saved_policy())
 
 
+@pytest.mark.slow
 def test_spaces_without_room_in_the_file_are_left_out(tmp_path: Path):
     bounds = np.random.default_rng(0).uniform(0, 1, 2_000_000)
     huge = SubstepSpaces(observation=Box(-bounds, bounds, dtype=np.float64), action=Discrete(2))

@@ -87,6 +87,7 @@ def test_one_encoder_encodes_rollouts_of_every_form():
         assert_same_rollout(assembler.add(*parse_request(message)), rollout)
 
 
+@pytest.mark.slow
 def test_encoder_does_not_grow_with_its_rollouts():
     """A protobuf message that is filled anew and anew keeps all it ever had, where no tracer of Python's sees it."""
     rollouts = [

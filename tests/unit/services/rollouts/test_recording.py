@@ -122,6 +122,7 @@ class TestRoundTrip:
 
 
 class TestFilesThatAreNotWhole:
+    @pytest.mark.slow
     def test_cut_off_file_names_its_whole_rollouts_and_how_to_keep_them(self, tmp_path, whole):
         borders = starts(whole)
         path = tmp_path / "demo"
@@ -196,6 +197,7 @@ class TestFilesThatAreNotWhole:
         finally:
             tracemalloc.stop()
 
+    @pytest.mark.slow
     @given(data=st.data())
     @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_flipped_bits_end_in_an_error_of_ours_or_in_rollouts_that_are_allowed(self, tmp_path, whole, data):

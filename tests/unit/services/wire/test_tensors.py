@@ -16,6 +16,7 @@ ARRAYS = st.sampled_from(list(DTYPES.values())).flatmap(
 )
 
 
+@pytest.mark.slow
 @given(ARRAYS)
 def test_round_trip_keeps_dtype_shape_and_bits(array):
     decoded = tensor_from_proto(tensor_to_proto(array), what="x")

@@ -28,6 +28,7 @@ KINDS: dict[str, Callable[[], Sampler]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @given(seed=st.integers(0, 10_000))
 def test_draws_only_what_is_in(kind: str, seed: int):

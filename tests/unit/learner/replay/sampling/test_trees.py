@@ -22,6 +22,7 @@ def test_find_is_the_inverse_of_the_cumulative_sum(capacity: int):
     assert tree.total == leaves.sum()
 
 
+@pytest.mark.slow
 @given(
     st.integers(1, 400),
     st.lists(st.lists(st.tuples(st.integers(0, 399), st.floats(0, 1e6)), min_size=1), min_size=1, max_size=8),

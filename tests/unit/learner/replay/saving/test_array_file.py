@@ -97,6 +97,7 @@ def test_what_is_no_such_file_is_refused(tmp_path, content):
         next(pieces)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(content=st.binary(max_size=64))
 def test_whatever_the_bytes_are_they_are_read_or_refused(tmp_path_factory, content):

@@ -8,6 +8,7 @@ from tests.played_rollouts import World, check_transitions, folded, random_ends
 from tests.unit.learner.replay.stores.test_trajectory_ring import RNG, ring
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_reset_rows", [False, True])
 @pytest.mark.parametrize("n_step", [1, 2, 3, 10])
 def test_folding_agrees_with_its_brute_force_twin_round_after_round(
