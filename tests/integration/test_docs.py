@@ -191,8 +191,8 @@ def is_training(address: str, security: ClientSecurity | None = None) -> bool:
 def test_environments_and_networks_are_trained(scenario: str, shell: Shell):
     for command in shown(scenario):
         printed = shell.run(command)
-    (look,) = [line for line in printed.splitlines() if line.startswith("look at it     rollcast evaluate runs/")]
-    assert "mean return" in shell.run(f"{look.removeprefix('look at it')} --n-episodes 1")
+    (look,) = re.findall(r"^look at it     ((?:PYTHONPATH=\. )?rollcast evaluate runs/.*)", printed, re.MULTILINE)
+    assert "mean return" in shell.run(f"{look} --n-episodes 1")
 
 
 def test_a_learner_is_joined_watched_steered_and_stopped(shell: Shell):

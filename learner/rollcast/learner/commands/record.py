@@ -25,7 +25,7 @@ from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.record import RANDOM, RecordSettings
 from rollcast.services.errors import RollcastError
 from rollcast.services.policies.policies import SavedPolicy
-from rollcast.services.process.installation import typed
+from rollcast.services.process.installation import typed_again
 from rollcast.services.rollouts.recording import RolloutWriter
 from rollcast.services.rollouts.recording_codec import RecordingHeader
 from rollcast.services.rollouts.rollouts import Rollout
@@ -180,4 +180,4 @@ def _training(settings: RecordSettings, env_factory: EnvironmentFactory) -> str:
     words = ["train", "--algorithm", "sac", "--env-id", env_factory.env_id]
     if env_factory.env_kwargs:
         words += ["--env-kwargs", json.dumps(dict(env_factory.env_kwargs))]
-    return f"{typed('rollcast')} {shlex.join([*words, '--initial-data', str(settings.output)])}"
+    return f"{typed_again(env_factory.env_id)} {shlex.join([*words, '--initial-data', str(settings.output)])}"

@@ -13,7 +13,7 @@ from rollcast.learner.settings.learning import LearnerSettings
 from rollcast.learner.training.trainer import TrainingSummary
 from rollcast.learner.training.training_run import TrainingRun
 from rollcast.learner.writers.console import ConsoleView
-from rollcast.services.process.installation import typed
+from rollcast.services.process.installation import typed_again
 
 
 def run_and_report(run: TrainingRun, settings: LearnerSettings, console: Console, *, serves: bool = False) -> int:
@@ -40,7 +40,9 @@ def run_and_report(run: TrainingRun, settings: LearnerSettings, console: Console
         nonlocal reported
         shown.close()
         if not reported:
-            print_summary(console.file, summary, run)
+            print_summary(
+                console.file, summary, run, typed_again(settings.env_id, settings.network, settings.algorithm)
+            )
             if settings.summary_json is not None:
                 summary.write_json(settings.summary_json)
         reported = True
@@ -70,8 +72,15 @@ def run_and_report(run: TrainingRun, settings: LearnerSettings, console: Console
     return 130 if signal.SIGINT in received else 0
 
 
-def print_summary(output: IO[str], summary: TrainingSummary, run: TrainingRun) -> None:
-    """Prints the results of training, the run's folder, and the command that evaluates it."""
+def print_summary(output: IO[str], summary: TrainingSummary, run: TrainingRun, program: str) -> None:
+    """Prints the results of training, the run's folder, and the command that evaluates it.
+
+    Args:
+        output: Where they are printed.
+        summary: The results.
+        run: The run.
+        program: What to type for rollcast.
+    """
     mean_return = "no episode has ended" if summary.mean_return is None else f"{summary.mean_return:.1f}"
     if run.stop_return is not None:
         mean_return += f" ({'solved' if summary.solved else 'not solved'}: {run.stop_return:g} over 100 episodes)"
@@ -84,7 +93,7 @@ def print_summary(output: IO[str], summary: TrainingSummary, run: TrainingRun) -
             f"version {summary.policy_version:,}, lag mean {summary.policy_lag_mean:.2f}, max {summary.policy_lag_max}",
         ),
         ("run directory", str(run.run_directory.path)),
-        ("look at it", f"{typed('rollcast')} evaluate {shlex.quote(str(run.run_directory.path))}"),
+        ("look at it", f"{program} evaluate {shlex.quote(str(run.run_directory.path))}"),
     ):
         # no table, which would wrap the command at 80 columns, so that it could not be copied
         print_line(output, f"{name:<15}{value}")

@@ -47,6 +47,19 @@ def typed(program: str) -> str:
     return f"{shlex.quote(sys.executable)} -m {module}"
 
 
+def typed_again(*names: str) -> str:
+    """Returns what to type for another command of rollcast that imports the same names as this process.
+
+    That is `typed("rollcast")`, and before it the `PYTHONPATH` of this process if a name needs an import.
+
+    Args:
+        names: The environment, the network or the algorithm: `package.module:name`, or a name without a module.
+    """
+    path = os.environ.get("PYTHONPATH", "")
+    imports = any(":" in name for name in names)
+    return (f"PYTHONPATH={shlex.quote(path)} " if path and imports else "") + typed("rollcast")
+
+
 def require_extra(extra: str, purpose: str, *modules: str) -> None:
     """Checks that an extra of this project is installed. Imports nothing.
 

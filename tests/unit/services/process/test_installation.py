@@ -7,7 +7,7 @@ import pytest
 
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.process import installation
-from rollcast.services.process.installation import EXTRAS, extra_with, install_extra, require_extra, typed
+from rollcast.services.process.installation import EXTRAS, extra_with, install_extra, require_extra, typed, typed_again
 
 
 @pytest.fixture
@@ -46,6 +46,14 @@ class TestTyped:
     def test_is_a_module_where_there_is_no_program(self, shell: Path):
         (shell / "rollcast").unlink()
         assert typed("rollcast") == f"{shell / 'python'} -m rollcast.learner"
+
+    def test_has_the_path_of_imports_before_it_when_a_name_needs_an_import(self, shell: Path, monkeypatch):
+        monkeypatch.setenv("PATH", f"{os.defpath}:{shell}")
+        monkeypatch.setenv("PYTHONPATH", "my code")
+        assert typed_again("CartPole-v1", "mine:make") == "PYTHONPATH='my code' rollcast"
+        assert typed_again("CartPole-v1", "auto") == "rollcast"
+        monkeypatch.delenv("PYTHONPATH")
+        assert typed_again("mine:make") == "rollcast"
 
 
 class TestInstallExtra:
