@@ -164,7 +164,7 @@ def test_the_readmes_commands_work_as_they_are_typed(compose):
     # a test has no terminal
     wait_until(
         lambda: (
-            len(re.findall(r"^ \d.* streaming ", shown := compose.run("exec", "-T", *status), re.MULTILINE)) == 4
+            len(re.findall(r"^\d.* streaming ", shown := compose.run("exec", "-T", *status), re.MULTILINE)) == 4
             and re.search(r"^phase +training", shown)
         ),
         "four actors in the table",
