@@ -12,7 +12,7 @@ from rollcast.learner.batch import Batch, BatchColumns
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, Observation, SubstepSpaces
 
-# How many transitions `transition_batch` has.
+# The number of transitions in `transition_batch`.
 B = 6
 _OBSERVATION = Box(-np.inf, np.inf, (3,), np.float32)
 SPACES: EnvironmentSpaces = {FLAT_SUBSTEP: SubstepSpaces(observation=_OBSERVATION, action=Discrete(2))}

@@ -1,4 +1,4 @@
-"""What every test relies on: one torch thread, no deadline of hypothesis', and no thread or process left behind.
+"""The ground of every test: one torch thread, no deadline of hypothesis', and no thread or process left behind.
 
 Also lists, after a run, the unit tests that are too slow for `make quick` and not marked `slow`.
 """

@@ -94,7 +94,7 @@ class SupervisedActor:
 
 
 def acting_options(actor_id: str, address: str, *, n_envs: int | None, step_s: float) -> list[str]:
-    """What `python -m rollcast.actor` is told. Without a number of environments, it steps those the learner wants."""
+    """Returns the options of `python -m rollcast.actor`; without `n_envs`, it steps as many as the learner wants."""
     options = {
         "--learner-address": address,
         "--actor-id": actor_id,

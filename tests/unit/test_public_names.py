@@ -1,4 +1,4 @@
-"""What users import: `rollcast.services`, `rollcast.actor` and `rollcast.learner`, and nothing below them."""
+"""Tests of the public names of `rollcast.services`, `rollcast.actor` and `rollcast.learner`."""
 
 import ast
 import importlib

@@ -18,7 +18,7 @@ def only_segment(folder: Path) -> Path:
 
 
 def ends(path: Path) -> list[int]:
-    """Where each rollout of a segment is whole."""
+    """Returns the place of each rollout that is whole in a segment."""
     name = SegmentName.parse(path)
     assert name is not None
     with SegmentReader(path.parent, name) as reader:

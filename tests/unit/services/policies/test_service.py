@@ -1,4 +1,4 @@
-"""How a subscription to policies ends."""
+"""Tests of the end of a subscription to policies."""
 
 import numpy as np
 import pytest
