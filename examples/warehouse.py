@@ -22,7 +22,7 @@ MINUTES = (2.0, 5.0, 11.0)
 
 
 class DeliveryEvents:
-    """What the people who run the warehouse ask about; written from the epoch, at the top, down to the event."""
+    """The questions of the people who run the warehouse; written from the epoch, at the top, down to the event."""
 
     @define_epoch_stats("mean", input_name="minutes", output_name="mean_minutes")
     @define_epoch_stats("max", input_name="minutes", output_name="worst_minutes")

@@ -1,4 +1,4 @@
-"""What README and docs show: their pages, fenced blocks, and the commands in these."""
+"""Reads what README and docs show: their pages, fenced blocks, and the commands in these."""
 
 import re
 from pathlib import Path

@@ -25,7 +25,7 @@ P_END, P_CUT = 0.15, 0.15
 
 
 class Transition(NamedTuple):
-    """What an environment was given by an agent, and what came of it until the agent saw something again."""
+    """An agent's action, and its results until the agent saw something again."""
 
     observation: Leaves
     action: NDArray[Any]
@@ -91,7 +91,7 @@ class Buffers:
         self._deep[:] = rng.uniform(-9, 9, (1, 2))
 
     def copy(self) -> Leaves:
-        """What it holds, by the paths of the space's leaves."""
+        """Returns its arrays, by the paths of the space's leaves."""
         return {"place": self._place.copy(), "deep/0": self._deep.copy()} if self._nested else {"": self._place.copy()}
 
 
@@ -127,7 +127,7 @@ class LoggedEnv(gymnasium.Env[Any, Any]):
 
 
 class _Agents:
-    """What the two environments with several agents have in common: buffers, random ends, and a log an agent."""
+    """The base of the two environments with several agents: buffers, random ends, and a log an agent."""
 
     metadata: Mapping[str, Any] = {"name": "logged"}
 
@@ -237,7 +237,7 @@ class LoggedTurns(_Agents, AECEnv):
         self._begun[agent] = self._buffers.copy(), action.copy()
         action[:] = 77.0
         self._cumulative_rewards[agent] = 0.0
-        # What an agent earns before its first action belongs to no transition.
+        # A reward before an agent's first action belongs to no transition.
         self.rewards = {name: float(self._rng.integers(-5, 6)) * (name in self._begun) for name in self.agents}
         self._accumulate_rewards()
         self.terminations, self.truncations = self._draw_ends()

@@ -117,7 +117,7 @@ def observations(numbers: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def random_ends(rng: np.random.Generator, n_steps: int, n_envs: int, probability: float = 0.3) -> np.ndarray:
-    """How the steps of a rollout end."""
+    """The ends of a rollout's steps."""
     return np.where(rng.random((n_steps, n_envs)) < probability, rng.integers(1, 3, (n_steps, n_envs)), GOES_ON)
 
 

@@ -1,4 +1,4 @@
-"""What hostile clients cost honest actors: their rate under each attack, against their rate in the quiet before it.
+"""Measures what hostile clients cost honest actors: their rate under each attack against the quiet before it.
 
     python -m tests.attacks [--seconds 10] [--rounds 3] [--only "half-open calls"]
 
@@ -76,7 +76,7 @@ def learner_with_actors(n_actors: int) -> Iterator[str]:
 
 
 def is_training(client: LearnerClient) -> bool:
-    """Whether there were updates."""
+    """Returns True once there were updates."""
     try:
         return client.status().updates > 0
     except RollcastError:

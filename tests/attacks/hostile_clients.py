@@ -30,7 +30,7 @@ _PAUSE_S: Final = 0.01
 _STREAM: Final = "/rollcast.v1.RolloutService/StreamRollouts"
 _JOIN_DEADLINE_S: Final = 20.0
 _DECLARE_S: Final = 120.0
-# What a process attacks with.
+# The attacks, each for a process of its own.
 N_HOLLOW: Final = 40
 METHODS: Final = ("/grpc.health.v1.Health/Check", "/rollcast.v1.LearnerService/GetStatus")
 

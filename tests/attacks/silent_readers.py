@@ -35,19 +35,19 @@ class ServedLearner:
         self._ask("publish", version, n_bytes)
 
     def resident_bytes(self) -> int:
-        """What it holds in memory now."""
+        """The bytes that it holds in memory now."""
         return int(self._ask("resident_bytes"))
 
     def n_policies(self) -> int:
-        """How many versions of its policy it holds."""
+        """The number of versions of its policy that it holds."""
         return int(self._ask("n_policies"))
 
     def n_rollouts(self) -> int:
-        """How many rollouts it has accepted; it keeps none."""
+        """The number of rollouts it has accepted; it keeps none."""
         return int(self._ask("n_rollouts"))
 
     def throttled(self) -> dict[str, int]:
-        """How often each limit was met in the last minute."""
+        """The number of times that each limit was met in the last minute."""
         return dict(self._ask("throttled"))
 
     def _ask(self, *command: object) -> Any:

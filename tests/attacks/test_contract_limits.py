@@ -148,7 +148,7 @@ def policy_of(**changes):
 
 
 def refusal_of_a_policy(**changes):
-    """What a client says to a learner that casts it."""
+    """Returns the client's error for a learner that casts it."""
     with serve() as learner, LearnerClient(learner.address) as client:
         learner.source.encoded = policy_of(**changes)
         with pytest.raises(LimitExceededError) as refused:

@@ -1,4 +1,4 @@
-"""What somebody may have put in the folder of a run: refused by an error that names the file, in bounded memory."""
+"""Hostile files in the folder of a run: refused by an error that names the file, in bounded memory."""
 
 import json
 import struct

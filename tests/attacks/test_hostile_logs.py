@@ -1,4 +1,4 @@
-"""What somebody may have put in the write-ahead log, digests and all: lost by name, or refused, in linear time."""
+"""Hostile entries in the write-ahead log, digests and all: lost by name, or refused, in linear time."""
 
 import json
 import logging

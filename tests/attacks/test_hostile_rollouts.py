@@ -1,4 +1,4 @@
-"""What an actor may send as a rollout: refused by an error that names actor, sequence and column."""
+"""Hostile rollouts: refused by an error that names actor, sequence and column."""
 
 import tracemalloc
 

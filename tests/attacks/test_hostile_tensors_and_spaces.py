@@ -1,4 +1,4 @@
-"""What a stranger may send as a tensor, a space or a policy: refused by an error of the tree, with next to no "
+"""Hostile tensors, spaces and policies: refused by an error of the tree, with next to no "
 "memory."""
 
 import json

@@ -48,7 +48,7 @@ def test_max_actors():
 
 
 def test_join_lease_s():
-    """Who joins and opens no stream leaves its slot to the next; then it is like anybody else."""
+    """An actor that joins and opens no stream loses its slot to the next one."""
     with serve_intake(Limits(max_actors=1, join_lease_s=1e-3)) as (client, registry):
         for number in range(20):
             who = offer(f"a-{number}", process_nonce=number)
@@ -159,7 +159,7 @@ def test_max_connections():
 
 
 def is_closed(connection):
-    """Whether the server has closed it; else it has begun to speak HTTP/2."""
+    """Returns True if the server has closed the connection, False if it has begun to speak HTTP/2."""
     try:
         return connection.recv(1) == b""
     except ConnectionResetError:
@@ -298,7 +298,7 @@ def test_an_actor_that_is_told_so_backs_off():
 
 
 def test_stalled_stream_s():
-    """Whoever calls and says nothing is let go, whatever it has called."""
+    """The server ends every call without a request, of every method."""
     with serve(limits=Limits(max_actors=1, stalled_stream_s=0.5)) as learner:
         with make_channel(learner.address) as channel, LearnerClient(learner.address) as client:
             over = threading.Event()

@@ -15,7 +15,7 @@ from tests.processes import wait_until
 from tests.rollouts import make_rollout
 
 POLICY_BYTES = 8 << 20
-# What gRPC may hold for one stream: its window, a message in the making, and one that waits.
+# The messages that gRPC may hold for one stream: its window, a message in the making, and one that waits.
 STREAM_BYTES = 4 << 20
 N_SUBSCRIBERS, N_VERSIONS = 6, 24
 # A window that does not grow: it is full soon.

@@ -15,7 +15,7 @@ F = TypeVar("F", bound=AnyFault)
 
 
 class Books(Protocol):
-    """What tells how far things have come."""
+    """A source of progress: a learner, or a file."""
 
     changed: threading.Condition
 

@@ -15,7 +15,7 @@ _N_HEAD = 5
 
 
 def observation(seed: int, total: NDArray[np.int64], *, final: bool = False) -> NDArray[np.float32]:
-    """What environments of this seed show after `total` steps; integers below 2^16, which float32 keeps exactly.
+    """Returns what environments of this seed show after `total` steps: integers below 2^16, exact in float32.
 
     Args:
         seed: The environment's, below 2^32.
@@ -44,7 +44,7 @@ def seed_and_total(observed: NDArray[np.float32]) -> tuple[NDArray[np.int64], ND
 
 
 def reward(observed: NDArray[np.float32], action: NDArray[np.int64]) -> NDArray[np.float32]:
-    """What acting there brings: other observations and other actions bring something else."""
+    """Returns the reward of acting there: other observations and other actions bring something else."""
     return ((observed[..., -1].astype(np.int64) + 31 * (1 + action)) % 4096).astype(np.float32)
 
 
@@ -81,6 +81,6 @@ class BookkeepingEnv(gymnasium.Env[np.ndarray, int]):
 
 
 def bookkeeping_spaces() -> EnvironmentSpaces:
-    """What actors and learners know of it."""
+    """The spaces that actors and learners know."""
     env = BookkeepingEnv()
     return {FLAT_SUBSTEP: SubstepSpaces(observation=env.observation_space, action=gymnasium.spaces.Discrete(4))}

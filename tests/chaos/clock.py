@@ -8,7 +8,7 @@ _SHARED_MEMORY = Path("/dev/shm")
 
 
 class Clock:
-    """What a process takes for the time of day: libfaketime's, from a file. CLOCK_MONOTONIC goes on as ever.
+    """The time of day of a process: libfaketime's, from a file. CLOCK_MONOTONIC goes on as ever.
 
     Args:
         path: The file; made.

@@ -17,7 +17,7 @@ from tests.processes import ROOT
 ContainerKind = Literal["docker_kill", "docker_stop", "docker_pause", "docker_disconnect"]
 CONTAINER_KINDS: Final[tuple[ContainerKind, ...]] = get_args(ContainerKind)
 
-# Where a container finds this package, and where it writes its books and its run.
+# The folders of a container: this package, and its books and its run.
 _CODE: Final = "/opt/chaos"
 BOOKS: Final = Path("/books")
 _LASTING_S: Final = (0.5, 2.0, 6.0, 15.0)

@@ -1,4 +1,4 @@
-"""What is done to an actor and its connection, drawn from a seed."""
+"""The faults of an actor and its connection, drawn from a seed."""
 
 import random
 import signal
@@ -13,7 +13,7 @@ from tests.chaos.proxy import NetworkFault, Proxy
 ProcessFault = Literal["kill", "terminate", "freeze"]
 Kind = Literal[ProcessFault, NetworkFault]
 
-# How often each is drawn, of 41. A process takes seconds of both cores to start, and a connection that has gone silent
+# The weight of each, of 41. A process takes seconds of both cores to start, and a connection that has gone silent
 # is found by keepalive only: these are drawn less often than what is over in a second.
 _WEIGHTS: Final[dict[Kind, int]] = {
     "kill": 3,

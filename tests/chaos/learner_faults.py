@@ -1,4 +1,4 @@
-"""What is done to a learner, its files, its disk and its clock, drawn from a seed."""
+"""The faults of a learner, its files, its disk and its clock, drawn from a seed."""
 
 import random
 import signal
@@ -30,7 +30,7 @@ LearnerKind = Literal[
     "actors_clock",
 ]
 
-# How often each is drawn. Another process takes seconds of both cores to start.
+# The weight of each. Another process takes seconds of both cores to start.
 _WEIGHTS: Final[dict[LearnerKind, int]] = {
     "learner_kill": 6,
     "learner_term": 3,
@@ -54,9 +54,9 @@ _FREEZES_S: Final = (*4 * (0.2, 1.0, 3.0), *2 * (12.0,), 65.0)
 _FULL_S: Final = (2.5, 4.0)
 _SHORT_S: Final = 3.0
 _CLOCK_S: Final = 12 * 3600
-# How long it takes libfaketime to look again, and everybody to notice.
+# The seconds in which libfaketime looks again, and every process notices.
 _AFTER_CLOCK_S: Final = 2.0
-# How often actors may join in that time, each: a storm is more.
+# The joins that each actor may make in that time: a storm is more.
 _MAX_JOINS: Final = 10
 _SAY_TIMEOUT_S: Final = 180.0
 _LOOK_S: Final = 0.05
@@ -191,7 +191,7 @@ def _damage_newest(scene: Scene, rng: random.Random, stop: threading.Event, *, t
 
 
 def _damage_log(scene: Scene, rng: random.Random, *, truncated: bool) -> None:
-    """What the file had, and no checkpoint, is lost; the learner has to go on with the rest."""
+    """Notes as lost what only the damaged file had; the learner has to go on with the rest."""
     with scene.learner.down():
         damage(segments(scene.learner.run_dir), rng, truncated=truncated)
         scene.lineage.forgive(scene.acknowledged())

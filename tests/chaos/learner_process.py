@@ -44,7 +44,7 @@ class LearnerProcess:
 
     @property
     def address(self) -> str:
-        """Where it listens, or will."""
+        """The address at which it listens, or will."""
         return f"127.0.0.1:{self.port}"
 
     def send_signal(self, number: int) -> None:
@@ -73,7 +73,7 @@ class LearnerProcess:
                 self._end(signal.SIGTERM)
 
     def said(self, text: str, offset: int) -> bool:
-        """Whether its log has a text, after so many bytes."""
+        """Returns True if its log has a text after so many bytes."""
         return text.encode() in self.log.read_bytes()[offset:]
 
     def _end(self, number: int) -> None:

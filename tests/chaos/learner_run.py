@@ -43,7 +43,7 @@ _COMMON: Final[Mapping[str, object]] = {
     "--log-interval-s": 0.5,
     "--torch-threads": 1,
 }
-# What is learnt does not matter here, and with rewards of thousands it had better be little.
+# The policy does not matter here; rewards of thousands need a low rate.
 _OPTIONS: Final[dict[Algorithm, Mapping[str, object]]] = {
     "impala": {"--batch-size": 8, "--impala.learning-rate": 1e-7},
     "sac": {
@@ -165,12 +165,12 @@ def run_learner_chaos(
 
 
 def learner_options(algorithm: Algorithm, seed: int) -> dict[str, object]:
-    """What `rollcast learner` is told, besides where its run is and where it listens."""
+    """Returns the options of `rollcast learner`, but for its folder and its address."""
     return {**_COMMON, **_OPTIONS[algorithm], "--algorithm": algorithm, "--seed": seed, "--resume": "auto"}
 
 
 def learner_notes(lineage: Lineage) -> dict[str, int]:
-    """What else was counted."""
+    """Returns the other counts."""
     return {
         "lives of the learner": lineage.n_lives,
         "trajectories in its line": lineage.n_learnt,

@@ -1,4 +1,4 @@
-"""What rollouts arrive at: a learner with a queue, and a replay buffer that is served."""
+"""The targets of rollouts: a learner with a queue, and a replay buffer that is served."""
 
 import random
 import threading
@@ -46,11 +46,11 @@ class ChaosLearner(Protocol):
 
     @property
     def port(self) -> int:
-        """Where it listens, on 127.0.0.1."""
+        """The address at which it listens, on 127.0.0.1."""
 
 
 class _Served(ABC):
-    """What both have in common: actors that dial in, and a thread that does what a trainer does."""
+    """The base of both: actors that dial in, and a thread that does what a trainer does."""
 
     def __init__(self, seed: int) -> None:
         self.ledger = Ledger()
@@ -86,7 +86,7 @@ class _Served(ABC):
 
     @property
     def port(self) -> int:
-        """Where it listens, on 127.0.0.1."""
+        """The address at which it listens, on 127.0.0.1."""
         return int(self.actors.addresses[0].rpartition(":")[2])
 
     def _train(self) -> None:

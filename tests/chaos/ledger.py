@@ -17,7 +17,7 @@ Process = tuple[str, int]
 
 @dataclass
 class Entries:
-    """What is wrong; a run that is right has none of it.
+    """The faults that were found; a run that is right has none.
 
     Attributes:
         lost: Acknowledged, and not there.

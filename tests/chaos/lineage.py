@@ -13,7 +13,7 @@ from rollcast.learner.ingest.queue import RolloutSlice
 from tests.chaos.ledger import Entries, Process, what_is_wrong
 
 _LOOK_S = 0.05
-# How many acknowledgements to an actor may be under way, or about to be written down: as many as it has credits.
+# The acknowledgements to an actor that may be under way, or about to be written down: as many as it has credits.
 _UNDER_WAY = 2
 
 # One environment of one process, by its seed.
@@ -22,7 +22,7 @@ Player = tuple[str, int, int]
 
 @dataclass
 class _State:
-    """What a checkpoint taken now would have: trajectories of every environment, in their order.
+    """The content of a checkpoint taken now: trajectories of every environment, in their order.
 
     Attributes:
         n_learnt: How many, in all.
@@ -65,7 +65,7 @@ class Lineage:
         self._saved: dict[float, _State] = {}
         self._snapshot: _State | None = None
         self._checkpoint: float | None = None
-        # That of the process before, until it is known where this one goes on.
+        # The lineage of the process before, until this one tells where it goes on.
         self._before: _State | None = None
         self._n_taken: dict[str, int] = {}
         # Of this process: what was acknowledged to those that have joined, and of whom it has had anything.

@@ -8,7 +8,7 @@ import threading
 from typing import Literal, get_args
 
 NetworkFault = Literal["delay", "cut", "half_close", "stall", "black_hole", "flip", "garble", "inflate"]
-# Those that change bytes of what the actor sends next.
+# The faults that change bytes of the actor's next message.
 Damage = Literal["flip", "garble", "inflate"]
 
 _CHUNK_BYTES = 1 << 16
@@ -49,7 +49,7 @@ class Link:
 
     @property
     def is_open(self) -> bool:
-        """Whether it still carries anything."""
+        """True while it still carries anything."""
         return not self._over.is_set() and any(thread.is_alive() for thread in self._threads)
 
     def cut(self) -> None:
@@ -147,7 +147,7 @@ class Link:
 
 
 def _find_length(chunk: bytes) -> int | None:
-    """Where the length of a message of rollouts stands, of 4 bytes: in a frame of data that begins with a whole one."""
+    """Returns the place of a message's 4-byte length, in a frame that begins with a whole message of rollouts."""
     frame = 0
     while len(chunk) >= frame + _FRAME_HEAD_BYTES + _MESSAGE_HEAD_BYTES:
         n_bytes, kind = int.from_bytes(chunk[frame : frame + 3]), chunk[frame + 3]

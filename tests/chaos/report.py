@@ -1,4 +1,4 @@
-"""What came of it, as tables."""
+"""Prints the results as tables."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ class AnyFault(Protocol):
 
     @property
     def kind(self) -> str:
-        """What it is counted as."""
+        """The name under which it is counted."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Recovery:
 
 @dataclass
 class Report:
-    """What came of one suite.
+    """The results of one suite.
 
     Attributes:
         suite: Which.
@@ -58,11 +58,11 @@ class Report:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was lost, doubled, out of order or wrong, nothing hung, and nothing failed."""
+        """True if nothing was lost, doubled, out of order or wrong, nothing hung, and nothing failed."""
         return not (self.entries.all() or self.hangs or self.failures)
 
     def findings(self) -> tuple[int, ...]:
-        """How many of each, in the order of the table's columns."""
+        """The number of each, in the order of the table's columns."""
         found = self.entries
         lists = (found.lost, found.duplicated, found.disordered, found.corrupt, self.hangs, self.failures)
         return tuple(map(len, lists))

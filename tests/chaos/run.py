@@ -16,7 +16,7 @@ from tests.chaos.processes import SupervisedActor
 from tests.chaos.proxy import Proxy
 from tests.chaos.report import Report
 
-# When a fault comes, credit may have two rollouts under way, and four may be in the queue and not in the ledger yet:
+# At a fault, credit may have two rollouts under way, and four may be in the queue and not in the ledger yet:
 # the seventh was sent after it.
 NEW_ROLLOUTS = 7
 # Keepalive finds a dead connection after 9 s, and a process starts within seconds where it has the machine to itself.

@@ -25,12 +25,12 @@ _READ_ENTRIES = 4096
 
 
 def checkpoints(run_dir: Path) -> list[Path]:
-    """Those there are, oldest first."""
+    """Returns the checkpoints, oldest first."""
     return sorted((run_dir / "checkpoints").glob("[0-9]*"), key=lambda path: int(path.name))
 
 
 def segments(run_dir: Path) -> list[Path]:
-    """Those of the write-ahead log, oldest first."""
+    """Returns the files of the write-ahead log, oldest first."""
     return sorted((run_dir / "log").glob("*.log"))
 
 

@@ -142,7 +142,7 @@ class ComposeProject:
         }
 
     def is_healthy(self, service):
-        """Whether every running container of a service says that it is healthy."""
+        """Returns True if every running container of a service says that it is healthy."""
         return all(container.health == "healthy" for container in self.containers(service))
 
     def leftovers(self):
@@ -152,7 +152,7 @@ class ComposeProject:
         return [found.name for found in (*containers, *self.engine.networks.list(filters=labels))]
 
     def address(self):
-        """Where the learner's port is on this machine, `127.0.0.1:PORT`."""
+        """Returns the address of the learner's port on this machine, `127.0.0.1:PORT`."""
         (learner,) = self.containers("learner")
         (binding,) = learner.ports["50051/tcp"]
         return f"127.0.0.1:{binding['HostPort']}"

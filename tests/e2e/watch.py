@@ -28,7 +28,7 @@ class Watch:
         return {}
 
     def is_training(self, n_actors):
-        """Whether updates are made with the rollouts of so many actors."""
+        """Returns True if updates are made with the rollouts of so many actors."""
         with contextlib.suppress(LearnerUnreachableError):
             status = self.client.status()
             return status.phase is Phase.TRAINING and status.updates > 0 and len(self.incarnations()) == n_actors

@@ -149,7 +149,7 @@ def _buffer_target(name: str, folder: Path, kind: dict[str, object]) -> Target:
 
 
 def _training(store: CheckpointStore, settings: TrainSettings) -> TrainingCheckpoints:
-    """What `training_run` makes, but for what runs."""
+    """Makes what `training_run` makes, but for what runs."""
     algorithm = make_algorithm(settings, _SPACES, torch.device("cpu"))
     actors = RemoteDistributedActors(algorithm.policy, settings.n_rollout_steps, 1, serving=ServingOptions())
     return TrainingCheckpoints(store, algorithm, FreshExperience(actors), TrainingProgress())

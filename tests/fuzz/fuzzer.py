@@ -26,7 +26,7 @@ import atheris
 from tests.fuzz.oracle import FindingError, Target, judge, limited
 from tests.fuzz.targets import TARGETS, make_target
 
-# What a process may map: torch alone takes 4 GiB of addresses; whoever asks for terabytes is told no.
+# The address space of a process: torch alone takes 4 GiB of addresses; whoever asks for terabytes is told no.
 _MAX_ADDRESS_BYTES = 24 << 30
 # Of its own processor time: no message is worth that.
 _MAX_MESSAGE_S = 10.0

@@ -35,13 +35,13 @@ from tests.unit.learner.durable.logs import entry_of
 _T, _B = 2, 2
 _HEADER = RecordingHeader(spaces=SMALL, n_rollout_steps=_T, n_envs=_B)
 _NAMES = tuple(SegmentName(number, bytes(range(number, number + 16))) for number in (1, 2))
-# What is read at a time where a head may be, and where something is looked for.
+# The bytes that are read at a time where a head may be, and where something is looked for.
 _READ_BYTES = MAX_HEADER_BYTES + (2 << 20)
 _COVERED = Coverage(position=3, open_runs=((1, 1),), open_spans={1: ((0, 1),)})
 
 
 def log_entry(folder: Path) -> Target:
-    """What the log says of a rollout."""
+    """Returns the log's entry of a rollout."""
     (entry, _, _), *_ = _records()
     return Target(
         name="log entry", decode=LogEntry.decode, encode=LogEntry.encode, seeds=(entry,), mutate=mutate_json,
@@ -140,7 +140,7 @@ def _segment_head(header: bytes) -> bytes:
 
 
 def _recovered(folder: Path, coverage: Coverage) -> Sequence[RolloutSlice]:
-    """What is handed out, as training has it; what is said about damage goes nowhere."""
+    """Returns what is handed out, as training has it; messages about damage go nowhere."""
     with _silent():
         inventory = take_inventory(folder, _HEADER, coverage)
         inventory.actors({})
@@ -156,7 +156,7 @@ def _recovered(folder: Path, coverage: Coverage) -> Sequence[RolloutSlice]:
 
 
 def _check_places(found: Sequence[RecordHead | Flaw], n_bytes: int) -> None:
-    """Whatever is found follows what was found before it, and is in the file."""
+    """Checks that each finding follows the one before it, and is in the file."""
     position = 0
     for each in found:
         stop = each.stop if isinstance(each, Flaw) else each.tail_start

@@ -79,7 +79,7 @@ def environment(folder: Path) -> Target:
 
 
 def join_offer(folder: Path) -> Target:
-    """What an actor offers."""
+    """An actor's offer."""
     return _codec(
         "join offer",
         rollout_pb2.JoinRequest,
@@ -93,7 +93,7 @@ def join_offer(folder: Path) -> Target:
 
 
 def join_agreement(folder: Path) -> Target:
-    """What a learner answers to it."""
+    """A learner's answer to an offer."""
     offer = replace(OFFER, actor_id="", n_envs=0, spaces=_SMALL)
     return _codec(
         "join agreement",
@@ -112,7 +112,7 @@ def join_agreement(folder: Path) -> Target:
 
 
 def learner_status(folder: Path) -> Target:
-    """How a learner stands, its replay buffer too."""
+    """A learner's status, with that of its replay buffer."""
     return _codec(
         "status",
         learner_pb2.LearnerStatus,
@@ -124,7 +124,7 @@ def learner_status(folder: Path) -> Target:
 
 
 def learner_description(folder: Path) -> Target:
-    """What a learner learns, and from what."""
+    """A learner's description."""
     return _codec(
         "description",
         learner_pb2.LearnerDescription,
@@ -138,7 +138,7 @@ def learner_description(folder: Path) -> Target:
 
 
 def actor_info(folder: Path) -> Target:
-    """How an actor stands."""
+    """An actor's status."""
     return _codec(
         "actor info",
         learner_pb2.ActorInfo,
@@ -149,7 +149,7 @@ def actor_info(folder: Path) -> Target:
 
 
 def error_status(folder: Path) -> Target:
-    """What comes with a call that failed."""
+    """The status of a call that failed."""
     seeds = tuple(error_to_status(kind("what is wrong")).SerializeToString() for kind in STATUS_CODES)
 
     def decode(content: bytes) -> RollcastError:

@@ -1,4 +1,4 @@
-"""What a decoder may do with a message: return a value, or refuse it by an error of the tree, in bounded memory."""
+"""Judges a decoder: it may return a value, or refuse the message by an error of the tree, in bounded memory."""
 
 import resource
 import tracemalloc
@@ -15,8 +15,8 @@ from rollcast.services.errors import RollcastError
 
 # One list, one error message, a few headers: what any decoder may take for however short a message.
 SMALL_CHANGE_BYTES = 256 << 10
-# What tracemalloc does not see (protobuf, safetensors, OpenSSL, torch): the process's high-water mark may rise by as
-# much beyond the declared bound, for pages that the allocator keeps.
+# For memory that tracemalloc does not see (protobuf, safetensors, OpenSSL, torch): the process's high-water mark may
+# rise by as much beyond the declared bound, for pages that the allocator keeps.
 NATIVE_SLACK_BYTES = 64 << 20
 
 
@@ -49,13 +49,13 @@ class Target:
     limits: tuple[tuple[ModuleType, str, int], ...] = ()
 
     def bound(self, message: bytes) -> int:
-        """How many bytes it may allocate for a message."""
+        """Returns the bytes that it may allocate for a message."""
         return self.limit_bytes + self.bytes_per_byte * len(message)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a decoder did that it may do.
+    """An outcome that is allowed.
 
     Attributes:
         kind: `accepted`, or the class of the error.
@@ -82,7 +82,7 @@ def limited(target: Target) -> Iterator[None]:
 
 
 class FindingError(AssertionError):
-    """What a decoder did that it may not do."""
+    """An outcome that is not allowed."""
 
 
 def judge(target: Target, message: bytes, *, is_repeated: bool = False) -> Verdict:

@@ -95,7 +95,7 @@ def policy_weights(folder: Path) -> Target:
 
 
 def act_request(folder: Path) -> Target:
-    """What a client asks a policy."""
+    """A client's request to a policy."""
     rng = np.random.default_rng(0)
     seeds = tuple(
         policy_pb2.ActRequest(
@@ -170,7 +170,7 @@ def _chunk(file: bytes) -> policy_pb2.PolicyChunk:
 
 
 def _cut(file: bytes, n_chunks: int) -> list[policy_pb2.PolicyChunk]:
-    """What `encode_policy` makes of a file, in pieces of whatever size."""
+    """Returns what `encode_policy` makes of a file, in pieces of any size."""
     n_bytes = max(-(-len(file) // n_chunks), 1)
     payloads = [file[start : start + n_bytes] for start in range(0, max(len(file), 1), n_bytes)]
     digest = xxhash.xxh3_128_digest(file)

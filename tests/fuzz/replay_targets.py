@@ -28,7 +28,7 @@ _MAX_BATCH_BYTES = 1 << 16
 
 
 def replay_info(folder: Path) -> Target:
-    """How a replay buffer stands."""
+    """A replay buffer's status."""
     info = ReplayInfo(
         size=1, capacity=2, n_bytes=3, inserted=4, sampled=5, ignored_updates=6, min_size=7, difference=0.5,
         min_diff=-1.0, max_diff=1.0, n_rollout_steps=8, n_sample_steps=9, entry_bytes=10, spaces=SMALL,

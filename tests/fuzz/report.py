@@ -1,4 +1,4 @@
-"""What a run of the fuzzer says at its end."""
+"""Prints the results of a run of the fuzzer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class TargetReport:
-    """What became of one target's messages.
+    """The results of one target's messages.
 
     Attributes:
         name: The target's.
@@ -58,7 +58,7 @@ class Report:
 
     @property
     def is_clean(self) -> bool:
-        """Whether there is no finding."""
+        """True if there is no finding."""
         return not any(target.findings for target in self._targets)
 
     def __str__(self) -> str:

@@ -18,7 +18,7 @@ _COVERAGE = re.compile(r"cov: (\d+) ft: (\d+)")
 
 
 def shared_out(n_messages: int, shares: Mapping[str, float]) -> Mapping[str, int]:
-    """How many messages each target gets; at least 1, and together no fewer than asked for."""
+    """Returns the number of messages that each target gets; at least 1, and together no fewer than asked for."""
     total = sum(shares.values())
     return {name: -int(-n_messages * share // total) for name, share in shares.items()}
 

@@ -33,7 +33,7 @@ def test_impala_learns_what_is_right_among_what_is_allowed(tmp_path: Path):
     assert json.loads(figures.read_text())["mean"] > 0.9
 
 
-# What they learn is in tests/unit/learner/algorithms/test_masked_learning.py.
+# The policies that they learn are tested in tests/unit/learner/algorithms/test_masked_learning.py.
 @pytest.mark.parametrize("algorithm", ["dqn", "sac"])
 def test_off_policy_algorithms_keep_to_masks_from_first_to_last(algorithm: str, tmp_path: Path):
     done = rollcast(

@@ -17,7 +17,7 @@ from rollcast.services.limits.limits import CALL_TIMEOUT_S, POLICY_TIMEOUT_S, UP
 from rollcast.services.security.authorization import METHOD_ROLES
 from tests.integration.learner_fakes import offer
 
-# How much of a deadline a slow machine may have used before the call arrives.
+# The part of a deadline that a slow machine may have used before the call arrives.
 SLACK_S = 10.0
 ROOT = Path(__file__).parents[2]
 DOCS, PROTOS = ROOT / "docs/protocol.md", ROOT / "proto/rollcast/v1"

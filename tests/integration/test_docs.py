@@ -96,7 +96,7 @@ LONG = {"ROLLCAST_TOTAL_STEPS": "1000000000", "ROLLCAST_STOP_RETURN": "1e9"}
 
 
 def begins(command: str, start: str) -> bool:
-    """Whether a command is meant; one that is named as a whole means no longer one."""
+    """Returns True if a command is meant; a command that is named as a whole means no longer one."""
     whole = {other for starts in TYPED.values() for other in starts if other != start and other.startswith(start)}
     return command.startswith(start) and not any(command.startswith(longer) for longer in whole)
 
@@ -135,7 +135,7 @@ class Shell:
         return f"localhost:{self.port}"
 
     def here(self, text: str) -> str:
-        """What stands for others in a text, as it is here."""
+        """Returns a text with the placeholders for hosts and ports replaced."""
         for host in ("LEARNER_HOST", "learner.example.org"):
             text = text.replace(f"{host}:50051", "localhost:50051")
         return text.replace(":50051", f":{self.port}")

@@ -14,7 +14,7 @@ from tests.processes import ROOT, environment, wait_until
 
 DEADLINE_S = 60.0
 TRAIN = ("learner", "train", "--n-actors", 2, "--stop-return", 1e9, "--total-steps", 10**9, "--log-interval-s", 1)
-# What each command loads on its way, a library whose import has begun; the actor's and the learner's are long.
+# For each command a library that it imports on its way; the actor's and the learner's are long.
 EARLY = [
     (("learner", "status"), "pydantic_core"),
     (TRAIN, "_multiarray_umath"),

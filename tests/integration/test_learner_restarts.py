@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 def status(address: str) -> LearnerStatus | None:
-    """How the learner stands; None while there is none."""
+    """Returns the learner's status; None while there is none."""
     try:
         with LearnerClient(address, timeout_s=2.0) as client:
             return client.status()

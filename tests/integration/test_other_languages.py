@@ -137,7 +137,7 @@ class TestNode:
         return shutil.which("node")
 
     def test_a_recording(self, node, tmp_path):
-        """What `rollcast record` wrote, read without a line of rollcast's."""
+        """Reads what `rollcast record` wrote, without a line of rollcast's."""
         path = tmp_path / "demo.rollouts"
         recorded = rollcast("record", "--output", path, "--rollouts", 5, "--envs-per-actor", 3)
         assert recorded.returncode == 0, recorded.stderr

@@ -77,7 +77,7 @@ def test_priorities_of_zero_leave_entries_drawable():
 
 
 def assert_counts_on(batch: ReplayBatch) -> None:
-    """What CountingEnv promises: the next observation is the next step, and so is the reward."""
+    """Checks the promise of CountingEnv: the next observation is the next step, and so is the reward."""
     columns = batch.substeps["0"]
     (observation,), following = columns.observation[""], columns.next_observation[""]
     np.testing.assert_array_equal(following[:, 1], observation[:, 1] + 1)

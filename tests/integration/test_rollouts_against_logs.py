@@ -1,4 +1,4 @@
-"""What rollouts record against what the environment itself logged: every kind of worker and vector."""
+"""Rollouts against the environment's own log: every kind of worker and vector."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -120,7 +120,7 @@ def assert_same(found: Transition, logged: Transition, *, has_agents: bool) -> N
         for path, leaf in mine.items():
             np.testing.assert_array_equal(leaf, other[path])
     np.testing.assert_array_equal(np.clip(found.action, FORCE.low, FORCE.high), logged.action)
-    # Where agents have an end of their own, one that was both terminated and cut counts as terminated.
+    # If agents end on their own, an agent that was both terminated and cut counts as terminated.
     truncated = logged.truncated and not (has_agents and logged.terminated)
     assert (found.reward, found.terminated, found.truncated) == (logged.reward, logged.terminated, truncated)
 

@@ -1,4 +1,4 @@
-"""What local processes promise beyond the conformance suite: seeds, staleness, death, failure."""
+"""Local processes beyond the conformance suite: seeds, staleness, death, failure."""
 
 import os
 import signal

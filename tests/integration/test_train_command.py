@@ -203,7 +203,7 @@ def _thread_names(process: psutil.Process) -> str:
 
 
 def _holds_socket(process: psutil.Process) -> bool:
-    """Whether a process talks to the learner's socket: an actor, not the forkserver."""
+    """Returns True if a process talks to the learner's socket: an actor, not the forkserver."""
     return process.num_threads() > 4
 
 

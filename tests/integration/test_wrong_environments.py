@@ -1,4 +1,4 @@
-"""What an environment does wrong is told in the same words by actors in this thread and in processes."""
+"""Wrong environments: actors in this thread and in processes report them in the same words."""
 
 import gymnasium
 import numpy as np

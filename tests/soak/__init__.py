@@ -1,1 +1,1 @@
-"""Whether rollcast stays as it is for hours: memory, threads, descriptors and processes, sampled and judged."""
+"""Runs rollcast for hours and checks that nothing grows: memory, threads, descriptors, processes."""

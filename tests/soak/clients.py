@@ -1,4 +1,4 @@
-"""Who looks on: `python -m tests.soak.clients viewer ADDRESS` and `subscriber`; SIGTERM ends them."""
+"""Clients that look on: `python -m tests.soak.clients viewer ADDRESS` and `subscriber`; SIGTERM ends them."""
 
 import argparse
 from pathlib import Path
@@ -6,13 +6,13 @@ from pathlib import Path
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
 
-# How often they come with a new connection, as somebody at a terminal does.
+# The seconds between new connections, as somebody at a terminal does.
 _STATUSES_A_CONNECTION = 5
 _POLICIES_A_CONNECTION = 200
 
 
 def security_of(certs: Path | None, role: str) -> ClientSecurity:
-    """That of a role, from a folder of `rollcast certs`; none without one."""
+    """Returns the security of a role, from a folder of `rollcast certs`; none without one."""
     if certs is None:
         return PLAIN_CLIENT
     return ClientSecurity(

@@ -49,7 +49,7 @@ class Crew:
         self._learner = self._start(
             "learner", "learner", *learner, "--address", self._address, "--run-dir", folder / name, *security, *env
         )
-        # Those that are there from the beginning to the end, by their names in the soak; the learner is first.
+        # The processes that run from the beginning to the end, by their names in the soak; the learner is first.
         self.steady = {f"{name} learner": self._learner}
         self._wanderer: subprocess.Popen[bytes] | None = None
 
@@ -77,12 +77,12 @@ class Crew:
         self._wanderer = None
 
     def status(self) -> LearnerStatus:
-        """How the learner stands."""
+        """Returns the learner's status."""
         with LearnerClient(self._address, security=security_of(self._certs, "viewer")) as client:
             return client.status()
 
     def ended(self) -> list[str]:
-        """Which of the steady ones have ended, with their exit codes."""
+        """Returns the steady processes that have ended, with their exit codes."""
         ended = ((name, process.poll()) for name, process in self.steady.items())
         return [f"{name} has ended with {code}; see {self._folder}" for name, code in ended if code is not None]
 

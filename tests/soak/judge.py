@@ -1,4 +1,4 @@
-"""Whether what was sampled is flat."""
+"""Judges whether samples are flat."""
 
 import math
 from collections import defaultdict
@@ -37,7 +37,7 @@ class Growth:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of one process.
+    """The results of one process.
 
     Attributes:
         process: Its name in the soak.

@@ -1,4 +1,4 @@
-"""What `/proc` says of processes, and files of it."""
+"""Samples of `/proc`, and files of them."""
 
 import csv
 import dataclasses

@@ -37,7 +37,7 @@ def health_check(component):
 
 
 def environment(component):
-    """Where it is deployed -> its variables."""
+    """Returns the variables of each deployment."""
     return {
         "compose": COMPOSE["services"][component]["environment"],
         "stack": STACK["services"][component]["environment"],

@@ -1,4 +1,4 @@
-"""What is shipped: the wheel, the editable install, the images' recipes."""
+"""The shipped parts: the wheel, the editable install, the images' recipes."""
 
 import importlib
 import re

@@ -4,13 +4,16 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.processes import ROOT
 
 QUESTION = re.compile(
     r"(Who|Whose|Whoever|What|Whatever|How|Whether|Where|Which|When|Why|That|Those|Nobody|Everybody|One who|Told)\b"
 )
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-FILES = sorted(path for name in ("services", "actor", "learner") for path in (ROOT / name / "rollcast").rglob("*.py"))
+ROOMS = ("services", "actor", "learner", "tests", "benchmarks", "examples", "docs")
+FILES = sorted(path for name in ROOMS for path in (ROOT / name).rglob("*.py"))
 
 
 def first_lines(path: Path) -> list[str]:
@@ -18,6 +21,7 @@ def first_lines(path: Path) -> list[str]:
     return [(ast.get_docstring(node) or "").partition("\n")[0] for node in nodes]
 
 
+@pytest.mark.slow
 def test_no_docstring_begins_with_a_question_word():
     assert FILES
     found = [

@@ -1,4 +1,4 @@
-"""What README and docs show exists: commands, options, variables, links, modules, programs."""
+"""README and docs show only what exists: commands, options, variables, links, modules, programs."""
 
 import ast
 import fnmatch
@@ -67,7 +67,7 @@ def invocations(text: str) -> list[tuple[str, list[str]]]:
 
 
 def inline_code(text: str) -> list[str]:
-    """What stands between single backticks, outside of fenced blocks."""
+    """Returns the texts between single backticks, outside of fenced blocks."""
     return [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", _FENCE.sub("", text))]
 
 

@@ -25,7 +25,7 @@ ACTORS = (ActorId("walker", 0), ActorId("walker", 1), ActorId("guide", 0))
 
 @dataclass
 class Scripted:
-    """What happens in one turn: who acts in it; before that, who has ended (True: truncated) and who earns what."""
+    """The events of one turn: who acts in it; before that, who has ended (True: truncated) and who earns what."""
 
     acting: tuple[ActorId, ...]
     rewards: Mapping[ActorId, float] = field(default_factory=dict)

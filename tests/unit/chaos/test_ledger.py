@@ -16,7 +16,7 @@ SEEDS = (3_000_000_001, 70_000)
 
 
 def played(sequence: int, n_steps: int = 5) -> Rollout:
-    """What actors send of environments with these seeds."""
+    """Returns the rollouts of environments with these seeds."""
     total = (sequence - 1) * n_steps + np.arange(n_steps)
     seen = np.stack([observation(seed, total) for seed in SEEDS], axis=1)
     action = (total[:, None] + np.arange(len(SEEDS))) % 4

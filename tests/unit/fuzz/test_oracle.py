@@ -1,4 +1,4 @@
-"""What the fuzzer would find, were it there."""
+"""Faults that the fuzzer has to find."""
 
 import tracemalloc
 from random import Random

@@ -1,4 +1,4 @@
-"""What is read of `/proc`: of this process, and of one below it that takes more and more."""
+"""Samples of `/proc`: of this process, and of one below it that takes more and more."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""What an actor makes of a learner that says nothing."""
+"""An actor and a learner that says nothing."""
 
 import pytest
 

@@ -89,7 +89,7 @@ def elements(action_space: spaces.Space, action: np.ndarray) -> np.ndarray:
 
 
 def chosen_bits(action_space: spaces.Space, mask: np.ndarray, action: np.ndarray) -> np.ndarray:
-    """What the mask says of each element's choice: `[N, elements]`."""
+    """Returns the mask's bit of each element's choice: `[N, elements]`."""
     offsets = np.cumsum([0, *sizes_of(action_space)[:-1]])
     return np.take_along_axis(mask, (elements(action_space, action) + offsets).astype(np.intp), axis=1)
 

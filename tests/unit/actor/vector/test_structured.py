@@ -135,7 +135,7 @@ class FlakyGame(ScriptedEnv):
 
 @pytest.mark.parametrize(("nth", "n_steps"), [(3, 2), (4, 3), (4, 7), (5, 4), (7, 5)])
 def test_an_episode_can_be_dropped_where_the_environment_raises(nth, n_steps, caplog):
-    """What is known of it stays, cut before the actions whose consequences are not."""
+    """Its known part stays, cut before the first action without consequences."""
     episode = alternating(1000)
     flaky, steady = FlakyGame([episode], nth), ScriptedEnv([alternating(5)])
     vector_env = StructuredVectorEnv([lambda: flaky, lambda: steady], drops_episodes=True)

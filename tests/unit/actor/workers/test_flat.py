@@ -32,7 +32,7 @@ from tests.unit.actor.workers.flat_workers import (
 
 
 def played(seed, lengths, n):
-    """What a NumberedEnv goes through: n tuples (observation, next observation, reward, terminated, truncated)."""
+    """Returns n steps of a NumberedEnv: tuples (observation, next observation, reward, terminated, truncated)."""
     steps = (
         ((seed, k, s), (seed, k, s + 1), s + 1.0, s + 1 == length and k % 2 == 0, s + 1 == length and k % 2 == 1)
         for k, length in enumerate(itertools.cycle(lengths))

@@ -10,7 +10,7 @@ from rollcast.services.rollouts.rollouts import EpisodeStatistics
 
 
 def episodes_one_by_one(reward, terminated, truncated, has_reset_rows):
-    """What a loop over all rows of all rollouts finds: `(t, episode)` for each episode."""
+    """Returns the findings of a loop over all rows of all rollouts: `(t, episode)` for each episode."""
     n_steps, n_envs = reward.shape
     total, length, is_reset_row = np.zeros(n_envs), np.zeros(n_envs, int), np.zeros(n_envs, bool)
     found = []

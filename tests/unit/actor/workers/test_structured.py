@@ -89,7 +89,7 @@ def test_every_action_of_everybody_is_recorded_once_with_what_came_of_it(environ
 
 
 def test_agents_that_take_turns_fill_whole_rollouts():
-    """What is not complete at the end of a rollout is the first row of the next: nobody waits, nothing is padded."""
+    """An incomplete transition at the end of a rollout is the first row of the next: no wait, no padding."""
     worker = worker_of(ScriptedEnv([alternating(10_000)]), n_steps=5)
     rollouts = [worker.collect() for _ in range(12)]
     assert all(rollout.valid is None for rollout in rollouts)

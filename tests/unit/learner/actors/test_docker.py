@@ -1,4 +1,4 @@
-"""What is wrong with actors in containers before there is one; with an engine, see tests/e2e/test_docker_actors.py."""
+"""Wrong options of actors in containers, found before there is one; tests/e2e/test_docker_actors.py has an engine."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What action masks change in an update: targets, gradients and entropies are those of what is allowed."""
+"""Action masks in an update: targets, gradients and entropies are those of what is allowed."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""What the rows hold in which nobody acted yet changes nothing that is learnt."""
+"""Rows in front of an agent's first action change nothing that is learnt."""
 
 import dataclasses
 

@@ -153,7 +153,7 @@ def test_a_reset_row_lends_its_observation_and_is_no_transition():
     expected = batch.reward[1, 0] + 0.9 * values_of(impala, row[None])[0]
     torch.testing.assert_close(target_of(impala, batch)[1, 0], expected)
 
-    # Whatever stands in the row itself, the update is the same to the bit.
+    # The content of the row does not change the update by a bit.
     reward, action = batch.reward.clone(), batch.substeps[FLAT_SUBSTEP].action.clone()
     reward[2, 0], action[2, 0] = 1e6, 1 - action[2, 0]
     other = make_impala(discount=0.9)

@@ -37,14 +37,14 @@ def make_source(kind: str, algorithm: Algorithm) -> ExperienceSource:
 
 
 def mean_rewards(algorithm: Algorithm) -> dict[str, float]:
-    """What each substep earns a step."""
+    """Returns the reward of each substep a step."""
     policy = make_policy(SPACES, algorithm.policy.spec, seed=1)
     policy.load(1, algorithm.policy_state())
     world = TwoSubsteps(50, 4, seed=9, padding=0.0)
     return {rollout.substep_key: float(rollout.reward.mean()) for rollout in (world.play(policy) for _ in SPACES)}
 
 
-# Who acts at random earns 0.5 and 0.25. Everyone explores a little even at the end.
+# Random actions earn 0.5 and 0.25. Everyone explores a little even at the end.
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "n_updates"), [("impala", 150), ("dqn", 400)])
 def test_both_learn_to_do_what_they_are_shown(kind: str, n_updates: int):

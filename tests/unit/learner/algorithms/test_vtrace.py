@@ -131,7 +131,7 @@ def test_nothing_crosses_the_end_of_an_episode(terminated):
     after = vtrace(**arguments)
     assert torch.equal(before.vs[:3], after.vs[:3])
     assert torch.equal(before.pg_advantage[:3], after.pg_advantage[:3])
-    # What does count is the value of the final observation, and only where the episode was cut.
+    # It is the value of the final observation, and only where the episode was cut.
     arguments["v_tp1"][2] += 1.0
     assert torch.equal(vtrace(**arguments).vs[2], before.vs[2]) is terminated
 

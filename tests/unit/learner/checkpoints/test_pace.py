@@ -8,7 +8,7 @@ from rollcast.learner.checkpoints.pace import Pace
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What the time is."""
+    """Returns the time."""
     now = [0.0]
     monkeypatch.setattr(pace_module.time, "monotonic", lambda: now[0])
     return now

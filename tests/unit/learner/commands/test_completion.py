@@ -14,7 +14,7 @@ BASH = completion_script(CompletionSettings.from_command_line("rollcast completi
 
 
 def completed(*words: str, folder: Path) -> list[str]:
-    """What bash offers after these words, of which the last has been begun."""
+    """Returns bash's offers after these words, the last of which is begun."""
     script = (
         f"set -u\n{BASH}\ncomplete -p rollcast >/dev/null\n"
         f"COMP_WORDS=({shlex.join(words)}) COMP_CWORD={len(words) - 1}\n"

@@ -103,7 +103,7 @@ def test_the_worst_comes_first():
 
 
 def test_every_limit_of_the_operators_has_advice_of_its_own():
-    """Those that only the caller can keep to are told the same."""
+    """Limits that only the caller can keep are told the same."""
     assert set(doctor._LIMIT_ADVICE) == {*Limits.__dataclass_fields__, "max_streams", "max_calls"} - {
         "join_lease_s",
         "max_connections",

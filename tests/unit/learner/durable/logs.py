@@ -77,7 +77,7 @@ def open_log(folder: Path, inventory: Inventory | None = None, **options: Any) -
 
 
 def recovered(folder: Path, coverage: Coverage = NOTHING) -> list[RolloutSlice]:
-    """What the log hands out."""
+    """Returns the rollouts that the log hands out."""
     inventory = take_inventory(folder, HEADER, coverage)
     open_rollouts = OpenRollouts(inventory.next_number)
     rollouts = RecoveredRollouts(folder, HEADER, inventory.found, open_rollouts)

@@ -72,7 +72,7 @@ class Learner:
 
 @pytest.fixture(autouse=True)
 def ended() -> Iterator[None]:
-    """Those that die do so without a word: their threads end here."""
+    """Logs that die do so without a word: their threads end here."""
     yield
     while Learner.entered:
         Learner.entered.pop().durable.close()

@@ -101,7 +101,7 @@ class Actor:
 
 
 def deliver(on_their_way: list[tuple[IntakeStream, Rollout]]) -> None:
-    """What is on its way arrives in the order in which it was sent, as far as there is room."""
+    """Delivers rollouts in the order in which they were sent, as far as there is room."""
     while on_their_way:
         stream, rollout = on_their_way[0]
         try:
@@ -112,8 +112,8 @@ def deliver(on_their_way: list[tuple[IntakeStream, Rollout]]) -> None:
 
 
 def bound(capacity: int, batch_size: int, n_actors: int, n_envs: int) -> int:
-    """How many updates old a rollout is at most, as docs/algorithms.md has it."""
-    # What is left over of a rollout that is cut over two batches counts besides.
+    """Returns the largest age of a rollout in updates, by the rule of docs/algorithms.md."""
+    # The rest of a rollout that is cut over two batches counts besides.
     left_over = 0 if batch_size % n_envs == 0 else n_envs - 1
     return math.ceil((capacity + n_actors * n_envs + left_over) / batch_size)
 

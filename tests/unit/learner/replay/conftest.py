@@ -18,7 +18,7 @@ def device(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=["numpy", "torch-cpu", pytest.param("torch-cuda", marks=_NEEDS_CUDA)])
 def place(request: pytest.FixtureRequest) -> str | None:
-    """Where a buffer's columns lie: None in main memory, else on this learner's device."""
+    """The place of a buffer's columns: None in main memory, else on this learner's device."""
     return request.param.removeprefix("torch-") if request.param != "numpy" else None
 
 

@@ -126,7 +126,7 @@ def test_it_asks_again_and_again_and_once_more_at_the_end(terminal):
 
 
 def bars_of(*returns: float | None, stop_return: float) -> list[int]:
-    """How full the bar to the return is after each, of 52."""
+    """Returns the length of the bar to the return after each, of 52."""
     console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
     statuses = [replace(STATUS, mean_return=value) for value in returns]
     bars = []

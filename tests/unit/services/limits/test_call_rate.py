@@ -13,7 +13,7 @@ class Clock:
 
 
 def calls(rate, peer, n):
-    """How many of n calls at once go through."""
+    """Returns the number of n simultaneous calls that go through."""
     for done in range(n):
         try:
             rate.check(peer)

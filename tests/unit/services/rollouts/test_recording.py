@@ -46,7 +46,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def starts(content: bytes) -> list[int]:
-    """Where the messages of a file begin, and its end."""
+    """Returns the offsets of a file's messages, and its length."""
     found, offset = [0], 0
     while offset < len(content):
         length = shift = 0

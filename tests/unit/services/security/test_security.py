@@ -1,4 +1,4 @@
-"""What may be served and sent in the open, and which files go together."""
+"""Tests of what may be served in the open, and of files that go together."""
 
 import pytest
 from pydantic import SecretStr

@@ -174,7 +174,7 @@ def test_tensors_on_the_cpu_count_as_main_memory(monkeypatch: pytest.MonkeyPatch
 
 
 class TestMemoryOfAGpu:
-    """What a GPU has is made up; the buffer is refused before anything is allocated on it."""
+    """The GPU's memory is made up; the buffer is refused before anything is allocated on it."""
 
     @pytest.fixture(autouse=True)
     def _machine(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +204,7 @@ class TestMemoryOfAGpu:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and there is none")
 class TestOnAGpu:
-    """What the CPU cannot show."""
+    """Tests that need a GPU."""
 
     def test_nothing_waits_for_the_device_and_no_observation_comes_back(self, settings: dict[str, object]):
         buffer = buffer_on("cuda", **settings)

@@ -33,7 +33,7 @@ def play(world: World, n_padded: list[int], rng: np.random.Generator) -> tuple[R
 
 
 def reference_rows(rollout: Rollout) -> list[tuple[str, int, int]]:
-    """What lies in each row, trajectory by trajectory, as the ring's invariant wants it."""
+    """Returns the content of each row, trajectory by trajectory, as the ring's invariant wants it."""
     finals = {(t, b) for t, b in rollout.final_index.tolist()}
     rows = []
     for b in range(rollout.n_envs):
