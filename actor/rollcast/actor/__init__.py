@@ -74,38 +74,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # else every misspelt name would have the type of `__getattr__`
-    __getattr__, __dir__ = lazy_exports(
-        __name__,
-        {
-            "rollcast.actor.environments.action_mask": ("ActionMaskFromInfo",),
-            "rollcast.actor.environments.executed_actions": ("ExecutedActions",),
-            "rollcast.actor.environments.failures": ("EnvironmentFailedError", "EnvironmentLostError"),
-            "rollcast.actor.environments.make": ("EnvironmentFactory",),
-            "rollcast.actor.environments.structured": ("ActorId", "Ended", "SingleAgentEnv", "StructuredEnv", "Turn"),
-            "rollcast.actor.loaded_policy": ("LoadedPolicy", "load_policy"),
-            "rollcast.actor.policies.base": ("Policy",),
-            "rollcast.actor.policies.make": ("make_policy",),
-            "rollcast.actor.policies.random_acting": ("RandomPolicy",),
-            "rollcast.actor.policies.trainable": ("TorchPolicy",),
-            "rollcast.actor.seeds": ("derive_seeds",),
-            "rollcast.actor.statistics.epoch_aggregator": ("EpochStatsAggregator",),
-            "rollcast.actor.statistics.events": (
-                "EpisodeEvents",
-                "LogStatsLevel",
-                "define_episode_stats",
-                "define_epoch_stats",
-                "define_stats_grouping",
-                "define_step_stats",
-            ),
-            "rollcast.actor.statistics.firing": ("FiresEvents",),
-            "rollcast.actor.vector.make": ("environment_spaces", "make_vector_env", "probe_spaces"),
-            "rollcast.actor.vector.measure": ("make_fastest_vector_env",),
-            "rollcast.actor.vector.sequential": ("SequentialVectorEnv",),
-            "rollcast.actor.vector.structured": ("StructuredVectorEnv",),
-            "rollcast.actor.vector.subproc": ("SubprocVectorEnv",),
-            "rollcast.actor.workers.flat": ("RolloutWorker",),
-            "rollcast.actor.workers.make": ("make_worker",),
-            "rollcast.actor.workers.structured": ("StructuredRolloutWorker",),
-        },
-        extra="torch",
-    )
+    __getattr__, __dir__ = lazy_exports(__name__, extra="torch")

@@ -73,37 +73,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # else every misspelt name would have the type of `__getattr__`
-    __getattr__, __dir__ = lazy_exports(
-        __name__,
-        {
-            "rollcast.learner.actors.base": ("DistributedActors",),
-            "rollcast.learner.actors.docker": ("DockerDistributedActors",),
-            "rollcast.learner.actors.remote": ("RemoteDistributedActors",),
-            "rollcast.learner.actors.sequential": ("SequentialDistributedActors",),
-            "rollcast.learner.actors.serving_options": ("ServingOptions",),
-            "rollcast.learner.actors.subproc": ("SubprocDistributedActors",),
-            "rollcast.learner.actors.with_buffer": ("BaseDistributedWorkersWithBuffer",),
-            "rollcast.learner.algorithms.algorithm": ("Algorithm", "Metrics"),
-            "rollcast.learner.algorithms.critics": ("TwinCritic", "ValueCritic"),
-            "rollcast.learner.algorithms.dqn": ("Dqn",),
-            "rollcast.learner.algorithms.dqn_settings": ("DqnSettings",),
-            "rollcast.learner.algorithms.impala": ("Impala",),
-            "rollcast.learner.algorithms.impala_settings": ("ImpalaSettings",),
-            "rollcast.learner.algorithms.independent_learners": ("IndependentLearners",),
-            "rollcast.learner.algorithms.sac": ("Sac",),
-            "rollcast.learner.algorithms.sac_settings": ("SacSettings",),
-            "rollcast.learner.algorithms.vtrace": ("VTraceReturns", "vtrace"),
-            "rollcast.learner.batch": ("Batch", "BatchColumns"),
-            "rollcast.learner.commands.cli": ("main",),
-            "rollcast.learner.experience.experience": ("Experience", "ExperienceSource", "FreshExperience"),
-            "rollcast.learner.experience.replayed": ("ReplayedExperience",),
-            "rollcast.learner.playing.evaluate": ("Evaluation", "evaluate_policy"),
-            "rollcast.learner.replay.batches": ("to_batch",),
-            "rollcast.learner.replay.buffer": ("ReplayBuffer",),
-            "rollcast.learner.replay.settings": ("ReplaySettings",),
-            "rollcast.learner.writers.json_lines": ("JsonLinesWriter",),
-            "rollcast.learner.writers.tensorboard": ("TensorBoardWriter",),
-            "rollcast.learner.writers.writer": ("MetricsWriter",),
-        },
-        extra="learner",
-    )
+    __getattr__, __dir__ = lazy_exports(__name__, extra="learner")

@@ -1,23 +1,22 @@
 """Makes a package export names whose modules are imported only when a name is first used."""
 
+import functools
 import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from rollcast.services.process.installation import EXTRAS, missing_message
 
 
-def lazy_exports(
-    package: str, exported: Mapping[str, Sequence[str]], *, extra: str | None = None
-) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+def lazy_exports(package: str, *, extra: str | None = None) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Returns a package's `__getattr__` and `__dir__`.
 
-    `import rollcast.actor` must not load torch because one name of the package needs it. A package that uses this also
-    imports its names under `TYPE_CHECKING`: type checkers, editors and the API reference read those lines.
+    `import rollcast.actor` must not load torch because one name of the package needs it. A package that uses this has
+    its imports under `if TYPE_CHECKING:`. Type checkers, editors and the API reference read those lines, and so does
+    this function: they alone say which module has a name.
 
     Args:
-        package: The package's `__name__`.
-        exported: The names by module: `{"rollcast.learner.batch": ("Batch", "BatchColumns")}`.
+        package: The package's `__name__`. Its `__all__` lists the names that its imports bring.
         extra: The extra of this project that brings what the modules import beyond a plain installation. Where it is
             missing, the ModuleNotFoundError names the command that installs it.
 
@@ -25,10 +24,9 @@ def lazy_exports(
         `__getattr__`, which imports the module of a name and keeps the value in the package; `__dir__`, which lists
         the exported names.
     """
-    homes = {name: module for module, names in exported.items() for name in names}
 
     def get(name: str) -> object:
-        home = homes.get(name)
+        home = None if name.startswith("__") else _homes(package).get(name)  # Python asks for `__path__` and the like
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:
@@ -42,4 +40,16 @@ def lazy_exports(
         setattr(sys.modules[package], name, value)
         return value
 
-    return get, lambda: sorted(homes)
+    return get, lambda: sorted(_homes(package))
+
+
+@functools.cache
+def _homes(package: str) -> Mapping[str, str]:
+    """Returns the module of each name that a package imports under `if TYPE_CHECKING:`."""
+    import ast
+    import inspect  # not above: a health check of a container imports this module and needs neither
+
+    source = ast.parse(inspect.getsource(sys.modules[package]))
+    blocks = (node for node in source.body if isinstance(node, ast.If) and isinstance(node.test, ast.Name))
+    imports = (node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom) and node.module)
+    return {alias.name: str(node.module) for node in imports for alias in node.names}
