@@ -1,6 +1,5 @@
 """Encodes a replay buffer's info and status as protobuf, and back; decodes new priorities."""
 
-import dataclasses
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -10,15 +9,15 @@ from numpy.typing import NDArray
 from rollcast.services.errors import InvalidTensorError
 from rollcast.services.replay.replay import ReplayInfo, ReplayStatus, ReplayWaiting
 from rollcast.services.spaces.codec import environment_spaces_from_proto, environment_spaces_to_proto
+from rollcast.services.wire.same_fields import same_fields
 from rollcast.services.wire.tensors import tensor_from_proto
 from rollcast.v1 import replay_pb2
 
 _INT64: Final = np.dtype("<i8")
 # They have the contract's names; tests compare them with the descriptors.
-_STATUS_FIELDS: Final = tuple(field.name for field in dataclasses.fields(ReplayStatus) if field.name != "waiting")
-_INFO_FIELDS: Final = tuple(
-    field.name for field in dataclasses.fields(ReplayInfo) if field.name not in ("waiting", "spaces")
-)
+_status_fields: Final = same_fields(ReplayStatus, but=("waiting",))
+_info_fields: Final = same_fields(ReplayInfo, but=("waiting", "spaces"))
+_waiting_fields: Final = same_fields(ReplayWaiting)
 
 
 def replay_info_to_proto(info: ReplayInfo) -> replay_pb2.ReplayInfo:
@@ -30,7 +29,7 @@ def replay_info_to_proto(info: ReplayInfo) -> replay_pb2.ReplayInfo:
     return replay_pb2.ReplayInfo(
         waiting=_waiting_to_protos(info.waiting),
         substeps=environment_spaces_to_proto(info.spaces),
-        **{name: getattr(info, name) for name in _INFO_FIELDS},
+        **_info_fields(info),
     )
 
 
@@ -46,7 +45,7 @@ def replay_info_from_proto(proto: replay_pb2.ReplayInfo) -> ReplayInfo:
     return ReplayInfo(
         waiting=_waiting_from_protos(proto.waiting),
         spaces=environment_spaces_from_proto(proto.substeps),
-        **{name: getattr(proto, name) for name in _INFO_FIELDS},
+        **_info_fields(proto),
     )
 
 
@@ -56,9 +55,7 @@ def replay_status_to_proto(status: ReplayStatus) -> replay_pb2.ReplayStatus:
     Args:
         status: The value.
     """
-    return replay_pb2.ReplayStatus(
-        waiting=_waiting_to_protos(status.waiting), **{name: getattr(status, name) for name in _STATUS_FIELDS}
-    )
+    return replay_pb2.ReplayStatus(waiting=_waiting_to_protos(status.waiting), **_status_fields(status))
 
 
 def replay_status_from_proto(proto: replay_pb2.ReplayStatus) -> ReplayStatus:
@@ -67,17 +64,15 @@ def replay_status_from_proto(proto: replay_pb2.ReplayStatus) -> ReplayStatus:
     Args:
         proto: The message.
     """
-    return ReplayStatus(
-        waiting=_waiting_from_protos(proto.waiting), **{name: getattr(proto, name) for name in _STATUS_FIELDS}
-    )
+    return ReplayStatus(waiting=_waiting_from_protos(proto.waiting), **_status_fields(proto))
 
 
 def _waiting_to_protos(waiting: Iterable[ReplayWaiting]) -> list[replay_pb2.ReplayWaiting]:
-    return [replay_pb2.ReplayWaiting(reason=one.reason, seconds=one.seconds, who=one.who) for one in waiting]
+    return [replay_pb2.ReplayWaiting(**_waiting_fields(one)) for one in waiting]
 
 
 def _waiting_from_protos(protos: Iterable[replay_pb2.ReplayWaiting]) -> tuple[ReplayWaiting, ...]:
-    return tuple(ReplayWaiting(reason=proto.reason, seconds=proto.seconds, who=proto.who) for proto in protos)
+    return tuple(ReplayWaiting(**_waiting_fields(proto)) for proto in protos)
 
 
 def priorities_from_proto(

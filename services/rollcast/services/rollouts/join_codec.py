@@ -10,11 +10,15 @@ from rollcast.services.policies.spec_codec import policy_spec_from_proto, policy
 from rollcast.services.rollouts.join import PROTOCOL_VERSION, JoinAgreement, JoinOffer
 from rollcast.services.spaces.codec import environment_spaces_from_proto, environment_spaces_to_proto
 from rollcast.services.spaces.spaces import check_action_space_supported, check_spaces_match
+from rollcast.services.wire.same_fields import same_fields
 from rollcast.v1 import rollout_pb2
 
 _ACTOR_ID: Final = re.compile(r"[A-Za-z0-9._-]*", re.ASCII)
 # A run with a million rollouts a second reaches this number after 150,000 years.
 _MAX_COUNT: Final = 2**62
+# These have the contract's names.
+_offer_fields: Final = same_fields(JoinOffer, but=("spaces", "software_version", "peer"))
+_agreement_fields: Final = same_fields(JoinAgreement, but=("spaces", "policy", "n_envs"))
 
 
 def join_offer_to_proto(offer: JoinOffer) -> rollout_pb2.JoinRequest:
@@ -27,15 +31,9 @@ def join_offer_to_proto(offer: JoinOffer) -> rollout_pb2.JoinRequest:
         InvalidSpaceError: A space is not supported.
     """
     return rollout_pb2.JoinRequest(
-        actor_id=offer.actor_id,
-        process_nonce=offer.process_nonce,
-        protocol_version=offer.protocol_version,
+        **_offer_fields(offer),
         software_version=offer.software_version,
         substeps=environment_spaces_to_proto(offer.spaces),
-        n_envs=offer.n_envs,
-        network=offer.network,
-        incarnation=offer.incarnation,
-        acknowledged_sequence=offer.acknowledged_sequence,
     )
 
 
@@ -79,18 +77,7 @@ def join_offer_from_proto(proto: rollout_pb2.JoinRequest, *, peer: str = "") -> 
     spaces = environment_spaces_from_proto(proto.substeps)
     for key, substep in spaces.items():
         check_action_space_supported(substep.action, where=f"actor {proto.actor_id!r}, substep {key!r}")
-    return JoinOffer(
-        actor_id=proto.actor_id,
-        process_nonce=proto.process_nonce,
-        spaces=spaces,
-        n_envs=proto.n_envs,
-        network=proto.network,
-        software_version=proto.software_version[:128],
-        incarnation=proto.incarnation,
-        acknowledged_sequence=proto.acknowledged_sequence,
-        protocol_version=proto.protocol_version,
-        peer=peer,
-    )
+    return JoinOffer(**_offer_fields(proto), software_version=proto.software_version[:128], spaces=spaces, peer=peer)
 
 
 def join_agreement_to_proto(agreement: JoinAgreement) -> rollout_pb2.JoinResponse:
@@ -100,19 +87,9 @@ def join_agreement_to_proto(agreement: JoinAgreement) -> rollout_pb2.JoinRespons
         agreement: The agreement.
     """
     return rollout_pb2.JoinResponse(
-        actor_id=agreement.actor_id,
-        slot=agreement.slot,
-        incarnation=agreement.incarnation,
-        acknowledged_sequence=agreement.acknowledged_sequence,
-        n_rollout_steps=agreement.n_rollout_steps,
-        env_seed=agreement.env_seed,
-        agent_seed=agreement.agent_seed,
-        policy=policy_spec_to_proto(agreement.policy),
-        max_message_bytes=agreement.max_message_bytes,
+        **_agreement_fields(agreement),
         n_envs=agreement.n_envs,
-        learner_nonce=agreement.learner_nonce,
-        awaiting_s=agreement.awaiting_s,
-        policy_version=agreement.policy_version,
+        policy=policy_spec_to_proto(agreement.policy),
         substeps=environment_spaces_to_proto(agreement.spaces or {}),
     )
 
@@ -146,22 +123,7 @@ def join_agreement_from_proto(proto: rollout_pb2.JoinResponse, offer: JoinOffer)
     spaces = environment_spaces_from_proto(proto.substeps) if proto.substeps else None
     if spaces is not None:
         check_spaces_match(offer.spaces, spaces, expected_side=f"actor {proto.actor_id!r}", offered_side="the learner")
-    return JoinAgreement(
-        actor_id=proto.actor_id,
-        slot=proto.slot,
-        incarnation=proto.incarnation,
-        acknowledged_sequence=proto.acknowledged_sequence,
-        n_rollout_steps=proto.n_rollout_steps,
-        env_seed=proto.env_seed,
-        agent_seed=proto.agent_seed,
-        policy=policy,
-        max_message_bytes=proto.max_message_bytes,
-        n_envs=n_envs,
-        learner_nonce=proto.learner_nonce,
-        awaiting_s=proto.awaiting_s,
-        policy_version=proto.policy_version,
-        spaces=spaces,
-    )
+    return JoinAgreement(**_agreement_fields(proto), n_envs=n_envs, policy=policy, spaces=spaces)
 
 
 def _check_identity(proto: rollout_pb2.JoinResponse, offer: JoinOffer) -> None:

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.services.rollouts.statistics import EventValue
 from rollcast.services.spaces.spaces import Observation
+from rollcast.services.wire.same_fields import same_fields
 
 
 class EpisodeStatistics(NamedTuple):
@@ -61,6 +62,11 @@ class StreamProgress:
     credit_sequence: int
     end_of_training: bool = False
     min_policy_version: int = 0
+
+
+# These have the contract's names; both ends of a stream copy them.
+failure_fields: Final = same_fields(ActorFailure)
+progress_fields: Final = same_fields(StreamProgress)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from rollcast.services.limits.bytes_in_flight import BytesInFlight, StreamBytes
 from rollcast.services.rollouts.assembler import RolloutAssembler
 from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
 from rollcast.services.rollouts.join_codec import join_agreement_to_proto, join_offer_from_proto
-from rollcast.services.rollouts.rollouts import ActorFailure, Rollout, StreamProgress
+from rollcast.services.rollouts.rollouts import ActorFailure, Rollout, StreamProgress, failure_fields, progress_fields
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 from rollcast.services.wire.message_body import split_body
 from rollcast.services.wire.seal import damaged, find_seal, matches_seal, parse_sealed, seal
@@ -241,7 +241,7 @@ class RolloutServicer:
                 if sealed and not message.request.digest:
                     raise damaged("it has no digest, and the first of its stream had one")
                 if message.request.HasField("failure"):
-                    stream.fail(_failure(message.request.failure))
+                    stream.fail(ActorFailure(**failure_fields(message.request.failure)))
                     continue
                 rollout = assembler.add(*message)
             except DamagedMessageError as error:  # not `rejected`: the actor did nothing wrong
@@ -287,15 +287,4 @@ def _sealed(response: rollout_pb2.JoinResponse | rollout_pb2.StreamRolloutsRespo
 
 
 def _response(progress: StreamProgress) -> rollout_pb2.StreamRolloutsResponse:
-    return rollout_pb2.StreamRolloutsResponse(
-        acknowledged_sequence=progress.acknowledged_sequence,
-        credit_sequence=progress.credit_sequence,
-        end_of_training=progress.end_of_training,
-        min_policy_version=progress.min_policy_version,
-    )
-
-
-def _failure(proto: rollout_pb2.ActorFailure) -> ActorFailure:
-    return ActorFailure(
-        exception_type=proto.exception_type, message=proto.message, traceback=proto.traceback, env_seed=proto.env_seed
-    )
+    return rollout_pb2.StreamRolloutsResponse(**progress_fields(progress))

@@ -10,7 +10,7 @@ import grpc
 from rollcast.services.errors import LimitExceededError, NotReadyError, RollcastError
 from rollcast.services.limits.limits import MAX_WAITING_ROLLOUTS
 from rollcast.services.rollouts.codec import RolloutEncoder
-from rollcast.services.rollouts.rollouts import ActorFailure, Rollout, StreamProgress
+from rollcast.services.rollouts.rollouts import ActorFailure, Rollout, StreamProgress, failure_fields, progress_fields
 from rollcast.services.wire.error_status import error_from_rpc, parse_response
 from rollcast.services.wire.seal import damaged, seal
 from rollcast.v1 import rollout_pb2
@@ -111,12 +111,7 @@ class RolloutUplink:
                     # Waking the sending thread for nothing costs one thread switch for each rollout.
                     if self._waiting and self._may_go(self._waiting[0]):
                         self._changed.notify_all()
-                yield StreamProgress(
-                    acknowledged_sequence=response.acknowledged_sequence,
-                    credit_sequence=response.credit_sequence,
-                    end_of_training=response.end_of_training,
-                    min_policy_version=response.min_policy_version,
-                )
+                yield StreamProgress(**progress_fields(response))
         except grpc.RpcError as error:
             if self._reason is not None:
                 raise self._reason from error
@@ -156,12 +151,7 @@ class RolloutUplink:
             if isinstance(item, Rollout):
                 yield from encoder.encode(item)
             else:
-                failure = rollout_pb2.ActorFailure(
-                    exception_type=item.exception_type,
-                    message=item.message,
-                    traceback=item.traceback,
-                    env_seed=item.env_seed,
-                )
+                failure = rollout_pb2.ActorFailure(**failure_fields(item))
                 yield seal(rollout_pb2.StreamRolloutsRequest(failure=failure).SerializeToString())
 
     def _next(self) -> Rollout | ActorFailure | None:

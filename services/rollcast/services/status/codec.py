@@ -1,21 +1,18 @@
 """Encodes the status of a learner and its actors as protobuf, and back."""
 
-import dataclasses
 from typing import Final
 
 from rollcast.services.errors import InvalidInputError
 from rollcast.services.limits.refusals import Throttled
 from rollcast.services.replay.codec import replay_status_from_proto, replay_status_to_proto
 from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
+from rollcast.services.wire.same_fields import same_fields
 from rollcast.v1 import learner_pb2
 
 # The numbers of the enums and the names of the fields are the contract's; tests compare both with the descriptors.
-_STATUS_FIELDS: Final = tuple(
-    field.name
-    for field in dataclasses.fields(LearnerStatus)
-    if field.name not in ("phase", "mean_return", "replay", "throttled")
-)
-_ACTOR_FIELDS: Final = tuple(field.name for field in dataclasses.fields(ActorInfo) if field.name != "state")
+_status_fields: Final = same_fields(LearnerStatus, but=("phase", "mean_return", "replay", "throttled"))
+_throttled_fields: Final = same_fields(Throttled)
+_actor_fields: Final = same_fields(ActorInfo, but=("state",))
 
 
 def status_to_proto(status: LearnerStatus) -> learner_pb2.LearnerStatus:
@@ -27,14 +24,14 @@ def status_to_proto(status: LearnerStatus) -> learner_pb2.LearnerStatus:
     Returns:
         The message; without `mean_return` and `replay` if they are None.
     """
-    proto = learner_pb2.LearnerStatus(**{name: getattr(status, name) for name in _STATUS_FIELDS})
+    proto = learner_pb2.LearnerStatus(**_status_fields(status))
     proto.phase = status.phase.value  # type: ignore[assignment]  # the stub's enum class exists for checkers only
     if status.mean_return is not None:
         proto.mean_return = status.mean_return
     if status.replay is not None:
         proto.replay.CopyFrom(replay_status_to_proto(status.replay))
     for met in status.throttled:
-        proto.throttled.add(who=met.who, limit=met.limit, times=met.times, idle_s=met.idle_s)
+        proto.throttled.add(**_throttled_fields(met))
     return proto
 
 
@@ -58,10 +55,8 @@ def status_from_proto(proto: learner_pb2.LearnerStatus) -> LearnerStatus:
         phase=phase,
         mean_return=proto.mean_return if proto.HasField("mean_return") else None,
         replay=replay_status_from_proto(proto.replay) if proto.HasField("replay") else None,
-        throttled=tuple(
-            Throttled(who=met.who, limit=met.limit, times=met.times, idle_s=met.idle_s) for met in proto.throttled
-        ),
-        **{name: getattr(proto, name) for name in _STATUS_FIELDS},
+        throttled=tuple(Throttled(**_throttled_fields(met)) for met in proto.throttled),
+        **_status_fields(proto),
     )
 
 
@@ -71,7 +66,7 @@ def actor_to_proto(actor: ActorInfo) -> learner_pb2.ActorInfo:
     Args:
         actor: The actor.
     """
-    proto = learner_pb2.ActorInfo(**{name: getattr(actor, name) for name in _ACTOR_FIELDS})
+    proto = learner_pb2.ActorInfo(**_actor_fields(actor))
     proto.state = actor.state.value  # type: ignore[assignment]  # the stub's enum class exists for checkers only
     return proto
 
@@ -92,4 +87,4 @@ def actor_from_proto(proto: learner_pb2.ActorInfo) -> ActorInfo:
             f"actor {proto.actor_id!r} is in state {proto.state}; expected one of "
             f"{[state.value for state in ActorState]}; update rollcast here"
         ) from error
-    return ActorInfo(state=state, **{name: getattr(proto, name) for name in _ACTOR_FIELDS})
+    return ActorInfo(state=state, **_actor_fields(proto))

@@ -1,18 +1,16 @@
 """Encodes a learner's description as protobuf, and back."""
 
-import dataclasses
 from typing import Final
 
 from rollcast.services.policies.spec_codec import policy_spec_from_proto, policy_spec_to_proto
 from rollcast.services.spaces.codec import environment_spaces_from_proto, environment_spaces_to_proto
 from rollcast.services.status.description import LearnerDescription, LearnerLimits
+from rollcast.services.wire.same_fields import same_fields
 from rollcast.v1 import learner_pb2
 
 # These have the contract's names; a test compares them with the descriptors.
-_NUMBERS_AND_NAMES: Final = tuple(
-    field.name for field in dataclasses.fields(LearnerDescription) if field.name not in ("spaces", "policy", "limits")
-)
-_LIMITS: Final = tuple(field.name for field in dataclasses.fields(LearnerLimits))
+_numbers_and_names: Final = same_fields(LearnerDescription, but=("spaces", "policy", "limits"))
+_limits: Final = same_fields(LearnerLimits)
 
 
 def description_to_proto(description: LearnerDescription) -> learner_pb2.LearnerDescription:
@@ -24,12 +22,11 @@ def description_to_proto(description: LearnerDescription) -> learner_pb2.Learner
     Raises:
         InvalidSpaceError: A space is not supported.
     """
-    limits = {name: getattr(description.limits, name) for name in _LIMITS}
     return learner_pb2.LearnerDescription(
         substeps=environment_spaces_to_proto(description.spaces),
         policy=policy_spec_to_proto(description.policy),
-        limits=learner_pb2.LearnerLimits(**limits),
-        **{name: getattr(description, name) for name in _NUMBERS_AND_NAMES},
+        limits=learner_pb2.LearnerLimits(**_limits(description.limits)),
+        **_numbers_and_names(description),
     )
 
 
@@ -47,6 +44,6 @@ def description_from_proto(proto: learner_pb2.LearnerDescription) -> LearnerDesc
     return LearnerDescription(
         spaces=environment_spaces_from_proto(proto.substeps),
         policy=policy_spec_from_proto(proto.policy),
-        limits=LearnerLimits(**{name: getattr(proto.limits, name) for name in _LIMITS}),
-        **{name: getattr(proto, name) for name in _NUMBERS_AND_NAMES},
+        limits=LearnerLimits(**_limits(proto.limits)),
+        **_numbers_and_names(proto),
     )

@@ -74,7 +74,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
 
     def __init__(self, control: LearnerControl, gate: StreamGate, refusals: Refusals, limits: Limits) -> None:
         self._control = control
-        self._limits = LearnerLimits.of(limits)
+        self._limits = LearnerLimits(**dataclasses.asdict(limits))
         self._gate = gate
         self._refusals = refusals
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-from rollcast.services.limits.limits import DEFAULT_LIMITS
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.status.description import LearnerDescription, LearnerLimits
 from rollcast.services.status.description_codec import description_from_proto, description_to_proto
@@ -20,7 +19,7 @@ DESCRIPTION = LearnerDescription(
 
 
 def test_description_comes_back():
-    limits = LearnerLimits.of(dataclasses.replace(DEFAULT_LIMITS, max_actors=3, calls_per_second=0.5))
+    limits = LearnerLimits(max_actors=3, calls_per_second=0.5)
     assert (limits.max_actors, limits.max_message_bytes) == (3, 4 << 20)
     assert description_from_proto(description_to_proto(dataclasses.replace(DESCRIPTION, limits=limits))) == (
         dataclasses.replace(DESCRIPTION, limits=limits)
