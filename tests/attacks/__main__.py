@@ -5,7 +5,12 @@
 A learner and two actors play CartPole as separate processes, over TCP. Forty hollow actors join with 65536 environments
 each, declare a rollout and send none of it; two hundred half-open calls come over five connections; then both at once.
 Quiet and attack take turns. While an attack lasts, `GetStatus` and `Check` are asked twice a second, each over a new
-connection, and every answer is counted. The attackers run on the same machine, and take its processor, too.
+connection, and every answer is counted.
+
+Attackers, learner and actors share the cores of this machine, so the rate says as much about the machine as about the
+learner. Two columns take this apart. `attackers' CPU` is the share of all cores that the attackers use themselves; on a
+machine of their own it would cost nothing. `steps per CPU s` is the work that a CPU second of learner and actors does
+under attack, against the quiet: the rest of it is what the learner does for attackers.
 """
 
 import argparse
@@ -18,7 +23,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
+
+import psutil
 
 from benchmarks.table import print_table
 from rollcast.services.client.client import LearnerClient
@@ -36,7 +44,7 @@ _ASK_EVERY_S: Final = 0.5
 
 
 @contextlib.contextmanager
-def attackers(address: str, kinds: Sequence[str]) -> Iterator[None]:
+def attackers(address: str, kinds: Sequence[str]) -> Iterator[psutil.Process]:
     """Attacks from a process of its own, for the body."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -46,7 +54,7 @@ def attackers(address: str, kinds: Sequence[str]) -> Iterator[None]:
     try:
         assert ours.poll(_START_S), "the attack did not begin"
         ours.recv()  # EOFError: the attackers have ended with an error
-        yield
+        yield psutil.Process(process.pid)
     finally:
         ours.close()
         process.join(_START_S)
@@ -54,8 +62,9 @@ def attackers(address: str, kinds: Sequence[str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def learner_with_actors(n_actors: int) -> Iterator[str]:
-    """A learner and actors that play for as long as the body likes."""
+def learner_with_actors(n_actors: int) -> Iterator[tuple[str, list[psutil.Process]]]:
+    """A learner and actors that play for as long as the body likes: the address, and the processes."""
+    processes = []
     address = f"127.0.0.1:{free_port()}"
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
@@ -63,6 +72,7 @@ def learner_with_actors(n_actors: int) -> Iterator[str]:
         def start(*arguments: object) -> None:
             command = [sys.executable, "-m", *map(str, arguments)]
             process = subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            processes.append(psutil.Process(process.pid))
             stack.callback(process.wait)
             stack.callback(process.terminate)
 
@@ -72,7 +82,7 @@ def learner_with_actors(n_actors: int) -> Iterator[str]:
             start("rollcast.actor", "--learner-address", address, "--env-id", "CartPole-v1")
         with LearnerClient(address) as client:
             wait_until(lambda: is_training(client), "the learner trains", _START_S)
-        yield address
+        yield address, processes
 
 
 def is_training(client: LearnerClient) -> bool:
@@ -83,10 +93,45 @@ def is_training(client: LearnerClient) -> bool:
         return False
 
 
-def measure(address: str, seconds: float) -> tuple[float, int, int]:
-    """Environment steps a second; how often was asked, and how often answered."""
+@dataclass(frozen=True)
+class Measurement:
+    """The counts of one measurement."""
+
+    seconds: float
+    n_steps: int
+    honest_cpu_s: float
+    attackers_cpu_s: float
+    n_asked: int
+    n_answered: int
+
+    @property
+    def rate(self) -> float:
+        """Environment steps a second."""
+        return self.n_steps / self.seconds
+
+    @property
+    def steps_per_cpu_s(self) -> float:
+        """Environment steps for a CPU second of learner and actors."""
+        return self.n_steps / self.honest_cpu_s
+
+    @property
+    def attackers_share(self) -> float:
+        """The part of all cores that the attackers took."""
+        return self.attackers_cpu_s / (self.seconds * len(os.sched_getaffinity(0)))
+
+
+def cpu_seconds(processes: Sequence[psutil.Process]) -> float:
+    """Returns the CPU time that processes have taken, in seconds."""
+    return sum(times.user + times.system for times in (process.cpu_times() for process in processes))
+
+
+def measure(
+    address: str, honest: Sequence[psutil.Process], attacking: Sequence[psutil.Process], seconds: float
+) -> Measurement:
+    """Counts steps, CPU time and answers for so many seconds."""
     n_asked = n_answered = 0
     with LearnerClient(address) as steady:
+        honest_s, attackers_s = cpu_seconds(honest), cpu_seconds(attacking)
         steps, began = steady.status().env_steps, time.perf_counter()
         while (now := time.perf_counter()) < began + seconds:
             for ask in (LearnerClient.status, LearnerClient.is_serving):
@@ -94,8 +139,14 @@ def measure(address: str, seconds: float) -> tuple[float, int, int]:
                 with contextlib.suppress(RollcastError), LearnerClient(address) as client:
                     n_answered += bool(ask(client))
             time.sleep(max(0.0, _ASK_EVERY_S - (time.perf_counter() - now)))
-        steps = steady.status().env_steps - steps
-        return steps / (time.perf_counter() - began), n_asked, n_answered
+        return Measurement(
+            seconds=time.perf_counter() - began,
+            n_steps=steady.status().env_steps - steps,
+            honest_cpu_s=cpu_seconds(honest) - honest_s,
+            attackers_cpu_s=cpu_seconds(attacking) - attackers_s,
+            n_asked=n_asked,
+            n_answered=n_answered,
+        )
 
 
 def main() -> None:
@@ -107,20 +158,43 @@ def main() -> None:
     parser.add_argument("--only", choices=tuple(ATTACKS), help="one of the attacks")
     options = parser.parse_args()
     rows = []
-    with learner_with_actors(options.n_actors) as address:
+    with learner_with_actors(options.n_actors) as (address, honest):
         for name, kinds in ATTACKS.items():
             if options.only not in (None, name):
                 continue
             rounds = []
             for _ in range(options.rounds):
-                before, _, _ = measure(address, options.seconds)
-                with attackers(address, kinds):
-                    during, n_asked, n_answered = measure(address, options.seconds)
-                rounds.append((before, during, during / before, n_asked, n_answered))
-            before, during, ratio = (statistics.median(column) for column in list(zip(*rounds, strict=True))[:3])
-            asked, answered = (sum(column) for column in list(zip(*rounds, strict=True))[3:])
-            rows.append((name, f"{before:,.0f}", f"{during:,.0f}", f"{ratio:.0%}", f"{answered} of {asked}"))
-    print_table(("attack", "steps/s before", "steps/s during", "ratio", "answers"), rows)
+                before = measure(address, honest, (), options.seconds)
+                with attackers(address, kinds) as attacking:
+                    rounds.append((before, measure(address, honest, (attacking,), options.seconds)))
+            rows.append((name, *summary(rounds)))
+    print_table(
+        ("attack", "steps/s before", "during", "ratio", "attackers' CPU", "steps per CPU s", "answers"),
+        rows,
+    )
+
+
+def summary(rounds: Sequence[tuple[Measurement, Measurement]]) -> tuple[str, ...]:
+    """Returns a row of the table: medians over rounds of quiet and attack."""
+    rates, rates_during, ratios, shares, costs = map(
+        statistics.median,
+        zip(
+            *(
+                (
+                    before.rate,
+                    during.rate,
+                    during.rate / before.rate,
+                    during.attackers_share,
+                    during.steps_per_cpu_s / before.steps_per_cpu_s,
+                )
+                for before, during in rounds
+            ),
+            strict=True,
+        ),
+    )
+    answered, asked = (sum(getattr(during, name) for _, during in rounds) for name in ("n_answered", "n_asked"))
+    percent = (f"{share:.0%}" for share in (ratios, shares, costs))
+    return f"{rates:,.0f}", f"{rates_during:,.0f}", *percent, f"{answered} of {asked}"
 
 
 if __name__ == "__main__":
