@@ -1,7 +1,7 @@
 """Adapts a replay buffer to `ReplayService`, through which other learners draw batches."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from rollcast.services.errors import InvalidInputError, LimitExceededError
 from rollcast.services.limits.limits import MAX_BATCH_BYTES
 from rollcast.services.replay.replay import ReplayBatch, ReplayColumns, ReplayInfo, ReplayStatus, ReplayWaiting
 from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation
+from rollcast.services.wire.same_fields import same_fields
+
+_fields_beside_columns: Final = same_fields(ReplayBatch, but=("substeps",))
 
 
 def replay_status(buffer: ReplayBuffer) -> ReplayStatus:
@@ -144,10 +147,7 @@ def _to_batch(sample: ReplaySample) -> ReplayBatch:
         return {path: host_array(leaf) for path, leaf in observation.items()}
 
     return ReplayBatch(
-        keys=sample.keys,
-        weights=sample.weights,
-        n_steps=sample.n_steps,
-        discount=sample.discount,
+        **_fields_beside_columns(sample),
         substeps={
             key: ReplayColumns(
                 observation=leaves(columns.observation),
@@ -158,11 +158,4 @@ def _to_batch(sample: ReplaySample) -> ReplayBatch:
             )
             for key, columns in sample.substeps.items()
         },
-        reward=sample.reward,
-        terminated=sample.terminated,
-        truncated=sample.truncated,
-        valid=sample.valid,
-        final_index=sample.final_index,
-        policy_version=sample.policy_version,
-        burn_in=sample.burn_in,
     )

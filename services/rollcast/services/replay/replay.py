@@ -2,12 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation
+from rollcast.services.spaces.spaces import EnvironmentSpaces
+
+# What a sample keeps its columns in: numpy arrays, or a learner's tensors.
+_Array = TypeVar("_Array")
+
+# The arrays of a sample beside its columns: `[B]`, and `[T, B]`.
+_BY_ENTRY: Final = ("keys", "weights", "n_steps", "discount", "policy_version")
+_BY_STEP: Final = ("reward", "terminated", "truncated", "valid")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,48 +64,25 @@ class ReplayInfo(ReplayStatus):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayColumns:
-    """The observations and actions of one substep in a batch.
+class SampledColumns(Generic[_Array]):
+    """The fields of `ReplayColumns`, which documents them, in arrays of any kind."""
 
-    Attributes:
-        observation: `[T, B, ...]` for every leaf of the observation space.
-        action: `[T, B, ...]`.
-        log_prob: float32 `[T, B]`; None if the buffer does not keep it.
-        next_observation: `[B, ...]` for every leaf: m steps later, or after the last step of a rollout.
-        final_observation: `[N, ...]` for every leaf, at `ReplayBatch.final_index`.
-    """
-
-    observation: Observation
-    action: NDArray[Any]
-    log_prob: NDArray[np.float32] | None
-    next_observation: Observation
-    final_observation: Observation
+    observation: Mapping[str, _Array]
+    action: _Array
+    log_prob: _Array | None
+    next_observation: Mapping[str, _Array]
+    final_observation: Mapping[str, _Array]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayBatch:
-    """B entries side by side. T is 1 for transitions, else the steps of a rollout or sequence.
-
-    Attributes:
-        keys: int64 `[B]`, identify the entries when priorities are updated.
-        weights: float32 `[B]`, importance weights in (0, 1].
-        n_steps: int64 `[B]`, m, the number of steps folded into an entry.
-        discount: float32 `[B]`, gamma^m; nothing follows a `terminated` entry.
-        substeps: Columns by substep key; a flat environment has one, `FLAT_SUBSTEP`.
-        reward: float32 `[T, B]`.
-        terminated: bool `[T, B]`.
-        truncated: bool `[T, B]`.
-        valid: bool `[T, B]`, false on rows that are not transitions.
-        final_index: int64 `[N, 2]`, the rows (t, b) of the final observations.
-        policy_version: int64 `[B]`, the version that acted; -1 if the buffer does not keep it.
-        burn_in: The number of first rows that only warm a recurrent state up.
-    """
+class Sample(Generic[_Array]):
+    """The fields of `ReplayBatch`, which documents them, with columns in arrays of any kind."""
 
     keys: NDArray[np.int64]
     weights: NDArray[np.float32]
     n_steps: NDArray[np.int64]
     discount: NDArray[np.float32]
-    substeps: Mapping[str, ReplayColumns]
+    substeps: Mapping[str, SampledColumns[_Array]]
     reward: NDArray[np.float32]
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
@@ -106,6 +90,44 @@ class ReplayBatch:
     final_index: NDArray[np.int64]
     policy_version: NDArray[np.int64]
     burn_in: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayColumns(SampledColumns[NDArray[Any]]):
+    """The columns of one substep in a `ReplayBatch`.
+
+    Attributes:
+        observation: `[T, B, ...]` for every leaf of the observation space, in the space's own dtype.
+        action: `[T, B, ...]`.
+        log_prob: float32 `[T, B]`, of the action under the policy that acted; None if the buffer does not keep it.
+        next_observation: `[B, ...]` for every leaf. Transitions: the observation m steps later, the true final one if
+            the episode ended. Rollouts: the observation after the last step.
+        final_observation: `[N, ...]` for every leaf, the true last observations at `ReplayBatch.final_index`.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayBatch(Sample[NDArray[Any]]):
+    """B entries of a replay buffer side by side. T is 1 for transitions, else the steps of a rollout or sequence.
+
+    Attributes:
+        keys: int64 `[B]`, identify the entries when priorities are updated; a key is never used again.
+        weights: float32 `[B]`, importance weights in (0, 1]; 1 unless sampling is prioritised.
+        n_steps: int64 `[B]`, m, the steps folded into the entry: `n_step`, or fewer if the episode or trajectory ended.
+        discount: float32 `[B]`, gamma^m, the factor of the next observation's value; nothing follows a `terminated`
+            entry.
+        substeps: Columns by substep key; a flat environment has one, `FLAT_SUBSTEP`.
+        reward: float32 `[T, B]`; transitions: the sum of gamma^k r_k over the m steps.
+        terminated: bool `[T, B]`, the episode ended with this step (the last of the m).
+        truncated: bool `[T, B]`, the episode was cut off here; the value goes on from the final observation.
+        valid: bool `[T, B]`, False on rows that are no transition. Rows before all transitions of their trajectory hold
+            arbitrary values.
+        final_index: int64 `[N, 2]`, the rows (t, b) of the final observations; empty for transitions.
+        policy_version: int64 `[B]`, the version that acted; -1 for transitions, which do not keep it.
+        burn_in: The number of first rows that only warm a recurrent state up.
+    """
+
+    substeps: Mapping[str, ReplayColumns]
 
     @property
     def batch_size(self) -> int:
@@ -115,13 +137,7 @@ class ReplayBatch:
     @property
     def n_bytes(self) -> int:
         """The size of all arrays."""
-        n_bytes = sum(
-            array.nbytes
-            for array in (
-                *(self.keys, self.weights, self.n_steps, self.discount, self.reward),
-                *(self.terminated, self.truncated, self.valid, self.final_index, self.policy_version),
-            )
-        )
+        n_bytes: int = sum(getattr(self, name).nbytes for name in (*_BY_ENTRY, *_BY_STEP, "final_index"))
         for columns in self.substeps.values():
             n_bytes += columns.action.nbytes + (0 if columns.log_prob is None else columns.log_prob.nbytes)
             for leaves in (columns.observation, columns.next_observation, columns.final_observation):
@@ -142,11 +158,8 @@ class ReplayBatch:
             return self
         cut = slice(start, stop)
         wanted = (self.final_index[:, 1] >= start) & (self.final_index[:, 1] < stop)
-        return ReplayBatch(
-            keys=self.keys[cut],
-            weights=self.weights[cut],
-            n_steps=self.n_steps[cut],
-            discount=self.discount[cut],
+        return replace(
+            self,
             substeps={
                 key: ReplayColumns(
                     observation={path: array[:, cut] for path, array in columns.observation.items()},
@@ -157,13 +170,9 @@ class ReplayBatch:
                 )
                 for key, columns in self.substeps.items()
             },
-            reward=self.reward[:, cut],
-            terminated=self.terminated[:, cut],
-            truncated=self.truncated[:, cut],
-            valid=self.valid[:, cut],
             final_index=self.final_index[wanted] - np.array([0, start]),
-            policy_version=self.policy_version[cut],
-            burn_in=self.burn_in,
+            **{name: getattr(self, name)[cut] for name in _BY_ENTRY},
+            **{name: getattr(self, name)[:, cut] for name in _BY_STEP},
         )
 
 
@@ -179,19 +188,10 @@ def joint_replay_status(statuses: Mapping[str, ReplayStatus]) -> ReplayStatus:
     if len(statuses) == 1:
         return next(iter(statuses.values()))
 
-    def total(name: str) -> Any:  # noqa: ANN401  # an int or a float
-        return sum(getattr(status, name) for status in statuses.values())
-
+    numbers = [field.name for field in fields(ReplayStatus) if field.name != "waiting"]
+    totals: dict[str, Any] = {name: sum(getattr(one, name) for one in statuses.values()) for name in numbers}
     return ReplayStatus(
-        size=total("size"),
-        capacity=total("capacity"),
-        n_bytes=total("n_bytes"),
-        inserted=total("inserted"),
-        sampled=total("sampled"),
-        min_size=total("min_size"),
-        difference=total("difference"),
-        min_diff=total("min_diff"),
-        max_diff=total("max_diff"),
+        **totals,
         waiting=tuple(
             replace(wait, reason=f"{key}: {wait.reason}") for key, status in statuses.items() for wait in status.waiting
         ),

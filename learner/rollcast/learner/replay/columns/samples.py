@@ -4,69 +4,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from rollcast.learner.replay.columns.layout import EntryLayout
 from rollcast.learner.replay.columns.memory import ColumnArray, ColumnMemory, Gather
+from rollcast.services.replay.replay import Sample, SampledColumns
 from rollcast.services.spaces.leaf_schema import LeafSchema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SampleColumns:
-    """The columns of one substep: numpy arrays, or tensors if the buffer keeps its columns on the learner's device.
-
-    Attributes:
-        observation: `[T, B, ...]` for every leaf of the observation space, in the space's own dtype.
-        action: `[T, B, ...]`.
-        log_prob: float32 `[T, B]`, of the action under the policy that acted; None if the buffer keeps none.
-        next_observation: `[B, ...]` for every leaf. Transitions: the observation `n_steps` later, the true final one
-            if the episode ended. Rollouts: the observation after the last step.
-        final_observation: `[N, ...]` for every leaf, the true last observations at `ReplaySample.final_index`.
-    """
-
-    observation: Mapping[str, ColumnArray]
-    action: ColumnArray
-    log_prob: ColumnArray | None
-    next_observation: Mapping[str, ColumnArray]
-    final_observation: Mapping[str, ColumnArray]
+class SampleColumns(SampledColumns[ColumnArray]):
+    """The columns of one substep: numpy arrays, or tensors if the buffer keeps its columns on the learner's device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplaySample:
-    """A batch of B entries. T is 1 for transitions, else the length of a rollout, or of burn-in and sequence.
+class ReplaySample(Sample[ColumnArray]):
+    """A batch of B entries, with the fields of `rollcast.services.ReplayBatch`.
 
     The arrays belong to a `SampleRing` of n rooms: they stay valid until n - 1 further samples were drawn into it. Copy
     them to keep them longer.
-
-    Attributes:
-        keys: int64 `[B]`, keys of the entries, for updating priorities; a key is never used again.
-        weights: float32 `[B]`, importance weights in (0, 1]; 1 unless sampling is prioritised.
-        n_steps: int64 `[B]`, m, the steps folded into the entry: `n_step`, or fewer if the episode or trajectory ended.
-        discount: float32 `[B]`, gamma^m, the factor of the next observation's value; unused where `terminated`.
-        substeps: Columns by substep key; a flat environment has one, `FLAT_SUBSTEP`.
-        reward: float32 `[T, B]`; transitions: the sum of gamma^k r_k over the m steps.
-        terminated: bool `[T, B]`, the episode ended with this step (the last of the m).
-        truncated: bool `[T, B]`, the episode was cut off here; the value goes on from the final observation.
-        valid: bool `[T, B]`, False on rows that are no transition. Rows before all transitions of their trajectory hold
-            arbitrary values.
-        final_index: int64 `[N, 2]`, rows (t, b) of the final observations; empty for transitions.
-        policy_version: int64 `[B]`, the version that acted; -1 for transitions, which do not keep it.
-        burn_in: Number of first rows that only warm up a recurrent state.
     """
 
-    keys: NDArray[np.int64]
-    weights: NDArray[np.float32]
-    n_steps: NDArray[np.int64]
-    discount: NDArray[np.float32]
     substeps: Mapping[str, SampleColumns]
-    reward: NDArray[np.float32]
-    terminated: NDArray[np.bool_]
-    truncated: NDArray[np.bool_]
-    valid: NDArray[np.bool_]
-    final_index: NDArray[np.int64]
-    policy_version: NDArray[np.int64]
-    burn_in: int
 
     @property
     def has_tensors(self) -> bool:
