@@ -4,7 +4,6 @@ import logging
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from rollcast.services.errors import ConfigurationError
@@ -58,9 +57,7 @@ class Heartbeat:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._closed.set()
         if self._thread is not None:
             self._thread.join(_JOIN_S)

@@ -5,7 +5,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 from rollcast.services.errors import ConfigurationError
@@ -51,9 +50,7 @@ class StepWatchdog:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._closed.set()
         self._thread.join(_JOIN_S)
 

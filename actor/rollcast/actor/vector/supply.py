@@ -1,6 +1,5 @@
 """Supplies an actor's environments, as many as it was told to step or as the learner asks for."""
 
-from types import TracebackType
 from typing import Self
 
 from rollcast.actor.environments.make import DEFAULT_STEP_TIMEOUT_S, EnvFactory
@@ -33,9 +32,7 @@ class EnvironmentSupply:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     @property

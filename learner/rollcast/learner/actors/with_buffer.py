@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 import torch
@@ -143,9 +142,7 @@ class BaseDistributedWorkersWithBuffer:
         self.start()
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.stop()
 
     def start(self) -> None:

@@ -6,7 +6,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 logger = logging.getLogger(__name__)
@@ -53,9 +52,7 @@ class StallWatchdog:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._closed.set()
         self._thread.join(_JOIN_S)
 

@@ -3,7 +3,6 @@
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -84,9 +83,7 @@ class ConsoleView:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout=5.0)

@@ -1,7 +1,6 @@
 """Makes calls over a channel: deadlines, and gRPC's errors turned into errors of the tree."""
 
 from collections.abc import Callable, Generator
-from types import TracebackType
 from typing import Any, Self
 
 import grpc
@@ -39,9 +38,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def close(self) -> None:

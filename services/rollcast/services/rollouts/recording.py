@@ -5,7 +5,6 @@ import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Final, Self
 
 from google.protobuf.message import DecodeError, EncodeError, Message
@@ -73,9 +72,7 @@ class RolloutWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def append(self, rollout: Rollout) -> None:
