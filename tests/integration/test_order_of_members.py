@@ -67,7 +67,7 @@ def test_an_actor_feeds_the_network_in_the_order_of_the_learner():
 
     def play(actors: RemoteDistributedActors) -> None:
         with EnvironmentSupply(FarAndNear, N_ENVS) as environments:
-            offer = make_offer(environments, actor_id="a", network="auto", process_nonce=1, software_version="test")
+            offer = make_offer(environments, actor_id="a", network="auto")
             with LearnerConnection(actors.addresses[0], offer, stop=stop) as connection:
                 act_until_stopped(
                     environments, connection, network="auto", stop=stop, on_hang=lambda failure: stop.set()

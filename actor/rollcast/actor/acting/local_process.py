@@ -5,10 +5,10 @@ all else crosses the socket, as it would from another machine.
 """
 
 import contextlib
+import dataclasses
 import json
 import multiprocessing
 import os
-import secrets
 import shutil
 import signal
 import sys
@@ -28,7 +28,6 @@ from rollcast.services.errors import RollcastError, is_permanent, message_of
 from rollcast.services.limits.limits import DEFAULT_LIMITS
 from rollcast.services.process.printable import log_to_stderr
 from rollcast.services.rollouts.rollouts import ActorFailure
-from rollcast.services.version import software_version
 from rollcast.services.wire.allocator import reuse_large_buffers
 
 # Time for a child to end after its learner has died, in seconds; then the process is ended.
@@ -97,12 +96,7 @@ def run_local_actor(plan: LocalActorPlan, failures: Connection) -> None:
 
 
 def _report(failures: Connection, failure: ActorFailure, *, permanent: bool = False) -> None:
-    report = {
-        "exception_type": failure.exception_type,
-        "message": failure.message,
-        "traceback": failure.traceback,
-        "is_permanent": permanent,
-    }
+    report = dataclasses.asdict(failure) | {"is_permanent": permanent}
     with contextlib.suppress(OSError):  # the parent, which would read this, has ended
         failures.send_bytes(json.dumps(report).encode())
 
@@ -120,13 +114,7 @@ def _act(plan: LocalActorPlan, stop: threading.Event, failures: Connection) -> N
         _end_now()
 
     with EnvironmentSupply(plan.env_factory, plan.n_envs, step_timeout_s=plan.step_timeout_s) as environments:
-        offer = make_offer(
-            environments,
-            actor_id=plan.actor_id,
-            network=plan.network,
-            process_nonce=secrets.randbits(64),
-            software_version=software_version(),
-        )
+        offer = make_offer(environments, actor_id=plan.actor_id, network=plan.network)
         # A learner on this machine that does not answer for 30 s has died or hangs; its supervisor starts us again.
         with LearnerConnection(
             plan.address, offer, connect_timeout_s=30.0, reconnect_timeout_s=30.0, stop=stop

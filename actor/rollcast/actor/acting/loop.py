@@ -1,6 +1,7 @@
 """Runs an actor's loop: wait for credit, take the newest policy, collect a rollout, send it."""
 
 import logging
+import secrets
 import threading
 import time
 import traceback
@@ -20,6 +21,7 @@ from rollcast.services.errors import LearnerUnreachableError, RollcastError, Tra
 from rollcast.services.limits.limits import DEFAULT_LIMITS
 from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.rollouts.rollouts import ActorFailure
+from rollcast.services.version import software_version
 
 logger = logging.getLogger(__name__)
 
@@ -188,20 +190,13 @@ def _describe(error: BaseException, env_seed: int) -> ActorFailure:
     )
 
 
-def make_offer(
-    environments: EnvironmentSupply,
-    *,
-    actor_id: str,
-    network: str,
-    process_nonce: int,
-    software_version: str,
-) -> JoinOffer:
-    """Makes the offer with which an actor joins: its name, its environments and its network."""
+def make_offer(environments: EnvironmentSupply, *, actor_id: str, network: str) -> JoinOffer:
+    """Makes the offer with which an actor joins: its name, its environments, its network, and a nonce of its own."""
     return JoinOffer(
         actor_id=actor_id,
-        process_nonce=process_nonce,
+        process_nonce=secrets.randbits(64),
         spaces=environments.spaces,
         n_envs=environments.n_envs or 0,
         network=network,
-        software_version=software_version,
+        software_version=software_version(),
     )

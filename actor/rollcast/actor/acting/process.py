@@ -3,7 +3,6 @@
 import logging
 import math
 import os
-import secrets
 import signal
 import sys
 import threading
@@ -24,7 +23,6 @@ from rollcast.services.process.printable import log_to_stderr, printable_lines
 from rollcast.services.process.stop_signals import stop_signals
 from rollcast.services.rollouts.rollouts import ActorFailure
 from rollcast.services.security.security import ClientSecurity
-from rollcast.services.version import software_version
 from rollcast.services.wire.allocator import reuse_large_buffers
 
 logger = logging.getLogger("actor")
@@ -39,12 +37,6 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "python -m ro
     Returns:
         The exit code: 0 after the end of training or a signal, 1 after an error, 2 for wrong settings.
     """
-    try:
-        settings = ActorSettings.from_command_line(program, sys.argv[1:] if arguments is None else arguments)
-    except ConfigurationError as error:
-        sys.stderr.write(printable_lines(f"{program}: {error}") + "\n")
-        return bad_settings_exit_code(os.environ)
-    log_to_stderr(settings.log_level)
     stop = threading.Event()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -52,9 +44,11 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "python -m ro
         logger.info("%s: stopping after this step", signal.Signals(number).name)
         stop.set()
 
-    for number in stop_signals():
-        signal.signal(number, on_signal)
     try:
+        settings = ActorSettings.from_command_line(program, sys.argv[1:] if arguments is None else arguments)
+        log_to_stderr(settings.log_level)
+        for number in stop_signals():
+            signal.signal(number, on_signal)
         run_actor(settings, stop)
     except ConfigurationError as error:
         sys.stderr.write(printable_lines(f"{program}: {error}") + "\n")
@@ -115,13 +109,7 @@ def _act_in_one_run(
     connect_timeout_s: float,
 ) -> bool:
     """Joins and acts; returns True if training has ended."""
-    offer = make_offer(
-        environments,
-        actor_id=settings.actor_id,
-        network=settings.network,
-        process_nonce=secrets.randbits(64),
-        software_version=software_version(),
-    )
+    offer = make_offer(environments, actor_id=settings.actor_id, network=settings.network)
     with LearnerConnection(
         settings.learner_address,
         offer,

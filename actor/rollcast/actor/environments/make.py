@@ -52,21 +52,15 @@ class EnvironmentFactory:
     on_step_failure: OnStepFailure = "fail"
 
     def __post_init__(self) -> None:
-        if self.on_step_failure not in get_args(OnStepFailure):
-            raise ConfigurationError(
-                f"on_step_failure is {self.on_step_failure!r}; expected one of {', '.join(get_args(OnStepFailure))}; "
-                "'fail' shows what is wrong at once"
-            )
-        if self.agent_policies not in get_args(AgentPolicies):
-            raise ConfigurationError(
-                f"agent_policies is {self.agent_policies!r}; expected one of {', '.join(get_args(AgentPolicies))}; "
-                "'shared' learns from all agents at once"
-            )
-        if self.vectorization not in get_args(Vectorization):
-            raise ConfigurationError(
-                f"vectorization is {self.vectorization!r}; expected one of {', '.join(get_args(Vectorization))}; "
-                "'auto' suits most environments"
-            )
+        for name, choices, advice in (
+            ("on_step_failure", OnStepFailure, "'fail' shows what is wrong at once"),
+            ("agent_policies", AgentPolicies, "'shared' learns from all agents at once"),
+            ("vectorization", Vectorization, "'auto' suits most environments"),
+        ):
+            if getattr(self, name) not in get_args(choices):
+                raise ConfigurationError(
+                    f"{name} is {getattr(self, name)!r}; expected one of {', '.join(get_args(choices))}; {advice}"
+                )
 
     def __call__(self) -> Environment:
         """Makes one environment.

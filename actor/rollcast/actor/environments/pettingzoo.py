@@ -6,11 +6,10 @@ Terry et al. 2021, "PettingZoo: Gym for Multi-Agent Reinforcement Learning", htt
 import copy
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from rollcast.actor.environments.structured import ActorId, Ended, StructuredEnv, Turn
-from rollcast.actor.statistics.wrapper import wrapped_layers
+from rollcast.actor.environments.structured import ActorId, AdaptedEnv, Ended, StructuredEnv, Turn
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces
 
@@ -46,7 +45,7 @@ def adapt_pettingzoo(env: object, agent_policies: AgentPolicies = "shared") -> S
     return None
 
 
-class SimultaneousAgentsEnv(StructuredEnv):
+class SimultaneousAgentsEnv(AdaptedEnv):
     """A `ParallelEnv`: all living agents act in every turn.
 
     Args:
@@ -58,8 +57,8 @@ class SimultaneousAgentsEnv(StructuredEnv):
     """
 
     def __init__(self, env: "ParallelEnv[Any, Any, Any]", agent_policies: AgentPolicies = "shared") -> None:
-        self._env = env
-        self.spaces, self._actors = group_agents(env, agent_policies)
+        spaces, self._actors = group_agents(env, agent_policies)
+        super().__init__(env, spaces)
         self._names = {actor: name for name, actor in self._actors.items()}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Turn:
@@ -83,15 +82,6 @@ class SimultaneousAgentsEnv(StructuredEnv):
             infos=self._by_actor(infos),
         )
 
-    def layers(self) -> Iterator[object]:
-        """Yields itself, the environment's wrappers, and the environment."""
-        yield self
-        yield from wrapped_layers(self._env)
-
-    def close(self) -> None:
-        """Closes the environment."""
-        self._env.close()
-
     def _living(self, observations: Mapping[str, Any]) -> dict[ActorId, Any]:
         return {self._actors[name]: observations[name] for name in self._env.agents}
 
@@ -99,7 +89,7 @@ class SimultaneousAgentsEnv(StructuredEnv):
         return {self._actors[name]: value for name, value in values.items()}
 
 
-class TurnTakingAgentsEnv(StructuredEnv):
+class TurnTakingAgentsEnv(AdaptedEnv):
     """An `AECEnv` (agent environment cycle): one agent acts in every turn.
 
     Args:
@@ -111,8 +101,8 @@ class TurnTakingAgentsEnv(StructuredEnv):
     """
 
     def __init__(self, env: "AECEnv[Any, Any, Any]", agent_policies: AgentPolicies = "shared") -> None:
-        self._env = env
-        self.spaces, self._actors = group_agents(env, agent_policies)
+        spaces, self._actors = group_agents(env, agent_policies)
+        super().__init__(env, spaces)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Turn:
         """Begins an episode; see `StructuredEnv.reset`."""
@@ -124,15 +114,6 @@ class TurnTakingAgentsEnv(StructuredEnv):
         (action,) = actions.values()
         self._env.step(action)
         return self._next_turn()
-
-    def layers(self) -> Iterator[object]:
-        """Yields itself, the environment's wrappers, and the environment."""
-        yield self
-        yield from wrapped_layers(self._env)
-
-    def close(self) -> None:
-        """Closes the environment."""
-        self._env.close()
 
     def _next_turn(self) -> Turn:
         """Skips the agents that have ended, which PettingZoo selects once more, and returns the next turn."""

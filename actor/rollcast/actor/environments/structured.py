@@ -113,7 +113,29 @@ class StructuredEnv(ABC):
         """Frees its resources. Idempotent."""
 
 
-class SingleAgentEnv(StructuredEnv):
+class AdaptedEnv(StructuredEnv):
+    """A structured environment around one of another kind.
+
+    Args:
+        env: The other environment; closed by `close`.
+        spaces: The spaces by substep key.
+    """
+
+    def __init__(self, env: Any, spaces: EnvironmentSpaces) -> None:  # noqa: ANN401 - of any library
+        self._env = env
+        self.spaces = spaces
+
+    def layers(self) -> Iterator[object]:
+        """Yields itself, the environment's wrappers, and the environment."""
+        yield self
+        yield from wrapped_layers(self._env)
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self._env.close()
+
+
+class SingleAgentEnv(AdaptedEnv):
     """A gymnasium environment as a structured one: one substep, `FLAT_SUBSTEP`, and one agent.
 
     Args:
@@ -123,8 +145,8 @@ class SingleAgentEnv(StructuredEnv):
     ACTOR = ActorId(FLAT_SUBSTEP)
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        self._env = env
-        self.spaces = {FLAT_SUBSTEP: SubstepSpaces(observation=env.observation_space, action=env.action_space)}
+        spaces = SubstepSpaces(observation=env.observation_space, action=env.action_space)
+        super().__init__(env, {FLAT_SUBSTEP: spaces})
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Turn:
         """Begins an episode; see `StructuredEnv.reset`."""
@@ -142,12 +164,3 @@ class SingleAgentEnv(StructuredEnv):
             ended={self.ACTOR: Ended(observation=observation, truncated=not terminated)} if ends else {},
             infos={self.ACTOR: info},
         )
-
-    def layers(self) -> Iterator[object]:
-        """Yields itself, the environment's wrappers, and the environment."""
-        yield self
-        yield from wrapped_layers(self._env)
-
-    def close(self) -> None:
-        """Closes the environment."""
-        self._env.close()

@@ -23,7 +23,7 @@ Action = NDArray[Any]
 LOG_STD_MIN = -20.0
 LOG_STD_MAX = 2.0
 
-_HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 # The ziggurat returns exactly 0 once in 8 million float32 draws.
 _TINY = np.float32(1e-30)
 
@@ -94,7 +94,12 @@ def action_distribution(action_space: Space[Any]) -> ActionDistribution:
         return _Bernoullis(action_space)
     if isinstance(action_space, Box) and np.issubdtype(action_space.dtype, np.floating):
         return _DiagonalGaussian(action_space)
-    raise InvalidSpaceError(
+    raise unsupported_actions(action_space)
+
+
+def unsupported_actions(action_space: Space[Any]) -> InvalidSpaceError:
+    """Returns the error for actions of a kind that no distribution has."""
+    return InvalidSpaceError(
         f"the action space is {action_space}; expected Discrete, MultiDiscrete, MultiBinary, or Box with a float "
         "dtype; wrap the environment so that its actions are one of these"
     )
@@ -117,13 +122,8 @@ def _log_softmax_at(logits: Parameters, index: NDArray[Any]) -> NDArray[np.float
     return result
 
 
-class _Categorical(ActionDistribution):
-    """The distribution over a Discrete space; parameters are logits."""
-
-    def __init__(self, space: Discrete[Any]) -> None:
-        self.n_outputs = self.n_parameters = int(space.n)
-        self._start = space.start
-        self._dtype = space.dtype
+class _FromLogits(ActionDistribution):
+    """A distribution whose parameters are logits; `_as_action` returns the actions with the highest scores."""
 
     def sample(self, parameters: Parameters, rng: np.random.Generator) -> Action:
         # argmax(logits + Gumbel) is a sample of the softmax (the Gumbel-max trick): no normalising, no cumulative sums.
@@ -132,6 +132,18 @@ class _Categorical(ActionDistribution):
 
     def mode(self, parameters: Parameters) -> Action:
         return self._as_action(parameters)
+
+    @abstractmethod
+    def _as_action(self, scores: NDArray[np.float32]) -> Action: ...
+
+
+class _Categorical(_FromLogits):
+    """The distribution over a Discrete space; parameters are logits."""
+
+    def __init__(self, space: Discrete[Any]) -> None:
+        self.n_outputs = self.n_parameters = int(space.n)
+        self._start = space.start
+        self._dtype = space.dtype
 
     def log_prob(self, parameters: Parameters, action: Action) -> NDArray[np.float32]:
         return _log_softmax_at(parameters, (action - self._start).astype(np.intp, copy=False))
@@ -143,7 +155,7 @@ class _Categorical(ActionDistribution):
         return action
 
 
-class _Categoricals(ActionDistribution):
+class _Categoricals(_FromLogits):
     """The distribution over a MultiDiscrete space; parameters are the logits of each element, in order."""
 
     def __init__(self, space: MultiDiscrete[Any]) -> None:
@@ -154,13 +166,6 @@ class _Categoricals(ActionDistribution):
         self._start = space.start.ravel()
         self._shape = space.shape
         self._dtype = space.dtype
-
-    def sample(self, parameters: Parameters, rng: np.random.Generator) -> Action:
-        noise = _negative_gumbel(parameters.shape, rng)
-        return self._as_action(np.subtract(parameters, noise, out=noise))
-
-    def mode(self, parameters: Parameters) -> Action:
-        return self._as_action(parameters)
 
     def log_prob(self, parameters: Parameters, action: Action) -> NDArray[np.float32]:
         lead = parameters.shape[:-1]
@@ -178,7 +183,7 @@ class _Categoricals(ActionDistribution):
         return action.reshape(-1, *self._shape)
 
 
-class _Bernoullis(ActionDistribution):
+class _Bernoullis(_FromLogits):
     """The distribution over a MultiBinary space; parameters are the logits of a one."""
 
     def __init__(self, space: MultiBinary) -> None:
@@ -190,9 +195,6 @@ class _Bernoullis(ActionDistribution):
         noise = _negative_gumbel((2, *parameters.shape), rng)
         return self._as_action(parameters - (noise[0] - noise[1]))
 
-    def mode(self, parameters: Parameters) -> Action:
-        return self._as_action(parameters)
-
     def log_prob(self, parameters: Parameters, action: Action) -> NDArray[np.float32]:
         one = action.reshape(parameters.shape) != 0
         signed = np.where(one, -parameters, parameters)
@@ -203,35 +205,53 @@ class _Bernoullis(ActionDistribution):
         return (scores > 0.0).astype(np.int8).reshape(-1, *self._shape)
 
 
-class _DiagonalGaussian(ActionDistribution):
-    """The distribution over a Box; parameters are D means, then D log standard deviations.
+class Gaussian(ActionDistribution):
+    """A distribution made of D Gaussians; parameters are D means, then D log standard deviations.
+
+    `_as_action` turns what they draw, a fresh array, into actions.
+    """
+
+    def __init__(self, space: Space[Any]) -> None:
+        self._shape: tuple[int, ...] = space.shape or ()
+        self._dtype = space.dtype
+        self._n = math.prod(self._shape)
+        self.n_parameters = 2 * self._n
+
+    def sample(self, parameters: Parameters, rng: np.random.Generator) -> Action:
+        """Draws actions; see `ActionDistribution.sample`."""
+        mean, log_std = self._split(parameters)
+        noise = rng.standard_normal(mean.shape, dtype=np.float32)
+        noise *= np.exp(log_std)
+        noise += mean
+        return self._as_action(noise)
+
+    def mode(self, parameters: Parameters) -> Action:
+        """Returns the actions of the means; see `ActionDistribution.mode`."""
+        return self._as_action(self._split(parameters)[0].copy())
+
+    def _split(self, parameters: Parameters) -> tuple[Parameters, Parameters]:
+        return parameters[..., : self._n], np.clip(parameters[..., self._n :], LOG_STD_MIN, LOG_STD_MAX)
+
+    @abstractmethod
+    def _as_action(self, drawn: Parameters) -> Action: ...
+
+
+class _DiagonalGaussian(Gaussian):
+    """The distribution over a Box.
 
     Actions are neither squashed nor clipped: rollouts record the unbounded sample, whose density is exact.
     `ExecutedActions` clips to the bounds.
     """
 
     def __init__(self, space: Box[Any]) -> None:
-        self._shape = space.shape
-        self._dtype = space.dtype
-        self.n_outputs = math.prod(self._shape)
-        self.n_parameters = 2 * self.n_outputs
-
-    def sample(self, parameters: Parameters, rng: np.random.Generator) -> Action:
-        mean, log_std = self._split(parameters)
-        noise = rng.standard_normal(mean.shape, dtype=np.float32)
-        noise *= np.exp(log_std)
-        noise += mean
-        return noise.astype(self._dtype, copy=False).reshape(-1, *self._shape)
-
-    def mode(self, parameters: Parameters) -> Action:
-        return self._split(parameters)[0].astype(self._dtype).reshape(-1, *self._shape)
+        super().__init__(space)
+        self.n_outputs = self._n
 
     def log_prob(self, parameters: Parameters, action: Action) -> NDArray[np.float32]:
         mean, log_std = self._split(parameters)
         z = (action.reshape(mean.shape).astype(np.float32, copy=False) - mean) * np.exp(-log_std)
-        total: NDArray[np.float32] = -(0.5 * z * z + log_std + np.float32(_HALF_LOG_TWO_PI)).sum(axis=-1)
+        total: NDArray[np.float32] = -(0.5 * z * z + log_std + np.float32(HALF_LOG_TWO_PI)).sum(axis=-1)
         return total
 
-    def _split(self, parameters: Parameters) -> tuple[Parameters, Parameters]:
-        mean = parameters[..., : self.n_outputs]
-        return mean, np.clip(parameters[..., self.n_outputs :], LOG_STD_MIN, LOG_STD_MAX)
+    def _as_action(self, drawn: Parameters) -> Action:
+        return drawn.astype(self._dtype, copy=False).reshape(-1, *self._shape)

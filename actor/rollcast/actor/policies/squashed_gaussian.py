@@ -8,16 +8,15 @@ from gymnasium import Space
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
-from rollcast.actor.policies.distributions import LOG_STD_MAX, LOG_STD_MIN, Action, ActionDistribution, Parameters
+from rollcast.actor.policies.distributions import HALF_LOG_TWO_PI, Action, Gaussian, Parameters
 from rollcast.services.errors import InvalidSpaceError
 
-_HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
-_LOG_TWO = math.log(2.0)
+LOG_TWO = math.log(2.0)
 # An action at its bound has no finite u. tanh is 1 in float32 from u = 9 on; this limit is u = 7.25.
 _LARGEST_TANH = 1.0 - 1e-6
 
 
-class SquashedGaussian(ActionDistribution):
+class SquashedGaussian(Gaussian):
     """The distribution over a Box with finite bounds; parameters are D means, then D log deviations, all outputs.
 
     An action is `a = centre + half_width * tanh(u)`, u Gaussian, and its density (Haarnoja et al. 2018b,
@@ -39,26 +38,12 @@ class SquashedGaussian(ActionDistribution):
         Raises:
             InvalidSpaceError: If it is not a Box of floats whose bounds are finite, low below high.
         """
+        super().__init__(space)
         self._low, self._high = finite_bounds(space)
         self._centre = 0.5 * (self._low + self._high)
         self._half_width = 0.5 * (self._high - self._low)
         self._log_half_width = float(np.log(self._half_width).sum())
-        self._shape: tuple[int, ...] = space.shape or ()
-        self._dtype = space.dtype
-        self._n = math.prod(self._shape)
-        self.n_outputs = self.n_parameters = 2 * self._n
-
-    def sample(self, parameters: Parameters, rng: np.random.Generator) -> Action:
-        """Draws an action from each distribution; see `ActionDistribution.sample`."""
-        mean, log_std = self._split(parameters)
-        noise = rng.standard_normal(mean.shape, dtype=np.float32)
-        noise *= np.exp(log_std)
-        noise += mean
-        return self._squash(noise)
-
-    def mode(self, parameters: Parameters) -> Action:
-        """Squashes the means; see `ActionDistribution.mode`."""
-        return self._squash(self._split(parameters)[0])
+        self.n_outputs = self.n_parameters
 
     def log_prob(self, parameters: Parameters, action: Action) -> NDArray[np.float32]:
         """Returns log-densities of actions; see `ActionDistribution.log_prob`."""
@@ -66,16 +51,13 @@ class SquashedGaussian(ActionDistribution):
         squashed = (action.reshape(mean.shape) - self._centre) / self._half_width
         u = np.arctanh(np.clip(squashed, -_LARGEST_TANH, _LARGEST_TANH))
         z = (u - mean) * np.exp(-log_std)
-        log_slope = 2.0 * (_LOG_TWO - u - np.logaddexp(0.0, -2.0 * u))
-        log_density = -(0.5 * z * z + log_std + _HALF_LOG_TWO_PI + log_slope).sum(axis=-1) - self._log_half_width
+        log_slope = 2.0 * (LOG_TWO - u - np.logaddexp(0.0, -2.0 * u))
+        log_density = -(0.5 * z * z + log_std + HALF_LOG_TWO_PI + log_slope).sum(axis=-1) - self._log_half_width
         total: NDArray[np.float32] = log_density.astype(np.float32)
         return total
 
-    def _split(self, parameters: Parameters) -> tuple[Parameters, Parameters]:
-        return parameters[..., : self._n], np.clip(parameters[..., self._n :], LOG_STD_MIN, LOG_STD_MAX)
-
-    def _squash(self, u: Parameters) -> Action:
-        action = self._centre + self._half_width * np.tanh(u)
+    def _as_action(self, drawn: Parameters) -> Action:
+        action = self._centre + self._half_width * np.tanh(drawn)
         # Rounding must not leave the space.
         np.clip(action, self._low, self._high, out=action)
         return action.astype(self._dtype, copy=False).reshape(-1, *self._shape)

@@ -3,7 +3,6 @@
 Parameters have the layout of `distributions`: logits, or means, then log standard deviations.
 """
 
-import math
 from typing import Any
 
 import torch
@@ -12,10 +11,7 @@ from gymnasium import Space
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from torch import Tensor
 
-from rollcast.actor.policies.distributions import LOG_STD_MAX, LOG_STD_MIN
-from rollcast.services.errors import InvalidSpaceError
-
-_HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+from rollcast.actor.policies.distributions import HALF_LOG_TWO_PI, LOG_STD_MAX, LOG_STD_MIN, unsupported_actions
 
 
 def log_prob(space: Space[Any], parameters: Tensor, action: Tensor) -> Tensor:
@@ -45,8 +41,8 @@ def log_prob(space: Space[Any], parameters: Tensor, action: Tensor) -> Tensor:
     if isinstance(space, Box):
         mean, log_std = _mean_and_log_std(parameters)
         z = (action.reshape(mean.shape).to(mean.dtype) - mean) * torch.exp(-log_std)
-        return -(0.5 * z * z + log_std + _HALF_LOG_TWO_PI).sum(dim=-1)
-    raise _not_supported(space)
+        return -(0.5 * z * z + log_std + HALF_LOG_TWO_PI).sum(dim=-1)
+    raise unsupported_actions(space)
 
 
 def entropy(space: Space[Any], parameters: Tensor) -> Tensor:
@@ -71,8 +67,8 @@ def entropy(space: Space[Any], parameters: Tensor) -> Tensor:
         # H = softplus(l) - l sigmoid(l), from -p log p - (1 - p) log(1 - p) with p = sigmoid(l).
         return (F.softplus(parameters) - parameters * torch.sigmoid(parameters)).sum(dim=-1)
     if isinstance(space, Box):
-        return (_mean_and_log_std(parameters)[1] + 0.5 + _HALF_LOG_TWO_PI).sum(dim=-1)
-    raise _not_supported(space)
+        return (_mean_and_log_std(parameters)[1] + 0.5 + HALF_LOG_TWO_PI).sum(dim=-1)
+    raise unsupported_actions(space)
 
 
 def log_prob_and_entropy(space: Space[Any], parameters: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
@@ -110,10 +106,3 @@ def _logits_of_elements(space: MultiDiscrete[Any], parameters: Tensor) -> tuple[
 def _mean_and_log_std(parameters: Tensor) -> tuple[Tensor, Tensor]:
     mean, log_std = parameters.chunk(2, dim=-1)
     return mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
-
-
-def _not_supported(space: Space[Any]) -> InvalidSpaceError:
-    return InvalidSpaceError(
-        f"the action space is {space}; expected Discrete, MultiDiscrete, MultiBinary, or Box with a float dtype; "
-        "wrap the environment so that its actions are one of these"
-    )

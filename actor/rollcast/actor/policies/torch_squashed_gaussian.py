@@ -7,11 +7,8 @@ import torch.nn.functional as F
 from gymnasium import Space
 from torch import Tensor
 
-from rollcast.actor.policies.distributions import LOG_STD_MAX, LOG_STD_MIN
-from rollcast.actor.policies.squashed_gaussian import finite_bounds
-
-_HALF_LOG_TWO_PI = 0.9189385332046727
-_LOG_TWO = 0.6931471805599453
+from rollcast.actor.policies.distributions import HALF_LOG_TWO_PI, LOG_STD_MAX, LOG_STD_MIN
+from rollcast.actor.policies.squashed_gaussian import LOG_TWO, finite_bounds
 
 
 class SquashedSample(NamedTuple):
@@ -83,8 +80,8 @@ class TorchSquashedGaussian:
         deviation = log_std.exp() * noise
         u = mean + deviation
         # log(1 - tanh(u)^2), as in `squashed_gaussian`.
-        log_slope = 2.0 * (_LOG_TWO - u - F.softplus(-2.0 * u))
-        log_prob = -(0.5 * noise * noise + log_std + log_slope + _HALF_LOG_TWO_PI).sum(dim=-1)
+        log_slope = 2.0 * (LOG_TWO - u - F.softplus(-2.0 * u))
+        log_prob = -(0.5 * noise * noise + log_std + log_slope + HALF_LOG_TWO_PI).sum(dim=-1)
         return SquashedSample(u.tanh(), log_prob, deviation, raw_log_std == log_std)
 
     @torch.no_grad()

@@ -8,8 +8,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from numpy.typing import NDArray
 
 from rollcast.actor.policies.action_masks import FORBIDDEN, action_mask_of, is_allowed
-from rollcast.actor.policies.distributions import Action, Parameters, action_distribution
-from rollcast.services.errors import InvalidSpaceError
+from rollcast.actor.policies.distributions import Action, Parameters, action_distribution, unsupported_actions
 from rollcast.services.spaces.spaces import SubstepSpaces
 
 
@@ -108,10 +107,7 @@ def _elements(space: Space[Any]) -> tuple[Any, Any]:
         return space.start.astype(np.int64), space.nvec.astype(np.int64)
     if isinstance(space, MultiBinary):
         return 0, 2
-    raise InvalidSpaceError(
-        f"the action space is {space}; expected Discrete, MultiDiscrete, MultiBinary, or Box with a float "
-        "dtype; wrap the environment so that its actions are one of these"
-    )
+    raise unsupported_actions(space)
 
 
 class _BoxSampler:

@@ -64,33 +64,30 @@ class Bell:
 
     Args:
         words: The words of all children.
+        child: The child's number.
         connection: Wakes a side that sleeps; its end shows that the other process has ended.
-        heard: Index of the counter that the other side writes.
-        told: Index of the counter that this side writes.
-        self_sleeps: Index of the word that is 1 while this side sleeps.
-        peer_sleeps: Index of the word that is 1 while the other side sleeps.
-        sentinel: Becomes readable when the other process has ended; None: only the connection shows that. A process
-            that an environment has started may keep the connection open.
+        sentinel: On the parent's side: becomes readable when the child has ended. A process that an environment has
+            started may keep the connection open. None on the child's side.
     """
 
     def __init__(
         self,
         words: memoryview,
+        child: int,
         connection: Connection,
-        *,
-        heard: int,
-        told: int,
-        self_sleeps: int,
-        peer_sleeps: int,
         sentinel: int | None = None,
     ) -> None:
         self._words = words
         self._connection = connection
-        self._heard = heard
-        self._told = told
-        self._self_sleeps = self_sleeps
-        self._peer_sleeps = peer_sleeps
         self._sentinel = sentinel
+        base = child * N_WORDS
+        mine, others = base + Word.COMMAND, base + Word.DONE
+        my_sleep, others_sleep = base + Word.PARENT_SLEEPS, base + Word.CHILD_SLEEPS
+        if sentinel is None:
+            mine, others, my_sleep, others_sleep = others, mine, others_sleep, my_sleep
+        # The counters that this side writes and waits for; the words that are 1 while a side sleeps.
+        self._told, self._heard = mine, others
+        self._self_sleeps, self._peer_sleeps = my_sleep, others_sleep
         self._fence = threading.Lock()
         self._usual_wait_s = 0.0
         self._n_waits = 0
@@ -238,30 +235,3 @@ def _sleep(bells: Sequence[tuple[Bell, int]], deadline: float | None) -> list[in
 
 def _changed(bells: Sequence[tuple[Bell, int]]) -> list[int]:
     return [place for place, (bell, seen) in enumerate(bells) if bell.has_changed(seen)]
-
-
-def parent_bell(words: memoryview, child: int, connection: Connection, sentinel: int) -> Bell:
-    """Makes the parent's bell of a child."""
-    base = child * N_WORDS
-    return Bell(
-        words,
-        connection,
-        heard=base + Word.DONE,
-        told=base + Word.COMMAND,
-        self_sleeps=base + Word.PARENT_SLEEPS,
-        peer_sleeps=base + Word.CHILD_SLEEPS,
-        sentinel=sentinel,
-    )
-
-
-def child_bell(words: memoryview, child: int, connection: Connection) -> Bell:
-    """Makes a child's bell of the parent."""
-    base = child * N_WORDS
-    return Bell(
-        words,
-        connection,
-        heard=base + Word.COMMAND,
-        told=base + Word.DONE,
-        self_sleeps=base + Word.CHILD_SLEEPS,
-        peer_sleeps=base + Word.PARENT_SLEEPS,
-    )

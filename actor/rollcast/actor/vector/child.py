@@ -18,7 +18,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 
 from rollcast.actor.environments.failures import EnvironmentFailedError, FailureReport
 from rollcast.actor.vector.arrays import Buffer, EnvironmentArrays
-from rollcast.actor.vector.bell import N_WORDS, Operation, PeerGoneError, Result, Word, child_bell
+from rollcast.actor.vector.bell import N_WORDS, Bell, Operation, PeerGoneError, Result, Word
 from rollcast.actor.vector.environment_group import EnvironmentGroup
 from rollcast.actor.vector.shared_memory import SharedMemory
 
@@ -129,7 +129,7 @@ def _serve(plan: ChildPlan, bell: Connection, messages: Connection) -> None:
 
 def _obey(child: int, group: EnvironmentGroup, words: memoryview, connection: Connection, messages: Connection) -> None:
     """Carries out the parent's commands until it closes the environments."""
-    bell = child_bell(words, child, connection)
+    bell = Bell(words, child, connection)
     base = child * N_WORDS
     command_at, operation_at, result_at = base + Word.COMMAND, base + Word.OPERATION, base + Word.RESULT
     handlers: dict[int, Handler] = {

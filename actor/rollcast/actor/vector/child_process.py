@@ -11,7 +11,7 @@ from typing import Any
 
 from rollcast.actor.environments.failures import EnvironmentFailedError, EnvironmentLostError, FailureReport
 from rollcast.actor.vector.arrays import EnvironmentArrays
-from rollcast.actor.vector.bell import N_WORDS, Bell, Operation, PeerGoneError, Result, Word, parent_bell
+from rollcast.actor.vector.bell import N_WORDS, Bell, Operation, PeerGoneError, Result, Word
 from rollcast.actor.vector.child import ChildPlan, MemoryLayout, run_child
 from rollcast.actor.vector.environment_group import GroupDescription
 from rollcast.actor.vector.shared_memory import SharedMemory
@@ -97,7 +97,7 @@ class ChildProcess:
         self._words = words
         assert self._process is not None
         assert self._process.pid is not None
-        self._bell = parent_bell(words, self._child, self._bell_connection, self._process.sentinel)
+        self._bell = Bell(words, self._child, self._bell_connection, self._process.sentinel)
         try:
             memory.send(self._messages, self._process.pid)
             self._messages.send(layout)

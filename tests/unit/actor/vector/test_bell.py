@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from rollcast.actor.vector import bell
-from rollcast.actor.vector.bell import N_WORDS, PeerGoneError, Word, child_bell, hear_any, parent_bell
+from rollcast.actor.vector.bell import N_WORDS, Bell, PeerGoneError, Word, hear_any
 
 
 @pytest.fixture(params=[True, False], ids=["stores in order", "the bell orders"])
@@ -19,7 +19,7 @@ def pair(order):
     words = memoryview(bytearray(2 * N_WORDS * 8)).cast("q")
     ours, theirs = multiprocessing.Pipe()
     never, sentinel = os.pipe()
-    yield parent_bell(words, 1, ours, never), child_bell(words, 1, theirs), words, ours, theirs, sentinel
+    yield Bell(words, 1, ours, never), Bell(words, 1, theirs), words, ours, theirs, sentinel
     for connection in (ours, theirs):
         connection.close()
     os.close(never), os.close(sentinel)
@@ -85,20 +85,20 @@ def test_the_first_of_several(pair):
     words = memoryview(bytearray(2 * N_WORDS * 8)).cast("q")
     ours, theirs = multiprocessing.Pipe()
     never, sentinel = os.pipe()
-    other = parent_bell(words, 0, ours, never)
+    other = Bell(words, 0, ours, never)
     worker.tell(1)
     worker.ring()
     assert hear_any([(other, 0), (parent, 0)], 5.0) == [1]
     assert parent.has_changed(0)
     assert not other.has_changed(0)
-    timer = threading.Timer(0.02, lambda: child_bell(words, 0, theirs).tell(1))
+    timer = threading.Timer(0.02, lambda: Bell(words, 0, theirs).tell(1))
     timer.start()
     parent.hear(0)
     assert hear_any([(other, 0)], 5.0) == [0]
     timer.join()
     assert not words[Word.PARENT_SLEEPS]
     # a bell from an earlier wait
-    child_bell(words, 0, theirs).ring()
+    Bell(words, 0, theirs).ring()
     assert hear_any([(other, 1)], 0.05) == []
     ours.close(), theirs.close(), os.close(never), os.close(sentinel)
 
