@@ -32,15 +32,17 @@ _WATCHDOG_S = 600.0
 def main() -> int:
     """Runs the suites one after the other; returns 1 if any has found anything."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--seed", type=int, default=0, help="which faults, and to whom")
-    parser.add_argument("--faults", type=int, default=1000, help="how many, shared out between the suites")
-    parser.add_argument("--suites", nargs="+", choices=_SUITES, default=tuple(_SUITES), help="these only")
-    parser.add_argument("--actors", type=int, default=4, help="actor processes at a time")
-    parser.add_argument("--short", action="store_true", help="leave out what takes half a minute to recover from")
+    parser.add_argument("--seed", type=int, default=0, help="decides the faults and their victims")
+    parser.add_argument("--faults", type=int, default=1000, help="number of faults in all suites together")
+    parser.add_argument(
+        "--suites", nargs="+", choices=_SUITES, default=tuple(_SUITES), help="suites to run; default: all"
+    )
+    parser.add_argument("--actors", type=int, default=4, help="number of actor processes")
+    parser.add_argument("--short", action="store_true", help="leave out faults that take half a minute to recover from")
     parser.add_argument(
         "--verbose", action="store_true", help="log every fault, and the log of learners in this process"
     )
-    parser.add_argument("--folder", type=Path, help="for logs and books; without it, a temporary one")
+    parser.add_argument("--folder", type=Path, help="the folder for logs and ledgers; default: a temporary one")
     options = parser.parse_args()
     folder = options.folder or Path(tempfile.mkdtemp(prefix="rollcast-chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
@@ -60,7 +62,7 @@ def main() -> int:
     if is_clean and not options.folder:
         shutil.rmtree(folder)
     else:
-        sys.stdout.write(f"logs and books are in {folder}\n")
+        sys.stdout.write(f"logs and ledgers are in {folder}\n")
     return 0 if is_clean else 1
 
 
