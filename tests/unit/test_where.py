@@ -9,7 +9,7 @@ import pytest
 
 from tests.processes import ROOT
 
-SECTION = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("\n## Where is ...?\n")[2]
+SECTION = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("\n## Where is it?\n")[2]
 # | behaviour | `package/room/module` | `name` or `Class.method` |
 ROWS = re.findall(r"^\| ([^|]+) \| `([\w/]+)` \| `([\w.]+)` \|$", SECTION.partition("\n## ")[0], re.MULTILINE)
 
