@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 ENV_ID = "tests.masked_environments:MaskedCorridor"
 
 
-def test_impala_learns_what_is_right_among_what_is_allowed(tmp_path: Path):
+def test_impala_learns_the_right_one_of_the_allowed_actions(tmp_path: Path):
     done = rollcast(
         *("train", "--env-id", ENV_ID, "--hidden-sizes", 32, "--impala.reward-scale", 1, "--stop-return", 0.9),
         *("--impala.learning-rate", 5e-3, "--envs-per-actor", 8, "--batch-size", 16, "--total-steps", 1_000_000),
@@ -35,7 +35,7 @@ def test_impala_learns_what_is_right_among_what_is_allowed(tmp_path: Path):
 
 # The policies that they learn are tested in tests/unit/learner/algorithms/test_masked_learning.py.
 @pytest.mark.parametrize("algorithm", ["dqn", "sac"])
-def test_off_policy_algorithms_keep_to_masks_from_first_to_last(algorithm: str, tmp_path: Path):
+def test_off_policy_algorithms_never_choose_forbidden_actions(algorithm: str, tmp_path: Path):
     done = rollcast(
         *("train", "--algorithm", algorithm, "--env-id", ENV_ID, "--hidden-sizes", 32, "--total-steps", 1500),
         *("--replay.min-size", 500, "--run-dir", tmp_path / "run", "--summary-json", tmp_path / "summary.json"),
@@ -46,7 +46,7 @@ def test_off_policy_algorithms_keep_to_masks_from_first_to_last(algorithm: str, 
     assert played.returncode == 0, played.stderr
 
 
-def test_the_mask_of_info_and_random_recordings(tmp_path: Path):
+def test_trains_with_mask_from_info_and_random_recording(tmp_path: Path):
     arguments = (
         *("--env-id", "rollcast.actor.environments.action_mask:make"),
         *("--env-kwargs", json.dumps({"env_id": ENV_ID, "in_info": True})),
@@ -61,7 +61,7 @@ def test_the_mask_of_info_and_random_recordings(tmp_path: Path):
     assert done.returncode == 0, done.stderr
 
 
-def test_act_keeps_to_masks(tmp_path: Path):
+def test_act_never_returns_forbidden_actions(tmp_path: Path):
     address = f"localhost:{free_port()}"
     arguments = ("--env-id", ENV_ID, "--stop-return", 1e9, "--address", address, "--run-dir", tmp_path / "run")
     mask = np.random.default_rng(0).integers(0, 2, (500, 8)).astype(np.int8)

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("learner", ["queue", "replay"])
-def test_faults_cost_time_only(learner: str, tmp_path: Path):
+def test_faults_lose_nothing(learner: str, tmp_path: Path):
     report = run_chaos(tmp_path, learner=learner, n_faults=9, n_actors=3, seed=13, short=True)
     assert report.is_clean, report
     assert len(report.recoveries) == 9, report
@@ -20,7 +20,7 @@ def test_faults_cost_time_only(learner: str, tmp_path: Path):
 
 
 @pytest.mark.timeout(300)
-def test_a_learner_that_dies_and_finds_its_newest_checkpoint_damaged_goes_on(tmp_path: Path):
+def test_killed_learner_continues_although_its_newest_checkpoint_is_damaged(tmp_path: Path):
     kinds = ("learner_kill", "flipped_file")
     report = run_learner_chaos(
         tmp_path, algorithm="sac", n_learner_faults=2, n_actor_faults=2, n_actors=2, seed=3, short=True, only=kinds
@@ -33,7 +33,7 @@ def test_a_learner_that_dies_and_finds_its_newest_checkpoint_damaged_goes_on(tmp
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("algorithm", ["impala", "sac"])
-def test_a_durable_learner_that_is_killed_has_what_it_acknowledged(algorithm: Algorithm, tmp_path: Path):
+def test_killed_durable_learner_loses_nothing_acknowledged(algorithm: Algorithm, tmp_path: Path):
     report = run_learner_chaos(
         tmp_path,
         algorithm=algorithm,

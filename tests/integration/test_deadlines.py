@@ -69,7 +69,7 @@ def nobody() -> Iterator[tuple[Unavailable, str]]:
         server.stop(0).wait(10.0)
 
 
-def test_no_rpc_is_forgotten():
+def test_every_rpc_is_tested_and_documented():
     served = {method.removeprefix("/rollcast.v1.") for method in METHOD_ROLES if method.startswith("/rollcast.v1.")}
     assert served == set(CALLS)
     assert {name.partition("/")[2] for name, (deadline_s, _) in CALLS.items() if deadline_s is None} == ENDLESS
@@ -83,7 +83,7 @@ def test_no_rpc_is_forgotten():
 
 
 @pytest.mark.parametrize("service", ["rollout", "policy", "learner", "replay"])
-def test_the_contract_says_the_same_deadlines(service):
+def test_proto_comments_have_the_same_deadlines(service):
     text = " ".join(re.sub(r"^\s*// ?", "", (PROTOS / f"{service}.proto").read_text(), flags=re.MULTILINE).split())
     head, *calls = re.split(r"\brpc ", text.partition("service ")[2].partition("message ")[0])
     comments = [head.partition("{")[2], *(call.partition(";")[2] for call in calls[:-1])]
@@ -96,7 +96,7 @@ def test_the_contract_says_the_same_deadlines(service):
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_each_has_its_deadline_and_one_attempt(nobody, name):
+def test_each_call_has_its_deadline_and_one_attempt(nobody, name):
     handler, address = nobody
     deadline_s, call = CALLS[name]
     with LearnerClient(address) as learner, ReplayClient(address) as replay, pytest.raises(RollcastError):
@@ -116,7 +116,7 @@ def test_each_has_its_deadline_and_one_attempt(nobody, name):
     ("ask", "deadline_s"),
     [(lambda address: probe(address), 10.0), (lambda address: health_of(address), CALL_TIMEOUT_S)],
 )
-def test_so_do_health_checks(nobody, ask, deadline_s):
+def test_health_checks_have_a_deadline_and_one_attempt(nobody, ask, deadline_s):
     handler, address = nobody
     ask(address)
     ((method, remaining_s),) = handler.asked

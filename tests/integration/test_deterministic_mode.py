@@ -120,7 +120,7 @@ def disturb(proxies: list[Proxy], rng: random.Random, over: threading.Event) -> 
 
 
 @pytest.mark.parametrize(("algorithm", "n_times"), [("impala", 3), ("dqn", 3), ("sac", 1)])
-def test_three_kinds_of_actors_three_times_in_a_row(algorithm: str, n_times: int, tmp_path: Path):
+def test_three_kinds_of_actors_give_the_same_bits_three_times(algorithm: str, n_times: int, tmp_path: Path):
     kinds: dict[str, Callable[[Path, int], str]] = {
         "sequential": lambda run, _: trained(algorithm, run, "--actor-kind", "sequential"),
         "subprocess": lambda run, _: trained(algorithm, run),
@@ -130,7 +130,7 @@ def test_three_kinds_of_actors_three_times_in_a_row(algorithm: str, n_times: int
     assert len(set(digests.values())) == 1, digests
 
 
-def test_commands_of_their_own_processes_give_the_same(tmp_path: Path):
+def test_separate_processes_give_the_same_bits(tmp_path: Path):
     address = f"localhost:{free_port()}"
     acting = ("actor", "--learner-address", address, "--env-id", "CartPole-v1")
     with running(*acting, "--actor-id", "one"), running(*acting, "--actor-id", "two"):
@@ -146,7 +146,7 @@ def test_another_seed_gives_another_policy(algorithm: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize("algorithm", ["impala", "dqn"])
-def test_without_it_nobody_plays_in_step(algorithm: str, tmp_path: Path):
+def test_runs_without_the_mode_differ(algorithm: str, tmp_path: Path):
     """The bound of the tests above is one that only the mode holds: actors that play ahead give other policies."""
     free = {trained(algorithm, tmp_path / f"free-{number}", "--no-deterministic") for number in range(2)}
     assert trained(algorithm, tmp_path / "in-step") not in free
@@ -159,7 +159,7 @@ def test_without_it_nobody_plays_in_step(algorithm: str, tmp_path: Path):
         ("impala", ("--batch-size", 9), "batch_size is 9, and an actor plays 4 trajectories at once"),
     ],
 )
-def test_what_cannot_be_deterministic_is_refused(algorithm, options, message, tmp_path: Path):
+def test_rejects_settings_that_cannot_be_deterministic(algorithm, options, message, tmp_path: Path):
     settings = TrainSettings.from_command_line("rollcast train", options_for(algorithm, tmp_path / "run", *options))
     with pytest.raises(ConfigurationError, match=re.escape(message)):
         train(settings, Console(file=io.StringIO()))

@@ -195,7 +195,7 @@ def test_environments_and_networks_are_trained(scenario: str, shell: Shell):
     assert "mean return" in shell.run(f"{look} --n-episodes 1")
 
 
-def test_a_learner_is_joined_watched_steered_and_stopped(shell: Shell):
+def test_learner_is_joined_watched_steered_and_stopped(shell: Shell):
     learn, act, watch, status, as_json, get, save, answer, stop = shown("learner")
     with shell.running(learn, **LONG) as learner, shell.running(act) as actor:
         wait_until(lambda: is_training(shell.address), "training", 240)
@@ -211,7 +211,7 @@ def test_a_learner_is_joined_watched_steered_and_stopped(shell: Shell):
             assert watching.wait(60) in (0, 1), "the learner may be gone before its last word is asked for"
 
 
-def test_a_recording_is_made_and_learnt_from(shell: Shell):
+def test_recording_is_made_and_trained_on(shell: Shell):
     record, learn, masked, own = shown("algorithms")
     shell.run("rollcast train --run-dir runs/expert")
     assert "expert.rollouts" in shell.run(record)
@@ -224,7 +224,7 @@ def test_a_recording_is_made_and_learnt_from(shell: Shell):
     assert shell.run("python reader.py expert.rollouts").count(": rollout [16, 4], returns") == 200
 
 
-def test_a_run_is_resumed_and_another_begins_with_its_policy(shell: Shell):
+def test_run_is_resumed_and_its_policy_begins_another(shell: Shell):
     train, resume, begin, auto = shown("checkpoints")
     shell.run(train)
     assert "resuming runs/mine" in shell.run(resume, ROLLCAST_TOTAL_STEPS="2000")
@@ -233,7 +233,7 @@ def test_a_run_is_resumed_and_another_begins_with_its_policy(shell: Shell):
         assert "mean return" in shell.run(auto)
 
 
-def test_a_durable_run_goes_on_after_a_kill(shell: Shell):
+def test_durable_run_continues_after_a_kill(shell: Shell):
     learn, resume = shown("durability")
     with shell.running("rollcast actor"):
         with shell.running(learn, **LONG) as learner:
@@ -245,7 +245,7 @@ def test_a_durable_run_goes_on_after_a_kill(shell: Shell):
             assert learner.wait(60) == 0
 
 
-def test_a_learner_with_mutual_tls_lets_in_whom_it_should(shell: Shell):
+def test_mutual_tls_admits_clients_with_certificates(shell: Shell):
     certs, learn, act, status = shown("tls")
     shell.run(certs)
     folder = shell.folder / "certs"
@@ -267,27 +267,27 @@ def test_a_learner_with_mutual_tls_lets_in_whom_it_should(shell: Shell):
 
 
 class TestSnippets:
-    def test_all_run_here_or_have_a_reason(self):
+    def test_every_snippet_runs_here_or_has_a_reason(self):
         run = ("parse_length_prefixed", "ClientSecurity(", "ToolBench", "probe_spaces", "make_fastest_vector_env")
         run += ("load_policy", '"action_mask": MultiBinary', "class DeliveryEvents")
         for block in SNIPPETS:
             matches = [mark for mark in run if mark in block] + [mark for mark in NOT_RUN if block.startswith(mark)]
             assert len(matches) == 1, f"run it, or say why not:\n{block}"
 
-    def test_the_library_trains(self, shell: Shell):
+    def test_library_snippet_trains(self, shell: Shell):
         (program,) = [block for block in SNIPPETS if "probe_spaces" in block]
         assert "range(100)" in program
         few = program.replace("range(100)", "range(2)")
         (shell.folder / "library.py").write_text(f"{few}\n    print(sorted(metrics))\n")
         assert "policy_loss" in shell.run("python library.py")
 
-    def test_the_policy_of_a_run_acts(self, shell: Shell):
+    def test_loaded_policy_snippet_acts(self, shell: Shell):
         (program,) = [block for block in SNIPPETS if "load_policy" in block]
         shell.run("rollcast train --run-dir runs/mine")
         (shell.folder / "play.py").write_text(f"{program}print(env.action_space.contains(action))\n")
         assert shell.run("python play.py") == "True\n"
 
-    def test_the_structured_environment_is_played(self):
+    def test_structured_environment_snippet_is_played(self):
         (program,) = [block for block in SNIPPETS if "ToolBench" in block]
         names: dict[str, object] = {}
         exec(program, names)
@@ -297,14 +297,14 @@ class TestSnippets:
             turn = bench.step({who: bench.spaces[who.substep_key].action.sample() for who in turn.observations})
         assert len(turn.ended) == 2
 
-    def test_spaces_and_vectors_are_there(self):
+    def test_snippets_of_spaces_and_vectors_run(self):
         names = {"np": np, **vars(gymnasium.spaces)}
         for mark in ('"action_mask": MultiBinary', "make_fastest_vector_env"):
             (program,) = [block for block in SNIPPETS if mark in block]
             exec(program, names)
         assert names["observation_space"]["action_mask"].n == names["action_space"].n
 
-    def test_events_are_declared(self):
+    def test_event_snippet_declares_events(self):
         (program,) = [block for block in SNIPPETS if "class DeliveryEvents" in block]
         names = {**vars(events), "gymnasium": gymnasium}
         exec(textwrap.dedent(f"from rollcast.actor.statistics.firing import FiresEvents\n{program}"), names)
@@ -312,7 +312,7 @@ class TestSnippets:
         assert issubclass(names["Warehouse"], gymnasium.Env)
 
 
-def test_make_says_what_to_do_where_it_cannot_write(tmp_path: Path):
+def test_make_without_write_access_has_advice(tmp_path: Path):
     (tmp_path / "file").write_text("")
     done = subprocess.run(
         ["make", "train", f"VENV={tmp_path}/file/.venv", f"PYTHON={sys.executable}"],

@@ -19,14 +19,14 @@ def findings(address: str) -> tuple[int, list[tuple[str, str]]]:
     return done.returncode, [(finding["severity"], finding["what"]) for finding in document["findings"]]
 
 
-def test_nobody_there():
+def test_reports_missing_learner():
     code, found = findings(f"localhost:{free_port()}")
     assert code == 1
     assert found[0][0] == "wrong"
     assert "no learner answers" in found[0][1]
 
 
-def test_a_learner_without_actors_then_one_that_dies(tmp_path: Path):
+def test_reports_missing_actors_then_a_lost_actor(tmp_path: Path):
     address = f"127.0.0.1:{free_port()}"
     options = ("--address", address, "--env-id", "CartPole-v1", "--run-dir", tmp_path / "run", "--stop-return", 1e9)
     with running("learner", "learner", *options), LearnerClient(address) as client:

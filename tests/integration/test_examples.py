@@ -41,7 +41,7 @@ def test_every_example_is_run_here():
     assert EXAMPLES == RUN_HERE | RUN_ELSEWHERE
 
 
-def test_own_environment_is_learnt_with_its_keyword_arguments(tmp_path: Path):
+def test_own_environment_trains_with_its_keyword_arguments(tmp_path: Path):
     # a low board: episodes of 4 steps are learnt in a few seconds
     arguments = ("--env-kwargs", '{"rows": 5}', "--run-dir", tmp_path / "run")
     assert "(solved: 0.95 over 100 episodes)" in run_example("own_environment.py", *arguments, cwd=tmp_path)
@@ -74,7 +74,7 @@ def test_own_algorithm_learns(tmp_path: Path):
     assert recorded.returncode == 0, recorded.stderr
 
 
-def test_the_warehouse_shows_its_own_figures(tmp_path: Path):
+def test_warehouse_example_shows_its_own_metrics(tmp_path: Path):
     arguments = ("--total-steps", 60_000, "--log-interval-s", 0.2, "--run-dir", tmp_path / "run")
     printed = run_example("warehouse.py", *arguments, cwd=tmp_path)
     assert re.search(
@@ -89,14 +89,14 @@ def test_the_warehouse_shows_its_own_figures(tmp_path: Path):
     assert b"parcel_delivered/mean_minutes[near]" in events.read_bytes()
 
 
-def test_the_library_example_trains(tmp_path: Path):
+def test_library_example_trains(tmp_path: Path):
     # in which a machine with other work, too, starts its actors and ends some episodes
     printed = run_example("library.py", 10, cwd=tmp_path)
     assert re.fullmatch(r"mean return [\d.]+", printed.splitlines()[-1])
     assert float(printed.split()[-1]) > 0
 
 
-def test_a_cooperative_game_is_learnt(tmp_path: Path):
+def test_cooperative_game_trains(tmp_path: Path):
     """Random play comes to -40 an episode, within 1 over 100 of them; nobody's mean of 100 is above -33 by chance."""
     arguments = ("--total-steps", 150_000, "--run-dir", tmp_path / "run")
     run_example("cooperative_game.py", *arguments, cwd=tmp_path, timeout_s=240.0)
@@ -107,7 +107,7 @@ def test_a_cooperative_game_is_learnt(tmp_path: Path):
     assert min(map(float, by_agent)) > -33.0
 
 
-def test_a_turn_taking_game_is_learnt(tmp_path: Path):
+def test_turn_taking_game_trains(tmp_path: Path):
     """Random play wins 44 % against random play, give or take 3.5 % over 200 games, and loses as many.
 
     Four seeds won 69 to 80 %, and lost 20 to 30 %.
@@ -119,7 +119,7 @@ def test_a_turn_taking_game_is_learnt(tmp_path: Path):
     assert won > 1.5 * lost
 
 
-def test_the_client_looks_in(tmp_path: Path):
+def test_client_example_reads_status_and_policy(tmp_path: Path):
     address = f"localhost:{free_port()}"
     arguments = ("--address", address, "--stop-return", 1e9, "--run-dir", tmp_path / "run")
     with running("learner", "train", *arguments) as process:

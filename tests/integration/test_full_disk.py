@@ -34,14 +34,14 @@ def assert_says_so(command: str, refused, path: Path) -> None:
     assert f"{command}: {path} cannot be written: No space left on device, 0 bytes are free; expected" in refused.stderr
 
 
-def test_a_new_run_ends_without_a_traceback_and_leaves_nothing(disk):
+def test_new_run_ends_without_a_traceback_and_leaves_no_files(disk):
     path = disk.path / "new"
     refused = rollcast(*TRAINING, "--run-dir", path)
     assert_says_so("rollcast train", refused, path / "settings.yaml")
     assert not path.exists()
 
 
-def test_a_run_with_other_settings_keeps_those_it_has(disk):
+def test_failed_change_of_settings_keeps_the_old_ones(disk):
     run = RunDirectory(disk.path / "run")
     settings, files = run.read_settings(), files_of(run.path)
     refused = rollcast("train", "--resume", run.path, "--total-steps", 1200)
@@ -50,13 +50,13 @@ def test_a_run_with_other_settings_keeps_those_it_has(disk):
     assert files_of(run.path) == files
 
 
-def test_a_run_that_is_started_again_as_it_was_is_not_stopped_by_the_disk(disk):
+def test_unchanged_resumed_run_ends_well(disk):
     """Its end is reached: what it would write, were it not, is tried again until there is room."""
     resumed = rollcast("train", "--resume", disk.path / "run")
     assert resumed.returncode == 0, resumed.stderr
 
 
-def test_certificates_are_written_all_or_none(disk):
+def test_writes_all_certificates_or_none(disk):
     refused = rollcast("certs", disk.path / "certs")
     assert refused.returncode == 2
     assert "No space left on device" in refused.stderr

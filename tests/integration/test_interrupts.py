@@ -64,7 +64,7 @@ def has_mapped(process: subprocess.Popen[str], library: str) -> bool:
 
 
 @pytest.mark.parametrize(("command", "library"), EARLY)
-def test_a_command_that_is_still_importing_ends_without_a_word(start, command, library, tmp_path):
+def test_ctrl_c_during_imports_ends_quietly(start, command, library, tmp_path):
     process = start(*command, *(("--run-dir", tmp_path / "run") if command is TRAIN else ()))
     wait_until(lambda: has_mapped(process, library), "the import has begun", DEADLINE_S)
     os.killpg(process.pid, signal.SIGINT)
@@ -73,7 +73,7 @@ def test_a_command_that_is_still_importing_ends_without_a_word(start, command, l
 
 
 @pytest.mark.parametrize("times", [2, 5])
-def test_training_that_is_interrupted_leaves_no_process_and_no_temporary_folder(start, times, tmp_path, temporary):
+def test_interrupted_training_leaves_no_process_and_no_temporary_folder(start, times, tmp_path, temporary):
     process = start(*TRAIN, "--run-dir", tmp_path / "run")
     metrics = tmp_path / "run" / "metrics.jsonl"
     wait_until(lambda: process.poll() is not None or (metrics.exists() and metrics.stat().st_size), "it trains", 60.0)

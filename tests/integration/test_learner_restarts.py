@@ -29,7 +29,7 @@ def wait_for_updates(address: str) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_an_actor_goes_on_with_the_next_learner(number: signal.Signals, tmp_path: Path):
+def test_actor_continues_with_the_next_learner(number: signal.Signals, tmp_path: Path):
     address = f"127.0.0.1:{free_port()}"
     learner = ("learner", "learner", "--address", address, "--stop-return", 1e9)
     with running("actor", "--learner-address", address) as actor:
@@ -53,7 +53,7 @@ def test_an_actor_goes_on_with_the_next_learner(number: signal.Signals, tmp_path
     assert (tmp_path / "first" / "policy_last.safetensors").is_file() or number is signal.SIGKILL
 
 
-def test_a_learner_that_is_killed_goes_on_from_its_checkpoint_with_the_same_actors(tmp_path: Path):
+def test_killed_learner_continues_from_checkpoint_with_the_same_actors(tmp_path: Path):
     address = f"127.0.0.1:{free_port()}"
     learner = ("learner", "learner", "--address", address, "--stop-return", 1e9, "--total-steps", 10**9)
     learner += ("--algorithm", "dqn", "--run-dir", tmp_path / "run", "--resume", "auto", "--log-interval-s", 0.2)
@@ -88,7 +88,7 @@ def test_a_learner_that_is_killed_goes_on_from_its_checkpoint_with_the_same_acto
     assert any(count <= saved.env_steps for count in steps), "and those of before the checkpoint are kept"
 
 
-def test_actors_of_other_processes_cannot_begin_in_step_in_the_middle(tmp_path: Path):
+def test_rejects_resume_of_deterministic_run_with_actor_processes(tmp_path: Path):
     steps = ("--total-steps", 8000, "--deterministic", "--envs-per-actor", 4)
     done = rollcast("train", "--run-dir", tmp_path / "run", *steps)
     assert done.returncode == 0, done.stderr

@@ -27,7 +27,7 @@ SHORT = {
 }
 
 
-def test_a_dead_connection_is_found_within_ten_seconds():
+def test_finds_dead_connection_within_ten_seconds():
     for options in (dict(channel._OPTIONS), dict(server._OPTIONS)):
         assert options["grpc.keepalive_time_ms"] == KEEPALIVE_TIME_MS
         # the shorter of the two has the last word
@@ -89,7 +89,7 @@ def send_the_first(connection: LearnerConnection) -> None:
     assert connection.drain(20.0) == 0
 
 
-def test_an_actor_comes_back_from_a_black_hole_without_a_duplicate(learner: FakeLearner, proxy: Proxy):
+def test_actor_recovers_from_a_black_hole_without_duplicates(learner: FakeLearner, proxy: Proxy):
     learner.sink.resumes = True
     with LearnerConnection(proxy.address, offer()) as connection:
         send_the_first(connection)
@@ -100,7 +100,7 @@ def test_an_actor_comes_back_from_a_black_hole_without_a_duplicate(learner: Fake
         assert [rollout.sequence for rollout in learner.sink.rollouts] == [1, 2]
 
 
-def test_an_actor_whose_rollout_vanishes_asks_after_it(
+def test_actor_notices_a_lost_rollout(
     learner: FakeLearner, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     """A flipped bit in the length of a message: the learner waits for the rest of it, and pings are answered."""
@@ -119,9 +119,7 @@ def test_an_actor_whose_rollout_vanishes_asks_after_it(
     assert "rollout 2, which the learner has awaited for 3 s, was lost on its way" in caplog.text
 
 
-def test_an_actor_that_has_played_for_long_does_not_take_its_own_silence_for_a_loss(
-    learner: FakeLearner, monkeypatch: pytest.MonkeyPatch
-):
+def test_long_rollout_is_not_taken_for_a_lost_message(learner: FakeLearner, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("rollcast.actor.connection.silence.SILENCE_S", 0.5)
     learner.sink.awaiting_s = 60.0
     learner.sink.capacity = 0

@@ -101,7 +101,7 @@ def test_a_program_trains_among_modules_of_the_same_names(folder: Path):
     assert "trained: [4, 4]" in run(folder, sys.executable, "train.py")
 
 
-def test_a_learner_and_an_actor_that_dials_in_work_among_modules_of_the_same_names(folder: Path):
+def test_learner_and_remote_actor_work_among_modules_of_the_same_names(folder: Path):
     address = f"127.0.0.1:{free_port()}"
     listening = ("learner", "--address", address, "--env-id", "myenv:make", *SMALL[2:], "--total-steps", 400)
     learner = started(folder, ROLLCAST, *listening, "--run-dir", "run")

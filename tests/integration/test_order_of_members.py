@@ -61,7 +61,7 @@ def listening() -> Iterator[RemoteDistributedActors]:
         yield actors
 
 
-def test_an_actor_feeds_the_network_in_the_order_of_the_learner():
+def test_network_gets_leaves_in_the_order_of_the_learner():
     """The log-probabilities that it sends are those that the learner's own network gives to what it has seen."""
     stop = threading.Event()
 

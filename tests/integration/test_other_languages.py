@@ -111,7 +111,7 @@ class TestBufCurl:
         assert action[0] in (0, 1)
         assert int(response["policyVersion"]) >= 1
 
-    def test_a_refusal_says_what_to_do(self, buf_curl):
+    def test_refused_call_has_code_and_advice(self, buf_curl):
         done = buf_curl("LearnerService/WatchStatus", "-d", '{"interval_s": 0.001}')
         # buf's exit code is the gRPC code, INVALID_ARGUMENT, times eight
         assert done.returncode == 3 * 8
@@ -136,7 +136,7 @@ class TestNode:
                 assert done.returncode == 0, f"npm ci failed:\n{done.stderr[-1500:]}"
         return shutil.which("node")
 
-    def test_a_recording(self, node, tmp_path):
+    def test_node_reads_a_recording(self, node, tmp_path):
         """Reads what `rollcast record` wrote, without a line of rollcast's."""
         path = tmp_path / "demo.rollouts"
         recorded = rollcast("record", "--output", path, "--rollouts", 5, "--envs-per-actor", 3)
@@ -159,7 +159,7 @@ class TestNode:
                 "returns": [episode.episode_return for episode in expected.episodes],
             }
 
-    def test_a_recording_that_is_cut_off(self, node, tmp_path):
+    def test_node_rejects_a_truncated_recording(self, node, tmp_path):
         path = tmp_path / "demo.rollouts"
         recorded = rollcast("record", "--output", path, "--rollouts", 2)
         assert recorded.returncode == 0, recorded.stderr
@@ -174,7 +174,7 @@ class TestNode:
         assert all("resolved" not in package for package in packages.values())
         assert all("integrity" in package for name, package in packages.items() if name)
 
-    def test_a_session(self, node, learner):
+    def test_node_client_reads_status_and_plays_rollouts(self, node, learner):
         """Status, policy, actions, and a rollout of an actor that rollcast has not written."""
         done = _run(node, NODE / "client.mjs", learner, ROOT / "proto", timeout=60)
         assert done.returncode == 0, done.stderr
@@ -213,7 +213,7 @@ class TestNode:
             assert (actor.state, actor.rollouts, actor.env_steps) == (ActorState.LEFT, 1, 16)
             assert client.status().rejected_rollouts == 0
 
-    def test_the_members_of_a_dict_may_come_in_any_order(self, node):
+    def test_accepts_members_of_a_dict_in_any_order(self, node):
         """An actor asks what is learnt, and offers and sends what is in a Dict in an order of its own."""
         with listening() as actors:
             done = _run(node, NODE / "any_order.mjs", actors.addresses[0], ROOT / "proto", timeout=60)

@@ -74,7 +74,7 @@ def updates_of(client: LearnerClient) -> int:
 
 
 class TestContents:
-    def test_brings_one_folder_of_ours(self, programs: Path):
+    def test_wheel_has_one_folder(self, programs: Path):
         listing = "from importlib import metadata; print(*metadata.files('rollcast'), sep='\\n')"
         files = [Path(line) for line in run(programs / "python", "-c", listing).stdout.splitlines()]
         version = run(programs / "rollcast", "--version").stdout.split()[1]
@@ -82,12 +82,12 @@ class TestContents:
         assert inside == {"rollcast", f"rollcast-{version}.dist-info"}
         assert {path.name for path in files if path.parts[0] == ".."} == {"rollcast"}, "and the command"
 
-    def test_brings_no_torch_and_nothing_else_of_the_learners(self, programs: Path):
+    def test_installs_no_package_of_the_learner(self, programs: Path):
         search = "import importlib.util as u, json, sys; print(json.dumps([n for n in sys.argv[1:] if u.find_spec(n)]))"
         modules = ("numpy", "torch", "tensorboard", "rich", "cryptography", "grpc_reflection", "docker", "pettingzoo")
         assert json.loads(run(programs / "python", "-c", search, *modules).stdout) == ["numpy"]
 
-    def test_has_what_every_module_of_an_actor_imports_but_torch(self, programs: Path):
+    def test_actor_modules_import_without_extras_except_torch(self, programs: Path):
         walk = """
 import importlib, json, pkgutil, rollcast.actor, rollcast.services
 missing = {}
@@ -109,7 +109,7 @@ print(json.dumps(missing))
     @pytest.mark.parametrize(
         ("package", "name", "extra"), [("actor", "TorchPolicy", "torch"), ("learner", "Impala", "learner")]
     )
-    def test_a_public_name_says_which_extra_it_lacks(self, programs: Path, wheel: Path, package, name, extra):
+    def test_import_error_of_public_name_names_the_extra(self, programs: Path, wheel: Path, package, name, extra):
         done = run(programs / "python", "-c", f"from rollcast.{package} import {name}")
         assert done.stderr.endswith(
             f"ModuleNotFoundError: rollcast.{package}.{name} needs torch, which this Python does not have; expected "
@@ -119,7 +119,7 @@ print(json.dumps(missing))
 
 class TestActor:
     @pytest.mark.parametrize(("algorithm", "env_id"), [("impala", "CartPole-v1"), ("sac", "Pendulum-v1")])
-    def test_a_learner_trains_with_an_actor_that_has_no_torch(self, programs, tmp_path, algorithm, env_id):
+    def test_learner_trains_with_actor_without_torch(self, programs, tmp_path, algorithm, env_id):
         address = f"127.0.0.1:{free_port()}"
         learner = ("learner", "learner", "--address", address, "--run-dir", tmp_path, "--env-id", env_id)
         options = ("--algorithm", algorithm, "--stop-return", 1e9)
@@ -142,7 +142,7 @@ class TestActor:
         assert figures.returncode == 0, figures.stderr
         assert figures.stdout.startswith("policy ")
 
-    def test_a_network_that_needs_torch_is_refused_with_the_command_that_installs_it(self, programs, wheel, tmp_path):
+    def test_actor_without_torch_rejects_cnn_with_install_command(self, programs, wheel, tmp_path):
         (tmp_path / "images.py").write_text(IMAGES)
         address = f"127.0.0.1:{free_port()}"
         learner = ("learner", "learner", "--address", address, "--run-dir", tmp_path / "run")
@@ -184,7 +184,7 @@ class TestCommands:
             (("certs", "somewhere"), "cryptography"),
         ],
     )
-    def test_a_command_says_what_it_lacks_and_what_installs_it(self, programs, wheel, tmp_path, arguments, modules):
+    def test_command_without_its_extra_prints_install_command(self, programs, wheel, tmp_path, arguments, modules):
         done = run(programs / "rollcast", *arguments, cwd=tmp_path)
         name = "rollcast replay serve" if arguments[0] == "replay" else f"rollcast {arguments[0]}"
         assert done.returncode == 2

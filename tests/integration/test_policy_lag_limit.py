@@ -10,7 +10,7 @@ def put(actors, *, sequence: int, policy_version: int) -> None:
     assert actors._queue.put(rollout, is_active=lambda: True)
 
 
-def test_what_is_too_old_is_dropped_and_counted():
+def test_drops_and_counts_old_trajectories():
     with make_actors("remote", n_actors=0, max_policy_lag=1) as actors:
         for _ in range(3):
             actors.broadcast_updated_policy(actors.policy.state_arrays())
@@ -22,7 +22,7 @@ def test_what_is_too_old_is_dropped_and_counted():
         assert actors.poll_slice(8).rollout.sequence == 2
 
 
-def test_the_status_has_the_number_of_trajectories():
+def test_status_counts_dropped_trajectories():
     with make_actors("remote", n_actors=0, max_policy_lag=0) as actors:
         actors.broadcast_updated_policy(actors.policy.state_arrays())
         put(actors, sequence=1, policy_version=1)
@@ -31,7 +31,7 @@ def test_the_status_has_the_number_of_trajectories():
             assert client.status().stale_trajectories == 2
 
 
-def test_without_a_limit_nothing_old_is_dropped():
+def test_drops_nothing_without_a_limit():
     with make_actors("remote", n_actors=0) as actors:
         for _ in range(3):
             actors.broadcast_updated_policy(actors.policy.state_arrays())

@@ -52,7 +52,7 @@ def train(algorithm: str, recording: Path, run_dir: Path, *arguments: object) ->
     )
 
 
-def test_the_summary_says_what_is_in_the_file(recording: Path):
+def test_summary_describes_the_file(recording: Path):
     summary = json.loads(recording.with_suffix(".json").read_text())
     rollouts = list(read_rollouts(recording))
     returns = [episode.episode_return for rollout in rollouts for episode in rollout.episodes]
@@ -69,13 +69,13 @@ def test_the_summary_says_what_is_in_the_file(recording: Path):
     assert [rollout.sequence for rollout in rollouts] == list(range(1, 21))
 
 
-def test_the_same_seed_gives_the_same_file(recording: Path, tmp_path: Path):
+def test_same_seed_gives_the_same_file(recording: Path, tmp_path: Path):
     for name, seed in (("same", 0), ("other", 1)):
         record(tmp_path / name, "--rollouts", 20, "--n-rollout-steps", 16, "--seed", seed)
     assert (tmp_path / "same").read_bytes() == recording.read_bytes() != (tmp_path / "other").read_bytes()
 
 
-def test_dqn_learns_from_it_at_once(run: Path):
+def test_dqn_trains_on_recording_without_a_burst(run: Path):
     summary = json.loads(run.with_suffix(".json").read_text())
     assert summary["env_steps"] >= 600
     # 32 samples an insert in batches of 128, and the limiter's error buffer of 8192 samples: no burst for 2400 entries
@@ -83,7 +83,7 @@ def test_dqn_learns_from_it_at_once(run: Path):
     assert yaml.safe_load((run / "settings.yaml").read_text())["initial_data"].endswith("demo.rollouts")
 
 
-def test_sac_plays_at_random_for_what_is_missing_from_rollouts_of_another_length(recording: Path, tmp_path: Path):
+def test_sac_fills_missing_entries_with_random_play(recording: Path, tmp_path: Path):
     options = ("--replay.min-size", 2500, "--replay.samples-per-insert", 16, "--n-rollout-steps", 10)
     done = train("sac", recording, tmp_path / "run", *options)
     assert done.returncode == 0, done.stderr
@@ -92,7 +92,7 @@ def test_sac_plays_at_random_for_what_is_missing_from_rollouts_of_another_length
     assert json.loads((tmp_path / "run.json").read_text())["updates"] > 0
 
 
-def test_a_policy_of_a_run_plays_deterministically(run: Path, tmp_path: Path):
+def test_records_policy_of_a_run_deterministically(run: Path, tmp_path: Path):
     summary = record(tmp_path / "demo", "--policy", run, "--steps", 1000, "--deterministic", "--n-rollout-steps", 20)
     assert 1000 <= summary["env_steps"] < 1000 + 20 * 8
     assert header_of(tmp_path / "demo").played_by.startswith(f"{run}, best, version ")
@@ -101,7 +101,7 @@ def test_a_policy_of_a_run_plays_deterministically(run: Path, tmp_path: Path):
 
 
 @pytest.mark.parametrize(("number", "returncode"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-def test_a_signal_keeps_what_was_whole_and_says_so(tmp_path: Path, number: int, returncode: int):
+def test_signal_keeps_whole_rollouts_and_reports_them(tmp_path: Path, number: int, returncode: int):
     path = tmp_path / "demo"
     with running("learner", "record", "--output", path, "--rollouts", 10**9) as process:
         wait_until(
@@ -118,7 +118,7 @@ def test_a_signal_keeps_what_was_whole_and_says_so(tmp_path: Path, number: int, 
     assert [file.name for file in tmp_path.iterdir()] == ["demo"]
 
 
-def test_a_recorder_that_was_started_with_ctrl_c_ignored_goes_on_ignoring_it(tmp_path: Path):
+def test_recorder_started_with_sigint_ignored_keeps_ignoring_it(tmp_path: Path):
     options = ["record", "--output", str(tmp_path / "demo"), "--rollouts", str(10**9)]
     # as a shell does for what a script starts in the background
     command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-m", "rollcast.learner", *options]
@@ -131,7 +131,7 @@ def test_a_recorder_that_was_started_with_ctrl_c_ignored_goes_on_ignoring_it(tmp
         assert process.wait(20) == 0, "130 would be Ctrl-C's"
 
 
-def test_what_a_killed_recorder_leaves_can_be_read(tmp_path: Path):
+def test_partial_file_of_killed_recorder_can_be_read(tmp_path: Path):
     with running("learner", "record", "--output", tmp_path / "demo", "--rollouts", 10**9) as process:
         wait_until(
             lambda: any(file.stat().st_size > 10**5 for file in tmp_path.glob(".demo.*.partial")), "rollouts", 60
@@ -142,7 +142,7 @@ def test_what_a_killed_recorder_leaves_can_be_read(tmp_path: Path):
     assert next(read_rollouts(partial)).sequence == 1
 
 
-def test_an_environment_that_fails_keeps_what_was_whole(tmp_path: Path):
+def test_failing_environment_keeps_whole_rollouts(tmp_path: Path):
     done = rollcast(
         *("record", "--output", tmp_path / "demo", "--rollouts", 100, "--n-rollout-steps", 4),
         *("--env-id", "tests.environments:FailingEnv", "--env-kwargs", '{"fail_at": 10}'),
@@ -166,7 +166,7 @@ def test_an_environment_that_fails_keeps_what_was_whole(tmp_path: Path):
         (["--output", "README.md", "--rollouts", "1"], "README.md exists; expected a new file"),
     ],
 )
-def test_bad_settings_say_which_what_and_what_to_do(arguments: list[str], message: str):
+def test_error_of_wrong_setting_has_name_value_and_advice(arguments: list[str], message: str):
     done = rollcast("record", *arguments)
     assert done.returncode == 2
     assert message in done.stderr
@@ -180,7 +180,7 @@ def test_bad_settings_say_which_what_and_what_to_do(arguments: list[str], messag
         ("sac", ["--env-id", "Pendulum-v1"], 1, "SpacesMismatchError: spaces differ at 0/observation: "),
     ],
 )
-def test_what_does_not_fit_is_refused_and_leaves_nothing(
+def test_rejects_unsuitable_recording_and_leaves_no_run(
     recording: Path, tmp_path: Path, algorithm: str, arguments: list[object], returncode: int, message: str
 ):
     done = train(algorithm, recording, tmp_path / "run", *arguments)
@@ -190,7 +190,7 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_that_is_cut_off_is_refused_and_can_be_mended_as_it_says(recording: Path, tmp_path: Path):
+def test_rejects_truncated_file_with_a_command_that_repairs_it(recording: Path, tmp_path: Path):
     path = tmp_path / "demo"
     path.write_bytes(recording.read_bytes()[:-100])
     done = train("dqn", path, tmp_path / "run")
@@ -200,7 +200,7 @@ def test_a_file_that_is_cut_off_is_refused_and_can_be_mended_as_it_says(recordin
     assert len(list(read_rollouts(tmp_path / "new"))) == 19
 
 
-def test_the_program_of_the_page_on_the_protocol_reads_it(recording: Path):
+def test_program_of_protocol_page_reads_the_file(recording: Path):
     page = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
     (program,) = [block for block in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S) if "Recording" in block]
     assert not re.search(r"^(from|import) (?!sys|google\.protobuf|rollcast\.v1)", program, re.M)

@@ -38,7 +38,7 @@ def run(tmp_path: Path) -> Path:
     return run.path
 
 
-def test_what_a_vector_has_trained_is_evaluated_in_it_and_says_what_was_played(run: Path, tmp_path: Path):
+def test_policy_trained_in_a_vector_is_evaluated_in_it(run: Path, tmp_path: Path):
     figures = tmp_path / "figures.json"
     for which, is_deterministic, actions in (("last", True, "likeliest"), ("best", False, "drawn")):
         output = io.StringIO()
@@ -68,14 +68,14 @@ def random_policy(factory: EnvironmentFactory) -> RandomPolicy:
     return policy
 
 
-def test_pong_is_evaluated_as_its_actors_see_it(pong: EnvironmentFactory):
+def test_pong_is_evaluated_with_the_observations_of_its_actors(pong: EnvironmentFactory):
     assert probe_spaces(pong)["0"].observation.shape == (4, 84, 84)
     evaluation = evaluate_policy(pong, random_policy(pong), n_episodes=2, seed=0, deterministic=False)
     assert min(evaluation.lengths) > 0
 
 
 @pytest.mark.parametrize("env_seed", [0, 3, 5, 2**32 - 1, 2**40])
-def test_pongs_vector_takes_every_seed_that_is_derived(pong: EnvironmentFactory, env_seed: int):
+def test_pong_vector_accepts_every_derived_seed(pong: EnvironmentFactory, env_seed: int):
     vector_env = make_vector_env(pong, 2)
     policy = RandomPolicy(environment_spaces(vector_env), seed=0)
     policy.load(0, {})

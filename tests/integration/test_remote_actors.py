@@ -43,7 +43,7 @@ def updates_of(client: LearnerClient) -> int:
     return status.updates if status is not None else 0
 
 
-def test_an_actor_carries_on_when_the_learner_is_back(tmp_path: Path):
+def test_actor_continues_when_the_learner_is_back(tmp_path: Path):
     port = free_port()
     with running(*actor(port, "--actor-id", "phoenix")) as acting, LearnerClient(f"127.0.0.1:{port}") as client:
         with running(*learner(port, tmp_path / "first")) as first:
@@ -78,7 +78,7 @@ def play_and_leave(port: int, client: LearnerClient, incarnation: int) -> None:
     wait_until(lambda: client.actors()[0].state is ActorState.LEFT, "the actor to have left")
 
 
-def test_an_actor_that_comes_back_keeps_its_slot(tmp_path: Path):
+def test_restarted_actor_keeps_its_slot(tmp_path: Path):
     port = free_port()
     with running(*learner(port, tmp_path / "run")), LearnerClient(f"127.0.0.1:{port}") as client:
         play_and_leave(port, client, incarnation=1)
@@ -87,7 +87,7 @@ def test_an_actor_that_comes_back_keeps_its_slot(tmp_path: Path):
         assert info.slot == 0
 
 
-def test_an_actor_that_was_not_told_steps_as_many_environments_as_the_algorithm_wants(tmp_path: Path):
+def test_actor_steps_as_many_environments_as_the_algorithm_wants(tmp_path: Path):
     port = free_port()
     learning = learner(port, tmp_path / "run", "--algorithm", "dqn")
     with running(*learning), LearnerClient(f"127.0.0.1:{port}") as client:
@@ -117,7 +117,7 @@ def test_actors_end_with_training(tmp_path: Path):
         (("--network", "tests.networks:make_linear"), "ProtocolMismatchError: actor"),
     ],
 )
-def test_an_actor_that_does_not_fit_is_refused_and_ends(options: tuple[str, ...], message: str, tmp_path: Path):
+def test_actor_that_does_not_fit_is_rejected_and_ends(options: tuple[str, ...], message: str, tmp_path: Path):
     port = free_port()
     with running(*learner(port, tmp_path / "run")), LearnerClient(f"127.0.0.1:{port}") as client:
         wait_until(lambda: status_of(client) is not None, "the learner", 40)
@@ -128,7 +128,7 @@ def test_an_actor_that_does_not_fit_is_refused_and_ends(options: tuple[str, ...]
         assert client.status().phase is Phase.TRAINING
 
 
-def test_a_sick_environment_is_reported_and_the_others_go_on(tmp_path: Path):
+def test_failing_environment_is_reported_and_other_actors_continue(tmp_path: Path):
     port = free_port()
     options = ("--env-id", "tests.environments:CountingEnv", "--batch-size", 16)
     with running(*learner(port, tmp_path / "run", *options)), LearnerClient(f"127.0.0.1:{port}") as client:
@@ -150,7 +150,7 @@ def test_a_sick_environment_is_reported_and_the_others_go_on(tmp_path: Path):
             wait_until(lambda: updates_of(client) > updates + 5, "the healthy actor to go on")
 
 
-def test_a_network_of_ones_own(tmp_path: Path):
+def test_own_network_trains_between_processes(tmp_path: Path):
     port = free_port()
     network = ("--network", "tests.networks:make_linear")
     with running(*actor(port, *network)) as acting:
@@ -161,7 +161,7 @@ def test_a_network_of_ones_own(tmp_path: Path):
     assert played.returncode == 0, played.stderr
 
 
-def test_a_learner_without_the_environment_asks_the_first_actor(tmp_path: Path):
+def test_learner_without_the_environment_asks_the_first_actor(tmp_path: Path):
     port = free_port()
     options = ("--spaces-from", "first_actor", "--env-id", "not.installed:here", "--total-steps", 20000)
     options = (*options, "--envs-per-actor", 8)
@@ -181,7 +181,7 @@ def test_a_learner_without_the_environment_asks_the_first_actor(tmp_path: Path):
     assert "not.installed" in refused.stderr
 
 
-def test_a_finished_learner_serves_its_policy_and_actors_that_wait_play_in_the_next_run(tmp_path: Path):
+def test_finished_learner_serves_its_policy_and_waiting_actors_join_the_next_run(tmp_path: Path):
     port = free_port()
     serving = ("--when-finished", "serve", "--resume", "auto", "--batch-size", 8)
     with (
@@ -225,7 +225,7 @@ def test_a_finished_learner_serves_its_policy_and_actors_that_wait_play_in_the_n
         assert waiting.wait(10) == 0
 
 
-def test_an_actor_that_waits_for_a_learner_is_seen_to_live(tmp_path: Path):
+def test_actor_touches_its_heartbeat_while_it_waits_for_a_learner(tmp_path: Path):
     file = tmp_path / "heartbeat"
     with running("actor", "--learner-address", f"127.0.0.1:{free_port()}", "--heartbeat-file", str(file)):
         wait_until(file.is_file, "the first touch")

@@ -25,7 +25,7 @@ def size_of(client: ReplayClient) -> int:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_actors_fill_it_and_another_process_learns_from_it(tmp_path: Path, number: int):
+def test_actors_fill_the_buffer_and_another_process_learns_from_it(tmp_path: Path, number: int):
     address = f"127.0.0.1:{free_port()}"
     options = ("--env-id", "CartPole-v1", "--replay.sampler", "prioritized", "--replay.capacity", 20_000)
     if number == signal.SIGINT:  # the spaces come from the actor
@@ -66,7 +66,7 @@ def test_a_learner_serves_its_buffer(tmp_path: Path):
         assert training.wait(20) == 0
 
 
-def test_actors_that_nobody_draws_from_are_said_to_wait():
+def test_status_shows_actors_waiting_for_readers():
     address = f"127.0.0.1:{free_port()}"
     env = ("--env-id", "CartPole-v1")
     options = ("--replay.samples-per-insert", 1, "--batch-size", 8, "--n-rollout-steps", 4)
@@ -85,14 +85,14 @@ def test_actors_that_nobody_draws_from_are_said_to_wait():
             assert [one.who for one in status.replay.waiting] == ["the actors"]
 
 
-def test_a_buffer_without_the_memory_is_refused_with_the_numbers():
+def test_rejects_buffer_larger_than_memory_with_both_sizes():
     done = rollcast("replay", "serve", "--address", f"127.0.0.1:{free_port()}", "--replay.capacity", 10**13)
     assert done.returncode == 2
     assert "replay buffer: 10,000,000,000,000 transitions of " in done.stderr
     assert re.search(r"bytes takes [\d.]+ TB, and [\d.]+ [GM]B are available; expected .*; lower", done.stderr)
 
 
-def test_what_cannot_be_is_refused_in_one_line():
+def test_rejects_impossible_arguments_in_one_line():
     done = rollcast("replay", "fetch")
     assert done.returncode == 2
     assert "expected rollcast replay serve" in done.stderr
@@ -100,7 +100,7 @@ def test_what_cannot_be_is_refused_in_one_line():
     assert "--replay.capacity" in rollcast("replay", "serve", "--replay.capacity", 0).stderr
 
 
-def test_it_begins_with_what_was_recorded(tmp_path: Path):
+def test_buffer_begins_with_a_recording(tmp_path: Path):
     recording = tmp_path / "demo"
     recorded = rollcast("record", "--output", recording, "--rollouts", 10, "--n-rollout-steps", 8)
     assert recorded.returncode == 0, recorded.stderr
@@ -115,7 +115,7 @@ def test_it_begins_with_what_was_recorded(tmp_path: Path):
         assert "entries of 10 rollouts" in server.stdout.read()
 
 
-def test_a_recording_that_does_not_fit_is_refused(tmp_path: Path):
+def test_rejects_empty_recording(tmp_path: Path):
     (tmp_path / "demo").write_bytes(b"")
     done = rollcast("replay", "serve", "--address", f"127.0.0.1:{free_port()}", "--initial-data", tmp_path / "demo")
     assert done.returncode == 1
@@ -123,7 +123,7 @@ def test_a_recording_that_does_not_fit_is_refused(tmp_path: Path):
     assert "Traceback" not in done.stderr
 
 
-def test_actors_with_a_network_of_their_own_fill_it():
+def test_actors_with_own_network_fill_the_buffer():
     address, network = f"127.0.0.1:{free_port()}", ("--network", "tests.networks:make_linear")
     serving = ("learner", "replay", "serve", "--address", address, *network, "--envs-per-actor", 8)
     acting = ("actor", "--learner-address", address)
@@ -137,7 +137,7 @@ def test_actors_with_a_network_of_their_own_fill_it():
         assert "was started with --network 'auto', the learner trains 'tests.networks:make_linear'" in done.stderr
 
 
-def test_a_network_that_is_not_there_is_refused_at_the_start():
+def test_rejects_missing_network_at_the_start():
     done = rollcast("replay", "serve", "--address", f"127.0.0.1:{free_port()}", "--network", "tests.networks:nothing")
     assert done.returncode == 2
     assert "tests.networks:nothing" in done.stderr

@@ -87,7 +87,7 @@ def assert_counts_on(batch: ReplayBatch) -> None:
 
 
 class TestInfo:
-    def test_tells_what_the_buffer_holds(self):
+    def test_info_equals_that_of_the_buffer(self):
         buffer = filled_buffer(n_rollouts=1, samples_per_insert=2.0)
         with serving(buffer) as client:
             info = client.info()
@@ -99,11 +99,11 @@ class TestInfo:
         assert info.spaces == SPACES
         assert info.waiting == ()
 
-    def test_without_a_limit_the_band_has_no_end(self):
+    def test_difference_is_unbounded_without_a_limit(self):
         with serving(filled_buffer()) as client:
             assert (client.info().min_diff, client.info().max_diff) == (-np.inf, np.inf)
 
-    def test_a_learner_without_a_buffer_says_that_it_has_none(self):
+    def test_learner_without_a_buffer_rejects_the_call(self):
         with serve() as learner, ReplayClient(learner.address) as client:
             with pytest.raises(ProtocolMismatchError):
                 client.info()
@@ -114,7 +114,7 @@ class TestInfo:
 
 
 class TestSample:
-    def test_batches_are_what_was_inserted(self):
+    def test_batches_hold_inserted_transitions(self):
         buffer = filled_buffer()
         with serving(buffer) as client:
             batches = list(client.samples(16, 5))
@@ -125,7 +125,7 @@ class TestSample:
         assert len({int(key) for batch in batches for key in batch.keys}) > 16
         assert buffer.info().sampled == 80
 
-    def test_a_first_in_first_out_buffer_gives_the_very_columns(self):
+    def test_fifo_buffer_returns_the_inserted_columns(self):
         (rollout,) = play(1)
         buffer = filled_buffer(n_rollouts=0, entry="rollouts", sampler="fifo")
         buffer.insert(rollout)
@@ -144,7 +144,7 @@ class TestSample:
         np.testing.assert_array_equal(columns.next_observation[""][order[0]], sent.last_observation[""][order[1]])
 
     @pytest.mark.parametrize("entry", ["transitions", "rollouts"])
-    def test_a_batch_above_a_message_comes_in_parts(self, monkeypatch: pytest.MonkeyPatch, entry: str):
+    def test_batch_larger_than_a_message_arrives_in_parts(self, monkeypatch: pytest.MonkeyPatch, entry: str):
         buffer = filled_buffer(entry=entry)
         with serving(buffer) as client:
             entry_bytes = client.info().entry_bytes
@@ -165,7 +165,7 @@ class TestSample:
         t, b = batch.final_index.T
         np.testing.assert_array_equal(columns.final_observation[""][:, 0], columns.observation[""][t, b, 0])
 
-    def test_an_entry_above_a_message_is_refused_with_the_sizes(self, monkeypatch: pytest.MonkeyPatch):
+    def test_rejects_entry_larger_than_a_message_with_sizes(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(replay_batch_codec, "PART_BYTES", 10)
         with (
             serving(filled_buffer()) as client,
@@ -173,11 +173,11 @@ class TestSample:
         ):
             list(client.samples(4, 1))
 
-    def test_a_huge_batch_is_refused_before_anything_is_allocated(self):
+    def test_rejects_huge_batch_before_allocation(self):
         with serving(filled_buffer()) as client, pytest.raises(LimitExceededError, match=str(MAX_BATCH_BYTES)):
             list(client.samples(2**32 - 1, 1))
 
-    def test_more_than_there_is(self):
+    def test_rejects_batch_larger_than_the_buffer(self):
         with serving(filled_buffer()) as client, contextlib.ExitStack() as stack:
             size = client.info().size
             with pytest.raises(InvalidInputError, match=f"holds {size} entries"):
@@ -187,15 +187,15 @@ class TestSample:
             assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
     @pytest.mark.parametrize(("batch_size", "timeout_s"), [(0, 0.0), (4, -1.0), (4, np.nan), (4, 1e9)])
-    def test_arguments_out_of_range(self, batch_size: int, timeout_s: float):
+    def test_rejects_arguments_out_of_range(self, batch_size: int, timeout_s: float):
         with serving(filled_buffer()) as client, pytest.raises(InvalidInputError, match="expected"):
             list(client.samples(batch_size, 1, timeout_s=timeout_s))
 
-    def test_an_empty_buffer_is_waited_for_no_longer_than_asked(self):
+    def test_wait_for_an_empty_buffer_ends_at_its_timeout(self):
         with serving(filled_buffer(n_rollouts=0)) as client, pytest.raises(NotReadyError, match=r"0\.1 s"):
             list(client.samples(4, 1, timeout_s=0.1))
 
-    def test_whoever_waits_is_told_of_and_gets_what_comes(self):
+    def test_waiting_reader_is_listed_and_gets_the_next_batch(self):
         buffer = filled_buffer(n_rollouts=0)
         with serving(buffer) as client:
             batches = client.samples(4, 1, timeout_s=30.0)
@@ -211,7 +211,7 @@ class TestSample:
 
 
 class TestReaders:
-    def test_one_that_goes_away_frees_its_place(self):
+    def test_cancelled_reader_frees_its_place(self):
         with serving(filled_buffer(), limits=Limits(max_actors=1)) as client:
             left = [client.samples(4) for _ in range(10)]  # there are ten places
             for batches in left:
@@ -222,7 +222,7 @@ class TestReaders:
             for batches in left:
                 batches.close()
 
-    def test_one_that_goes_away_while_it_waits_frees_its_place(self):
+    def test_reader_cancelled_while_waiting_frees_its_place(self):
         buffer = filled_buffer(n_rollouts=0)
         with serving(buffer, limits=Limits(max_actors=1)) as client, contextlib.ExitStack() as stack:
             stub = raw_stub(client, stack)
@@ -234,7 +234,7 @@ class TestReaders:
                 call.cancel()
             wait_until(lambda: not client.info().waiting, "nobody to wait")
 
-    def test_one_that_never_reads_disturbs_nobody(self):
+    def test_silent_reader_does_not_delay_others(self):
         buffer = filled_buffer()
         with serving(buffer) as client, contextlib.ExitStack() as stack:
             silent = raw_stub(client, stack).Sample(replay_pb2.SampleRequest(batch_size=64))
@@ -253,7 +253,7 @@ class TestReaders:
             wait_until(has_stopped, "the silent stream to be held up")
             silent.cancel()
 
-    def test_the_server_stops_in_spite_of_one_that_never_reads(self):
+    def test_server_stops_despite_a_silent_reader(self):
         buffer = filled_buffer()
         with contextlib.ExitStack() as stack:
             with serving(buffer) as client:
@@ -283,7 +283,7 @@ class TestReaders:
 
 
 class TestPriorities:
-    def test_an_entry_with_all_the_priority_is_all_that_is_drawn(self):
+    def test_draws_only_the_entry_with_all_the_priority(self):
         buffer = filled_buffer(sampler="prioritized", alpha=1.0)
         with serving(buffer) as client:
             keys = np.unique(np.concatenate([batch.keys for batch in client.samples(32, 50)]))
@@ -294,7 +294,7 @@ class TestPriorities:
             (batch,) = client.samples(32, 1)
         assert set(batch.keys) == {keys[5]}
 
-    def test_keys_that_were_overwritten_are_ignored_and_counted(self):
+    def test_ignores_and_counts_overwritten_keys(self):
         buffer = filled_buffer(n_rollouts=1, capacity=40, sampler="prioritized")
         with serving(buffer) as client:
             keys = np.unique(np.concatenate([batch.keys for batch in client.samples(16, 20)]))
@@ -303,23 +303,23 @@ class TestPriorities:
             assert client.update_priorities(keys, np.ones(len(keys))) == len(keys)
             assert client.info().ignored_updates == len(keys)
 
-    def test_keys_that_never_were_are_ignored(self):
+    def test_ignores_unknown_keys(self):
         with serving(filled_buffer(sampler="prioritized")) as client:
             assert client.update_priorities([-1, 2**62, -(2**63)], np.ones(3)) == 3
             assert client.update_priorities([], []) == 0
 
     @pytest.mark.parametrize("priority", [-1.0, np.nan, np.inf])
-    def test_what_cannot_be_a_priority_is_refused(self, priority: float):
+    def test_rejects_invalid_priorities(self, priority: float):
         with serving(filled_buffer(sampler="prioritized")) as client:
             (batch,) = client.samples(4, 1)
             with pytest.raises(InvalidInputError):
                 client.update_priorities(batch.keys, [1.0, 1.0, priority, 1.0])
 
-    def test_as_many_keys_as_priorities(self):
+    def test_rejects_different_numbers_of_keys_and_priorities(self):
         with serving(filled_buffer()) as client, pytest.raises(InvalidTensorError, match="priorities"):
             client.update_priorities([1, 2], [1.0])
 
-    def test_other_dtypes_are_refused(self):
+    def test_rejects_other_dtypes(self):
         request = replay_pb2.UpdatePrioritiesRequest()
         fill_tensor(request.keys, np.zeros(1, np.int64), what="keys")
         fill_tensor(request.priorities, np.zeros(1, np.int64), what="priorities")
@@ -328,7 +328,7 @@ class TestPriorities:
 
 
 class TestReset:
-    def test_removes_everything_and_the_buffer_goes_on(self):
+    def test_reset_empties_the_buffer_which_fills_again(self):
         buffer = filled_buffer()
         with serving(buffer) as client:
             (batch,) = client.samples(4, 1)

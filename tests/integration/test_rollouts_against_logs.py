@@ -127,7 +127,7 @@ def assert_same(found: Transition, logged: Transition, *, has_agents: bool) -> N
 
 @pytest.mark.parametrize("nested", [False, True], ids=["one array", "nested"])
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS.keys())
-def test_rollouts_hold_what_the_environment_was_given_and_returned(make, nested, tmp_path: Path):
+def test_rollouts_equal_the_environments_own_log(make, nested, tmp_path: Path):
     vector_env = make(log_dir=str(tmp_path), nested=nested)
     substeps = environment_spaces(vector_env)
     is_structured = isinstance(vector_env, StructuredVectorEnv)

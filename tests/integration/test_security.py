@@ -51,7 +51,7 @@ def client_of(keys, folder, address):
     return LearnerClient(address, security=security)
 
 
-def test_an_open_door_is_said_once(caplog):
+def test_warns_once_about_serving_without_tls(caplog):
     with serve("0.0.0.0:0", security=ServerSecurity(insecure=True)) as learner:
         address = learner.address
     with serve(address, security=ServerSecurity(insecure=True)):
@@ -62,14 +62,14 @@ def test_an_open_door_is_said_once(caplog):
     ]
 
 
-def test_an_open_door_has_to_be_asked_for():
+def test_rejects_open_address_without_tls_unless_insecure():
     with pytest.raises(ConfigurationError, match="give --tls-cert"), serve("0.0.0.0:0"):
         pass
     done = rollcast("learner", "--address", "0.0.0.0:0")
     assert (done.returncode, "or --insecure on a network you trust" in done.stderr) == (2, True)
 
 
-def test_the_probe(keys, monkeypatch, capsys):
+def test_health_probe_works_with_mutual_tls(keys, monkeypatch, capsys):
     with serving(keys) as learner:
         assert health_probe.main([learner.address]) == 1
         monkeypatch.setenv("ROLLCAST_TLS_CERT", str(keys / "first/server.pem"))
@@ -92,7 +92,7 @@ def options(folder, role):
 
 
 @pytest.mark.slow
-def test_training_between_processes(keys):
+def test_training_works_with_mutual_tls_and_tokens(keys):
     """A learner of others' actors, an actor with a token from the environment, one without, and who looks on."""
     folder, run = keys / "first", keys / "run"
     address = f"localhost:{free_port()}"

@@ -152,7 +152,7 @@ def check_run(run_dir: Path, algorithm: str) -> None:
         ("dqn", {"batch_size": 32, "replay": {"capacity": 5000, "min_size": 64, "samples_per_insert": 8.0}}),
     ],
 )
-def test_it_learns_from_an_actor_that_dials_in(algorithm: str, changes: dict, tmp_path: Path):
+def test_learner_trains_with_a_remote_actor(algorithm: str, changes: dict, tmp_path: Path):
     settings = learner_settings(algorithm, tmp_path, **changes)
     learner = Learner(settings)
     learner.start()
@@ -181,7 +181,7 @@ def test_it_learns_from_an_actor_that_dials_in(algorithm: str, changes: dict, tm
 
 
 @pytest.mark.slow
-def test_a_replay_buffer_alone_keeps_each_substep_by_itself():
+def test_replay_serve_keeps_a_buffer_for_each_substep():
     address = f"127.0.0.1:{free_port()}"
     options = ("--spaces-from", "first_actor", "--n-rollout-steps", T, "--replay.capacity", 4000, "--batch-size", 16)
     with running("learner", "replay", "serve", "--address", address, *options) as server:
@@ -207,7 +207,7 @@ def test_a_replay_buffer_alone_keeps_each_substep_by_itself():
         assert "replay buffers: 'scout': 4,000 transitions of " in server.stdout.read()
 
 
-def test_workers_with_a_buffer_say_that_it_is_one():
+def test_workers_with_buffer_reject_several_substeps():
     with pytest.raises(ConfigurationError, match=r"of the substeps \['scout', 'base'\]; expected one"):
         BaseDistributedWorkersWithBuffer(
             None, TorchPolicy(SPACES, PolicySpec()), T, 1, 4, 1, None, 100, 10, True, None, 0

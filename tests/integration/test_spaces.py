@@ -20,7 +20,7 @@ CASES = [(name, "discrete") for name in OBSERVATION_SPACES] + [("vector", name) 
 
 
 @pytest.mark.parametrize(("observation", "action"), CASES)
-def test_train_and_act(observation: str, action: str):
+def test_trains_and_acts_in_every_space(observation: str, action: str):
     env_factory = EnvironmentFactory("tests.environments:SpaceEnv", {"observation": observation, "action": action})
     algorithm = Impala(probe_spaces(env_factory), PolicySpec(hidden_sizes=(8,)), ImpalaSettings(), seed=0)
     actors = SubprocDistributedActors(

@@ -33,9 +33,7 @@ SMALL = {
         ("impala", TICTACTOE, {"player/0", "player/1"}),
     ],
 )
-def test_it_trains_and_is_evaluated_agent_by_agent(
-    algorithm: str, game: tuple[str, ...], agents: set[str], tmp_path: Path
-):
+def test_trains_and_evaluates_each_agent(algorithm: str, game: tuple[str, ...], agents: set[str], tmp_path: Path):
     run = tmp_path / "run"
     options = (
         "--algorithm",
@@ -60,7 +58,7 @@ def test_it_trains_and_is_evaluated_agent_by_agent(
     assert set(re.findall(r"^ +(\w+/\d)", played.stdout, re.MULTILINE)) == agents
 
 
-def test_an_actor_from_elsewhere_plays_it_like_any_other(tmp_path: Path):
+def test_remote_actor_plays_a_structured_environment(tmp_path: Path):
     """The learner has never heard of the game: it takes the spaces of the first actor."""
     port = free_port()
     options = ("--algorithm", "impala", "--spaces-from", "first_actor", "--batch-size", 16, "--n-rollout-steps", 8)

@@ -55,7 +55,7 @@ def seeded(kind: str, agent_seeds: list[int]) -> SubprocDistributedActors | Sequ
 
 
 @pytest.mark.parametrize("kind", ["sequential", "subproc-forkserver", "subproc-spawn", "subproc-fork"])
-def test_agent_seeds_really_seed_the_sampling(kind: str):
+def test_agent_seeds_decide_the_sampled_actions(kind: str):
     same, again, other = (first_actions(seeded(kind, [seed])) for seed in (5, 5, 6))
     np.testing.assert_array_equal(same, again)
     assert (same != other).any()
@@ -63,31 +63,31 @@ def test_agent_seeds_really_seed_the_sampling(kind: str):
 
 
 @pytest.mark.parametrize("name", ["actor_env_seeds", "actor_agent_seeds"])
-def test_seeds_of_the_wrong_number_are_refused(name: str):
+def test_rejects_wrong_number_of_seeds(name: str):
     template = make_actors("sequential")
     with pytest.raises(ConfigurationError, match=f"{name} has 3 entries; expected n_actors = 2"):
         SubprocDistributedActors(template.env_factory, template.policy, 4, 2, 4, **{name: [1, 2, 3]})
 
 
-def test_a_queue_that_holds_nothing_is_refused():
+def test_rejects_queue_without_capacity():
     with pytest.raises(ConfigurationError, match="queue_out_of_sync_factor is 0"):
         make_actors("subproc-forkserver", queue_out_of_sync_factor=0.0)
 
 
-def test_a_factory_that_cannot_be_sent_is_refused():
+def test_rejects_factory_that_cannot_be_sent():
     template = make_actors("sequential")
     env_factory = lambda: template.env_factory()  # noqa: E731 - the point
     with pytest.raises(ConfigurationError, match="cannot be sent to a process"):
         SubprocDistributedActors(env_factory, template.policy, 4, 1, 4, start_method="spawn").start()
 
 
-def test_rollouts_above_the_limit_are_refused_at_the_start():
+def test_rejects_rollouts_above_the_limit_at_the_start():
     actors = make_actors("subproc-forkserver", n_rollout_steps=32, limits=Limits(max_rollout_bytes=1000))
     with pytest.raises(LimitExceededError, match=r"32 steps of 2 environments has \d+ bytes; expected at most 1000"):
         actors.start()
 
 
-def test_a_killed_actor_comes_back_in_its_slot():
+def test_killed_actor_is_restarted_in_its_slot():
     with make_actors("subproc-forkserver") as actors:
         actors.collect_outputs("cpu")
         wait_until(lambda: actors.n_actors_alive == 2, "both actors")
@@ -101,7 +101,7 @@ def test_a_killed_actor_comes_back_in_its_slot():
         wait_until(is_back, "local-1 to be back as incarnation 2")
 
 
-def test_an_actor_that_always_dies_fails_the_run_by_its_limit():
+def test_actor_that_always_dies_fails_the_run_after_max_restarts():
     with (
         make_actors(
             "subproc-forkserver", "tests.environments:DyingEnv", n_actors=1, batch_size=4, max_restarts=1
@@ -115,7 +115,7 @@ def test_an_actor_that_always_dies_fails_the_run_by_its_limit():
 @pytest.mark.parametrize(
     ("env", "message"), [("FailingEnv", "the simulator has lost its licence"), ("NanEnv", "NaN|nan|not finite")]
 )
-def test_an_exception_in_an_actor_reaches_the_learner(env: str, message: str):
+def test_exception_in_an_actor_reaches_the_learner(env: str, message: str):
     with make_actors("subproc-forkserver", f"tests.environments:{env}", n_actors=1, on_actor_failure="fail") as actors:
         with pytest.raises(ActorFailedError, match=f"(?s)local-0.*({message})"):
             for _ in range(50):
@@ -124,7 +124,7 @@ def test_an_exception_in_an_actor_reaches_the_learner(env: str, message: str):
         assert actors.actor_infos[0].state in (ActorState.FAILED, ActorState.LOST)
 
 
-def test_an_environment_that_hangs_is_told_and_its_actor_ends():
+def test_hanging_environment_is_reported_and_its_actor_ends():
     options = {"n_actors": 1, "on_actor_failure": "fail", "step_timeout_s": 1.0}
     with make_actors("subproc-forkserver", "tests.environments:HangingEnv", **options) as actors:
         with pytest.raises(ActorFailedError, match=r"(?s)local-0.*StepTimeout.* at most 1;.*released.wait\(\)"):
@@ -133,7 +133,7 @@ def test_an_environment_that_hangs_is_told_and_its_actor_ends():
         wait_until(lambda: "a step of the environments has taken" in actors.actor_infos[0].last_error, "its error")
 
 
-def test_no_actor_is_said_and_ends_by_deadline():
+def test_missing_actor_ends_collect_at_its_timeout():
     with (
         make_actors("remote", n_actors=0, collect_timeout_s=1.0) as actors,
         pytest.raises(CollectTimeoutError, match="no rollout for 1 s: the learner waits for an actor to join at"),

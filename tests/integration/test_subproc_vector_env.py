@@ -71,7 +71,7 @@ def are_gone(pids):
 class TestTheTwins:
     @pytest.mark.parametrize("mode", MODES)
     @pytest.mark.parametrize("env", [TellingEnv, DrawingEnv])
-    def test_say_the_same(self, env, mode):
+    def test_both_vectors_return_the_same_values(self, env, mode):
         factories = [env] * 5
         twin = SequentialVectorEnv(factories, autoreset_mode=mode)
         ours = SubprocVectorEnv(factories, autoreset_mode=mode, envs_per_process=2)
@@ -82,7 +82,7 @@ class TestTheTwins:
         assert ours.pids == ()
 
     @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
-    def test_consume_the_same_seeds(self, mode):
+    def test_both_vectors_consume_the_same_seeds(self, mode):
         twin = SequentialVectorEnv([TellingEnv] * 3, autoreset_mode=mode)
         ours = SubprocVectorEnv([TellingEnv] * 3, autoreset_mode=mode, envs_per_process=1)
         for vector in (ours, twin):
@@ -92,7 +92,7 @@ class TestTheTwins:
         ours.close(), twin.close()
 
     @pytest.mark.parametrize("start_method", ["fork", "spawn"])
-    def test_however_the_processes_start(self, start_method):
+    def test_values_do_not_depend_on_the_start_method(self, start_method):
         twin = SequentialVectorEnv([DrawingEnv] * 3)
         ours = SubprocVectorEnv([DrawingEnv] * 3, start_method=start_method, envs_per_process=2, copy=False)
         assert_same_play(ours, twin, 20)
@@ -101,7 +101,7 @@ class TestTheTwins:
     @pytest.mark.parametrize(
         "space", (OBSERVATION_SPACES | IMAGE_SPACES).values(), ids=OBSERVATION_SPACES | IMAGE_SPACES
     )
-    def test_in_every_observation_space(self, space):
+    def test_both_vectors_agree_in_every_observation_space(self, space):
         factories = [lambda: SampledEnv(copy.deepcopy(space), spaces.Discrete(3))] * 2
         ours, twin = SubprocVectorEnv(factories), SequentialVectorEnv(factories)
         assert_same_play(ours, twin, 10)
@@ -109,25 +109,25 @@ class TestTheTwins:
 
     @settings(max_examples=10, suppress_health_check=list(HealthCheck))
     @given(SPACES, LEAVES, st.integers(1, 4))
-    def test_in_any_space(self, observation_space, action_space, n_envs):
+    def test_both_vectors_agree_in_random_spaces(self, observation_space, action_space, n_envs):
         factories = [lambda: SampledEnv(copy.deepcopy(observation_space), action_space)] * n_envs
         ours, twin = SubprocVectorEnv(factories, start_method="fork"), SequentialVectorEnv(factories)
         assert_same_play(ours, twin, 10)
         ours.close(), twin.close()
 
-    def test_agree_on_a_registered_environment(self):
+    def test_both_vectors_agree_on_a_registered_environment(self):
         factories = [functools.partial(gymnasium.make, "CartPole-v1")] * 4
         ours, twin = SubprocVectorEnv(factories, None, None), SequentialVectorEnv(factories)
         assert_same_play(ours, twin, 200)
         ours.close(), twin.close()
 
-    def test_agree_on_infos_larger_than_a_pipe(self):
+    def test_both_vectors_agree_on_infos_larger_than_a_pipe(self):
         ours, twin = SubprocVectorEnv([LargeInfoEnv] * 2), SequentialVectorEnv([LargeInfoEnv] * 2)
         assert_same_play(ours, twin, 5)
         ours.close(), twin.close()
 
 
-def test_attributes_and_methods():
+def test_both_vectors_reach_attributes_and_methods():
     with_processes = SubprocVectorEnv([TellingEnv] * 3, envs_per_process=2)
     with_processes.reset(seed=3)
     assert with_processes.call("add", 2, factor=5) == (11, 11, 11)
@@ -142,7 +142,7 @@ def test_attributes_and_methods():
 
 
 class TestFirstReady:
-    def test_plays_what_lockstep_plays(self):
+    def test_first_ready_plays_the_same_as_lockstep(self):
         twin = SequentialVectorEnv([TellingEnv] * 4, autoreset_mode="SameStep")
         ours = SubprocVectorEnv([TellingEnv] * 4, autoreset_mode="SameStep", envs_per_process=2)
         assert_same(ours.reset(seed=5), twin.reset(seed=5))
@@ -166,7 +166,7 @@ class TestFirstReady:
         assert sorted(ready.env_indices.tolist()) == [0, 1, 2, 3]
         ours.close(), twin.close()
 
-    def test_does_not_wait_for_the_slow(self, monkeypatch):
+    def test_recv_does_not_wait_for_slow_environments(self, monkeypatch):
         monkeypatch.setattr("rollcast.actor.vector.subproc._CLOSE_GRACE_S", 0.2)
         ours = SubprocVectorEnv([functools.partial(MisbehavingEnv, "hang", 1), NumberedEnv], envs_per_process=1)
         ours.reset(seed=0)
@@ -181,7 +181,7 @@ class TestFirstReady:
             ours.step(np.zeros(2, int))
         ours.close()
 
-    def test_takes_whole_processes(self):
+    def test_rejects_indices_of_half_a_process(self):
         ours = SubprocVectorEnv([NumberedEnv] * 2, envs_per_process=2)
         ours.reset(seed=0)
         with pytest.raises(ConfigurationError, match=r"env_indices is \[1\]; expected all .* of \[\[0, 1\]\]"):
@@ -190,7 +190,7 @@ class TestFirstReady:
             ours.recv()
         ours.close()
 
-    def test_finds_the_dead_and_the_hanging(self):
+    def test_recv_reports_dead_and_hanging_processes(self):
         for what, message in (("kill", "by signal 9"), ("hang", "has not returned from step")):
             factories = [functools.partial(MisbehavingEnv, what, 1)]
             ours = SubprocVectorEnv(factories, timeout_s=0.5 if what == "hang" else 60)
@@ -227,7 +227,7 @@ class TestFailures:
         ],
     )
     @pytest.mark.parametrize("envs_per_process", [1, 4])
-    def test_name_the_environment_and_its_seed(self, what, at, message, envs_per_process):
+    def test_error_names_environment_and_seed(self, what, at, message, envs_per_process):
         factories = [MisbehavingEnv, MisbehavingEnv, functools.partial(MisbehavingEnv, what, at), MisbehavingEnv]
         with pytest.raises(EnvironmentFailedError, match=message) as caught:
             self.play(factories, envs_per_process=envs_per_process)
@@ -246,19 +246,19 @@ class TestFailures:
             ("end", 2, r"environment 1 \(seed 8\) was in step\(\) when its process, .* ended with exit code 4"),
         ],
     )
-    def test_a_process_that_ends(self, what, at, message):
+    def test_reports_process_that_ends(self, what, at, message):
         factories = [MisbehavingEnv, functools.partial(MisbehavingEnv, what, at), MisbehavingEnv]
         with pytest.raises(EnvironmentLostError, match=message):
             self.play(factories, envs_per_process=2)
 
     @pytest.mark.parametrize("at", [2, 0, -1])
-    def test_an_environment_that_hangs(self, at):
+    def test_reports_environment_that_hangs(self, at):
         doing = {2: "step", 0: "reset", -1: "make"}[at]
         factories = [MisbehavingEnv, functools.partial(MisbehavingEnv, "hang", at)]
         with pytest.raises(EnvironmentLostError, match=rf"environment 1 .*not returned from {doing}\(\) within 2.0 s"):
             self.play(factories, envs_per_process=1, timeout_s=2.0)
 
-    def test_killed_between_steps(self):
+    def test_reports_process_killed_between_steps(self):
         env = SubprocVectorEnv([NumberedEnv] * 2, envs_per_process=1)
         env.reset(seed=0)
         pids = env.pids
@@ -271,41 +271,41 @@ class TestFailures:
         env.close(), env.close()
         assert are_gone(pids)
 
-    def test_a_close_that_raises_keeps_no_other_open(self):
+    def test_failing_close_does_not_keep_others_open(self):
         self.play([functools.partial(MisbehavingEnv, "raise in close", 99), MisbehavingEnv])
 
-    def test_an_info_that_cannot_be_sent(self):
+    def test_reports_info_that_cannot_be_sent(self):
         with pytest.raises(EnvironmentFailedError, match=r"TypeError in step\(\): cannot pickle '_thread.lock'"):
             self.play([UnsendableInfoEnv])
 
-    def test_an_attribute_that_is_not_there(self):
+    def test_reports_missing_attribute(self):
         env = SubprocVectorEnv([NumberedEnv])
         with pytest.raises(EnvironmentFailedError, match="AttributeError in nothing"):
             env.get_attr("nothing")
         env.close()
 
-    def test_spaces_that_differ(self):
+    def test_rejects_different_spaces(self):
         for envs_per_process in (1, 2):
             with pytest.raises(InvalidSpaceError, match=r"environment 1 has observation_space .* environment 0"):
                 SubprocVectorEnv([MisbehavingEnv, OtherSpaceEnv], envs_per_process=envs_per_process)
 
-    def test_a_space_that_is_not_supported(self):
+    def test_rejects_unsupported_space(self):
         with pytest.raises(InvalidSpaceError, match="Text"):
             SubprocVectorEnv([functools.partial(SampledEnv, spaces.Text(3), spaces.Discrete(2))])
 
-    def test_a_factory_that_cannot_travel(self):
+    def test_rejects_factory_that_cannot_be_sent(self):
         lock = threading.Lock()
         with pytest.raises(ConfigurationError, match="cannot be sent to a process"):
             SubprocVectorEnv([lambda: lock])
 
-    def test_a_factory_of_something_else(self):
+    def test_rejects_factory_of_something_else(self):
         with pytest.raises(EnvironmentFailedError, match=r"TypeError in make\(\): the factory returned an int"):
             SubprocVectorEnv([lambda: 3])
 
     @pytest.mark.parametrize(
         "arguments", [{"start_method": "teleport"}, {"envs_per_process": 0}, {"timeout_s": 0.0}], ids=str
     )
-    def test_arguments_that_cannot_be_right(self, arguments):
+    def test_rejects_arguments_out_of_range(self, arguments):
         with pytest.raises(ConfigurationError, match=next(iter(arguments))):
             SubprocVectorEnv([NumberedEnv], **arguments)
 
@@ -334,7 +334,7 @@ if __name__ == "__main__":
 class TestTheParentsEnd:
     @pytest.mark.parametrize("start_method", ["forkserver", "fork", "spawn"])
     @pytest.mark.parametrize("state", ["waiting", "hanging", "forgotten"])
-    def test_is_the_workers_end(self, tmp_path, start_method, state):
+    def test_processes_end_when_their_parent_ends(self, tmp_path, start_method, state):
         program = tmp_path / "program.py"
         program.write_text(PROGRAM)
         blocks = memory_blocks()
@@ -362,7 +362,7 @@ class TestTheParentsEnd:
         assert memory_blocks() <= blocks
 
 
-def test_a_daemon_may_have_one():
+def test_daemonic_process_may_have_a_vector():
     """Actors are daemons to multiprocessing, which allows them no children of their own."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("forkserver").Process(target=_play_in_a_daemon, args=(sender,), daemon=True)
@@ -383,7 +383,7 @@ def _play_in_a_daemon(sender):
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
-def test_events_come_out_of_their_processes_with_the_last_step(mode):
+def test_events_leave_their_processes_with_the_last_step(mode):
     """Nothing but that step has an info, so nothing else is pickled."""
     played = []
     for make in (SequentialVectorEnv, functools.partial(SubprocVectorEnv, envs_per_process=1)):

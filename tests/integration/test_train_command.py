@@ -60,7 +60,7 @@ def test_train_solves_cartpole(solved_run: Path):
     assert summary["policy_version"] == summary["updates"] + 1
 
 
-def test_the_run_directory_holds_what_was_asked_for_and_what_came_of_it(solved_run: Path):
+def test_run_directory_has_settings_metrics_and_policies(solved_run: Path):
     settings = yaml.safe_load((solved_run / "settings.yaml").read_text())
     assert settings["env_id"] == "CartPole-v1"
     assert settings["impala"]["discount"] == 0.997
@@ -72,7 +72,7 @@ def test_the_run_directory_holds_what_was_asked_for_and_what_came_of_it(solved_r
     assert (solved_run / "policy_best.safetensors").is_file()
 
 
-def test_evaluate_plays_what_was_saved(solved_run: Path, tmp_path: Path):
+def test_evaluate_plays_the_saved_policy(solved_run: Path, tmp_path: Path):
     figures = tmp_path / "evaluation.json"
     done = rollcast("evaluate", solved_run, "--n-episodes", 10, "--summary-json", figures)
     assert done.returncode == 0, done.stderr
@@ -111,7 +111,7 @@ def test_off_policy_algorithms_train_from_replay(algorithm: str, env_id: str, tm
 
 
 @pytest.mark.parametrize(("algorithm", "env_id"), [("sac", "Pendulum-v1"), ("dqn", "CartPole-v1")])
-def test_the_buffer_on_the_learners_device_trains_too(algorithm: str, env_id: str, tmp_path: Path):
+def test_trains_from_buffer_on_the_learner_device(algorithm: str, env_id: str, tmp_path: Path):
     done = rollcast(
         *("train", "--algorithm", algorithm, "--env-id", env_id, "--device", "cpu", "--replay.device", "learner"),
         *("--total-steps", 600, "--replay.min-size", 300, "--run-dir", tmp_path / "run"),
@@ -124,7 +124,7 @@ def test_the_buffer_on_the_learners_device_trains_too(algorithm: str, env_id: st
     assert yaml.safe_load((tmp_path / "run" / "settings.yaml").read_text())["replay"]["device"] == "learner"
 
 
-def test_a_buffer_that_the_machine_has_no_memory_for_is_refused_with_the_numbers(tmp_path: Path):
+def test_rejects_buffer_larger_than_memory_with_both_sizes(tmp_path: Path):
     options = ("--algorithm", "sac", "--env-id", "Pendulum-v1", "--replay.capacity", 10**13)
     done = rollcast("train", *options, "--run-dir", tmp_path / "run")
     assert done.returncode == 2
@@ -137,7 +137,7 @@ def test_a_buffer_that_the_machine_has_no_memory_for_is_refused_with_the_numbers
     assert not (tmp_path / "run").exists(), "nothing is left behind"
 
 
-def test_the_status_says_that_the_limiter_lets_no_rollouts_in(tmp_path: Path):
+def test_status_shows_rollouts_held_by_the_limiter(tmp_path: Path):
     port = free_port()
     arguments = ("--algorithm", "dqn", "--run-dir", tmp_path / "run", "--address", f"localhost:{port}")
     with running("learner", "train", *arguments) as process, LearnerClient(f"localhost:{port}") as client:
@@ -160,7 +160,7 @@ def test_the_status_says_that_the_limiter_lets_no_rollouts_in(tmp_path: Path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_everything_and_saves_the_policy(number: signal.Signals, tmp_path: Path):
+def test_signal_ends_all_processes_and_saves_the_policy(number: signal.Signals, tmp_path: Path):
     port = free_port()
     arguments = ("--run-dir", tmp_path / "run", "--address", f"localhost:{port}", "--stop-return", 1e9)
     # of its own, where no other run leaves anything, and short: names of sockets have 107 characters
@@ -179,7 +179,7 @@ def test_a_signal_ends_everything_and_saves_the_policy(number: signal.Signals, t
     assert (tmp_path / "run" / "policy_last.safetensors").is_file()
 
 
-def test_training_goes_on_when_an_actor_is_killed(tmp_path: Path):
+def test_training_continues_when_an_actor_is_killed(tmp_path: Path):
     port = free_port()
     arguments = ("--run-dir", tmp_path / "run", "--address", f"localhost:{port}", "--stop-return", 1e9)
     with running("learner", "train", *arguments) as process, LearnerClient(f"localhost:{port}") as client:
@@ -207,7 +207,7 @@ def _holds_socket(process: psutil.Process) -> bool:
     return process.num_threads() > 4
 
 
-def test_the_api_steers_a_run(tmp_path: Path):
+def test_api_pauses_resumes_and_stops_a_run(tmp_path: Path):
     port = free_port()
     arguments = ("--run-dir", tmp_path / "run", "--address", f"localhost:{port}", "--stop-return", 1e9)
     with running("learner", "train", *arguments) as process, LearnerClient(f"localhost:{port}") as client:
@@ -254,7 +254,7 @@ def test_sequential_training_gives_the_same_bits(tmp_path: Path):
         (["fly"], "expected one of train, learner"),
     ],
 )
-def test_bad_settings_say_which_what_and_what_to_do(arguments: list[str], message: str, tmp_path: Path):
+def test_error_of_wrong_setting_has_name_value_and_advice(arguments: list[str], message: str, tmp_path: Path):
     done = rollcast(*arguments)
     assert done.returncode == 2
     assert message in done.stderr
@@ -280,7 +280,7 @@ def test_settings_come_from_the_command_line_then_the_environment_then_the_file(
     assert (settings["seed"], settings["n_actors"], settings["total_steps"]) == (4, 1, 1000)
 
 
-def test_a_second_learner_on_the_same_port_is_refused_and_the_first_goes_on(tmp_path: Path):
+def test_second_learner_on_the_same_port_fails_and_the_first_continues(tmp_path: Path):
     port = free_port()
     with running("learner", "learner", "--address", f"127.0.0.1:{port}", "--run-dir", tmp_path / "first"):
         with LearnerClient(f"127.0.0.1:{port}", timeout_s=2.0) as client:
@@ -300,7 +300,7 @@ def _answers(client: LearnerClient) -> bool:
 
 
 @pytest.mark.parametrize("command", [["status", "--timeout-s", "1"], ["actor", "--connect-timeout-s", "1"]])
-def test_an_unreachable_learner_is_said(command: list[str]):
+def test_reports_unreachable_learner(command: list[str]):
     option = "--address" if command[0] == "status" else "--learner-address"
     done = rollcast(*command, option, f"127.0.0.1:{free_port()}")
     assert done.returncode == 1
@@ -309,7 +309,7 @@ def test_an_unreachable_learner_is_said(command: list[str]):
     assert "Traceback" not in done.stderr
 
 
-def test_waiting_for_actors_is_said_in_the_status(tmp_path: Path):
+def test_status_shows_wait_for_actors(tmp_path: Path):
     port = free_port()
     with running("learner", "learner", "--address", f"127.0.0.1:{port}", "--run-dir", tmp_path / "run"):
         with LearnerClient(f"127.0.0.1:{port}", timeout_s=2.0) as client:

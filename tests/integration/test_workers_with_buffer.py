@@ -100,14 +100,14 @@ def test_whole_rollouts_keep_their_length(kind: str):
         assert batch.substeps[FLAT_SUBSTEP].log_prob.isfinite().all()
 
 
-def test_each_call_takes_in_so_many_rollouts(kind: str):
+def test_collects_given_number_of_rollouts_per_call(kind: str):
     with make_workers(kind) as workers:
         before = workers.buffer.info().inserted
         workers.collect_rollouts()
         assert workers.buffer.info().inserted == before + 3 * 4
 
 
-def test_the_initial_fill_is_random_and_its_statistics_apart(kind: str):
+def test_initial_fill_is_random_and_has_separate_statistics(kind: str):
     with make_workers(kind, n_rollout_steps=20, batch_size=32, initial_buffer_size=160) as workers:
         batch = workers.sample_batch("cpu")
         actions = batch.substeps[FLAT_SUBSTEP].action.numpy()
@@ -122,7 +122,7 @@ def test_the_initial_fill_is_random_and_its_statistics_apart(kind: str):
         assert workers.get_stats_value(EpisodeEvents.episode_return, LogStatsLevel.EPOCH, "mean") == 15.0
 
 
-def test_training_statistics_have_no_episode_of_the_initial_policy(kind: str):
+def test_training_statistics_exclude_episodes_of_the_initial_policy(kind: str):
     env_factory = EnvironmentFactory("tests.environments:ActionRewardEnv", {"n_steps": 7})
     policy = TorchPolicy(probe_spaces(env_factory), PolicySpec(hidden_sizes=(8,)))
     bias = [parameter for parameter in policy.parameters() if parameter.shape == (2,)][-1]
@@ -142,7 +142,7 @@ def test_training_statistics_have_no_episode_of_the_initial_policy(kind: str):
         assert initial.get_stats_value(EpisodeEvents.episode_return, LogStatsLevel.EPOCH, "min") > 0.0
 
 
-def test_initial_fill_ends_where_short_episodes_fill_the_ring_below_its_capacity(kind: str):
+def test_initial_fill_ends_when_short_episodes_fill_the_ring_below_capacity(kind: str):
     env_factory = EnvironmentFactory("tests.environments:CountingEnv", {"n_steps": 2})
     with make_workers(kind, env_factory=env_factory, initial_buffer_size=200) as workers:
         assert 100 <= workers.buffer.size < 200
@@ -150,7 +150,7 @@ def test_initial_fill_ends_where_short_episodes_fill_the_ring_below_its_capacity
         workers.sample_batch("cpu")
 
 
-def test_initial_fill_ends_by_a_deadline_where_no_entry_comes(monkeypatch: pytest.MonkeyPatch):
+def test_initial_fill_without_entries_ends_at_its_timeout(monkeypatch: pytest.MonkeyPatch):
     workers = make_workers("sequential")
     workers.actors.collect_timeout_s = 0.05
     monkeypatch.setattr(workers.buffer, "insert", lambda rollout: 0)
@@ -160,12 +160,12 @@ def test_initial_fill_ends_by_a_deadline_where_no_entry_comes(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("size", [7, 201])
-def test_an_impossible_initial_size_is_refused(kind: str, size: int):
+def test_rejects_impossible_initial_size(kind: str, size: int):
     with pytest.raises(ConfigurationError, match=f"initial_buffer_size is {size}; expected from batch_size 8 to"):
         make_workers(kind, initial_buffer_size=size)
 
 
-def test_an_empty_buffer_is_said(kind: str):
+def test_error_of_empty_buffer_has_advice(kind: str):
     with make_workers(kind, initial_buffer_size=0) as workers:
         with pytest.raises(NotReadyError, match="holds 0 entries, fewer than batch_size 8: call init_replay_buffer"):
             workers.collect_rollouts()
@@ -184,7 +184,7 @@ def test_the_same_seed_draws_the_same_batches():
     assert draws[0] == draws[1]
 
 
-def test_a_sampling_policy_of_ones_own():
+def test_own_sampling_policy_fills_the_buffer():
     workers = make_workers("sequential", initial_buffer_size=0)
     state = {name: np.zeros_like(array) for name, array in workers.actors.policy.state_arrays().items()}
     state[max(name for name in state if name.endswith("bias"))] = np.array([50.0, 0.0], np.float32)

@@ -58,14 +58,14 @@ def _seeds_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("what", WORDS)
-def test_in_this_thread(what: str):
+def test_error_in_this_thread_describes_the_mistake(what: str):
     with actors_with(what, "sequential") as actors, pytest.raises((ActorFailedError, InvalidTensorError)) as failed:
         actors.collect_outputs("cpu")
     assert WORDS[what] in str(failed.value)
 
 
 @pytest.mark.parametrize("what", ["sight", "token", "text", "exit"])
-def test_in_a_process(what: str):
+def test_error_in_a_process_describes_the_mistake(what: str):
     with actors_with(what, "subprocess") as actors, pytest.raises(ActorFailedError) as failed:
         for _ in range(10):
             actors.collect_outputs("cpu")
@@ -75,7 +75,7 @@ def test_in_a_process(what: str):
     assert after in str(failed.value)
 
 
-def test_an_environment_may_have_processes_of_its_own_in_an_actor_that_is_one():
+def test_environment_in_actor_process_may_start_processes():
     factory = EnvironmentFactory("tests.wrong_environments:ParentEnv")
     policy = TorchPolicy(probe_spaces(factory), PolicySpec(hidden_sizes=(8,)))
     with SubprocDistributedActors(
@@ -91,7 +91,7 @@ class LargeEnv(gymnasium.Env[np.ndarray, int]):
     action_space = gymnasium.spaces.Discrete(2)
 
 
-def test_observations_above_the_limit_are_refused_where_the_learner_makes_its_environment():
+def test_rejects_observations_above_the_limit_when_the_learner_makes_its_environment():
     factory = EnvironmentFactory(f"{__name__}:LargeEnv")
     probe_spaces(factory)
     with pytest.raises(InvalidSpaceError, match=r"the spaces have 20971520 elements.*expected at most 8388608"):

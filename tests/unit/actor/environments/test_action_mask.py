@@ -26,7 +26,7 @@ class Forgetful(MaskedCorridor):
         return *step, {} if self._length is None else {"action_mask": np.ones(self._length, np.int8)}
 
 
-def test_the_mask_stands_beside_the_observation():
+def test_wrapper_puts_mask_beside_observation():
     env, reference = ActionMaskFromInfo(MaskedCorridor(in_info=True)), MaskedCorridor()
     observation, info = env.reset(seed=3)
     expected, _ = reference.reset(seed=3)
@@ -65,7 +65,7 @@ def test_the_factory_makes_gymnasiums_taxi():
     np.testing.assert_allclose(columns.log_prob, -np.log(mask.sum(axis=2)), rtol=1e-5)
 
 
-def test_masks_that_are_missing_or_too_long():
+def test_rejects_missing_and_too_long_masks():
     for env, message in (
         (Forgetful(), r"has only \[\]; expected 'action_mask' of shape \[8\]"),
         (Forgetful(9), r"has a mask of shape \[9\]; expected"),
@@ -78,13 +78,13 @@ def test_masks_that_are_missing_or_too_long():
         make("CartPole-v1").reset()
 
 
-def test_actions_without_masks():
+def test_rejects_actions_without_masks():
     with pytest.raises(InvalidSpaceError, match="expected one only with Discrete or MultiDiscrete"):
         ActionMaskFromInfo(SampledEnv(spaces.Discrete(2), spaces.MultiBinary(2)))
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
-def test_rollouts_of_both_ways_to_reset(mode):
+def test_rollouts_have_masks_with_both_reset_modes(mode):
     # the corridor allows nothing at the end, which is the observation of a reset row in one of them
     vector_env = SyncVectorEnv([MaskedCorridor] * 4, autoreset_mode=mode)
     policy = RandomPolicy(environment_spaces(vector_env), seed=0)
@@ -101,7 +101,7 @@ def test_rollouts_of_both_ways_to_reset(mode):
         assert not columns.final_observation["action_mask"].any()
 
 
-def test_an_environment_that_allows_nothing_fails():
+def test_environment_that_allows_no_action_fails():
     vector_env = SyncVectorEnv([MaskedCorridor, NothingAllowed], autoreset_mode=AutoresetMode.SAME_STEP)
     policy = RandomPolicy(environment_spaces(vector_env), seed=0)
     worker = RolloutWorker(vector_env, policy, 5, actor_id="a", incarnation=1, env_seed=0)
@@ -110,13 +110,13 @@ def test_an_environment_that_allows_nothing_fails():
     worker.close()
 
 
-def test_ignoring_the_mask_raises():
+def test_masked_environment_raises_for_forbidden_action():
     env = gymnasium.Wrapper(MaskedCorridor())
     observation, _ = env.reset(seed=0)
     with pytest.raises(ValueError, match="is not allowed"):
         env.step(int(observation["action_mask"].argmin()))
 
 
-def test_structured_environments_have_their_own():
+def test_rejects_structured_environments():
     with pytest.raises(ConfigurationError, match="is a SimultaneousAgentsEnv; expected"):
         make("mpe2.simple_spread_v3:parallel_env")

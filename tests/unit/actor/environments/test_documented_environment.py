@@ -10,7 +10,7 @@ from rollcast.actor.workers.structured import StructuredRolloutWorker
 PAGE = Path(__file__).parents[4] / "docs" / "environments.md"
 
 
-def test_it_is_played():
+def test_documented_environment_can_be_played():
     (program,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     names: dict[str, type] = {}
     exec(program, names)

@@ -10,7 +10,7 @@ HALF = spaces.Box(-0.1, 0.1, (2,), np.float16)
 
 
 @pytest.mark.parametrize("space", [*ACTION_SPACES.values(), INTEGERS, HALF], ids=str)
-def test_actions_outside_a_box_are_brought_inside_and_others_are_left_alone(space):
+def test_clips_actions_to_the_box_and_leaves_others_unchanged(space):
     space.seed(0)
     chosen = np.stack([np.asarray(space.sample()) for _ in range(64)])
     if isinstance(space, spaces.Box):
@@ -25,7 +25,7 @@ def test_actions_outside_a_box_are_brought_inside_and_others_are_left_alone(spac
     np.testing.assert_array_equal(chosen, before)
 
 
-def test_each_element_keeps_to_its_own_bounds():
+def test_clips_each_element_to_its_own_bounds():
     space = spaces.Box(np.array([-1.0, -np.inf, 0.0], np.float32), np.array([1.0, 2.0, np.inf], np.float32))
     executed = ExecutedActions(space)
     np.testing.assert_array_equal(
@@ -36,7 +36,7 @@ def test_each_element_keeps_to_its_own_bounds():
     np.testing.assert_array_equal(whole_rollout, np.broadcast_to(np.float32([1.0, 2.0, 9.0]), (4, 2, 3)))
 
 
-def test_says_whether_anything_is_clipped():
+def test_bounds_are_none_if_nothing_is_clipped():
     assert ExecutedActions(ACTION_SPACES["box unbounded"]).bounds is None
     assert ExecutedActions(ACTION_SPACES["discrete"]).bounds is None
     low, high = ExecutedActions(ACTION_SPACES["box"]).bounds

@@ -44,11 +44,11 @@ def no_ale_py(monkeypatch: pytest.MonkeyPatch):
         ("Qqq-v0", "if a package registers it, install that and write 'module:id'"),
     ],
 )
-def test_an_environment_that_is_not_there_is_refused_with_what_to_do(env_id: str, advice: str):
+def test_error_of_missing_environment_has_advice(env_id: str, advice: str):
     assert advice in refused(env_id)
 
 
-def test_an_id_whose_package_is_installed_is_refused_with_the_module_to_write(monkeypatch: pytest.MonkeyPatch):
+def test_error_of_unregistered_id_names_the_module_to_write(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda module: object() if module == "minigrid" else None)
     assert "write 'minigrid:MiniGrid-Empty-5x5-v0', so that" in refused("MiniGrid-Empty-5x5-v0")
 
@@ -82,9 +82,7 @@ def _takes_none() -> gymnasium.Env:
         ("_takes_none", {"gravity": 9.8}, "correct env_kwargs, or install what it needs"),
     ],
 )
-def test_an_environment_that_cannot_be_made_is_refused_with_what_to_do(
-    factory: str, env_kwargs: dict[str, float], advice: str
-):
+def test_error_of_environment_that_cannot_be_made_has_advice(factory: str, env_kwargs: dict[str, float], advice: str):
     assert advice in refused(f"{__name__}:{factory}", **env_kwargs)
 
 
@@ -96,7 +94,7 @@ def test_an_environment_that_cannot_be_made_is_refused_with_what_to_do(
         (f"{__name__}:_needs_box2d", "Box2D", "box2d"),
     ],
 )
-def test_a_package_of_an_extra_is_installed_by_its_extra(monkeypatch: pytest.MonkeyPatch, env_id, module, extra):
+def test_advice_for_package_of_an_extra_is_the_extra(monkeypatch: pytest.MonkeyPatch, env_id, module, extra):
     monkeypatch.setattr("rollcast.actor.environments.install_advice.install_extra", lambda extra: f"INSTALL {extra}")
     monkeypatch.setitem(sys.modules, module, None)
     assert f"install it: INSTALL {extra}" in refused(env_id)

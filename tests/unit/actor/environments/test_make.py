@@ -20,13 +20,13 @@ def test_makes_a_registered_environment():
     env.close()
 
 
-def test_makes_ones_own():
+def test_makes_own_environment():
     env = EnvironmentFactory(f"{HERE}:NumberedEnv", {"lengths": (7,)})()
     assert isinstance(env, NumberedEnv)
     assert env.lengths == (7,)
 
 
-def test_gymnasiums_module_and_id_still_work(tmp_path, monkeypatch):
+def test_makes_gymnasiums_module_and_id(tmp_path, monkeypatch):
     (tmp_path / "registers_of_test.py").write_text(
         "import gymnasium\n"
         f"gymnasium.register('Numbered-v0', entry_point='{HERE}:NumberedEnv')\n"
@@ -43,13 +43,13 @@ def test_gymnasiums_module_and_id_still_work(tmp_path, monkeypatch):
             gymnasium.registry.pop(env_id, None)
 
 
-def test_can_travel_to_a_spawned_process():
+def test_factory_can_be_sent_to_a_spawned_process():
     factory = EnvironmentFactory("CartPole-v1", {"sutton_barto_reward": True}, "sync")
     # Copying goes through the same __reduce_ex__ as what multiprocessing does.
     assert copy.deepcopy(factory) == factory
 
 
-def test_unknown_id_names_the_field_and_near_ones():
+def test_error_of_unknown_id_names_field_and_similar_ids():
     with pytest.raises(ConfigurationError, match=r"env_id 'CartPol-v1' names no environment.*did you mean CartPole-v1"):
         EnvironmentFactory("CartPol-v1")()
     with pytest.raises(ConfigurationError, match="pprint_registry"):
@@ -68,13 +68,13 @@ def test_unknown_id_names_the_field_and_near_ones():
         (f"{HERE}:not_an_environment", r"returned a str; expected a gymnasium\.Env"),
     ],
 )
-def test_entry_points_that_cannot_be_right(env_id, message):
+def test_rejects_wrong_entry_points(env_id, message):
     for make in (EnvironmentFactory(env_id), lambda: make_vector_env(EnvironmentFactory(env_id), 2)):
         with pytest.raises(ConfigurationError, match=message):
             make()
 
 
-def test_wrong_arguments():
+def test_rejects_wrong_arguments_of_environment():
     for env_id in ("CartPole-v1", f"{HERE}:NumberedEnv"):
         with pytest.raises(
             ConfigurationError, match=rf"env_id '{env_id}' cannot be made with env_kwargs {{'gravty': 3}}"
@@ -84,6 +84,6 @@ def test_wrong_arguments():
         make_vector_env(EnvironmentFactory("CartPole-v1", {"gravty": 3}), 2)
 
 
-def test_vectorization_is_checked():
+def test_rejects_unknown_vectorization():
     with pytest.raises(ConfigurationError, match="vectorization is 'async'; expected one of auto, sync, entry_point"):
         EnvironmentFactory("CartPole-v1", {}, "async")

@@ -26,7 +26,7 @@ def whatever():
     return 7
 
 
-def test_ones_own():
+def test_makes_own_structured_environment():
     vector_env = make_vector_env(EnvironmentFactory(SCRIPTED), 3)
     assert isinstance(vector_env, StructuredVectorEnv)
     assert vector_env.num_envs == 3
@@ -34,7 +34,7 @@ def test_ones_own():
     vector_env.close()
 
 
-def test_pettingzoos_by_name():
+def test_makes_pettingzoo_environments_by_name():
     vector_env = make_vector_env(EnvironmentFactory(SPREAD, {"N": 2}), 2)
     assert {key: substep.n_agents for key, substep in environment_spaces(vector_env).items()} == {"agent": 2}
     vector_env.close()
@@ -43,12 +43,12 @@ def test_pettingzoos_by_name():
     registered.close()
 
 
-def test_agent_policies_are_checked():
+def test_rejects_unknown_agent_policies():
     with pytest.raises(ConfigurationError, match="agent_policies is 'alone'; expected one of shared, separate"):
         EnvironmentFactory(SPREAD, agent_policies="alone")
 
 
-def test_what_is_no_environment():
+def test_rejects_factory_of_something_else():
     with pytest.raises(
         ConfigurationError,
         match=r"returned a int; expected a gymnasium.Env, a StructuredEnv or a PettingZoo environment",
@@ -56,12 +56,12 @@ def test_what_is_no_environment():
         make_vector_env(EnvironmentFactory(WHATEVER), 1)
 
 
-def test_not_in_processes():
+def test_rejects_structured_environments_in_processes():
     with pytest.raises(EnvironmentFailedError, match="structured environments are not stepped in processes"):
         make_vector_env(EnvironmentFactory(SCRIPTED, vectorization="subprocess"), 2)
 
 
-def test_all_of_one_kind():
+def test_rejects_environments_of_different_kinds():
     made = []
 
     def factory(kinds):
@@ -79,7 +79,7 @@ def test_all_of_one_kind():
     assert made[3].is_closed
 
 
-def test_spaces_that_differ_are_named_and_all_are_closed():
+def test_rejects_different_spaces_and_closes_all_environments():
     envs = [scripted(), scripted()]
     envs[1].spaces = SPACES | {
         "guide": SubstepSpaces(observation=SPACES["guide"].observation, action=spaces.Discrete(2))
@@ -89,7 +89,7 @@ def test_spaces_that_differ_are_named_and_all_are_closed():
     assert all(env.is_closed for env in envs)
 
 
-def test_rewards_by_actor():
+def test_rewards_are_listed_by_actor():
     vector_env = StructuredVectorEnv([scripted])
     turn = vector_env.reset(0)
     assert vector_env.get_actor_rewards().tolist() == [[1.0], [0.0], [0.0]]
@@ -98,6 +98,6 @@ def test_rewards_by_actor():
     assert vector_env.get_actor_rewards().shape == (3, 1)
 
 
-def test_no_environments():
+def test_rejects_empty_list_of_factories():
     with pytest.raises(ConfigurationError, match="there are no env_factories"):
         StructuredVectorEnv([])

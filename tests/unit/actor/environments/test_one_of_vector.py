@@ -10,7 +10,7 @@ from tests.stacked_environments import LENGTH, STACKED_ID, SingleEnv
 
 
 @pytest.mark.parametrize("vectorization", ["auto", "entry_point", "sync", "subprocess", "measure"])
-def test_a_single_environment_has_the_spaces_of_the_vector_that_actors_step(vectorization):
+def test_single_environment_has_the_spaces_of_the_actors_vector(vectorization):
     factory = EnvironmentFactory(STACKED_ID, {}, vectorization)
     env = make_single_env(factory)
     assert isinstance(env, OneOfVector) == (vectorization in {"auto", "entry_point"})
@@ -21,14 +21,14 @@ def test_a_single_environment_has_the_spaces_of_the_vector_that_actors_step(vect
     env.close()
 
 
-def test_arguments_that_only_the_vector_knows_make_a_vector_of_one():
+def test_arguments_for_the_vector_only_make_a_vector_of_one():
     env = make_single_env(EnvironmentFactory(STACKED_ID, {"n_stacked": 4}))
     assert env.observation_space.shape == (4, 1)
     env.close()
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Acrobot-v1"])
-def test_where_nothing_differs_the_single_environment_is_played(env_id):
+def test_same_spaces_give_the_plain_single_environment(env_id):
     env = make_single_env(EnvironmentFactory(env_id))
     assert not isinstance(env, OneOfVector)
     env.close()
@@ -36,7 +36,7 @@ def test_where_nothing_differs_the_single_environment_is_played(env_id):
     assert type(own) is SingleEnv
 
 
-def test_episodes_end_with_their_last_observation_and_begin_again():
+def test_episode_ends_with_its_last_observation_and_the_next_begins():
     env = make_single_env(EnvironmentFactory(STACKED_ID))
     for _ in range(2):
         observation, _ = env.reset(seed=2**31 - 1)
@@ -50,7 +50,7 @@ def test_episodes_end_with_their_last_observation_and_begin_again():
 
 
 @pytest.mark.parametrize("autoreset_mode", list(gymnasium.vector.AutoresetMode)[:2])
-def test_gymnasiums_own_vectors_are_played_in_either_mode(autoreset_mode):
+def test_plays_gymnasium_vectors_in_both_reset_modes(autoreset_mode):
     vector_env = gymnasium.vector.SyncVectorEnv([SingleEnv], autoreset_mode=autoreset_mode)
     env = OneOfVector(vector_env)
     env.reset(seed=1)

@@ -13,7 +13,7 @@ X, O = ActorId("player", 0), ActorId("player", 1)  # noqa: E741
 PLACE = spaces.Discrete(9)
 
 
-def test_agents_that_act_at_once():
+def test_plays_agents_that_act_at_once():
     env = adapt_pettingzoo(simple_spread_v3.parallel_env(N=3, max_cycles=2))
     assert isinstance(env, SimultaneousAgentsEnv)
     (substep,) = env.spaces.values()
@@ -32,13 +32,13 @@ def test_agents_that_act_at_once():
     env.close()
 
 
-def test_the_same_seed_begins_the_same():
+def test_same_seed_gives_same_first_observations():
     first, second = (adapt_pettingzoo(simple_spread_v3.parallel_env()).reset(seed=7) for _ in range(2))
     for actor, seen in first.observations.items():
         np.testing.assert_array_equal(seen, second.observations[actor])
 
 
-def test_kinds_of_agents_have_substeps_of_their_own():
+def test_each_kind_of_agents_has_its_substep():
     env = adapt_pettingzoo(simple_speaker_listener_v4.parallel_env())
     assert {key: (s.n_agents, s.observation.shape, s.action.n) for key, s in env.spaces.items()} == {
         "speaker": (1, (3,), 3),
@@ -46,13 +46,13 @@ def test_kinds_of_agents_have_substeps_of_their_own():
     }
 
 
-def test_separate_policies_have_substeps_of_their_own():
+def test_each_separate_policy_has_its_substep():
     env = adapt_pettingzoo(simple_spread_v3.parallel_env(N=2), "separate")
     assert {key: substep.n_agents for key, substep in env.spaces.items()} == {"agent_0": 1, "agent_1": 1}
     assert set(env.reset(seed=0).observations) == {ActorId("agent_0"), ActorId("agent_1")}
 
 
-def test_agents_that_take_turns():
+def test_plays_agents_that_take_turns():
     env = adapt_pettingzoo(pettingzoo.make("aec", "classic/tictactoe-v3"))
     assert isinstance(env, TurnTakingAgentsEnv)
     assert {key: (s.n_agents, s.action) for key, s in env.spaces.items()} == {"player": (2, PLACE)}
@@ -70,7 +70,7 @@ def test_agents_that_take_turns():
     assert list(env.reset().observations) == [X], "again"
 
 
-def test_what_is_none_of_pettingzoos():
+def test_returns_none_for_other_objects():
     assert adapt_pettingzoo(object()) is None
 
 
@@ -91,7 +91,7 @@ class Named(AECEnv):
         return spaces.Discrete(2 + agent.startswith("odd"))
 
 
-def test_agents_have_to_be_known_beforehand():
+def test_rejects_environment_without_possible_agents():
     with pytest.raises(ConfigurationError, match="has no possible_agents"):
         adapt_pettingzoo(Nameless())
 

@@ -99,7 +99,7 @@ def transitions_of(rollout: Rollout, b: int):
     st.integers(1, 6),
 )
 @settings(max_examples=150)
-def test_only_the_steps_that_were_made_are_transitions(plans, n_steps):
+def test_rollout_has_only_completed_steps_as_transitions(plans, n_steps):
     envs = [Flaky(length, failing) for length, failing in plans]
     vector_env = vector_of(*envs)
     policy = RandomPolicy(environment_spaces(vector_env), seed=0)
@@ -118,7 +118,7 @@ def test_only_the_steps_that_were_made_are_transitions(plans, n_steps):
     assert sum(rollout.n_env_steps for rollout in rollouts) == sum(len(env.transitions) for env in envs)
 
 
-def test_the_log_names_environment_seed_and_traceback(caplog):
+def test_logs_environment_seed_and_traceback(caplog):
     vector_env = vector_of(Flaky(5, frozenset()), Flaky(5, frozenset([2])))
     policy = RandomPolicy(environment_spaces(vector_env), seed=0)
     policy.load(0, {})
@@ -129,7 +129,7 @@ def test_the_log_names_environment_seed_and_traceback(caplog):
     assert "in step" in record.message
 
 
-def test_one_that_is_broken_fails_all_the_same():
+def test_environment_that_always_raises_fails():
     worker_env = vector_of(Flaky(5, frozenset(range(100))))
     policy = RandomPolicy(environment_spaces(worker_env), seed=0)
     policy.load(0, {})
@@ -140,7 +140,7 @@ def test_one_that_is_broken_fails_all_the_same():
 
 
 @pytest.mark.parametrize("vectorization", ["sync", "subprocess"])
-def test_by_name(vectorization, caplog):
+def test_setting_applies_to_environments_made_by_name(vectorization, caplog):
     factory = EnvironmentFactory(
         "tests.environments:FailingEnv", {"fail_at": 3}, vectorization, on_step_failure="drop_episode"
     )
@@ -154,12 +154,12 @@ def test_by_name(vectorization, caplog):
     assert len(caplog.records) == 6
 
 
-def test_the_setting_is_checked():
+def test_rejects_unknown_setting():
     with pytest.raises(ConfigurationError, match="on_step_failure is 'ignore'; expected one of fail, drop_episode"):
         EnvironmentFactory("CartPole-v1", on_step_failure="ignore")
 
 
-def test_without_it_the_error_comes_through():
+def test_raises_by_default():
     vector_env = make_vector_env(functools.partial(Flaky, 5, frozenset([1])), 1)
     policy = RandomPolicy(environment_spaces(vector_env), seed=0)
     policy.load(0, {})

@@ -31,7 +31,7 @@ from rollcast.actor.environments.returned_values import (
         (np.array([[6]]), 6.0),
     ],
 )
-def test_takes_every_real_number_as_a_reward(reward: object, taken: float):
+def test_accepts_every_real_number_as_reward(reward: object, taken: float):
     assert checked_reward(reward) == taken
     assert type(checked_reward(reward)) is float
 
@@ -39,7 +39,7 @@ def test_takes_every_real_number_as_a_reward(reward: object, taken: float):
 @pytest.mark.parametrize(
     "reward", ["1", b"1", None, 1j, [1.0], (1.0,), {}, np.ones(2), np.ones(0), np.array(["1"]), np.array([None])]
 )
-def test_refuses_what_is_no_number_as_a_reward(reward: object):
+def test_rejects_reward_that_is_not_a_number(reward: object):
     with pytest.raises(InvalidValueError, match=r"the reward is .*; expected a number; correct what step"):
         checked_reward(reward)
 
@@ -47,7 +47,7 @@ def test_refuses_what_is_no_number_as_a_reward(reward: object):
 @pytest.mark.parametrize(
     "reward", [math.nan, math.inf, -math.inf, np.float32(np.nan), np.array([np.inf]), 1e39, 10**400]
 )
-def test_refuses_a_reward_that_no_float32_holds(reward: object):
+def test_rejects_reward_beyond_float32(reward: object):
     with pytest.raises(InvalidValueError, match=r"the reward is .*; expected a finite number that a float32 can hold"):
         checked_reward(reward)
 
@@ -55,17 +55,17 @@ def test_refuses_a_reward_that_no_float32_holds(reward: object):
 @pytest.mark.parametrize(
     ("flag", "taken"), [(True, True), (np.bool_(False), False), (1, True), (0, False), (np.array([True]), True)]
 )
-def test_takes_flags(flag: object, taken: bool):
+def test_accepts_flags(flag: object, taken: bool):
     assert checked_flag(flag, "terminated") is taken
 
 
 @pytest.mark.parametrize("flag", ["False", None, 2, 0.5, np.array([True, False]), math.nan])
-def test_refuses_what_is_no_flag(flag: object):
+def test_rejects_values_that_are_not_flags(flag: object):
     with pytest.raises(InvalidValueError, match=r"terminated is .*; expected True or False; correct what step"):
         checked_flag(flag, "terminated")
 
 
-def test_names_what_came_instead_of_a_step_and_of_a_reset():
+def test_error_describes_wrong_return_of_step_and_reset():
     with pytest.raises(
         InvalidValueError, match=r"step\(\) returned a tuple of 4: int, float, bool, dict; expected \(obs"
     ):
@@ -92,10 +92,10 @@ def test_names_what_came_instead_of_a_step_and_of_a_reset():
         (spaces.Box(-1, 1, ()), np.inf, "x holds inf; expected finite numbers"),
     ],
 )
-def test_refuses_observations_that_nobody_can_act_on(leaf: spaces.Space, value: object, message: str):
+def test_rejects_observations_out_of_range_or_not_finite(leaf: spaces.Space, value: object, message: str):
     with pytest.raises(InvalidValueError, match=message):
         check_observed(leaf, np.asarray(value), "x")
 
 
-def test_bounds_of_a_box_may_be_overstepped():
+def test_accepts_observations_outside_a_box():
     check_observed(spaces.Box(-1, 1, (2,)), np.array([5.0, -7.0]), "x")

@@ -114,7 +114,7 @@ def random_masks(action: str, n: int, seed: int = 0) -> np.ndarray:
 @pytest.mark.parametrize(("kind", "action"), KINDS)
 @settings(max_examples=10)
 @given(data=st.data())
-def test_nothing_that_is_masked_is_ever_chosen(kind, action, data):
+def test_never_chooses_a_masked_action(kind, action, data):
     mask = data.draw(masks(action))
     policy, space = loaded(kind, action), ACTIONS[action]
     rows = np.tile(mask, (N, 1))
@@ -134,7 +134,7 @@ def test_every_row_has_its_own_mask(kind, action):
 
 
 @pytest.mark.parametrize("kind", [kind for kind, action in KINDS if action == "discrete"])
-def test_frequencies_are_the_probabilities_which_sum_to_one(kind):
+def test_frequencies_match_probabilities_that_sum_to_one(kind):
     policy, mask = loaded(kind, "discrete"), np.array([1, 0, 1, 1, 0, 1])
     seen = np.tile(np.float32([[0.1, -0.2, 0.3]]), (N, 1))
     chosen, parameters = policy.act({"seen": seen, "action_mask": np.tile(mask, (N, 1)).astype(np.int8)})
@@ -150,7 +150,7 @@ def test_frequencies_are_the_probabilities_which_sum_to_one(kind):
 
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("kind", ["uniform", "random"])
-def test_uniform_log_probs_count_what_is_allowed(kind, action):
+def test_uniform_log_probs_count_allowed_actions(kind, action):
     rows = random_masks(action, 50)
     policy = loaded(kind, action)
     chosen, parameters = policy.act(observation_of(rows))
@@ -162,7 +162,7 @@ def test_uniform_log_probs_count_what_is_allowed(kind, action):
 
 
 @pytest.mark.parametrize("head", DISCRETE_KINDS)
-def test_epsilon_greedy_among_the_allowed(head):
+def test_epsilon_greedy_explores_allowed_actions(head):
     policy = loaded(head, "discrete", epsilon=0.3)
     rows = np.tile([1, 0, 1, 0, 1, 0], (5, 1))
     chosen, parameters = policy.act(observation_of(rows), deterministic=True)
@@ -187,7 +187,7 @@ def test_numpy_and_torch_agree(action):
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-def test_entropy_and_gradient_are_those_of_what_is_allowed(action):
+def test_entropy_and_gradient_cover_allowed_actions_only(action):
     space = ACTIONS[action]
     rows = random_masks(action, 7)
     rows[0] = 1
@@ -213,7 +213,7 @@ def test_entropy_and_gradient_are_those_of_what_is_allowed(action):
 
 
 @pytest.mark.parametrize(("kind", "action"), KINDS)
-def test_where_nothing_is_allowed_everything_is_and_all_is_finite(kind, action):
+def test_mask_of_zeros_allows_every_action(kind, action):
     policy, space = loaded(kind, action), ACTIONS[action]
     rows = np.zeros((400, sum(sizes_of(space))), np.int8)
     chosen, parameters = policy.act(observation_of(rows))
@@ -223,7 +223,7 @@ def test_where_nothing_is_allowed_everything_is_and_all_is_finite(kind, action):
         assert len(np.unique(elements(space, chosen), axis=0)) == math.prod(sizes_of(space))
 
 
-def test_torch_stays_finite_where_nothing_is_allowed():
+def test_torch_ignores_mask_of_zeros_element_by_element():
     policy = TorchPolicy(spaces_of(ACTIONS["multi-discrete"]), SPEC)
     rows = np.zeros((4, 10))
     rows[:, 2] = 1  # one element may choose, the others not
@@ -237,7 +237,7 @@ def test_torch_stays_finite_where_nothing_is_allowed():
     "mask",
     [spaces.Box(0, 1, (6,), dtype) for dtype in (np.int8, np.uint8, np.bool_, np.int64)] + [spaces.MultiBinary(6)],
 )
-def test_masks_of_any_binary_space(mask):
+def test_accepts_masks_of_every_binary_space(mask):
     substeps = spaces_of(ACTIONS["discrete"], mask)
     policy = make_policy(substeps, SPEC, seed=0)
     policy.load(1, state_of(substeps, SPEC))
@@ -246,7 +246,7 @@ def test_masks_of_any_binary_space(mask):
     assert chosen_bits(ACTIONS["discrete"], rows, chosen).all()
 
 
-def test_the_mask_is_no_feature():
+def test_mask_is_not_a_feature():
     substeps = spaces_of(ACTIONS["discrete"])
     state = state_of(substeps, SPEC)
     assert state["networks.0.layers.0.weight"].shape == (8, 3)
@@ -288,7 +288,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_called_a_mask_and_is_none(name):
+def test_rejects_leaf_named_action_mask_that_is_not_a_mask(name):
     observation, message = BAD[name]
     substeps = {"0": SubstepSpaces(observation=observation, action=spaces.Discrete(6))}
     for make in (
@@ -301,18 +301,18 @@ def test_what_is_called_a_mask_and_is_none(name):
 
 
 @pytest.mark.parametrize("action", [spaces.MultiBinary(3), spaces.Box(-1, 1, (3,), np.float32)])
-def test_actions_that_cannot_be_masked(action):
+def test_rejects_mask_for_actions_that_are_not_discrete(action):
     observation = spaces.Dict({"a": spaces.Discrete(2), "action_mask": spaces.MultiBinary(3)})
     with pytest.raises(InvalidSpaceError, match="expected one only with Discrete or MultiDiscrete"):
         make_policy({"0": SubstepSpaces(observation=observation, action=action)}, SPEC, seed=0)
 
 
-def test_without_a_mask_there_is_none():
+def test_space_without_the_leaf_has_no_mask():
     observation = spaces.Dict({"mask": spaces.MultiBinary(2)})
     assert action_mask_of(SubstepSpaces(observation=observation, action=spaces.Discrete(2))) is None
 
 
-def test_transitions_need_a_choice_and_reset_rows_do_not():
+def test_rejects_mask_of_zeros_on_transitions_but_not_on_reset_rows():
     mask = action_mask_of(spaces_of(ACTIONS["multi-discrete"])["0"])
     rows = np.ones((3, 4, 10), np.int8)
     mask.check_transitions({"action_mask": rows}, None)
@@ -324,7 +324,7 @@ def test_transitions_need_a_choice_and_reset_rows_do_not():
     mask.check_transitions({"action_mask": rows}, valid)
 
 
-def test_rates_travel_to_masked_heads():
+def test_masked_heads_load_exploration_rates():
     substeps, spec = spaces_of(ACTIONS["discrete"]), PolicySpec(hidden_sizes=(8,), head="q_values")
     policy = make_policy(substeps, spec, seed=0, slot=1)
     state = {**state_of(substeps, spec), EPSILONS: np.array([0.0, 1.0], np.float32)}

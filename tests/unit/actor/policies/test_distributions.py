@@ -38,7 +38,7 @@ def test_same_seed_same_actions(space):
     assert (one != other).any()
 
 
-def test_log_prob_of_any_leading_shape(space):
+def test_log_prob_accepts_any_leading_shape(space):
     distribution = action_distribution(space)
     parameters = parameters_of(distribution)
     action = distribution.sample(parameters, np.random.default_rng(1))
@@ -66,7 +66,7 @@ def test_probabilities_of_all_actions_sum_to_one(name):
 
 
 @pytest.mark.parametrize("name", ["discrete start", "multi discrete", "multi binary matrix"])
-def test_frequencies_are_the_probabilities(name):
+def test_frequencies_match_probabilities(name):
     space = ACTION_SPACES[name]
     distribution = action_distribution(space)
     n = 40_000
@@ -78,14 +78,14 @@ def test_frequencies_are_the_probabilities(name):
     assert (np.abs(counts / n - p) < 5 * np.sqrt(p * (1 - p) / n)).all()
 
 
-def test_golden_categorical():
+def test_categorical_has_golden_values():
     distribution = action_distribution(spaces.Discrete(3, start=5))
     logits = np.log(np.array([[0.2, 0.3, 0.5]], dtype=np.float32))
     assert distribution.log_prob(logits, np.array([6]))[0] == pytest.approx(math.log(0.3), rel=1e-5)
     assert distribution.mode(logits)[0] == 7
 
 
-def test_golden_bernoulli():
+def test_bernoulli_has_golden_values():
     distribution = action_distribution(spaces.MultiBinary(2))
     logits = np.array([[math.log(3.0), 0.0]], dtype=np.float32)  # p = 3/4, 1/2
     assert distribution.log_prob(logits, np.array([[0, 1]], np.int8))[0] == pytest.approx(
@@ -93,7 +93,7 @@ def test_golden_bernoulli():
     )
 
 
-def test_golden_gaussian():
+def test_gaussian_has_golden_values():
     distribution = action_distribution(spaces.Box(-1.0, 1.0, (2,), np.float32))
     assert (distribution.n_outputs, distribution.n_parameters) == (2, 4)
     parameters = np.array([[1.0, -2.0, 0.0, math.log(2.0)]], dtype=np.float32)
@@ -140,6 +140,6 @@ def test_a_draw_of_exactly_zero_raises_no_warning():
 @pytest.mark.parametrize(
     "space", [spaces.Box(0, 9, (2,), np.int64), spaces.Text(3), spaces.Tuple([spaces.Discrete(2)])]
 )
-def test_other_spaces(space):
+def test_rejects_other_spaces(space):
     with pytest.raises(InvalidSpaceError, match="expected Discrete, MultiDiscrete, MultiBinary, or Box with a float"):
         action_distribution(space)

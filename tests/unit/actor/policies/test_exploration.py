@@ -43,7 +43,7 @@ def torch_policy(head) -> TorchPolicy:
     return policy
 
 
-def test_the_ladder_of_the_paper():
+def test_ladder_has_the_rates_of_the_paper():
     ladder = epsilon_ladder(8)
     assert ladder.dtype == np.float32
     np.testing.assert_allclose(ladder[[0, 1, 7]], [0.4, 0.16, 0.4**8], rtol=1e-6)
@@ -53,13 +53,13 @@ def test_the_ladder_of_the_paper():
 
 
 @pytest.mark.parametrize("arguments", [{"n": 0}, {"n": 2, "epsilon": 1.1}, {"n": 2, "alpha": -1.0}])
-def test_ladders_that_cannot_be_right(arguments):
+def test_rejects_impossible_ladders(arguments):
     with pytest.raises(ConfigurationError, match="the ladder has n"):
         epsilon_ladder(**arguments)
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_which_arrays_travel(head):
+def test_state_has_exploration_arrays_of_its_head(head):
     names = {name for name in torch_policy(head).state_arrays() if name.startswith("exploration")}
     assert names == {"default": set(), "squashed_gaussian": {UNIFORM}}.get(head, {UNIFORM, EPSILONS})
 
@@ -121,7 +121,7 @@ def test_every_slot_has_its_own_rate(kind, slot):
     )
 
 
-def test_make_policy_takes_the_slot():
+def test_make_policy_uses_the_rate_of_the_slot():
     source = torch_policy("dueling_q_values")
     source.set_epsilons([0.0, 1.0])
     for slot in (0, 1):
@@ -131,7 +131,7 @@ def test_make_policy_takes_the_slot():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_exploration_that_does_not_fit_leaves_the_old_one(kind):
+def test_rejects_wrong_exploration_and_keeps_the_old(kind):
     policy = kind(spaces_of("q_values"), spec_of("q_values"), seed=0)
     good = {**torch_policy("q_values").state_arrays(), EPSILONS: np.array([0.25], np.float32)}
     policy.load(1, good)
@@ -157,7 +157,7 @@ def test_exploration_that_does_not_fit_leaves_the_old_one(kind):
     assert policy.exploration.epsilon == 0.25
 
 
-def test_rates_belong_to_heads_of_values():
+def test_rejects_rates_for_heads_without_action_values():
     with pytest.raises(ConfigurationError, match=r"only .* act epsilon-greedily"):
         torch_policy("squashed_gaussian").set_epsilons([0.1])
     with pytest.raises(ProtocolMismatchError, match=r"came with \['exploration.epsilons'\]"):
@@ -165,7 +165,7 @@ def test_rates_belong_to_heads_of_values():
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_a_torch_policy_takes_it_all_over(head):
+def test_torch_policy_loads_all_exploration_arrays(head):
     one, two = torch_policy(head), TorchPolicy(spaces_of(head), spec_of(head))
     one.set_uniform_exploration(True)
     if head == "q_values":
@@ -175,7 +175,7 @@ def test_a_torch_policy_takes_it_all_over(head):
     assert all(np.array_equal(array, two.state_arrays()[name]) for name, array in one.state_arrays().items())
 
 
-def test_with_the_default_head_no_news_is_no_exploration():
+def test_default_head_without_exploration_arrays_does_not_explore():
     plain, explorer = torch_policy("default"), torch_policy("default")
     explorer.set_uniform_exploration(True)
     explorer.load_state_arrays(plain.state_arrays())

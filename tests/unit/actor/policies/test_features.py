@@ -24,7 +24,7 @@ from tests.unit.actor.sample_environments import IMAGE_SPACES, OBSERVATION_SPACE
         ((84, 84), None),
     ],
 )
-def test_image_layout(shape, layout):
+def test_finds_channel_order_of_images(shape, layout):
     assert image_layout(spaces.Box(0, 255, shape, np.uint8)) == layout
     assert image_layout(spaces.Box(0, 1, shape, np.float32)) is None
 
@@ -67,7 +67,7 @@ def test_a_single_float32_leaf_is_not_copied():
     assert np.shares_memory(matrix({"": batch.reshape(3, 2, 2)}), batch)
 
 
-def test_batch_sizes_may_change_and_nothing_is_left_over():
+def test_batch_sizes_may_change_without_stale_rows():
     space = OBSERVATION_SPACES["dict"]
     features = VectorFeatures(feature_layout(space))
     for n in (4, 2, 4):
@@ -75,13 +75,13 @@ def test_batch_sizes_may_change_and_nothing_is_left_over():
         np.testing.assert_array_equal(features(batch), VectorFeatures(feature_layout(space))(batch))
 
 
-def test_mixed():
+def test_separates_images_from_vectors():
     layout = feature_layout(IMAGE_SPACES["mixed"])
     assert layout.images == {"camera": "channel_last", "depth": "channel_first"}
     assert [(leaf.path, leaf.offset, leaf.size) for leaf in layout.vectors] == [("arm", 0, 3), ("gear", 3, 4)]
     assert layout.n_features == 7
 
 
-def test_other_leaves():
+def test_rejects_other_leaves():
     with pytest.raises(InvalidSpaceError, match="Text"):
         feature_layout(spaces.Dict({"a": spaces.Text(3)}))

@@ -48,7 +48,7 @@ def test_rejects_spaces_that_the_head_cannot_act_in(head, action):
         head_distribution(substep(action), head)
 
 
-def test_rejects_a_leaf_named_action_mask_that_is_no_mask():
+def test_rejects_leaf_named_action_mask_that_is_not_a_mask():
     wrong = spaces.Dict(seen=VECTOR, action_mask=VECTOR)
     with pytest.raises(InvalidSpaceError, match="'action_mask' of the observation space is"):
         head_distribution(substep(spaces.Discrete(3), wrong), "default")

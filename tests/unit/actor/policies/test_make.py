@@ -38,7 +38,7 @@ def loaded(substeps, spec=None, *, seed=0, **arguments):
     return policy
 
 
-def test_numpy_for_vectors_and_torch_for_the_rest():
+def test_uses_numpy_for_vectors_and_torch_for_the_rest():
     assert isinstance(make_policy(spaces_of(), PolicySpec(), seed=0), NumpyMlpPolicy)
     assert isinstance(make_policy(spaces_of(OBSERVATION_SPACES["nested"]), PolicySpec(), seed=0), NumpyMlpPolicy)
     assert isinstance(make_policy(spaces_of(IMAGE_SPACES["mixed"]), PolicySpec(), seed=0), TorchActingPolicy)
@@ -47,7 +47,7 @@ def test_numpy_for_vectors_and_torch_for_the_rest():
 
 
 @pytest.mark.parametrize("allowed", ["auto", "tests.unit.actor.policies.own_networks:Other"])
-def test_only_the_network_it_was_started_with(allowed):
+def test_rejects_network_other_than_the_allowed_one(allowed):
     with pytest.raises(ProtocolMismatchError, match=f"network is '{OWN}'; expected '{allowed}'"):
         make_policy(spaces_of(), PolicySpec(network=OWN), seed=0, allowed_network=allowed)
 
@@ -81,7 +81,7 @@ def agree(substeps, spec):
 
 
 @pytest.mark.parametrize("substeps", [spaces_of(), spaces_of(IMAGE_SPACES["channel last"], ACTION_SPACES["box"])])
-def test_seeds(substeps):
+def test_same_seed_draws_the_same_actions(substeps):
     batch = batch_of(substeps["0"].observation, 50)
     policies = [loaded(substeps, seed=seed) for seed in (1, 1, 2)]
     one, two, other = (policy.act(batch)[0] for policy in policies)
@@ -105,7 +105,7 @@ def test_batch_sizes_may_change():
         np.testing.assert_allclose(policy.act({"": batch[:n]}, deterministic=True)[1], whole[:n], rtol=1e-5)
 
 
-def test_read_only_observations_are_fine():
+def test_accepts_read_only_observations():
     for substeps in (spaces_of(), spaces_of(IMAGE_SPACES["channel first"])):
         batch = batch_of(substeps["0"].observation, 2)
         for array in batch.values():
@@ -113,7 +113,7 @@ def test_read_only_observations_are_fine():
         loaded(substeps).act(batch)
 
 
-def test_versions_and_loading():
+def test_acts_only_after_loading_and_reports_its_version():
     substeps, spec = spaces_of(), PolicySpec()
     policy = make_policy(substeps, spec, seed=0)
     batch = batch_of(VECTOR, 4)
@@ -144,7 +144,7 @@ def test_the_policy_keeps_copies():
     np.testing.assert_array_equal(policy.act(batch)[1], before)
 
 
-def test_numpy_refuses_images():
+def test_numpy_policy_rejects_images():
     with pytest.raises(ConfigurationError, match=r"has images at \[''\].*make_policy"):
         NumpyMlpPolicy(spaces_of(IMAGE_SPACES["channel last"]), PolicySpec(), seed=0)
 
@@ -158,7 +158,7 @@ def test_own_network_acts():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_acting_on_a_gpu():
+def test_gpu_policy_agrees_with_cpu_policy():
     substeps, spec = spaces_of(IMAGE_SPACES["mixed"]), PolicySpec()
     state = state_of(substeps, spec)
     batch = batch_of(IMAGE_SPACES["mixed"], 4)

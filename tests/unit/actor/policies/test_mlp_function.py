@@ -18,7 +18,7 @@ def plain(x: Tensor, parameters: list[Tensor], activation: str) -> Tensor:
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 @pytest.mark.parametrize("sizes", [(4, 2), (4, 16, 16, 2), (20, 8, 3)])
 @pytest.mark.parametrize("n", [1, 33])
-def test_it_is_the_same_function_with_the_same_gradients(activation, sizes, n):
+def test_values_and_gradients_equal_those_of_plain_layers(activation, sizes, n):
     torch.manual_seed(0)
     parameters = [
         parameter for n_in, n_out in itertools.pairwise(sizes) for parameter in nn.Linear(n_in, n_out).parameters()
@@ -31,7 +31,7 @@ def test_it_is_the_same_function_with_the_same_gradients(activation, sizes, n):
     torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-4)
 
 
-def test_tanh_keeps_its_bounds():
+def test_tanh_stays_within_its_bounds():
     x = torch.tensor([[-1e4], [-20.0], [0.0], [20.0], [1e4]])
     one, zero = torch.ones(1, 1), torch.zeros(1)
     assert mlp(x, [one, zero, one, zero], "tanh").flatten().tolist() == [-1.0, -1.0, 0.0, 1.0, 1.0]

@@ -16,7 +16,7 @@ VECTOR = spaces.Box(-1.0, 1.0, (4,), np.float32)
 
 
 @pytest.mark.parametrize("name", [*OBSERVATION_SPACES, *IMAGE_SPACES])
-def test_counts_the_weights_of_the_network_that_is_built(name: str, monkeypatch: pytest.MonkeyPatch):
+def test_computed_size_equals_that_of_the_built_network(name: str, monkeypatch: pytest.MonkeyPatch):
     observation = {**OBSERVATION_SPACES, **IMAGE_SPACES}[name]
     spec = PolicySpec(hidden_sizes=(16, 8))
     policy = TorchPolicy({"0": SubstepSpaces(observation=observation, action=spaces.Discrete(3))}, spec)
@@ -39,7 +39,7 @@ def test_counts_the_weights_of_the_network_that_is_built(name: str, monkeypatch:
         (spaces.Box(0, 255, (1500, 1900, 1), np.uint8), spaces.Discrete(2), ()),
     ],
 )
-def test_a_network_that_could_not_travel_is_refused_before_it_is_allocated(observation, action, hidden_sizes):
+def test_rejects_too_large_network_before_allocation(observation, action, hidden_sizes):
     substeps = {"0": SubstepSpaces(observation=observation, action=action)}
     spec = PolicySpec(hidden_sizes=hidden_sizes)
     for make in (lambda: make_policy(substeps, spec, seed=0), lambda: TorchPolicy(substeps, spec)):

@@ -32,7 +32,7 @@ def test_every_space_has_a_network(name):
 
 
 @pytest.mark.parametrize("name", OBSERVATION_SPACES)
-def test_features_are_those_of_numpy(name):
+def test_features_equal_those_of_numpy(name):
     space = OBSERVATION_SPACES[name]
     layout = feature_layout(space)
     network = build_network(space, layout.n_features, PolicySpec(hidden_sizes=()))
@@ -54,7 +54,7 @@ def test_mlp_layers_and_initial_weights():
     assert critic.layers[-1].weight.norm().item() == pytest.approx(1.0, rel=1e-4)
 
 
-def test_activations():
+def test_network_applies_its_activation():
     observation = {"": torch.randn(5, 4)}
     for activation, function in (("tanh", torch.tanh), ("relu", torch.relu)):
         network = build_network(VECTOR, 2, PolicySpec(hidden_sizes=(8,), activation=activation))
@@ -62,7 +62,7 @@ def test_activations():
         torch.testing.assert_close(network(observation), expected)
 
 
-def test_nature_cnn_is_that_of_the_paper():
+def test_nature_cnn_has_the_layers_of_the_paper():
     network = build_network(spaces.Box(0, 255, (84, 84, 4), np.uint8), 6, PolicySpec())
     n_torso = sum(parameter.numel() for parameter in network.images[0].parameters())
     convolutions = (8 * 8 * 4 + 1) * 32 + (4 * 4 * 32 + 1) * 64 + (3 * 3 * 64 + 1) * 64
@@ -79,7 +79,7 @@ def test_channel_orders_see_the_same_image():
     torch.testing.assert_close(one({"": image}), two({"": image.permute(0, 3, 1, 2)}), rtol=1e-4, atol=1e-6)
 
 
-def test_own_network():
+def test_own_network_is_built_and_unchanged_by_its_trial_run():
     network = build_network(VECTOR, 3, PolicySpec(network=f"{OWN}:Own"))
     assert network.training
     assert not network.norm.running_mean.any()  # the trial run left nothing behind
@@ -96,6 +96,6 @@ def test_own_network():
         ("missing", "no attribute 'missing'"),
     ],
 )
-def test_own_networks_that_do_not_fit(name, message):
+def test_rejects_own_networks_that_do_not_fit(name, message):
     with pytest.raises(ConfigurationError, match=message):
         build_network(VECTOR, 3, PolicySpec(network=f"{OWN}:{name}"))

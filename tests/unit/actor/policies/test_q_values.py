@@ -11,7 +11,7 @@ SPACE = spaces.Discrete(3, start=-1, dtype=np.int32)
 N = 20_000
 
 
-def test_golden_choices_and_probabilities():
+def test_choices_and_probabilities_have_golden_values():
     plain = EpsilonGreedy(SPACE, dueling=False, epsilon=0.3)
     values = np.array([[1.0, 3.0, 2.0], [5.0, 0.0, 0.0]], np.float32)
     np.testing.assert_array_equal(plain.mode(values), [0, -1])
@@ -22,7 +22,7 @@ def test_golden_choices_and_probabilities():
     assert plain.log_prob(np.zeros((5, 4, 3)), np.zeros((5, 4))).shape == (5, 4)
 
 
-def test_the_value_of_the_observation_chooses_nothing():
+def test_observation_value_of_dueling_head_does_not_change_choices():
     dueling = EpsilonGreedy(SPACE, dueling=True)
     assert (dueling.n_outputs, dueling.n_parameters) == (4, 4)
     outputs = np.array([[100.0, 1.0, 3.0, 2.0], [-100.0, 5.0, 0.0, 0.0]], np.float32)
@@ -33,7 +33,7 @@ def test_the_value_of_the_observation_chooses_nothing():
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.25, 1.0])
-def test_frequencies_are_the_probabilities(epsilon):
+def test_frequencies_match_probabilities(epsilon):
     distribution = EpsilonGreedy(SPACE, dueling=False, epsilon=epsilon)
     values = np.tile(np.array([0.0, 2.0, 1.0], np.float32), (N, 1))
     action = distribution.sample(values, np.random.default_rng(0))
@@ -43,12 +43,12 @@ def test_frequencies_are_the_probabilities(epsilon):
         assert abs((action == a).mean() - p) <= 5 * np.sqrt(p * (1 - p) / N) + 1e-6
 
 
-def test_impossible_choices_stay_finite():
+def test_log_prob_of_impossible_choices_stays_finite():
     assert np.isfinite(EpsilonGreedy(SPACE, dueling=False).log_prob(np.zeros((1, 3), np.float32), np.array([1]))).all()
 
 
 @pytest.mark.parametrize("head", ["q_values", "dueling_q_values"])
-def test_the_gradient_is_autograds(head):
+def test_gradient_equals_autograd(head):
     outputs = torch.randn(7, 3 if head == "q_values" else 4, requires_grad=True)
     index, gradient = torch.randint(0, 3, (7,)), torch.randn(7)
     value = action_values(outputs, head).gather(1, index[:, None]).squeeze(1)
@@ -56,6 +56,6 @@ def test_the_gradient_is_autograds(head):
     torch.testing.assert_close(outputs_gradient(index, gradient, 3, head), expected)
 
 
-def test_other_spaces():
+def test_rejects_other_spaces():
     with pytest.raises(InvalidSpaceError, match="values of actions need Discrete"):
         EpsilonGreedy(spaces.MultiDiscrete([2, 2]), dueling=False)

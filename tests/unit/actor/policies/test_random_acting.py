@@ -41,7 +41,7 @@ def test_discrete_actions_are_uniform(name):
     np.testing.assert_allclose(policy.log_prob(parameters, action), -np.log(np.prod(sizes)), rtol=1e-5)
 
 
-def test_box_densities():
+def test_log_prob_of_box_equals_its_density():
     low, high = np.array([-1.0, 0.0, -np.inf, -np.inf]), np.array([3.0, np.inf, 2.0, np.inf])
     policy = policy_of(spaces.Box(low, high, dtype=np.float64))
     action, parameters = policy.act(OBSERVATION)
@@ -54,7 +54,7 @@ def test_box_densities():
     assert 2.9 < action[:, 0].max() <= 3.0
 
 
-def test_it_has_no_weights():
+def test_random_policy_has_versions_but_no_weights():
     policy = policy_of(spaces.Discrete(2))
     assert policy.version == 0
     policy.load(3, {})

@@ -24,7 +24,7 @@ def reference(parameters: np.ndarray) -> TransformedDistribution:
     return TransformedDistribution(Normal(mean, log_std.clamp(-20.0, 2.0).exp()), squash)
 
 
-def test_the_log_density_is_that_of_torch_distributions():
+def test_log_density_equals_that_of_torch_distributions():
     parameters = parameters_of()
     distribution = SquashedGaussian(SPACE)
     assert distribution.n_outputs == distribution.n_parameters == 6
@@ -40,7 +40,7 @@ def test_the_log_density_is_that_of_torch_distributions():
     np.testing.assert_array_equal(folded.ravel(), ours)
 
 
-def test_golden_density():
+def test_density_has_golden_value():
     # u = 0 is the centre; the density of N(0, 1) there over half the width, with a tanh of slope 1.
     distribution = SquashedGaussian(spaces.Box(-2.0, 2.0, (1,), np.float32))
     log_prob = distribution.log_prob(np.zeros((1, 2), np.float32), np.zeros((1, 1), np.float32))
@@ -65,12 +65,12 @@ def test_actions_are_in_the_space_even_far_out():
             assert np.isfinite(distribution.log_prob(parameters, action)).all()
 
 
-def test_the_mode_is_the_mean_squashed():
+def test_mode_is_the_squashed_mean():
     action = SquashedGaussian(SPACE).mode(np.array([[0.0, 1.0, -30.0, 5.0, 5.0, 5.0]], np.float32))
     np.testing.assert_allclose(action, [[[0.0, 5.0 + 5.0 * np.tanh(1.0), 3.0]]], rtol=1e-6)
 
 
-def test_the_torch_twin_samples_the_same_densities():
+def test_torch_twin_samples_with_the_same_densities():
     parameters, noise = torch.from_numpy(parameters_of()), torch.randn(N, 3, generator=torch.Generator().manual_seed(0))
     twin = TorchSquashedGaussian(SPACE)
     sample = twin.sample(parameters, noise)
@@ -82,7 +82,7 @@ def test_the_torch_twin_samples_the_same_densities():
     assert twin.log_half_width == pytest.approx(np.log(2.0 * 5.0 * 0.5), rel=1e-6)
 
 
-def test_the_gradient_is_autograds():
+def test_gradient_equals_autograd():
     noise = torch.randn(N, 3, generator=torch.Generator().manual_seed(0))
     parameters = torch.from_numpy(parameters_of())
     parameters[0, 3:] = torch.tensor([-30.0, 3.0, 0.0])  # beyond the bounds of the log standard deviation, twice
@@ -115,6 +115,6 @@ def test_the_gradient_is_autograds():
     ],
 )
 @pytest.mark.parametrize("make", [SquashedGaussian, TorchSquashedGaussian])
-def test_spaces_that_cannot_be_filled(space, make):
+def test_rejects_spaces_without_finite_bounds(space, make):
     with pytest.raises(InvalidSpaceError, match="bounds are finite, low below high"):
         make(space)

@@ -30,7 +30,7 @@ def state_of(substeps, spec, seed=0):
 
 
 @pytest.mark.parametrize("kind", [NumpyMlpPolicy, TorchActingPolicy])
-def test_weights_that_do_not_fit_leave_the_old_ones(kind):
+def test_rejects_wrong_weights_and_keeps_the_old(kind):
     substeps, spec = spaces_of(), PolicySpec(hidden_sizes=(8,))
     policy = kind(substeps, spec, seed=0)
     good = state_of(substeps, spec)
@@ -54,7 +54,7 @@ def test_weights_that_do_not_fit_leave_the_old_ones(kind):
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", ["networks.0.layers.0.weight", "log_std.0"])
 @pytest.mark.parametrize("kind", [NumpyMlpPolicy, TorchActingPolicy])
-def test_a_policy_that_is_not_finite_is_refused_and_the_last_one_kept(kind, name: str, value: float):
+def test_rejects_policy_that_is_not_finite_and_keeps_the_last(kind, name: str, value: float):
     substeps, spec = spaces_of(action=spaces.Box(-1.0, 1.0, (2,), np.float32)), PolicySpec(hidden_sizes=(16, 8))
     policy = kind(substeps, spec, seed=0)
     state = dict(state_of(substeps, spec))
@@ -69,7 +69,7 @@ def test_a_policy_that_is_not_finite_is_refused_and_the_last_one_kept(kind, name
     np.testing.assert_array_equal(policy.act(batch, deterministic=True)[1], before)
 
 
-def test_weights_whose_sum_overflows_are_finite():
+def test_accepts_finite_weights_whose_sum_overflows():
     substeps, spec = spaces_of(), PolicySpec(hidden_sizes=(16, 8))
     policy = NumpyMlpPolicy(substeps, spec, seed=0)
     policy.load(1, {name: np.full_like(array, 3e38) for name, array in state_of(substeps, spec).items()})
@@ -88,7 +88,7 @@ class Masked(torch.nn.Module):
         return self.layer(observation[""]) + torch.exp(self.mask).sum()
 
 
-def test_a_buffer_of_ones_own_network_may_be_infinite_and_not_nan():
+def test_buffer_of_own_network_may_be_infinite_but_not_nan():
     network = f"{__name__}:Masked"
     substeps, spec = spaces_of(), PolicySpec(network=network)
     policy = make_policy(substeps, spec, seed=0, allowed_network=network)

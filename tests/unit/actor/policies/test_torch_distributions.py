@@ -55,7 +55,7 @@ def test_agrees_with_numpy_and_torch_distributions(sample):
     torch.testing.assert_close(both, (ours, our_entropy))
 
 
-def test_gradients_are_those_of_torch_distributions(sample):
+def test_gradients_equal_those_of_torch_distributions(sample):
     space, parameters, action = sample
     gradients = []
     for compute in (log_prob_and_entropy, reference):
@@ -67,6 +67,6 @@ def test_gradients_are_those_of_torch_distributions(sample):
 
 
 @pytest.mark.parametrize("function", [entropy, lambda s, p: log_prob(s, p, p)])
-def test_other_spaces(function):
+def test_rejects_other_spaces(function):
     with pytest.raises(InvalidSpaceError, match="the action space is Text"):
         function(spaces.Text(3), torch.zeros(1, 2))

@@ -15,7 +15,7 @@ def policy_of(action_space, **spec):
     return TorchPolicy({"0": SubstepSpaces(observation=VECTOR, action=action_space)}, PolicySpec(**spec))
 
 
-def test_discrete():
+def test_discrete_policy_has_one_output_per_action():
     policy = policy_of(spaces.Discrete(3))
     observation = {"": torch.randn(5, 4)}
     assert policy.parameters_of(observation).shape == (5, 3)
@@ -36,7 +36,7 @@ def test_box_has_a_log_std_that_learns():
     assert "log_std.0" in policy.state_dict()
 
 
-def test_a_network_for_each_substep():
+def test_each_substep_has_its_network():
     substeps = {
         "pick": SubstepSpaces(observation=VECTOR, action=spaces.Discrete(3)),
         "place": SubstepSpaces(observation=spaces.Discrete(7), action=spaces.MultiBinary(2)),
@@ -46,7 +46,7 @@ def test_a_network_for_each_substep():
     assert policy.parameters_of({"": torch.arange(5)}, "place").shape == (5, 2)
 
 
-def test_state_arrays_are_copies_and_come_back():
+def test_state_arrays_are_copies_and_can_be_loaded():
     one, two = (policy_of(spaces.Discrete(3)) for _ in range(2))
     state = one.state_arrays()
     observation = {"": torch.randn(5, 4)}
@@ -62,7 +62,7 @@ def test_state_arrays_are_copies_and_come_back():
     torch.testing.assert_close(two(observation), before)
 
 
-def test_buffers_travel():
+def test_state_arrays_have_buffers():
     spec = {"network": "tests.unit.actor.policies.own_networks:Own"}
     one, two = (policy_of(spaces.Discrete(3), **spec) for _ in range(2))
     one({"": torch.randn(50, 4) + 3.0})
@@ -71,7 +71,7 @@ def test_buffers_travel():
     assert two.state_dict()["networks.0.norm.num_batches_tracked"] == 1
 
 
-def test_arrays_that_do_not_fit():
+def test_rejects_arrays_that_do_not_fit():
     policy = policy_of(spaces.Discrete(3))
     with pytest.raises(ProtocolMismatchError, match="lack"):
         policy.load_state_arrays({})

@@ -27,7 +27,7 @@ def interface(*decorators, event=None):
     return type("Events", (), {"parcel": method})
 
 
-def test_names_and_reductions_are_those_written():
+def test_declarations_keep_names_and_reductions():
     events = interface(
         define_epoch_stats(np.mean, input_name="minutes", output_name="mean"),
         define_epoch_stats(sum, input_name="parcels", output_name="parcels", cumulative=True),
@@ -47,7 +47,7 @@ def test_names_and_reductions_are_those_written():
     assert (minutes.attribute, parcels.attribute) == (1, None)
 
 
-def test_what_there_is_one_of_needs_no_name():
+def test_single_statistics_need_no_name():
     (chain,) = events_of(
         interface(define_epoch_stats("mean"), define_episode_stats("sum"), event=lambda self, value: None)
     )["parcel"].chains
@@ -59,7 +59,7 @@ def test_what_there_is_one_of_needs_no_name():
     assert events_of(grouped)["parcel"].chains[0].attribute == 1, "what groups is not what is reduced"
 
 
-def test_a_step_statistic_goes_before_an_attribute_of_its_name():
+def test_step_statistic_takes_precedence_over_attribute_of_its_name():
     events = interface(
         define_epoch_stats("mean"),
         define_episode_stats("max", input_name="minutes"),
@@ -111,18 +111,18 @@ def test_a_step_statistic_goes_before_an_attribute_of_its_name():
         ),
     ],
 )  # fmt: skip
-def test_declarations_that_cannot_be(decorators, match):
+def test_rejects_impossible_declarations(decorators, match):
     with pytest.raises(StatisticsError, match=match):
         events_of(interface(*decorators))
 
 
 @pytest.mark.parametrize("reduce", ["average", 3, None])
-def test_reductions_that_cannot_be(reduce):
+def test_rejects_unknown_reductions(reduce):
     with pytest.raises(StatisticsError, match=rf"reduce is {reduce!r}; expected one of 'mean', 'std'.*or a function"):
         define_step_stats(reduce)
 
 
-def test_a_function_of_ones_own_is_kept_for_those_who_have_the_class():
+def test_own_epoch_function_is_kept_beside_the_declaration():
     spread = functools.partial(np.percentile, q=90)
     declaration = events_of(interface(define_epoch_stats(spread, output_name="p90"), define_episode_stats("count")))[
         "parcel"
@@ -131,7 +131,7 @@ def test_a_function_of_ones_own_is_kept_for_those_who_have_the_class():
     assert declaration.chains[0].statistic.epoch[0].reduction == "own"
 
 
-def test_interfaces_without_events_and_events_with_open_parameters():
+def test_rejects_interface_without_events_and_events_with_open_parameters():
     with pytest.raises(StatisticsError, match="int has no events; expected methods with @define_episode_stats"):
         events_of(int)
     decorators = (define_epoch_stats("mean"), define_episode_stats("count"))

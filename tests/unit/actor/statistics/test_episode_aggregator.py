@@ -39,7 +39,7 @@ def values_of(aggregator):
     return {(statistic.event, statistic.name, *group): value for statistic, group, value in aggregator.end_episode()}
 
 
-def test_from_steps_to_the_episode():
+def test_reduces_steps_to_episode_values():
     aggregator = EpisodeStatsAggregator()
     parcel = aggregator.functions_of(Deliveries)["parcel"]
     for step in ([("north", 1.0), ("north", 2.0), ("south", 10)], [], [("north", 2.5)]):
@@ -55,7 +55,7 @@ def test_from_steps_to_the_episode():
     }
 
 
-def test_an_episode_in_which_nothing_was_fired():
+def test_episode_without_events_has_zero_counts_and_sums():
     aggregator = EpisodeStatsAggregator()
     aggregator.functions_of(Deliveries)
     aggregator.functions_of(Alarms)["alarm"]()
@@ -63,7 +63,7 @@ def test_an_episode_in_which_nothing_was_fired():
     assert values_of(aggregator) == {("parcel", "all"): 0.0, ("alarm", ""): 0.0}, "the one before is forgotten"
 
 
-def test_events_are_called_as_they_are_written():
+def test_rejects_calls_that_do_not_match_the_signature():
     alarm = EpisodeStatsAggregator().functions_of(Alarms)["alarm"]
     alarm(loud=True)
     with pytest.raises(TypeError, match=r"Alarms\.alarm\(\) takes 0 positional arguments but 1 was given"):
@@ -73,7 +73,7 @@ def test_events_are_called_as_they_are_written():
 
 
 @pytest.mark.parametrize("n_steps", [100, 5000])
-def test_long_episodes_are_reduced_bit_by_bit(n_steps):
+def test_long_episodes_are_reduced_in_pieces(n_steps):
     aggregator = EpisodeStatsAggregator()
     parcel = aggregator.functions_of(Deliveries)["parcel"]
     most = 0
@@ -96,7 +96,7 @@ REDUCTIONS = {"mean": np.mean, "std": np.std, "min": min, "max": max, "sum": sum
 
 @pytest.mark.parametrize("name", REDUCTIONS)
 @pytest.mark.parametrize("n_parts", [1, 3])
-def test_reductions_are_those_of_all_values_at_once(name, n_parts):
+def test_reduction_in_pieces_equals_reduction_at_once(name, n_parts):
     values = np.random.default_rng(0).normal(100.0, 3.0, 99)
     accumulator = make_accumulator(name)
     for part in np.split(values, n_parts):
@@ -105,7 +105,7 @@ def test_reductions_are_those_of_all_values_at_once(name, n_parts):
 
 
 @pytest.mark.parametrize("minutes", ["soon", None, [1.0, 2.0]])
-def test_values_that_are_no_numbers(minutes):
+def test_rejects_values_that_are_not_numbers(minutes):
     aggregator = EpisodeStatsAggregator()
     aggregator.functions_of(Deliveries)["parcel"]("north", minutes)
     with pytest.raises(StatisticsError, match=r"Deliveries\.parcel was fired with what cannot be reduced.*numbers"):
@@ -113,14 +113,14 @@ def test_values_that_are_no_numbers(minutes):
 
 
 @pytest.mark.parametrize("minutes", [math.nan, math.inf])
-def test_values_that_are_not_finite(minutes):
+def test_rejects_values_that_are_not_finite(minutes):
     aggregator = EpisodeStatsAggregator()
     aggregator.functions_of(Deliveries)["parcel"]("north", minutes)
     with pytest.raises(StatisticsError, match=r"comes to (nan|inf) in an episode, by 'busiest'; expected a finite"):
         aggregator.end_episode()
 
 
-def test_groups_that_cannot_travel():
+def test_rejects_groups_that_cannot_be_sent():
     aggregator = EpisodeStatsAggregator()
     parcel = aggregator.functions_of(Deliveries)["parcel"]
     for zone, match in (("z" * 129, "129 characters"), ("a\nb", r"'a\\nb'"), ({}, "unhashable")):
@@ -133,7 +133,7 @@ def test_groups_that_cannot_travel():
         aggregator.end_episode()
 
 
-def test_two_events_of_one_name():
+def test_rejects_two_events_of_one_name():
     class Parcels:
         @define_epoch_stats("mean")
         @define_episode_stats("count")

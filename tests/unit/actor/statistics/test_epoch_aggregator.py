@@ -42,12 +42,12 @@ def aggregator():
         (EpisodeEvents.episode_count, "cumulative", 3),
     ],
 )
-def test_golden_values(aggregator, event, name, value):
+def test_epoch_statistics_have_golden_values(aggregator, event, name, value):
     assert aggregator.get_stats_value(event, EPOCH, name) == pytest.approx(value)
     assert aggregator.epoch_stats()[f"{event.__name__}/{name}"] == pytest.approx(value)
 
 
-def test_another_epoch_keeps_only_what_is_cumulative(aggregator):
+def test_new_epoch_keeps_only_cumulative_statistics(aggregator):
     aggregator.reset_epoch()
     assert aggregator.epoch_stats() == {"episode_length/cumulative": 90, "episode_count/cumulative": 3}
     aggregator.add(episode(5.0, 50))
@@ -63,20 +63,20 @@ def test_values_are_plain_numbers(aggregator):
 
 
 @pytest.mark.parametrize("level", [LogStatsLevel.STEP, LogStatsLevel.EPISODE])
-def test_other_levels(aggregator, level):
+def test_rejects_levels_below_the_epoch(aggregator, level):
     with pytest.raises(StatisticsError, match=rf"level is {level}; expected .*EPOCH.*episode_return: 'mean', 'std'"):
         aggregator.get_stats_value(EpisodeEvents.episode_return, level, "mean")
 
 
 @pytest.mark.parametrize("name", ["median", None])
-def test_unknown_name(aggregator, name):
+def test_error_of_unknown_name_lists_the_names(aggregator, name):
     with pytest.raises(
         StatisticsError, match=f"no statistic named {name!r}; expected one of 'mean', 'std', 'min', 'max'"
     ):
         aggregator.get_stats_value(EpisodeEvents.episode_return, EPOCH, name)
 
 
-def test_unknown_event(aggregator):
+def test_error_of_unknown_event_lists_the_events(aggregator):
     with pytest.raises(StatisticsError, match=r"event 'sorted' is unknown.*episode_length: 'mean', 'median'"):
         aggregator.get_stats_value(sorted, EPOCH, "mean")
 
@@ -104,7 +104,7 @@ def add(aggregator, statistic, *values, group=()):
 
 
 @pytest.mark.parametrize("event", ["parcel", define_epoch_stats("mean")(lambda self: None)])
-def test_events_are_asked_for_by_method_or_name(event):
+def test_finds_event_by_method_or_name(event):
     aggregator = EpochStatsAggregator()
     if not isinstance(event, str):
         event.__name__ = "parcel"
@@ -113,7 +113,7 @@ def test_events_are_asked_for_by_method_or_name(event):
     assert aggregator.get_stats_value(event, EPOCH) == 3.0, "the only one needs no name"
 
 
-def test_groups_have_a_value_each():
+def test_each_group_has_its_value():
     aggregator = EpochStatsAggregator()
     statistic = parcels(MEAN, TOTAL)
     add(aggregator, statistic, 1.0, 3.0, group=("north", "1"))
@@ -131,7 +131,7 @@ def test_groups_have_a_value_each():
     assert aggregator.get_stats_value("parcel", EPOCH, "total") == {"north, 1": 4.0, "south, 1": 7.0}
 
 
-def test_a_function_of_ones_own_is_made_known(caplog):
+def test_registered_class_brings_its_own_function(caplog):
     class Events:
         @define_epoch_stats(lambda values: max(values) - min(values), output_name="span")
         @define_episode_stats("sum", output_name="minutes")
@@ -150,7 +150,7 @@ def test_a_function_of_ones_own_is_made_known(caplog):
     assert aggregator.get_stats_value(Events.parcel, EPOCH, "span") == 5.0
 
 
-def test_two_declarations_of_one_statistic(caplog):
+def test_rejects_two_declarations_of_one_statistic(caplog):
     aggregator = EpochStatsAggregator()
     add(aggregator, parcels(MEAN), 1.0)
     for _ in range(3):
@@ -159,7 +159,7 @@ def test_two_declarations_of_one_statistic(caplog):
     assert caplog.text.count("parcel/mean comes in two declarations; the first is kept") == 1
 
 
-def test_the_name_of_an_event_of_every_episode_is_taken(caplog):
+def test_rejects_own_event_with_the_name_of_a_built_in_one(caplog):
     aggregator = EpochStatsAggregator()
     add(aggregator, parcels(MEAN, event="episode_return"), 1.0)
     assert "episode_return/mean comes in two declarations" in caplog.text
@@ -167,7 +167,7 @@ def test_the_name_of_an_event_of_every_episode_is_taken(caplog):
         aggregator.get_stats_value(EpisodeEvents.episode_return, EPOCH, "mean")
 
 
-def test_groups_without_end_are_dropped(caplog):
+def test_drops_groups_beyond_the_limit(caplog):
     aggregator = EpochStatsAggregator()
     for epoch in range(3):
         for customer in range(2000):
@@ -218,7 +218,7 @@ def held_by(aggregator):
     return n_bytes
 
 
-def test_a_training_loop_fires():
+def test_training_loop_can_fire_events():
     class Events:
         @define_epoch_stats("mean", input_name="seconds", output_name="mean")
         @define_epoch_stats("sum", input_name="n", output_name="updates", cumulative=True)
@@ -236,7 +236,7 @@ def test_a_training_loop_fires():
     assert aggregator.get_stats_value(Events.update, EPOCH, "updates") == 2
 
 
-def test_what_is_cumulative_goes_on_from_a_checkpoint():
+def test_cumulative_statistics_continue_from_a_checkpoint():
     reductions = ("mean", "std", "min", "max", "sum", "count", "median")
     statistic = EventStatistic(
         event="fired",

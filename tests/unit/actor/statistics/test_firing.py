@@ -36,13 +36,13 @@ def play(env, n_steps):
     return [env.step(0)[4] for _ in range(n_steps)]
 
 
-def test_the_last_step_of_an_episode_has_its_values():
+def test_last_step_of_an_episode_has_its_values():
     *before, last = play(with_event_statistics(FiringEnv()), 5)
     assert before == [{}] * 4
     assert named(last[EVENTS_KEY]) == VALUES
 
 
-def test_environments_that_fire_nothing_are_left_alone():
+def test_environments_without_events_are_unchanged():
     env = CountingEnv()
     assert with_event_statistics(env) is env
     attached = with_event_statistics(FiringEnv())
@@ -50,11 +50,11 @@ def test_environments_that_fire_nothing_are_left_alone():
     assert with_event_statistics(attached) is attached, "once is enough"
 
 
-def test_wrappers_fire_as_environments_do():
+def test_wrappers_fire_like_environments():
     assert named(play(with_event_statistics(wrapped()), 5)[-1][EVENTS_KEY]) == VALUES | {("wrapped_step", ""): 5.0}
 
 
-def test_two_that_fire_the_same_events():
+def test_wrapper_and_environment_fire_the_same_events():
     class Twice(FiresEvents, gymnasium.Wrapper):
         def step(self, action):
             self.events(StepEvents).step_made("wrapper", 1.0)
@@ -64,7 +64,7 @@ def test_two_that_fire_the_same_events():
     assert named(last[EVENTS_KEY]) == VALUES | {("step_made", "total", "wrapper"): 5.0}
 
 
-def test_an_episode_that_does_not_end_is_forgotten():
+def test_drops_events_of_an_unfinished_episode():
     env = with_event_statistics(FiringEnv())
     play(env, 3)
     assert named(play(env, 5)[-1][EVENTS_KEY]) == VALUES
@@ -81,7 +81,7 @@ def test_unattached_and_detached_events_go_nowhere():
     assert not any(value.group for value in aggregator.end_episode())
 
 
-def test_a_copy_fires_nowhere_until_it_is_played():
+def test_copy_has_no_aggregator_until_it_is_played():
     env = FiringEnv()
     played = with_event_statistics(env)
     played.reset(seed=0)
@@ -93,12 +93,12 @@ def test_a_copy_fires_nowhere_until_it_is_played():
     assert named(play(with_event_statistics(other), 5)[-1][EVENTS_KEY]) == VALUES
 
 
-def test_an_event_that_does_not_exist():
+def test_rejects_unknown_event():
     with pytest.raises(StatisticsError, match=r"StepEvents has no event 'step'; expected one of step_made, bell"):
         FiringEnv().events(StepEvents).step()
 
 
-def test_nothing_is_global():
+def test_environments_of_one_class_share_no_events():
     """Two environments of one class know nothing of each other."""
     first, second = (with_event_statistics(FiringEnv()) for _ in range(2))
     first.reset(seed=0)
@@ -143,14 +143,14 @@ def test_vector_environments_count_events():
     env.close()
 
 
-def test_the_environment_whose_events_cannot_be_is_named():
+def test_error_names_environment_of_invalid_event():
     worker = worker_of(make_vector_env(NanEventEnv, 2), 8)
     with pytest.raises(EnvironmentFailedError, match=r"environment 0.*StepEvents\.step_made comes to nan"):
         worker.collect()
     worker.close()
 
 
-def test_a_registered_vector_fires_nothing_and_others_do():
+def test_registered_vector_fires_nothing_and_others_do():
     factory = EnvironmentFactory("tests.event_environments:wrapped", {"n_steps": 3})
     worker = worker_of(make_vector_env(factory, 1), 6)
     first, _ = worker.collect().episodes
@@ -172,7 +172,7 @@ class FiringPolicy(FiresEvents, Policy):
         pass
 
 
-def test_policies_fire_for_whole_rollouts():
+def test_events_of_a_policy_cover_whole_rollouts():
     vector_env = make_vector_env(CountingEnv, 3)
     policy = FiringPolicy(environment_spaces(vector_env), seed=0)
     policy.load(1, {})
@@ -182,13 +182,13 @@ def test_policies_fire_for_whole_rollouts():
     worker.close()
 
 
-def test_wrappers_may_be_given_what_does_not_fire():
+def test_firing_wrapper_accepts_environment_that_does_not_fire():
     assert named(play(with_event_statistics(FiringWrapper(CountingEnv())), 5)[-1][EVENTS_KEY]) == {
         ("wrapped_step", ""): 5.0
     }
 
 
-def test_networks_of_ones_own_fire_where_they_act():
+def test_own_networks_fire_events_while_acting():
     vector_env = make_vector_env(CountingEnv, 3)
     network = "tests.unit.actor.policies.own_networks:Telling"
     spaces, spec = environment_spaces(vector_env), PolicySpec(network=network)

@@ -76,6 +76,6 @@ def test_knows_functions_by_their_reduction(reduce, name: str):
     assert named_reduction(reduce) == name
 
 
-def test_rejects_a_reduction_that_is_neither_a_name_nor_a_function():
+def test_rejects_unknown_reduction_name():
     with pytest.raises(StatisticsError, match="reduce is 'avg'; expected one of 'mean'"):
         named_reduction("avg")

@@ -74,7 +74,7 @@ def constant_dqn(online: list[float], target: list[float], **settings: object) -
 
 
 @pytest.mark.slow
-def test_targets_by_hand():
+def test_dqn_targets_use_best_allowed_action():
     # The best of all to the target, 1, is forbidden in rows 2 and 3; the last row forbids everything and so nothing.
     dqn = constant_dqn([1.0, 5.0, 3.0], [10.0, 40.0, 30.0], double=False, dueling=False)
     dqn.update(masked_batch(reward=torch.zeros(1, B)), progress=0.0)
@@ -83,7 +83,7 @@ def test_targets_by_hand():
     torch.testing.assert_close(dqn.priorities, (value - 0.5 * bootstrap).abs())
 
 
-def test_double_chooses_among_the_allowed():
+def test_double_dqn_chooses_among_allowed_actions():
     # The best of all, 1, is forbidden in rows 2 and 3, where 0 and 2 are worth 7 and 9 to the target.
     dqn = constant_dqn([1.0, 5.0, 0.5], [7.0, -100.0, 9.0], double=True, dueling=False)
     dqn.update(masked_batch(reward=torch.zeros(1, B)), progress=0.0)
@@ -92,7 +92,7 @@ def test_double_chooses_among_the_allowed():
     torch.testing.assert_close(dqn.priorities, (value - 0.5 * bootstrap).abs())
 
 
-def test_dueling_advantages_are_centred_among_the_allowed():
+def test_dueling_advantages_are_centred_over_allowed_actions():
     # V = 2 and A = [1, 100, 5]; row 3 of the next observations allows 0 and 2: A - mean = [-2, -, 2].
     dqn = constant_dqn([0.0, 0.0, 0.0, 0.0], [2.0, 1.0, 100.0, 5.0], double=False, dueling=True)
     dqn.update(masked_batch(reward=torch.zeros(1, B)), progress=0.0)
@@ -101,7 +101,7 @@ def test_dueling_advantages_are_centred_among_the_allowed():
 
 
 @pytest.mark.parametrize("dueling", [True, False])
-def test_dqns_gradient_is_autograds(dueling):
+def test_dqn_gradient_equals_autograd(dueling):
     dqn = Dqn(SPACES, SPEC, DqnSettings(dueling=dueling, discount=0.0, max_grad_norm=1e9))
     shaken(dqn.policy)
     batch = masked_batch()
@@ -129,7 +129,7 @@ def distributions(outputs: Tensor, mask: Tensor) -> list[Categorical]:
     return [Categorical(logits=outputs[row][allowed]) for row, allowed in enumerate(allowed_of(mask))]
 
 
-def test_sacs_targets_are_expectations_over_the_allowed():
+def test_sac_targets_are_expectations_over_allowed_actions():
     sac, batch = make_sac(), masked_batch()
     observation, following = observations(batch)
     with torch.no_grad():
@@ -145,7 +145,7 @@ def test_sacs_targets_are_expectations_over_the_allowed():
     torch.testing.assert_close(sac.priorities, errors.abs().mean(dim=0), rtol=1e-4, atol=1e-5)
 
 
-def test_sacs_policy_follows_what_is_allowed():
+def test_sac_policy_loss_covers_allowed_actions_only():
     weights = torch.linspace(0.2, 1.0, B)
     sac, batch = make_sac(critic_learning_rate=1e-12, target_entropy_ratio=0.5), masked_batch(weights=weights)
     observation, _ = observations(batch)
@@ -166,13 +166,13 @@ def test_sacs_policy_follows_what_is_allowed():
     torch.testing.assert_close(sac._log_temperature.grad, entropy - (weights * target).mean(), rtol=1e-3, atol=1e-4)
 
 
-def test_sac_aims_at_the_entropy_it_is_told():
+def test_sac_temperature_follows_given_target_entropy():
     sac = make_sac(target_entropy=0.1)
     metrics = sac.update(masked_batch(), progress=0.0)
     torch.testing.assert_close(sac._log_temperature.grad, metrics["entropy"] - 0.1)
 
 
-def test_impalas_entropy_and_gradient_are_of_what_is_allowed():
+def test_impala_entropy_and_gradient_cover_allowed_actions_only():
     impala = Impala(SPACES, SPEC, ImpalaSettings(entropy_cost=0.1, max_grad_norm=1e9, normalize_advantages=False))
     shaken(impala.policy)
     # Action 1 is never allowed, and so its row of the output layer never moves.
@@ -196,7 +196,7 @@ def test_impalas_entropy_and_gradient_are_of_what_is_allowed():
 
 
 @pytest.mark.parametrize("kind", ["impala", "dqn", "sac"])
-def test_rows_that_are_no_transitions_may_have_any_mask(kind):
+def test_invalid_rows_may_have_any_mask(kind):
     algorithm = {
         "impala": lambda: Impala(SPACES, SPEC, ImpalaSettings()),
         "dqn": lambda: Dqn(SPACES, SPEC, DqnSettings()),

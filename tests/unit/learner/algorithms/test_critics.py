@@ -7,7 +7,7 @@ from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import SubstepSpaces
 
 
-def test_a_value_for_every_observation():
+def test_value_critic_returns_one_value_per_observation():
     observation = Dict({"where": Box(-1.0, 1.0, (2,)), "what": Discrete(3)})
     spaces = {"a": SubstepSpaces(observation=observation, action=Discrete(2))}
     critic = ValueCritic(spaces, PolicySpec(), substep_key="a")
@@ -29,7 +29,7 @@ OBSERVATIONS = {
 
 
 @pytest.mark.parametrize("name", OBSERVATIONS)
-def test_twin_critics_of_continuous_actions(name):
+def test_twin_critics_value_continuous_actions(name):
     space, observation = OBSERVATIONS[name]
     spaces = {"a": SubstepSpaces(observation=space, action=Box(-9.0, 9.0, (3, 2)))}
     critics = TwinCritic(spaces, PolicySpec(hidden_sizes=(8,)), substep_key="a")
@@ -42,7 +42,7 @@ def test_twin_critics_of_continuous_actions(name):
 
 
 @pytest.mark.parametrize("name", OBSERVATIONS)
-def test_twin_critics_of_discrete_actions(name):
+def test_twin_critics_value_every_discrete_action(name):
     space, observation = OBSERVATIONS[name]
     spaces = {"a": SubstepSpaces(observation=space, action=Discrete(5))}
     first, second = TwinCritic(spaces, PolicySpec(hidden_sizes=(8,)), substep_key="a")(observation)

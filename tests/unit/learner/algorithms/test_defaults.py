@@ -29,7 +29,7 @@ def test_every_algorithm_has_defaults_and_groups():
         ("unknown", set()),
     ],
 )
-def test_foreign_groups_are_those_that_only_other_algorithms_read(algorithm: str, foreign: set[str]):
+def test_foreign_groups_are_read_by_other_algorithms_only(algorithm: str, foreign: set[str]):
     assert foreign_groups(algorithm) == foreign
 
 
@@ -47,7 +47,7 @@ def test_check_accepts_algorithm(name: str):
 
 
 @pytest.mark.parametrize("name", ["ppo", "", "my module:", ":Mine"])
-def test_check_rejects_name_that_is_no_algorithm(name: str):
+def test_check_rejects_unknown_algorithm(name: str):
     with pytest.raises(ConfigurationError):
         check_algorithm(name)
 

@@ -17,7 +17,7 @@ def test_finite_numbers_pass(watch):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_the_error_names_what_diverged_and_stays(watch, value):
+def test_error_names_diverged_value_and_stays(watch, value):
     with pytest.raises(RollcastError, match=r"within 1 updates: value loss not finite; .* Do less\."):
         watch.observe(torch.tensor(1.0), torch.tensor(value))
     with pytest.raises(RollcastError, match="within 2 updates: value loss"):

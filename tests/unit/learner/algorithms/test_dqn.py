@@ -50,7 +50,7 @@ def brute_force_targets(dqn: Dqn, batch: Batch, discount: list[float], double: b
 
 @pytest.mark.parametrize("double", [True, False])
 @pytest.mark.parametrize("dueling", [True, False])
-def test_targets_loss_gradient_and_priorities(double, dueling):
+def test_targets_loss_gradient_and_priorities_equal_brute_force(double, dueling):
     weights = torch.linspace(0.2, 1.0, B)
     discount = torch.tensor([0.9, 0.9, 0.81, 0.729, 0.9, 0.81])
     batch = transition_batch(weights=weights, discount=discount)
@@ -72,7 +72,7 @@ def test_targets_loss_gradient_and_priorities(double, dueling):
     torch.testing.assert_close(dqn.priorities, (value - target).abs().detach())
 
 
-def test_the_discount_of_the_settings_where_the_batch_has_none():
+def test_uses_discount_of_settings_if_batch_has_none():
     batch = transition_batch()
     dqn = make_dqn(reward_scale=1.0)
     target = torch.tensor(brute_force_targets(dqn, batch, [0.9] * B, True))
@@ -82,7 +82,7 @@ def test_the_discount_of_the_settings_where_the_batch_has_none():
     torch.testing.assert_close(dqn.priorities, (value - target).abs())
 
 
-def test_actions_that_do_not_start_at_zero():
+def test_supports_actions_that_do_not_start_at_zero():
     plain = Dqn(SPACES, SPEC, DqnSettings(), seed=0)
     shifted = Dqn(START_AT_THREE, SPEC, DqnSettings(), seed=0)
     batch = transition_batch()
@@ -93,14 +93,14 @@ def test_actions_that_do_not_start_at_zero():
     assert torch.equal(plain._parameters.vector, shifted._parameters.vector)
 
 
-def test_values_come_to_be_the_rewards():
+def test_values_converge_to_rewards_without_discount():
     dqn = make_dqn(discount=0.0, learning_rate=1e-2, huber_delta=float("inf"))
     batch = transition_batch()
     losses = [float(dqn.update(batch, progress=0.0)["loss"]) for _ in range(200)]
     assert losses[-1] < 0.01 * losses[0]
 
 
-def test_the_target_moves_when_it_is_time():
+def test_target_moves_at_its_interval():
     dqn = make_dqn(target_update_interval=3, target_tau=0.5)
     target = dqn._target.module
     for _ in range(2):
@@ -129,7 +129,7 @@ def test_only_the_network_travels():
     assert names == set(dqn.policy.state_dict())
 
 
-def test_metrics_are_not_waited_for():
+def test_update_returns_finite_metrics_without_gradients():
     metrics = make_dqn().update(transition_batch(), progress=0.0)
     assert metrics.keys() == {"loss", "mean_value", "mean_td_error", "grad_norm", "learning_rate", "epsilon"}
     assert all(isinstance(value, float) or (value.dim() == 0 and not value.requires_grad) for value in metrics.values())
@@ -141,7 +141,7 @@ def test_the_learning_rate_follows_progress():
     assert dqn.update(transition_batch(), progress=0.5)["learning_rate"] == pytest.approx(0.25)
 
 
-def test_after_load_the_next_updates_are_the_same_to_the_bit(tmp_path: Path):
+def test_updates_after_load_are_bit_identical(tmp_path: Path):
     settings = {"target_update_interval": 2}
     dqn = make_dqn(**settings)
     for seed in range(3):
@@ -159,7 +159,7 @@ def test_after_load_the_next_updates_are_the_same_to_the_bit(tmp_path: Path):
         assert torch.equal(dqn.priorities, restored.priorities)
 
 
-def test_what_does_not_fit(tmp_path: Path):
+def test_rejects_other_spaces_heads_and_checkpoints(tmp_path: Path):
     make_dqn().save(tmp_path)
     with pytest.raises(ConfigurationError, match="Resume with the spaces"):
         make_dqn(dueling=False).load(tmp_path)
@@ -172,7 +172,7 @@ def test_what_does_not_fit(tmp_path: Path):
         make_dqn().load(tmp_path)
 
 
-def test_divergence_is_named_and_never_cast(tmp_path: Path):
+def test_divergence_is_reported_and_never_sent(tmp_path: Path):
     dqn = make_dqn()
     before = dqn._parameters.vector.detach().clone()
     reward = torch.zeros(1, B)
@@ -186,7 +186,7 @@ def test_divergence_is_named_and_never_cast(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("field", "value"), [("epsilon", 1.5), ("n_epsilons", 0), ("target_tau", 0.0), ("gamma", 1.0)])
-def test_settings_that_cannot_be_right(field, value):
+def test_rejects_settings_out_of_range(field, value):
     with pytest.raises(ValidationError, match=field):
         DqnSettings(**{field: value})
 

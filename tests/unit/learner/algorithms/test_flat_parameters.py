@@ -24,7 +24,7 @@ def test_the_parameters_are_views_of_the_vector(modules):
     assert flat.vector.sum() == 8.0
 
 
-def test_the_gradient_is_autograds(modules):
+def test_gradient_equals_autograd(modules):
     x = torch.randn(5, 3)
     flat = FlatParameters(modules)
     outputs = [module(x) for module in modules.values()]
@@ -44,14 +44,14 @@ def test_the_gradient_of_a_loss_needs_no_output_gradients(modules):
     torch.testing.assert_close(flat.backward([loss]), expected)
 
 
-def test_a_parameter_that_had_no_part_gets_zeros(modules):
+def test_unused_parameter_gets_zero_gradient(modules):
     flat = FlatParameters(modules)
     gradient = flat.backward([modules["critic"](torch.ones(1, 3))], [torch.ones(1, 1)])
     assert not gradient[:8].any()
     assert gradient[8:].any()
 
 
-def test_clipping_one_module_leaves_the_other(modules):
+def test_clipping_one_module_does_not_change_the_other(modules):
     flat = FlatParameters(modules)
     flat.vector.grad.fill_(2.0)
     norm = flat.clip_gradient("policy", 1.0)
@@ -62,12 +62,12 @@ def test_clipping_one_module_leaves_the_other(modules):
     assert (flat.vector.grad[8:] == 2.0).all()
 
 
-def test_frozen_parameters_stay_where_they_are(modules):
+def test_frozen_parameters_are_not_in_the_vector(modules):
     modules["policy"].bias.requires_grad_(False)
     assert FlatParameters(modules).vector.numel() == 6 + 21
 
 
-def test_networks_that_cannot_be_trained():
+def test_rejects_networks_that_cannot_be_trained():
     with pytest.raises(ConfigurationError, match="weight of the policy is"):
         FlatParameters({"policy": nn.Linear(1, 1).double()})
     with pytest.raises(ConfigurationError, match="no trainable parameter"):

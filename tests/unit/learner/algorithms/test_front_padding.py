@@ -84,7 +84,7 @@ def assert_same(learnt: list[Algorithm]) -> None:
 @pytest.mark.parametrize("normalize", [False, True])
 @given(PADDING)
 @settings(max_examples=25)
-def test_impala(normalize: bool, n_padded: list[int]):
+def test_padding_does_not_change_impala(normalize: bool, n_padded: list[int]):
     learnt = []
     for rollout in versions(n_padded):
         n_acting = sum(n < T for n in n_padded)
@@ -103,7 +103,7 @@ def test_impala(normalize: bool, n_padded: list[int]):
 @pytest.mark.parametrize("n_step", [1, 3])
 @given(PADDING)
 @settings(max_examples=10)
-def test_off_policy_algorithms_through_the_buffer(kind: str, n_step: int, n_padded: list[int]):
+def test_padding_does_not_change_off_policy_algorithms(kind: str, n_step: int, n_padded: list[int]):
     learnt = []
     for rollout in versions(n_padded):
         buffer = make_buffer(

@@ -77,14 +77,14 @@ def test_update_follows_the_gradient_of_the_loss():
         torch.testing.assert_close(metrics[name], value.detach())
 
 
-def test_metrics_are_not_waited_for():
+def test_update_returns_finite_metrics_without_gradients():
     metrics = make_impala().update(make_batch(), progress=0.0)
     assert metrics.keys() >= {"policy_loss", "value_loss", "entropy", "policy_grad_norm", "mean_rho", "learning_rate"}
     assert all(isinstance(value, float) or (value.dim() == 0 and not value.requires_grad) for value in metrics.values())
     assert np.isfinite([float(value) for value in metrics.values()]).all()
 
 
-def test_what_was_rewarded_becomes_likelier():
+def test_rewarded_actions_become_likelier():
     impala = make_impala(entropy_cost=0.0, learning_rate=1e-2, discount=0.0)
     action = make_batch().substeps[FLAT_SUBSTEP].action
     batch = make_batch(reward=action.float())
@@ -96,7 +96,7 @@ def test_what_was_rewarded_becomes_likelier():
     assert gain[action == 0].max() < -0.05
 
 
-def test_the_critic_comes_to_say_the_targets():
+def test_critic_converges_to_targets():
     impala = make_impala(learning_rate=1e-2, discount=0.0)
     batch = make_batch(reward=torch.full((5, 4), 3.0))
     losses = [float(impala.update(batch, progress=0.0)["value_loss"]) for _ in range(100)]
@@ -124,7 +124,7 @@ def target_of(impala: Impala, batch: Batch) -> Tensor:
 
 
 @pytest.mark.parametrize("t", [2, 4], ids=["inside", "in the last step"])
-def test_a_truncated_episode_goes_on_from_its_final_observation(t):
+def test_truncated_episode_bootstraps_from_its_final_observation(t):
     """Reset in the same step: the next row is of another episode, the final observation comes on its own."""
     impala = make_impala(discount=0.9)
     final = torch.tensor([[5.0, -5.0, 5.0]])
@@ -144,7 +144,7 @@ def test_a_truncated_episode_goes_on_from_its_final_observation(t):
     torch.testing.assert_close(target_of(impala, batch)[:, others], target_of(impala, make_batch())[:, others])
 
 
-def test_a_reset_row_lends_its_observation_and_is_no_transition():
+def test_reset_row_gives_bootstrap_value_and_is_not_a_transition():
     """Reset in the next step: the row after the end is the final observation, and not valid."""
     impala = make_impala(discount=0.9)
     truncated, valid = bools(5, 4, (1, 0)), ~bools(5, 4, (2, 0))
@@ -219,7 +219,7 @@ def test_the_seed_decides_the_networks_and_leaves_the_global_generator_alone():
 
 
 @pytest.mark.parametrize("settings", [{"optimizer": "adam"}, {"optimizer": "rmsprop", "rmsprop_momentum": 0.9}])
-def test_after_load_the_next_updates_are_the_same_to_the_bit(settings, tmp_path):
+def test_updates_after_load_are_bit_identical(settings, tmp_path):
     impala = make_impala(**settings)
     for seed in range(3):
         impala.update(make_batch(seed=seed), progress=0.1)
@@ -234,7 +234,7 @@ def test_after_load_the_next_updates_are_the_same_to_the_bit(settings, tmp_path)
     assert all(np.array_equal(array, restored.policy_state()[name]) for name, array in impala.policy_state().items())
 
 
-def test_a_checkpoint_that_does_not_fit(tmp_path: Path):
+def test_rejects_checkpoint_that_does_not_fit(tmp_path: Path):
     with pytest.raises(ConfigurationError, match=r"not a checkpoint: algorithm.safetensors, algorithm.json missing"):
         make_impala().load(tmp_path)
     make_impala().save(tmp_path)
@@ -251,7 +251,7 @@ def test_a_checkpoint_that_does_not_fit(tmp_path: Path):
         make_impala().load(tmp_path)
 
 
-def test_divergence_is_named_and_never_cast(tmp_path):
+def test_divergence_is_reported_and_never_sent(tmp_path):
     impala = make_impala()
     reward = torch.zeros(5, 4)
     reward[0, 0] = float("inf")
@@ -265,7 +265,7 @@ def test_divergence_is_named_and_never_cast(tmp_path):
         impala.save(tmp_path)
 
 
-def test_the_number_of_substeps():
+def test_rejects_several_substeps_and_batches_of_other_substeps():
     spaces = {"red": SPACES[FLAT_SUBSTEP], "blue": SPACES[FLAT_SUBSTEP]}
     with pytest.raises(ConfigurationError, match=r"has 2 substeps \['blue', 'red'\]; IMPALA supports exactly 1"):
         Impala(spaces, SPEC, ImpalaSettings())
@@ -278,7 +278,7 @@ def test_the_number_of_substeps():
     ("field", "value"),
     [("discount", 1.1), ("learning_rate", 0.0), ("clip_rho", -1.0), ("optimizer", "sgd"), ("gamma", 0.9)],
 )
-def test_settings_that_cannot_be_right(field, value):
+def test_rejects_settings_out_of_range(field, value):
     with pytest.raises(ValidationError, match=field):
         ImpalaSettings(**{field: value})
 

@@ -39,7 +39,7 @@ def test_gradient_is_that_of_the_papers_three_terms():
         torch.testing.assert_close(gradient, torch.tensor(column))
 
 
-def test_steps_that_are_not_valid_change_nothing():
+def test_invalid_steps_change_nothing():
     log_prob, entropy, value = (column.detach().clone() for column in steps())
     before = loss_of(log_prob, entropy, value)
     for column in (log_prob, entropy, value):

@@ -60,7 +60,7 @@ def batch_of(key: str, *, n_steps: int = 1, seed: int = 0) -> Batch:
 
 
 @EACH_KIND
-def test_the_policy_is_one_of_all_substeps_and_actors_can_load_it(kind: str):
+def test_policy_has_all_substeps_and_actors_can_load_it(kind: str):
     algorithm = make(kind)
     state = algorithm.policy_state()
     twin = TorchPolicy(SPACES, algorithm.policy.spec)
@@ -76,7 +76,7 @@ def test_the_policy_is_one_of_all_substeps_and_actors_can_load_it(kind: str):
         assert action.shape == (4,)
 
 
-def test_standard_deviations_travel_as_well():
+def test_policy_state_has_standard_deviations():
     algorithm = make("impala", MOVING)
     assert {"log_std.scout", "log_std.base"} <= algorithm.policy_state().keys()
     batch = batch_of("base", n_steps=3)
@@ -89,7 +89,7 @@ def test_standard_deviations_travel_as_well():
 
 
 @EACH_KIND
-def test_an_update_changes_the_batchs_substep_as_its_own_learner_would_and_no_other(kind: str):
+def test_update_equals_that_of_the_substeps_own_learner_and_changes_no_other(kind: str):
     algorithm = make(kind)
     alone, settings = KINDS[kind]
     seed = int(np.random.SeedSequence(0).spawn(2)[1].generate_state(1)[0])
@@ -108,7 +108,7 @@ def test_an_update_changes_the_batchs_substep_as_its_own_learner_would_and_no_ot
     assert any((algorithm.policy_state()[name] != before[name]).any() for name in before)
 
 
-def test_what_is_written_tells_of_every_substep_and_the_priorities_are_the_last_batchs():
+def test_metrics_cover_every_substep_and_priorities_the_last_batch():
     algorithm = make("dqn")
     assert algorithm.priorities is None
     first = algorithm.update(batch_of("scout"), progress=0.0)
@@ -122,7 +122,7 @@ def test_what_is_written_tells_of_every_substep_and_the_priorities_are_the_last_
     assert algorithm.priorities is not scouts
 
 
-def test_exploration_is_said_once_for_all():
+def test_exploration_is_shared_by_all_substeps():
     algorithm = make("dqn")
     algorithm.policy.set_uniform_exploration(True)
     rates = algorithm.policy_state()["exploration.epsilons"].copy()
@@ -135,7 +135,7 @@ def test_exploration_is_said_once_for_all():
 
 
 @EACH_KIND
-def test_after_a_checkpoint_the_next_updates_are_those_that_would_have_followed(kind: str, tmp_path: Path):
+def test_updates_after_load_are_the_same(kind: str, tmp_path: Path):
     algorithm, other = make(kind), make(kind, seed=1)
     for seed, key in enumerate(["scout", "base", "scout"]):
         algorithm.update(batch_of(key, seed=seed), progress=0.1)
@@ -150,7 +150,7 @@ def test_after_a_checkpoint_the_next_updates_are_those_that_would_have_followed(
         np.testing.assert_array_equal(other.policy_state()[name], array)
 
 
-def test_a_checkpoint_of_other_substeps_or_of_one_learner_is_refused(tmp_path: Path):
+def test_rejects_checkpoint_of_other_substeps_or_of_one_learner(tmp_path: Path):
     make("impala").save(tmp_path / "several")
     with pytest.raises(
         ConfigurationError, match=r"for the substeps \['scout', 'base'\]; expected .* for \['base', 'x'\]"
@@ -164,12 +164,12 @@ def test_a_checkpoint_of_other_substeps_or_of_one_learner_is_refused(tmp_path: P
 
 
 @pytest.mark.parametrize("key", ["..", "a.b", "type", "train", "keys"])
-def test_keys_that_cannot_name_a_network_are_refused(key: str):
+def test_rejects_keys_that_cannot_name_a_network(key: str):
     with pytest.raises(ConfigurationError, match=f"the substep key '{key}' cannot name a network"):
         make("impala", {key: SPACES["base"], "b": SPACES["base"]})
 
 
-def test_batches_of_other_substeps_are_refused():
+def test_rejects_batches_of_other_substeps():
     algorithm, batch = make("impala"), batch_of("base")
     with pytest.raises(ConfigurationError, match=r"substeps \['x'\]; expected exactly one of \['scout', 'base'\]"):
         algorithm.update(batch_of("x"), progress=0.0)
@@ -178,7 +178,7 @@ def test_batches_of_other_substeps_are_refused():
         algorithm.update(both, progress=0.0)
 
 
-def test_substeps_that_need_different_heads_are_named():
+def test_rejects_substeps_with_different_heads():
     spaces = {"scout": SPACES["scout"], "arm": MOVING["base"]}
     with pytest.raises(ConfigurationError, match="'scout': 'default', 'arm': 'squashed_gaussian'"):
         make("sac", spaces)
@@ -187,7 +187,7 @@ def test_substeps_that_need_different_heads_are_named():
 
 
 @EACH_KIND
-def test_seeds_make_learners_that_differ_from_each_other_and_are_always_the_same(kind: str):
+def test_learners_differ_from_each_other_and_repeat_with_the_seed(kind: str):
     before = torch.random.get_rng_state()
     state, again, other = make(kind).policy_state(), make(kind).policy_state(), make(kind, seed=1).policy_state()
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -197,6 +197,6 @@ def test_seeds_make_learners_that_differ_from_each_other_and_are_always_the_same
     assert (state[name] != state[name.replace("scout", "base")]).any()
 
 
-def test_it_learns_as_its_learners_do():
+def test_learns_from_replay_if_its_learners_do():
     assert make("dqn").learns_from_replay
     assert not make("impala").learns_from_replay

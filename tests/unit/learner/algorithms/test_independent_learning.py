@@ -47,7 +47,7 @@ def mean_rewards(algorithm: Algorithm) -> dict[str, float]:
 # Random actions earn 0.5 and 0.25. Everyone explores a little even at the end.
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "n_updates"), [("impala", 150), ("dqn", 400)])
-def test_both_learn_to_do_what_they_are_shown(kind: str, n_updates: int):
+def test_both_substeps_learn_the_rewarded_actions(kind: str, n_updates: int):
     algorithm = IndependentLearners(SPACES, lambda spaces, *, seed: make(kind, spaces, seed=seed), seed=0)
     before = mean_rewards(algorithm)
     assert before["scout"] < 0.7

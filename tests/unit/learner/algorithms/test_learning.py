@@ -18,7 +18,7 @@ from tests.batches import rollout_batch
 # Reset rows with the one, final observations with the other. An untrained policy has a mean return of 22.
 @pytest.mark.slow
 @pytest.mark.parametrize(("vectorization", "n_envs", "seed"), [("entry_point", 64, 0), ("sync", 32, 1)])
-def test_cartpole_is_balanced_within_400k_steps(vectorization, n_envs, seed):
+def test_impala_balances_cartpole_within_400k_steps(vectorization, n_envs, seed):
     vector_env = make_vector_env(EnvironmentFactory("CartPole-v1", {}, vectorization), n_envs)
     spaces = environment_spaces(vector_env)
     policy = make_policy(spaces, PolicySpec(), seed=seed)

@@ -46,7 +46,7 @@ def mean_return(algorithm: Algorithm) -> float:
 
 
 @pytest.mark.slow
-def test_an_untrained_policy_plays_what_is_allowed_and_is_no_good():
+def test_untrained_policy_plays_allowed_actions_with_low_return():
     untrained = Impala(spaces_of_corridor(), SPEC, ImpalaSettings(), seed=0)
     policy = make_policy(spaces_of_corridor(), SPEC, seed=0)
     policy.load(1, untrained.policy_state())
@@ -54,7 +54,7 @@ def test_an_untrained_policy_plays_what_is_allowed_and_is_no_good():
 
 
 @pytest.mark.slow
-def test_impala():
+def test_impala_learns_masked_corridor():
     vector_env = make_vector_env(EnvironmentFactory(ENV_ID), 16)
     impala = Impala(spaces_of_corridor(), SPEC, ImpalaSettings(reward_scale=1.0), seed=0)
     policy = make_policy(spaces_of_corridor(), SPEC, seed=0)
@@ -73,7 +73,7 @@ def test_impala():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dqn", "sac"])
-def test_off_policy(kind):
+def test_off_policy_algorithms_learn_masked_corridor(kind):
     spaces = spaces_of_corridor()
     algorithm: Algorithm = (
         Dqn(spaces, SPEC, DqnSettings(n_epsilons=2, learning_rate=1e-3, target_tau=0.01), seed=0)

@@ -49,7 +49,7 @@ def test_sac_swings_the_pendulum_up_within_5k_steps():
 # A random policy has a mean return of 22.
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "n_env_steps"), [("dqn", 16_000), ("sac", 12_000)])
-def test_cartpole_is_balanced(kind, n_env_steps):
+def test_dqn_and_sac_balance_cartpole(kind, n_env_steps):
     spaces = spaces_of("CartPole-v1")
     spec = PolicySpec(activation="relu")
     algorithm: Algorithm = (

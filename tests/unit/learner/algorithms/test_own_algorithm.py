@@ -22,7 +22,7 @@ def settings_of(algorithm: str, *options: str) -> TrainSettings:
     return TrainSettings.from_command_line("rollcast train", ["--algorithm", algorithm, *options])
 
 
-def test_what_a_checkpoint_has_by_default_makes_the_next_update_the_same(tmp_path):
+def test_default_checkpoint_makes_the_next_update_the_same(tmp_path):
     whole, part = made(EXAMPLE), made(EXAMPLE, learning_rate=9.0)
     for seed in range(3):
         whole.update(make_batch(seed=seed), progress=0.0)
@@ -41,7 +41,7 @@ def test_what_a_checkpoint_has_by_default_makes_the_next_update_the_same(tmp_pat
     assert saved[0] == saved[1], "critic and optimiser, too"
 
 
-def test_settings_of_an_optimiser_are_those_that_are_given_now(tmp_path):
+def test_loaded_optimiser_keeps_current_settings(tmp_path):
     before = made(EXAMPLE)
     before.update(make_batch(), progress=0.0)
     before.save(tmp_path)
@@ -51,7 +51,7 @@ def test_settings_of_an_optimiser_are_those_that_are_given_now(tmp_path):
     assert after._algorithm._optimizer.param_groups[0]["lr"] == 0.5
 
 
-def test_a_checkpoint_of_another_algorithm_or_network_is_refused(tmp_path):
+def test_rejects_checkpoint_of_another_algorithm_or_network(tmp_path):
     made(EXAMPLE).save(tmp_path)
     with pytest.raises(
         ConfigurationError, match=r"written by 'examples.own_algorithm:ActorCritic'; expected '.*SaysNan'"
@@ -71,13 +71,13 @@ def test_a_checkpoint_of_another_algorithm_or_network_is_refused(tmp_path):
         ("CountsNothing", r"left n_updates at 0; expected 1; add `self._n_updates \+= 1`"),
     ],
 )
-def test_an_update_that_breaks_the_contract_is_named(name, message):
+def test_reports_update_that_breaks_the_contract(name, message):
     with pytest.raises(RollcastError, match=message) as raised:
         made(f"{HERE}:{name}").update(make_batch(), progress=0.0)
     assert f"{HERE}:{name}" in str(raised.value)
 
 
-def test_a_policy_that_is_not_finite_is_never_cast():
+def test_never_sends_a_policy_that_is_not_finite():
     algorithm = made(f"{HERE}:Diverges")
     algorithm.update(make_batch(), progress=0.0)
     with pytest.raises(RollcastError, match=r"training diverged: the policy's 'networks\.0\..*' is not finite"):
@@ -94,12 +94,12 @@ def test_a_policy_that_is_not_finite_is_never_cast():
         ("nowhere:Algorithm", {}, "there is no module 'nowhere'"),
     ],
 )
-def test_a_factory_that_makes_no_algorithm_is_named(name, kwargs, message):
+def test_rejects_factory_that_makes_no_algorithm(name, kwargs, message):
     with pytest.raises(ConfigurationError, match=message):
         made(name, **kwargs)
 
 
-def test_a_factory_says_before_it_is_called_that_it_wants_a_buffer():
+def test_factory_declares_replay_before_it_is_called():
     cpu = torch.device("cpu")
     assert make_algorithm(settings_of(f"{HERE}:OwnDqn"), SPACES, cpu).learns_from_replay
     with pytest.raises(ConfigurationError, match="learns_from_replay is True; expected its factory to say the same"):
@@ -107,12 +107,12 @@ def test_a_factory_says_before_it_is_called_that_it_wants_a_buffer():
 
 
 @pytest.mark.parametrize("name", ["impalla", "a b:c", ":x"])
-def test_a_name_that_is_none_is_refused_before_anything_starts(name):
+def test_rejects_unknown_name_before_anything_starts(name):
     with pytest.raises(ConfigurationError, match="--algorithm"):
         settings_of(name)
 
 
-def test_arguments_are_for_algorithms_of_ones_own_only():
+def test_rejects_algorithm_kwargs_for_built_in_algorithms():
     settings = settings_of("impala", "--algorithm-kwargs", '{"learning_rate": 1}')
     with pytest.raises(ConfigurationError, match=r"--algorithm-kwargs: .* with --algorithm impala; expected none"):
         make_algorithm(settings, SPACES, torch.device("cpu"))

@@ -73,7 +73,7 @@ def td_errors(sac: Sac, batch: Batch, noise: Tensor, box: bool) -> Tensor:
 
 
 @KINDS
-def test_the_critics_gradient_is_that_of_the_loss_in_the_docstring(box):
+def test_critic_gradient_equals_that_of_documented_loss(box):
     weights = torch.linspace(0.2, 1.0, B)
     batch = transition_batch(box=box, weights=weights)
     sac = make_sac(box)
@@ -95,7 +95,7 @@ def test_the_critics_gradient_is_that_of_the_loss_in_the_docstring(box):
 
 
 @KINDS
-def test_the_policys_gradient_is_that_of_the_loss_in_the_docstring(box):
+def test_policy_gradient_equals_that_of_documented_loss(box):
     weights = torch.linspace(0.2, 1.0, B)
     batch = transition_batch(box=box, weights=weights)
     # Critics that stay nearly where they are, since the policy asks them after their step.
@@ -131,7 +131,7 @@ def test_the_policys_gradient_is_that_of_the_loss_in_the_docstring(box):
 
 
 @KINDS
-def test_the_temperature_moves_the_right_way(box):
+def test_temperature_moves_towards_target_entropy(box):
     for target_entropy, direction in ((50.0, 1.0), (-50.0, -1.0)):
         sac = make_sac(box, target_entropy=target_entropy)
         before = sac._log_temperature.item()
@@ -142,7 +142,7 @@ def test_the_temperature_moves_the_right_way(box):
         assert float(fixed.update(transition_batch(box=box), progress=0.0)["temperature"]) == pytest.approx(0.3)
 
 
-def test_actions_chosen_outside_the_box_are_learnt_as_they_were_executed():
+def test_critics_value_clipped_actions_as_executed():
     chosen = torch.tensor([[[-9.0, 5.0], [0.5, 11.0], [2.0, 10.0], [1e6, -1e6], [-2.0, 0.0], [2.1, 3.0]]])
     space = BOX_SPACES["0"].action
     executed = torch.from_numpy(ExecutedActions(space)(chosen.numpy()))
@@ -155,7 +155,7 @@ def test_actions_chosen_outside_the_box_are_learnt_as_they_were_executed():
     torch.testing.assert_close(learnt[0], learnt[1], rtol=0, atol=0)
 
 
-def test_the_papers_target_entropies():
+def test_target_entropies_are_those_of_the_papers():
     assert make_sac(True)._actions.target_entropy({}) == -2.0
     assert make_sac(False)._actions.target_entropy({}) == pytest.approx(0.98 * math.log(2.0))
     halved = make_sac(False, target_entropy_ratio=0.5)
@@ -174,7 +174,7 @@ def test_the_targets_follow_the_critics(box):
 
 @pytest.mark.slow
 @KINDS
-def test_critics_come_to_say_the_rewards_and_the_policy_what_they_like(box):
+def test_critics_converge_to_rewards_and_policy_follows_them(box):
     sac = make_sac(box, discount=0.0, critic_learning_rate=1e-2, policy_learning_rate=1e-2, learn_temperature=False)
     losses = []
     for seed in range(300):
@@ -194,7 +194,7 @@ def test_only_the_policy_travels(box):
 
 
 @KINDS
-def test_metrics_are_not_waited_for(box):
+def test_update_returns_finite_metrics_without_gradients(box):
     metrics = make_sac(box).update(transition_batch(box=box), progress=0.0)
     assert metrics.keys() >= {"critic_loss", "policy_loss", "entropy", "temperature", "mean_value"}
     assert all(isinstance(value, float) or (value.dim() == 0 and not value.requires_grad) for value in metrics.values())
@@ -202,7 +202,7 @@ def test_metrics_are_not_waited_for(box):
 
 
 @KINDS
-def test_after_load_the_next_updates_are_the_same_to_the_bit(box, tmp_path: Path):
+def test_updates_after_load_are_bit_identical(box, tmp_path: Path):
     sac = make_sac(box)
     for seed in range(3):
         sac.update(transition_batch(box=box, seed=seed), progress=0.1)
@@ -220,7 +220,7 @@ def test_after_load_the_next_updates_are_the_same_to_the_bit(box, tmp_path: Path
 
 
 @KINDS
-def test_the_seed_decides_and_leaves_the_global_generator_alone(box):
+def test_seed_decides_the_networks_and_leaves_the_global_generator_alone(box):
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
@@ -235,14 +235,14 @@ def test_the_seed_decides_and_leaves_the_global_generator_alone(box):
 
 
 @KINDS
-def test_a_network_of_ones_own(box):
+def test_own_network_is_used_for_policy_and_critics(box):
     sac = make_sac(box, spec=PolicySpec(network=OWN, hidden_sizes=(8,)))
     before = sac._critic_parameters.vector.detach().clone()
     sac.update(transition_batch(box=box), progress=0.0)
     assert (sac._critic_parameters.vector != before).float().mean() > 0.5
 
 
-def test_what_does_not_fit(tmp_path: Path):
+def test_rejects_other_spaces_heads_and_checkpoints(tmp_path: Path):
     make_sac(True).save(tmp_path)
     with pytest.raises(ConfigurationError, match="Resume with the spaces"):
         make_sac(False).load(tmp_path)
@@ -258,7 +258,7 @@ def test_what_does_not_fit(tmp_path: Path):
 
 
 @KINDS
-def test_divergence_is_named_and_never_cast(box, tmp_path: Path):
+def test_divergence_is_reported_and_never_sent(box, tmp_path: Path):
     sac = make_sac(box)
     reward = torch.zeros(1, B)
     reward[0, 0] = float("inf")
@@ -272,7 +272,7 @@ def test_divergence_is_named_and_never_cast(box, tmp_path: Path):
 @pytest.mark.parametrize(
     ("field", "value"), [("tau", 0.0), ("initial_temperature", 0.0), ("target_entropy_ratio", 2.0)]
 )
-def test_settings_that_cannot_be_right(field, value):
+def test_rejects_settings_out_of_range(field, value):
     with pytest.raises(ValidationError, match=field):
         SacSettings(**{field: value})
 

@@ -12,7 +12,7 @@ def source() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
 
 
-def test_it_follows_by_tau(source):
+def test_target_follows_by_tau(source):
     parameters = FlatParameters({"source": source})
     target = TargetNetwork(source, parameters)
     x = torch.randn(4, 3)
@@ -37,14 +37,14 @@ def test_buffers_are_copied(source):
     assert not torch.equal(target.module[1].running_mean, source[1].running_mean)
 
 
-def test_no_gradient_flows_into_it(source):
+def test_no_gradient_flows_into_target(source):
     target = TargetNetwork(source, FlatParameters({"source": source}))
     assert not any(parameter.requires_grad for parameter in target.module.parameters())
     assert all(parameter.requires_grad for parameter in source.parameters())
     assert not target.module(torch.randn(2, 3)).requires_grad
 
 
-def test_loading_into_it_keeps_it_one_vector(source):
+def test_loading_keeps_target_one_vector(source):
     parameters = FlatParameters({"source": source})
     target = TargetNetwork(source, parameters)
     target.module.load_state_dict({name: torch.zeros_like(t) for name, t in source.state_dict().items()})
@@ -53,7 +53,7 @@ def test_loading_into_it_keeps_it_one_vector(source):
         torch.testing.assert_close(own, 0.5 * other)
 
 
-def test_frozen_parameters_stay_where_they_are(source):
+def test_frozen_parameters_do_not_move(source):
     source[0].bias.requires_grad_(False)
     target = TargetNetwork(source, FlatParameters({"source": source}))
     target.follow(0.5)

@@ -6,7 +6,7 @@ import torch
 from rollcast.learner.algorithms.training_state import read_training_state, write_training_state
 
 
-def test_what_is_written_is_read(tmp_path: Path):
+def test_written_state_is_read_back(tmp_path: Path):
     tensors = {"weights": torch.arange(6.0).reshape(2, 3).T, "one": torch.tensor(3)}
     write_training_state(tmp_path / "new", tensors, {"n_updates": 7})
     arrays, values = read_training_state(tmp_path / "new")
@@ -16,7 +16,7 @@ def test_what_is_written_is_read(tmp_path: Path):
     }
 
 
-def test_what_cannot_be_written_is_an_os_error_whoever_writes(tmp_path: Path):
+def test_failed_write_raises_os_error_with_the_file(tmp_path: Path):
     (tmp_path / "algorithm.safetensors").mkdir()
     with pytest.raises(OSError, match=r"algorithm\.safetensors"):
         write_training_state(tmp_path, {"weights": torch.zeros(4)}, {})

@@ -7,7 +7,7 @@ from rollcast.services.policies.policies import PolicySpec
 from tests.batches import B, make_batch, transition_batch
 
 
-def test_what_a_batch_says():
+def test_reads_columns_of_a_batch():
     batch = transition_batch()
     read = transitions_of(batch, "0", discount=0.9, reward_scale=2.0)
     columns = batch.substeps["0"]
@@ -19,7 +19,7 @@ def test_what_a_batch_says():
     torch.testing.assert_close(read.weight, torch.full((B,), 1 / B))
 
 
-def test_discounts_and_weights_of_the_batch():
+def test_uses_discounts_and_weights_of_the_batch():
     discount, weights = torch.linspace(0.5, 1.0, B), torch.arange(1.0, B + 1)
     valid = torch.ones(1, B, dtype=torch.bool)
     valid[0, 2] = False
@@ -31,7 +31,7 @@ def test_discounts_and_weights_of_the_batch():
     assert torch.equal(weights, before)
 
 
-def test_batches_that_are_none():
+def test_rejects_trajectories_and_other_substeps():
     with pytest.raises(ConfigurationError, match="trajectories of 5 steps; expected transitions"):
         transitions_of(make_batch(), "0", discount=0.9, reward_scale=1.0)
     with pytest.raises(ConfigurationError, match=r"holds the substeps \['0'\]; expected \['red'\]"):

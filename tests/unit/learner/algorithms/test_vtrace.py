@@ -65,7 +65,7 @@ def brute_force(
     return VTraceReturns(vs, advantage)
 
 
-def test_golden_numbers():
+def test_targets_and_advantages_have_golden_values():
     # By hand, gamma 1/2: rho = 1, 1/2, min(1, 2); delta = 1 + 1 - 1, (2 + 2 - 2) / 2, 3 + 4 - 4 = 1, 1, 3.
     # v - V = 3, 1 + 1/2 * 1/2 * 3, 1 + 1/2 * 1.75, from the last.
     column = {
@@ -93,7 +93,7 @@ def test_golden_numbers():
     clip_pg_rho=st.sampled_from([0.5, 1.0, math.inf]),
     lambda_=st.sampled_from([0.0, 0.7, 1.0]),
 )
-def test_equals_the_papers_sum(n_steps, n_envs, seed, p_end, clip_rho, clip_c, clip_pg_rho, lambda_):
+def test_targets_equal_the_sum_in_the_paper(n_steps, n_envs, seed, p_end, clip_rho, clip_c, clip_pg_rho, lambda_):
     arguments = random_arguments(n_steps, n_envs, seed, p_end=p_end)
     options = {"clip_rho": clip_rho, "clip_c": clip_c, "clip_pg_rho": clip_pg_rho, "lambda_": lambda_}
     returns, expected = vtrace(**arguments, **options), brute_force(arguments, **options)
@@ -101,7 +101,7 @@ def test_equals_the_papers_sum(n_steps, n_envs, seed, p_end, clip_rho, clip_c, c
     torch.testing.assert_close(returns.pg_advantage, expected.pg_advantage)
 
 
-def test_on_policy_it_is_the_n_step_return():
+def test_on_policy_targets_are_n_step_returns():
     arguments = random_arguments(6, 3, 1, p_end=0.0) | {"log_rho_t": torch.zeros(6, 3).double()}
     returns = vtrace(**arguments)
     expected = arguments["v_tp1"][-1]
@@ -111,7 +111,7 @@ def test_on_policy_it_is_the_n_step_return():
         torch.testing.assert_close(returns.pg_advantage[t], expected - arguments["v_t"][t])
 
 
-def test_a_policy_that_would_never_have_done_it_learns_nothing_from_it():
+def test_zero_importance_weights_leave_values_unchanged():
     arguments = random_arguments(4, 2, 2) | {"log_rho_t": torch.full((4, 2), -1e9).double()}
     returns = vtrace(**arguments)
     torch.testing.assert_close(returns.vs, arguments["v_t"])
@@ -136,7 +136,7 @@ def test_nothing_crosses_the_end_of_an_episode(terminated):
     assert torch.equal(vtrace(**arguments).vs[2], before.vs[2]) is terminated
 
 
-def test_no_gradient_and_no_change_of_the_arguments():
+def test_has_no_gradient_and_changes_no_argument():
     arguments = random_arguments(4, 2, 4)
     arguments["v_t"].requires_grad_()
     copies = {name: tensor.detach().clone() for name, tensor in arguments.items()}
@@ -146,7 +146,7 @@ def test_no_gradient_and_no_change_of_the_arguments():
     assert all(torch.equal(arguments[name], copy) for name, copy in copies.items())
 
 
-def test_shapes_that_cannot_be_right():
+def test_rejects_wrong_shapes_and_dtypes():
     arguments = random_arguments(4, 2, 5)
     with pytest.raises(ValueError, match=r"v_t has rank 1 \(shape \[4\]\); expected \[T, B\]"):
         vtrace(**arguments | {"v_t": torch.zeros(4)})
@@ -158,7 +158,7 @@ def test_shapes_that_cannot_be_right():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and there is none")
-def test_it_stays_on_the_device():
+def test_computation_stays_on_the_device():
     arguments = {name: tensor.cuda() for name, tensor in random_arguments(8, 4, 6).items()}
     torch.cuda.set_sync_debug_mode("error")
     try:

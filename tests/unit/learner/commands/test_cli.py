@@ -26,7 +26,7 @@ def test_rejects_unknown_command_and_suggests_one(capsys: pytest.CaptureFixture[
     assert message.endswith("did you mean train?\n")
 
 
-def test_rejects_another_word_than_serve_for_a_replay_buffer(capsys: pytest.CaptureFixture[str]):
+def test_rejects_unknown_replay_command(capsys: pytest.CaptureFixture[str]):
     assert cli.main(["replay", "help-me"]) == 2
     assert "there is no command replay 'help-me'; expected rollcast replay serve" in capsys.readouterr().err
 

@@ -45,7 +45,7 @@ def completed(*words: str, folder: Path) -> list[str]:
         (("rollcast", "completion", "b"), {"bash"}),
     ],
 )
-def test_bash_completes_what_can_follow(words: tuple[str, ...], offered: set[str], tmp_path: Path):
+def test_bash_offers_possible_continuations(words: tuple[str, ...], offered: set[str], tmp_path: Path):
     (tmp_path / "run.yaml").write_text("")
     (tmp_path / "runs").mkdir()
     assert set(completed(*words, folder=tmp_path)) == offered

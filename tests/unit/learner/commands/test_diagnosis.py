@@ -39,7 +39,7 @@ def found(status, actors=()):
     return [(finding.severity, finding.what) for finding in diagnose(status, actors, own_version="1.0")]
 
 
-def test_all_is_well():
+def test_healthy_learner_has_no_findings():
     assert found(status_of(), [actor("a"), actor("b", slot=1)]) == []
 
 
@@ -83,26 +83,26 @@ def test_all_is_well():
         (status_of(waiting_fraction=0.01, queue_size=64), (), "note", r"queue is full \(64 trajectories\)"),
     ],
 )
-def test_what_is_wrong_is_found_alone(status, actors, severity, what):
+def test_each_problem_gives_exactly_its_own_finding(status, actors, severity, what):
     (finding,) = diagnose(status, actors, own_version="1.0")
     assert finding.severity is Severity(severity)
     assert finding.advice
     assert re.search(what, finding.what), finding.what
 
 
-def test_everyday_waits_are_nothing():
+def test_ordinary_waits_give_no_findings():
     assert found(status_of(waiting_for="rollouts", waiting_s=2.0, replay=replay_waiting(1.0))) == []
     assert found(status_of(), [actor("a", idle_s=25.0), actor("b")]) == []
     slow = [actor("a", idle_s=100.0), actor("b", idle_s=90.0), actor("c", idle_s=80.0)]
     assert found(status_of(), slow) == [], "environments that are slow everywhere are not one that hangs"
 
 
-def test_the_worst_comes_first():
+def test_worst_finding_comes_first():
     status = status_of(waiting_fraction=0.9, rejected_rollouts=1)
     assert [severity for severity, _ in found(status)] == [Severity.WRONG, Severity.NOTE]
 
 
-def test_every_limit_of_the_operators_has_advice_of_its_own():
+def test_every_operator_limit_has_its_own_advice():
     """Limits that only the caller can keep are told the same."""
     assert set(doctor._LIMIT_ADVICE) == {*Limits.__dataclass_fields__, "max_streams", "max_calls"} - {
         "join_lease_s",

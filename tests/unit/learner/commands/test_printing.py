@@ -41,7 +41,7 @@ def test_json_is_ascii_and_the_same_document():
     assert json.loads(output.getvalue()) == document
 
 
-def test_a_reader_that_has_closed_the_pipe_ends_the_command_without_a_traceback():
+def test_closed_pipe_ends_command_without_a_traceback():
     program = "import sys; from rollcast.learner.commands.printing import print_line; print_line(sys.stdout, 'x')"
     reading, writing = os.pipe()
     os.close(reading)

@@ -39,13 +39,13 @@ def shown(status: LearnerStatus, *, json_output: bool) -> str:
         ("replay.waiting.0.seconds", "3.50"),
     ],
 )
-def test_a_table_names_what_is_inside_of_the_status(row: tuple[str, str]):
+def test_table_has_rows_for_nested_values(row: tuple[str, str]):
     text = shown(LearnerStatus(phase=Phase.TRAINING, stale_trajectories=7, replay=REPLAY), json_output=False)
     rows = [tuple(line.split(maxsplit=1)) for line in text.splitlines()]
     assert row in [(name, *(value.strip() for value in values)) for name, *values in rows]
 
 
-def test_json_has_no_infinity():
+def test_json_shows_infinity_as_null():
     document = json.loads(
         shown(LearnerStatus(phase=Phase.TRAINING, replay=REPLAY), json_output=True), parse_constant=pytest.fail
     )

@@ -36,7 +36,7 @@ def cartpole_policy(seed: int = 0) -> Policy:
     return policy
 
 
-def test_the_same_seed_plays_the_same_episodes():
+def test_same_seed_plays_same_episodes():
     policy = cartpole_policy()
     first = evaluate_policy(FACTORY, policy, n_episodes=4, seed=3, deterministic=False)
     assert first == evaluate_policy(FACTORY, policy, n_episodes=4, seed=3, deterministic=False)
@@ -79,7 +79,7 @@ def test_box_actions_are_clipped_as_they_were_in_training(deterministic):
     assert max(given) == 1.0
 
 
-def test_statistics_by_hand():
+def test_mean_std_and_confidence_interval_have_golden_values():
     evaluation = summarize((1.0, 2.0, 3.0, 4.0), (5, 6, 7, 8))
     assert evaluation.mean == 2.5
     assert evaluation.std == pytest.approx(math.sqrt(5 / 3))
@@ -89,7 +89,7 @@ def test_statistics_by_hand():
     assert 2.5 - low == pytest.approx(high - 2.5)
 
 
-def test_one_episode_says_nothing_about_the_next():
+def test_one_episode_has_infinite_confidence_interval():
     evaluation = summarize((7.0,), (3,))
     assert (evaluation.mean, evaluation.std) == (7.0, 0.0)
     assert evaluation.confidence_interval == (-math.inf, math.inf)
@@ -101,12 +101,12 @@ def test_quantiles_of_students_t(n, t):
 
 
 @pytest.mark.parametrize(("given", "message"), [({"n_episodes": 0}, "n_episodes is 0"), ({"seed": -1}, "seed is -1")])
-def test_numbers_out_of_range(given, message):
+def test_rejects_numbers_out_of_range(given, message):
     with pytest.raises(ConfigurationError, match=message):
         evaluate_policy(FACTORY, cartpole_policy(), **{"n_episodes": 1, "seed": 0, "deterministic": True, **given})
 
 
-def test_a_video_without_the_extra_names_the_extra(tmp_path, monkeypatch):
+def test_video_without_its_extra_names_the_extra(tmp_path, monkeypatch):
     # None in sys.modules is how an import fails that would otherwise find the package.
     monkeypatch.setitem(sys.modules, "moviepy", None)
     with pytest.raises(ConfigurationError, match=r"Install both: .*pip install .*\[video\]'"):
@@ -118,13 +118,13 @@ def test_a_video_without_the_extra_names_the_extra(tmp_path, monkeypatch):
     importlib.util.find_spec("moviepy") is None or importlib.util.find_spec("pygame") is None,
     reason="needs the extra `video` (moviepy and pygame), and it is not installed",
 )
-def test_a_video_of_every_episode(tmp_path):
+def test_writes_a_video_of_every_episode(tmp_path):
     for _ in range(2):
         evaluate_policy(FACTORY, cartpole_policy(), n_episodes=2, seed=0, deterministic=True, video_dir=tmp_path)
     assert len(list(tmp_path.glob("*.mp4"))) == 2
 
 
-def test_a_video_needs_to_know_how_to_make_the_environment(tmp_path):
+def test_video_needs_an_environment_factory(tmp_path):
     with pytest.raises(ConfigurationError, match="A video needs an EnvironmentFactory; got function"):
         evaluate_policy(
             lambda: FACTORY(), cartpole_policy(), n_episodes=1, seed=0, deterministic=True, video_dir=tmp_path
@@ -143,7 +143,7 @@ def test_structured_environments_are_played_by_all_their_agents():
     assert evaluation.returns == pytest.approx((32 / 3,) * 4)
 
 
-def test_a_structured_environment_has_no_video(tmp_path):
+def test_rejects_video_of_structured_environment(tmp_path):
     factory = EnvironmentFactory("mpe2.simple_spread_v3:parallel_env")
     with pytest.raises(ConfigurationError, match="cannot be recorded: it is a structured environment"):
         evaluate_policy(factory, None, n_episodes=1, seed=0, deterministic=True, video_dir=tmp_path)
@@ -159,7 +159,7 @@ def test_a_structured_environment_has_no_video(tmp_path):
         ("exit", "raised SystemExit in step\\(\\): sys.exit\\(\\) was called"),
     ],
 )
-def test_an_environment_that_fails_is_named_with_its_seed(what: str, message: str):
+def test_error_of_failed_environment_has_its_seed(what: str, message: str):
     factory = EnvironmentFactory("tests.wrong_environments:WrongEnv", {"what": what})
     policy = RandomPolicy(probe_spaces(factory), seed=0)
     policy.load(0, {})

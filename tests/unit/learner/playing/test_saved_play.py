@@ -16,7 +16,7 @@ def played(trained=TRAINED, **settings):
     return factory.env_id, dict(factory.env_kwargs), factory.vectorization, factory.agent_policies
 
 
-def test_a_policy_is_played_in_the_environment_of_its_run_and_as_it_was_stepped_there():
+def test_plays_in_the_environment_and_vectorization_of_the_run():
     assert played() == ("Acrobot-v1", {"render_mode": None}, "sync", "separate")
 
 
@@ -27,14 +27,14 @@ def test_settings_that_a_run_lacks_have_their_defaults(missing):
     assert (vectorization, agent_policies)[missing == "agent_policies"] in {"auto", "shared"}
 
 
-def test_what_is_said_comes_first():
+def test_given_settings_override_those_of_the_run():
     said = {"env_id": "Acrobot-v1", "env_kwargs": {}, "vectorization": "subprocess", "agent_policies": "shared"}
     assert played(**said) == ("Acrobot-v1", {}, "subprocess", "shared")
 
 
-def test_another_environment_is_stepped_as_suits_it():
+def test_another_environment_gets_automatic_vectorization():
     assert played(env_id="CartPole-v1", env_kwargs={})[2] == "auto"
 
 
-def test_without_a_run_it_is_the_default_environment():
+def test_plays_default_environment_without_a_run():
     assert played({}) == ("CartPole-v1", {}, "auto", "shared")

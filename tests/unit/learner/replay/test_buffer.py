@@ -17,7 +17,7 @@ from tests.played_rollouts import World, check_transitions, random_ends
 T = 4
 
 
-def test_what_it_takes_is_logged_where_nobody_asks_for_it(caplog: pytest.LogCaptureFixture):
+def test_logs_its_memory_if_no_callback_is_given(caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.INFO):
         make_buffer(entry="rollouts")
     (line,) = caplog.messages
@@ -38,12 +38,12 @@ def test_beta_can_be_changed_while_the_buffer_is_used():
 
 
 @pytest.mark.parametrize("beta", [-0.1, 1.1, np.nan])
-def test_a_beta_that_is_none_is_refused_and_changes_nothing(beta: float):
+def test_rejects_beta_out_of_range(beta: float):
     with pytest.raises(InvalidInputError, match=f"beta is {beta}; expected from 0"):
         make_buffer(sampler="prioritized").set_beta(beta)
 
 
-def test_beta_means_nothing_to_other_samplers():
+def test_beta_has_no_effect_on_uniform_sampler():
     buffer = make_buffer(sampler="uniform")
     buffer.insert(played())
     buffer.set_beta(1.0)
@@ -55,7 +55,7 @@ def played(world: World | None = None):
     return world.play(np.zeros((T, world.n_envs), int))[0]
 
 
-def test_a_batch_larger_than_the_content_names_both_numbers():
+def test_error_of_too_large_batch_names_both_sizes():
     buffer = make_buffer(min_size=2)
     with pytest.raises(NotReadyError, match="a sample of 2 waits for 2 entries: 0 of 2"):
         buffer.sample(2)
@@ -69,13 +69,13 @@ def test_a_batch_larger_than_the_content_names_both_numbers():
 
 
 @pytest.mark.parametrize("argument", ["n_rollout_steps", "batch_size", "n_envs"])
-def test_sizes_below_one_are_refused(argument: str):
+def test_rejects_sizes_below_one(argument: str):
     arguments = {"n_rollout_steps": T, "batch_size": 2, "n_envs": 1, argument: 0}
     with pytest.raises(ConfigurationError, match=f"{argument} is 0"):
         make_buffer(**arguments)
 
 
-def test_a_rollout_larger_than_the_buffer_leaves_its_last_entries(place: str | None):
+def test_keeps_last_entries_of_rollout_larger_than_buffer(place: str | None):
     buffer = make_buffer(capacity=10, sampler="fifo", place=place)
     world = World(n_steps=T, has_reset_rows=False, n_envs=9)
     rollout, steps = world.play(random_ends(np.random.default_rng(0), T, 9))
@@ -86,7 +86,7 @@ def test_a_rollout_larger_than_the_buffer_leaves_its_last_entries(place: str | N
 
 
 @pytest.mark.parametrize("sampler", ["uniform", "prioritized"])
-def test_the_seed_decides_what_is_drawn(sampler: str):
+def test_seed_decides_the_samples(sampler: str):
     def drawn(seed: int) -> list[int]:
         buffer = make_buffer(seed=seed, sampler=sampler)
         buffer.insert(played())
@@ -96,7 +96,7 @@ def test_the_seed_decides_what_is_drawn(sampler: str):
     assert drawn(1) != drawn(2)
 
 
-def test_the_limiter_holds_both_sides_and_says_why():
+def test_limiter_blocks_both_sides_with_a_reason():
     buffer = make_buffer(samples_per_insert=0.5, min_size=8)
     for _ in range(2):
         buffer.insert(played())
@@ -113,7 +113,7 @@ def test_the_limiter_holds_both_sides_and_says_why():
         buffer.sample(3)
 
 
-def test_priorities_come_back_by_key_and_stale_ones_are_counted():
+def test_priorities_are_set_by_key_and_stale_keys_counted():
     buffer = make_buffer(sampler="prioritized", capacity=8, alpha=1.0)
     world = World(n_steps=T, has_reset_rows=False)
     buffer.insert(played(world))

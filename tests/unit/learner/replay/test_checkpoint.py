@@ -61,7 +61,7 @@ def use(buffer: ReplayBuffer, world: World, rng: np.random.Generator, n_rounds: 
 @pytest.mark.parametrize("has_reset_rows", [False, True])
 @pytest.mark.parametrize("settings", KINDS)
 @pytest.mark.parametrize("n_before", [1, 13])
-def test_it_draws_what_the_other_would_have_drawn(tmp_path, settings, n_before, has_reset_rows, place):
+def test_loaded_buffer_draws_the_same_samples(tmp_path, settings, n_before, has_reset_rows, place):
     buffer = make_buffer(place=place, **settings)
     world, rng = World(n_steps=T, has_reset_rows=has_reset_rows), np.random.default_rng(3)
     use(buffer, world, rng, n_before)
@@ -81,7 +81,7 @@ def test_it_draws_what_the_other_would_have_drawn(tmp_path, settings, n_before, 
     assert use(other, copied, again, 12) == use(buffer, world, rng, 12)
 
 
-def test_no_burst_follows_on_either_side(tmp_path):
+def test_loading_causes_no_burst_of_samples_or_insertions(tmp_path):
     settings = {"samples_per_insert": 2.0, "min_size": 4, "error_buffer": 16.0}
     buffer = make_buffer(**settings)
     world, rng = World(n_steps=T, has_reset_rows=False), np.random.default_rng(3)
@@ -137,7 +137,7 @@ def loaded(directory: Path, settings: dict[str, object], place: str | None = Non
 
 @pytest.mark.usefixtures("small_files")
 @pytest.mark.parametrize("settings", STORES)
-def test_only_what_is_new_is_written(tmp_path, settings):
+def test_writes_only_new_rows(tmp_path, settings):
     buffer, rng = make_buffer(**settings), np.random.default_rng(3)
     world = World(n_steps=T, has_reset_rows=False)
     previous, n_linked, n_files = None, [], []
@@ -179,7 +179,7 @@ class Interrupted:
 @pytest.mark.usefixtures("small_files")
 @pytest.mark.parametrize("settings", STORES)
 @pytest.mark.parametrize("n_before", [2, 40])
-def test_a_snapshot_is_of_its_moment_whatever_happens_meanwhile(tmp_path, settings, n_before, place):
+def test_snapshot_is_unchanged_by_later_insertions(tmp_path, settings, n_before, place):
     buffer, rng = make_buffer(place=place, **settings), np.random.default_rng(3)
     world = World(n_steps=T, has_reset_rows=False)
     play_into(buffer, world, rng, 1)
@@ -206,7 +206,7 @@ def test_a_snapshot_is_of_its_moment_whatever_happens_meanwhile(tmp_path, settin
 
 @pytest.mark.usefixtures("small_files")
 @pytest.mark.parametrize("settings", STORES)
-def test_after_a_reset_nothing_of_before_is_there(tmp_path, settings):
+def test_reset_changes_no_snapshot_and_leaves_no_older_entries(tmp_path, settings):
     buffer, rng = make_buffer(**settings), np.random.default_rng(3)
     world = World(n_steps=T, has_reset_rows=False)
     play_into(buffer, world, rng, 9)
@@ -231,7 +231,7 @@ def loaded_copy(buffer: ReplayBuffer, directory: Path, settings: dict[str, objec
 
 @pytest.mark.usefixtures("small_files")
 @pytest.mark.parametrize("settings", STORES)
-def test_no_copies_are_kept_for_one_that_cannot_be_written(tmp_path, settings):
+def test_failed_write_keeps_no_copies(tmp_path, settings):
     buffer, rng = make_buffer(**settings), np.random.default_rng(3)
     play_into(buffer, World(n_steps=T, has_reset_rows=False), rng, 5)
     snapshot = buffer.checkpoint.begin()
@@ -245,7 +245,7 @@ def test_no_copies_are_kept_for_one_that_cannot_be_written(tmp_path, settings):
 
 
 @pytest.mark.usefixtures("small_files")
-def test_rows_of_a_file_that_cannot_be_read_are_written_again(tmp_path, caplog):
+def test_rewrites_rows_of_an_unreadable_file(tmp_path, caplog):
     buffer, rng = make_buffer(), np.random.default_rng(3)
     play_into(buffer, World(n_steps=T, has_reset_rows=False), rng, 5)
     buffer.checkpoint.begin().write(tmp_path / "first", None)
@@ -257,7 +257,7 @@ def test_rows_of_a_file_that_cannot_be_read_are_written_again(tmp_path, caplog):
 
 
 @pytest.mark.usefixtures("small_files")
-def test_rows_that_are_missing_are_an_error(tmp_path):
+def test_rejects_checkpoint_with_missing_rows(tmp_path):
     buffer, rng = make_buffer(), np.random.default_rng(3)
     play_into(buffer, World(n_steps=T, has_reset_rows=False), rng, 5)
     buffer.checkpoint.begin().write(tmp_path / "state", None)
@@ -273,7 +273,7 @@ def test_rows_that_are_missing_are_an_error(tmp_path):
     rounds=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2), st.booleans()), min_size=1, max_size=6),
     seed=st.integers(0, 99),
 )
-def test_whatever_was_written_before_what_is_loaded_is_equal(tmp_path_factory, kind, rounds, seed):
+def test_loaded_buffer_is_equal_after_any_earlier_checkpoints(tmp_path_factory, kind, rounds, seed):
     folder = tmp_path_factory.mktemp("buffers")
     buffer, rng = make_buffer(**kind), np.random.default_rng(seed)
     world = World(n_steps=T, has_reset_rows=False)

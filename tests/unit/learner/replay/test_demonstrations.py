@@ -82,7 +82,7 @@ def load(buffer: ReplayBuffer, path: Path) -> str:
 
 class TestTheLimiterAfterwards:
     @pytest.mark.parametrize("n_rollouts", [5, 6, 100])
-    def test_it_stands_where_it_does_when_the_minimum_is_reached(self, tmp_path: Path, n_rollouts: int):
+    def test_difference_begins_in_the_middle_of_its_range(self, tmp_path: Path, n_rollouts: int):
         buffer = demo_buffer(**LIMITED)
         load(buffer, record(tmp_path / "demo", n_rollouts))
         limiter = buffer.info().limiter
@@ -91,7 +91,7 @@ class TestTheLimiterAfterwards:
         assert limiter.difference == RATIO * MIN_SIZE == (limiter.min_diff + limiter.max_diff) / 2
 
     @pytest.mark.parametrize("n_rollouts", [5, 100])
-    def test_there_is_no_burst_of_samples_and_no_insertion_waits(self, tmp_path: Path, n_rollouts: int):
+    def test_no_burst_of_samples_follows_and_no_insertion_waits(self, tmp_path: Path, n_rollouts: int):
         buffer = demo_buffer(**LIMITED)
         load(buffer, record(tmp_path / "demo", n_rollouts))
         (rollout,) = played(1)
@@ -106,13 +106,13 @@ class TestTheLimiterAfterwards:
         buffer.insert(rollout)
         buffer.sample(BATCH)
 
-    def test_inserted_by_hand_as_much_would_wait_for_samples(self):
+    def test_same_number_inserted_by_hand_waits_for_samples(self):
         buffer = demo_buffer(**LIMITED)
         with pytest.raises(NotReadyError, match="an insertion of 8 waits for"):
             for rollout in played(100):
                 buffer.insert(rollout)
 
-    def test_below_the_minimum_the_rest_is_inserted_as_ever(self, tmp_path: Path):
+    def test_below_the_minimum_actors_insert_the_rest(self, tmp_path: Path):
         buffer = demo_buffer(**LIMITED)
         assert load(buffer, record(tmp_path / "demo", 3)).endswith("it can be sampled after 16 more")
         assert buffer.info().limiter.difference == RATIO * 24
@@ -146,7 +146,7 @@ class TestTheLimiterAfterwards:
 
 
 class TestTheBufferAfterwards:
-    def test_it_holds_what_was_played(self, tmp_path: Path):
+    def test_buffer_holds_the_recorded_transitions(self, tmp_path: Path):
         buffer = demo_buffer()
         told = load(buffer, record(tmp_path / "demo", 20))
         assert told == ("initial data: 160 entries of 20 rollouts, 32 episodes, from demo; it can be sampled at once")
@@ -154,7 +154,9 @@ class TestTheBufferAfterwards:
         columns = sample.substeps["0"]
         np.testing.assert_array_equal(columns.next_observation[""][:, 1], columns.observation[""][0, :, 1] + 1)
 
-    def test_more_than_fits_leaves_the_newest_and_is_said(self, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    def test_keeps_newest_entries_of_too_long_recording_and_warns(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ):
         buffer = demo_buffer(capacity=100)
         load(buffer, record(tmp_path / "demo", 100))
         assert 90 <= buffer.size <= 100
@@ -163,12 +165,12 @@ class TestTheBufferAfterwards:
         episodes = np.concatenate([buffer.sample(BATCH).substeps["0"].observation[""][0, :, 0] for _ in range(20)])
         assert episodes.min() > 60, "of 80 episodes"
 
-    def test_rollouts_wider_than_the_limiter_lets_in(self, tmp_path: Path):
+    def test_loads_rollouts_wider_than_the_limiter_admits(self, tmp_path: Path):
         buffer = demo_buffer(**LIMITED)
         load(buffer, record(tmp_path / "demo", 2, n_envs=5 * MAX_TRAJECTORIES))
         assert buffer.size == 2 * T * 5 * MAX_TRAJECTORIES
 
-    def test_a_rollout_wider_than_the_buffer(self):
+    def test_loads_rollout_wider_than_the_buffer(self):
         buffer = demo_buffer(capacity=60)
         load_demonstrations(buffer, played(1, n_envs=40), source="demo")
         assert 40 <= buffer.size <= 60
@@ -190,7 +192,7 @@ class TestRolloutsOfAnotherLength:
         played_steps = 2 * [(1 + step // 5, step % 5) for step in range(21)]
         assert sorted(map(tuple, before[:, :2].astype(int).tolist())) == sorted(played_steps)
 
-    def test_whole_rollouts_lose_the_rest_and_the_log_says_it(self, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    def test_whole_rollouts_drop_the_remainder_and_log_it(self, tmp_path: Path, caplog: pytest.LogCaptureFixture):
         buffer = demo_buffer(entry="rollouts", min_size=16, capacity=100)
         load(buffer, record(tmp_path / "demo", 3, n_steps=7))
         assert buffer.size == 2 * (21 // T)
@@ -198,7 +200,7 @@ class TestRolloutsOfAnotherLength:
 
 
 class TestWhatIsRefused:
-    def test_a_file_that_is_not_whole_leaves_nothing(self, tmp_path: Path):
+    def test_damaged_file_leaves_buffer_empty(self, tmp_path: Path):
         path = record(tmp_path / "demo", 20)
         path.write_bytes(path.read_bytes()[:-1])
         buffer = demo_buffer(**LIMITED)
@@ -207,14 +209,14 @@ class TestWhatIsRefused:
         info = buffer.info()
         assert (info.size, info.inserted, info.limiter.difference) == (0, 0, 0)
 
-    def test_a_buffer_that_is_in_use(self, tmp_path: Path):
+    def test_rejects_buffer_with_entries(self, tmp_path: Path):
         buffer = demo_buffer()
         load_demonstrations(buffer, played(1), source="demo")
         with pytest.raises(InvalidInputError, match="a replay buffer of 8 entries; expected an empty one"):
             load(buffer, record(tmp_path / "demo", 1))
         assert buffer.size == 8
 
-    def test_other_spaces(self, tmp_path: Path):
+    def test_rejects_other_spaces(self, tmp_path: Path):
         with RolloutWriter(
             tmp_path / "demo", RecordingHeader(spaces=CARTPOLE_LIKE, n_rollout_steps=T, n_envs=2)
         ) as writer:
@@ -222,17 +224,17 @@ class TestWhatIsRefused:
         with pytest.raises(SpacesMismatchError, match=r"at 0/observation: the reader has Box.*demo has Box"):
             load(demo_buffer(), tmp_path / "demo")
 
-    def test_no_rollouts(self):
+    def test_rejects_empty_recording(self):
         with pytest.raises(ConfigurationError, match="demo has no rollouts"):
             load_demonstrations(demo_buffer(), [], source="demo")
 
-    def test_a_final_observation_that_is_missing_names_the_source(self):
+    def test_rejects_missing_final_observation_and_names_source(self):
         rollout = make_rollout(n_steps=T)
         rollout.terminated[1, 0] = True
         with pytest.raises(InvalidRolloutError, match=r"^demo: rollout 1 of 'a': the episode of environment 0 ended"):
             load_demonstrations(demo_buffer(), [*played(1), rollout], source="demo")
 
-    def test_an_algorithm_without_a_buffer(self, tmp_path: Path):
+    def test_rejects_algorithm_without_a_buffer(self, tmp_path: Path):
         settings = TrainSettings(initial_data=tmp_path / "demo")
         with pytest.raises(ConfigurationError, match=r"--algorithm impala, .* no replay buffer; expected sac or dqn"):
             load_initial_data(settings, SPACES, None, announce=lambda line: None)
@@ -264,7 +266,7 @@ class TestSeveralSubsteps:
         }
         assert [line.split("; ")[0].rsplit(", ", 1)[1] for line in said] == ["substep 'scout'", "substep 'base'"]
 
-    def test_a_substep_that_is_missing_is_named(self, tmp_path: Path):
+    def test_rejects_recording_without_a_substep(self, tmp_path: Path):
         self.record(tmp_path / "demo", 1)
         with pytest.raises(ConfigurationError, match="demo, substep 'base' has no rollouts"):
             self.load(tmp_path / "demo")
@@ -280,7 +282,7 @@ class TestReplayedExperience:
         return ReplayedExperience(actors, {"0": buffer}, policy=policy, batch_size=BATCH)
 
     @pytest.mark.parametrize(("n_rollouts", "n_random"), [(0, 40), (3, 16), (5, 0), (90, 0)])
-    def test_actors_are_random_only_for_what_is_missing(self, tmp_path: Path, n_rollouts: int, n_random: int):
+    def test_random_actors_fill_only_the_missing_entries(self, tmp_path: Path, n_rollouts: int, n_random: int):
         source = self.make_source(record(tmp_path / "demo", n_rollouts) if n_rollouts else None)
         with source:
             assert source._policy.state_arrays()["exploration.uniform"] == (n_random > 0)
@@ -288,7 +290,7 @@ class TestReplayedExperience:
             assert source._policy.state_arrays()["exploration.uniform"] == 0
 
     @pytest.mark.parametrize("n_rollouts", [3, 5, 90])
-    def test_the_ratio_holds_from_then_on(self, tmp_path: Path, n_rollouts: int):
+    def test_samples_per_insert_holds_afterwards(self, tmp_path: Path, n_rollouts: int):
         with self.make_source(record(tmp_path / "demo", n_rollouts)) as source:
             steps = sum(source.next("cpu").env_steps for _ in range(300))
         n_missing = max(MIN_SIZE - 8 * n_rollouts, 0)
@@ -314,7 +316,7 @@ class TestWorkersWithBuffer:
         )
 
     @pytest.mark.parametrize(("n_rollouts", "size"), [(90, 720), (3, 40)])
-    def test_a_file_fills_it_and_the_workers_the_rest(self, tmp_path: Path, n_rollouts: int, size: int):
+    def test_file_fills_buffer_and_workers_fill_the_rest(self, tmp_path: Path, n_rollouts: int, size: int):
         path = record(tmp_path / "demo", n_rollouts)
         with self.make_workers(path) as workers:
             assert workers.buffer.size == size
@@ -326,11 +328,11 @@ class TestWorkersWithBuffer:
             workers.init_replay_buffer(path, 48, 1)
             assert workers.buffer.size == max(size, 48)
 
-    def test_a_callable_gives_them(self):
+    def test_callable_provides_rollouts(self):
         with self.make_workers(lambda: played(10)) as workers:
             assert workers.buffer.size == 80
 
-    def test_a_bad_file_leaves_it_empty(self, tmp_path: Path):
+    def test_damaged_file_leaves_buffer_of_workers_empty(self, tmp_path: Path):
         (tmp_path / "demo").write_bytes(b"")
         workers = self.make_workers(None, 0)
         with workers:

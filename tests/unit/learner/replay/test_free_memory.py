@@ -23,14 +23,14 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_machine_is_the_limit(machine: Path):
+def test_machine_limits_available_memory(machine: Path):
     assert available_bytes() == 8_000_000 * 1024
     assert describe_available() == "8.2 GB of memory are available"
     (machine / "max").write_text("max\n")
     assert available_bytes() == 8_000_000 * 1024
 
 
-def test_the_container_is_the_limit_where_it_is_smaller(machine: Path):
+def test_smaller_container_limits_available_memory(machine: Path):
     (machine / "max").write_text("1000000\n")
     (machine / "current").write_text("700000\n")
     (machine / "stat").write_text("anon 600000\ninactive_file 50000\n")
@@ -39,13 +39,13 @@ def test_the_container_is_the_limit_where_it_is_smaller(machine: Path):
     assert available_bytes() == 0
 
 
-def test_what_does_not_fit_is_refused_with_both_numbers(machine: Path):
+def test_rejects_too_large_buffer_with_both_sizes(machine: Path):
     check_memory(8_000_000 * 1024, what="this")
     with pytest.raises(ConfigurationError, match=r"a buffer takes 9\.0 GB, and 8\.2 GB are available; expected"):
         check_memory(9 * 10**9, what="a buffer")
 
 
-def test_a_gpu_is_asked_what_is_free_there(machine: Path, monkeypatch: pytest.MonkeyPatch):
+def test_asks_gpu_for_its_free_memory(machine: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2_000_000_000, 8_000_000_000))
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     assert free_device_bytes(gpu) == 2_000_000_000
@@ -60,12 +60,12 @@ def test_a_gpu_is_asked_what_is_free_there(machine: Path, monkeypatch: pytest.Mo
         check_memory(0, gpu, 3_000_000_000, what="a buffer")
 
 
-def test_a_system_that_does_not_say_is_believed(machine: Path):
+def test_accepts_any_size_if_free_memory_is_unknown(machine: Path):
     (machine / "meminfo").unlink()
     assert available_bytes() is None
     assert describe_available() == "this system does not tell how much memory is available"
     check_memory(10**18, what="this")
 
 
-def test_bytes_are_readable():
+def test_formats_bytes_for_people():
     assert [format_bytes(n) for n in (12, 1234, 28 * 10**8, 10**13)] == ["12 bytes", "1.2 kB", "2.8 GB", "10.0 TB"]

@@ -42,14 +42,14 @@ class Putting:
         return self.taken
 
 
-def test_a_rollout_is_in_when_put_returns():
+def test_put_returns_after_insertion():
     inserter = make()
     assert inserter.reserve(B)
     assert inserter.put(make_rollout(sequence=1), is_active=always, n_reserved=B)
     assert inserter._buffers[FLAT_SUBSTEP].size == T * B
 
 
-def test_a_rollout_that_the_buffer_cannot_take_is_dropped_and_logged(caplog):
+def test_drops_and_logs_rollout_that_does_not_fit(caplog):
     rollout = make_rollout(sequence=1)
     ended = np.zeros((T, B), np.bool_)
     ended[0, 1] = True
@@ -58,7 +58,7 @@ def test_a_rollout_that_the_buffer_cannot_take_is_dropped_and_logged(caplog):
     assert "dropped a rollout: rollout 1 of 'a': the episode of environment 1 ended at step 0" in caplog.text
 
 
-def test_while_the_limiter_holds_it_back_one_waits_as_the_actors_and_others_for_their_turn():
+def test_limiter_holds_one_insertion_and_others_queue_behind_it():
     inserter = make(samples_per_insert=1.0)
     buffer = inserter._buffers[FLAT_SUBSTEP]
     assert inserter.put(make_rollout(sequence=1), is_active=always)
@@ -74,7 +74,7 @@ def test_while_the_limiter_holds_it_back_one_waits_as_the_actors_and_others_for_
 
 
 @pytest.mark.parametrize("end", ["the stream", "the server"])
-def test_who_waits_gives_up_with_its_stream_or_the_server(end: str):
+def test_wait_ends_with_its_stream_or_the_server(end: str):
     inserter = make(samples_per_insert=1.0)
     buffer = inserter._buffers[FLAT_SUBSTEP]
     assert inserter.put(make_rollout(sequence=1), is_active=always)
@@ -90,7 +90,7 @@ def test_who_waits_gives_up_with_its_stream_or_the_server(end: str):
     assert buffer.size == T * B
 
 
-def test_a_rollout_that_is_in_by_half_is_not_inserted_twice():
+def test_half_inserted_rollout_is_completed_not_repeated():
     inserter = make(n_envs=1, samples_per_insert=1.0)
     buffer = inserter._buffers[FLAT_SUBSTEP]
     putting = Putting(inserter, make_rollout(sequence=1))
@@ -104,7 +104,7 @@ def test_a_rollout_that_is_in_by_half_is_not_inserted_twice():
     assert buffer.size == 2 * T
 
 
-def test_a_rollout_that_came_over_two_streams_is_inserted_once():
+def test_rollout_sent_over_two_streams_is_inserted_once():
     inserter = make(samples_per_insert=1.0)
     buffer = inserter._buffers[FLAT_SUBSTEP]
     assert inserter.put(make_rollout(sequence=1), is_active=always)

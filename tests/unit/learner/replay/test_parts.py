@@ -33,7 +33,7 @@ def test_refuses_impossible_settings(settings: dict, text: str):
         make_buffer(**settings)
 
 
-def test_refuses_buffer_that_does_not_fit_into_memory(monkeypatch: pytest.MonkeyPatch):
+def test_rejects_buffer_larger_than_free_memory(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(free_memory, "available_bytes", lambda: 1_500_000)
     announced: list[str] = []
     with pytest.raises(ConfigurationError) as error:
@@ -59,9 +59,7 @@ def test_refuses_buffer_that_does_not_fit_into_memory(monkeypatch: pytest.Monkey
         ({"entry": "rollouts"}, RolloutStore, Uniform),
     ],
 )
-def test_makes_store_and_sampler_that_the_settings_ask_for(
-    settings: dict, store_type: type, sampler_type: type[Sampler]
-):
+def test_settings_choose_store_and_sampler(settings: dict, store_type: type, sampler_type: type[Sampler]):
     replay = ReplaySettings(**{"capacity": 40, **settings})
     layout = make_layout(SPACES, n_rollout_steps=T, log_prob=replay.keeps_log_prob)
     store = make_store(replay, layout, plan_size(replay, layout, batch_size=2), discount=0.9)

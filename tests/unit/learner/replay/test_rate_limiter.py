@@ -74,7 +74,7 @@ LimiterMachine.TestCase.settings = settings(max_examples=60, stateful_step_count
 test_never_leaves_its_band_and_never_blocks_both = LimiterMachine.TestCase
 
 
-def test_without_a_limit_only_the_size_counts():
+def test_without_ratio_only_min_size_limits():
     limiter = RateLimiter(None, min_size=5)
     assert not limiter.can_sample(1)
     limiter.inserted(5)
@@ -96,19 +96,19 @@ def test_a_full_buffer_is_enough_even_below_min_size():
 @pytest.mark.parametrize(
     ("samples_per_insert", "error_buffer", "smallest"), [(0.5, 7.9, 8), (3.0, 11.0, 12), (0.5, math.inf, 8)]
 )
-def test_impossible_settings_are_refused_with_the_numbers(samples_per_insert, error_buffer, smallest):
+def test_rejects_impossible_settings_with_their_values(samples_per_insert, error_buffer, smallest):
     with pytest.raises(ConfigurationError, match=f"error_buffer is {error_buffer:g}; expected at least {smallest}"):
         RateLimiter(samples_per_insert, min_size=10, error_buffer=error_buffer, max_insert=4, max_sample=8)
     RateLimiter(samples_per_insert, min_size=10, error_buffer=smallest, max_insert=4, max_sample=8)
 
 
 @pytest.mark.parametrize("samples_per_insert", [0.0, -1.0, math.nan, math.inf])
-def test_ratios_that_are_none_are_refused(samples_per_insert: float):
+def test_rejects_ratios_that_are_not_positive_and_finite(samples_per_insert: float):
     with pytest.raises(ConfigurationError, match="samples_per_insert is"):
         RateLimiter(samples_per_insert, min_size=1)
 
 
-def test_who_waits_says_for_what_and_goes_on_when_it_comes():
+def test_waiter_has_a_reason_and_continues_when_released():
     changed = threading.Condition()
     limiter = RateLimiter(1.0, min_size=4, max_insert=2, max_sample=4, changed=changed)
     waits = threading.Event()
@@ -140,7 +140,7 @@ def test_who_waits_says_for_what_and_goes_on_when_it_comes():
     assert limiter.info().waiting == ()
 
 
-def test_who_asks_again_waits_from_its_first_refusal_until_it_is_let_in(monkeypatch: pytest.MonkeyPatch):
+def test_retrying_caller_counts_as_waiting_since_its_first_refusal(monkeypatch: pytest.MonkeyPatch):
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     limiter = RateLimiter(1.0, min_size=2, max_insert=2, max_sample=2)
@@ -166,7 +166,7 @@ def test_who_asks_again_waits_from_its_first_refusal_until_it_is_let_in(monkeypa
     assert limiter.info().waiting[0].seconds == 0.0
 
 
-def test_a_wait_ends_by_its_deadline_or_when_nobody_is_there_any_more():
+def test_wait_ends_at_its_deadline_or_when_caller_is_gone():
     limiter = RateLimiter(1.0, min_size=2, max_insert=2, max_sample=2)
     assert not limiter.await_sample(1, 0.01, always)
     assert not limiter.await_sample(1, 1000, lambda: False)

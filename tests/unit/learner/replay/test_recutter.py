@@ -76,9 +76,7 @@ def recordings(draw: st.DrawFn) -> list[Rollout]:
 
 @pytest.mark.slow
 @given(recordings(), st.integers(1, 9), st.booleans())
-def test_the_transitions_are_the_same_but_for_those_that_are_counted(
-    recording: list[Rollout], n_steps: int, fills_up: bool
-):
+def test_keeps_all_transitions_except_the_counted_drops(recording: list[Rollout], n_steps: int, fills_up: bool):
     recutter = Recutter(n_steps, fills_up=fills_up)
     cut = list(recutter.recut(recording))
     layout = make_layout(SPACES, n_rollout_steps=n_steps, log_prob=True)
@@ -98,14 +96,14 @@ def test_the_transitions_are_the_same_but_for_those_that_are_counted(
             assert mine == [step for step in transitions(recording) if step in after and step[:2] == (actor, b)]
 
 
-def test_trajectories_go_on_over_the_borders_of_rollouts():
+def test_trajectories_continue_across_rollouts():
     recording = play(np.random.default_rng(0), actor_id="a", lengths=[3] * 8, n_envs=2, has_reset_rows=False)
     recutter = Recutter(8, fills_up=False)
     assert [rollout.n_steps for rollout in recutter.recut(recording)] == [8, 8, 8]
     assert recutter.n_dropped == 0
 
 
-def test_rollouts_of_the_right_length_are_left_alone():
+def test_rollouts_of_the_right_length_are_unchanged():
     recording = play(np.random.default_rng(0), actor_id="a", lengths=[4] * 3, n_envs=2, has_reset_rows=True)
     cut = list(Recutter(4, fills_up=False).recut(recording))
     assert all(after is before for after, before in zip(cut, recording, strict=True))
@@ -116,7 +114,7 @@ def test_rollouts_of_the_right_length_are_left_alone():
     [{"sequence": 3}, {"actor_id": "b"}, {"incarnation": 2}],
     ids=["a gap", "another actor", "another process"],
 )
-def test_what_does_not_follow_is_not_joined(changes: dict[str, object]):
+def test_does_not_join_rollouts_that_do_not_follow_each_other(changes: dict[str, object]):
     first, second = play(np.random.default_rng(0), actor_id="a", lengths=[2, 2], n_envs=1, has_reset_rows=False)
     recutter = Recutter(4, fills_up=False)
     assert len(list(recutter.recut([first, second]))) == 1
@@ -124,13 +122,13 @@ def test_what_does_not_follow_is_not_joined(changes: dict[str, object]):
     assert recutter.n_dropped == 4
 
 
-def test_a_rollout_that_begins_with_another_observation_is_not_joined():
+def test_does_not_join_rollout_that_begins_with_another_observation():
     first, second = play(np.random.default_rng(0), actor_id="a", lengths=[2, 2], n_envs=1, has_reset_rows=False)
     first.substeps["0"].last_observation["b"][:] += 1
     assert list(Recutter(4, fills_up=False).recut([first, second])) == []
 
 
-def test_an_end_that_only_the_border_tells_stays_at_a_border():
+def test_episode_end_without_final_observation_stays_at_a_rollouts_end():
     """Its final observation is the one after the last step, and looks like the first of the next episode."""
     world = World(2, has_reset_rows=False, n_envs=1)
     first, second = (world.play(np.zeros((2, 1)))[0] for _ in range(2))

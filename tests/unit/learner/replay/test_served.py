@@ -34,14 +34,14 @@ def draw(replay: ServedReplay, batch_size: int, n_batches: int) -> list[tuple[Re
     return drawn
 
 
-def test_transitions_are_shown_by_one_batch_and_come_as_what_they_were():
+def test_served_transitions_arrive_unchanged_through_one_reused_batch():
     drawn = draw(served(), 8, 6)
     assert len({id(batch) for batch, _ in drawn}) == 1
     assert len({came.keys.tobytes() for _, came in drawn}) == 6
 
 
 @pytest.mark.parametrize("settings", [{}, {"sequence_length": 2}])
-def test_rollouts_come_with_the_final_observations_that_are_theirs(settings: dict[str, int]):
+def test_served_rollouts_have_their_own_final_observations(settings: dict[str, int]):
     drawn = draw(served(entry="rollouts", **settings), 4, 12)
     assert len({len(came.final_index) for _, came in drawn}) > 1
     assert len({id(batch) for batch, _ in drawn}) > 1

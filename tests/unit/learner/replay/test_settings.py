@@ -26,5 +26,5 @@ def test_refuses_settings_that_contradict_each_other(settings: dict, text: str):
     ("entry", "log_prob", "expected"),
     [("rollouts", None, True), ("transitions", None, False), ("rollouts", False, False), ("transitions", True, True)],
 )
-def test_keeps_log_probabilities_with_rollouts_unless_told_otherwise(entry: str, log_prob: bool | None, expected: bool):
+def test_keeps_log_probabilities_with_rollouts_by_default(entry: str, log_prob: bool | None, expected: bool):
     assert ReplaySettings(entry=entry, log_prob=log_prob).keeps_log_prob is expected

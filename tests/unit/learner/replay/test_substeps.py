@@ -20,7 +20,7 @@ def make(spaces: EnvironmentSpaces = SPACES, *, said: list[str] | None = None, *
     return make_buffers(replay, spaces, n_rollout_steps=T, batch_size=8, seed=3, announce=announce)
 
 
-def test_each_substep_has_a_buffer_and_what_they_take_together_is_said_once():
+def test_makes_a_buffer_for_each_substep_and_announces_total_memory_once():
     said: list[str] = []
     buffers = make(said=said)
     assert list(buffers) == list(SPACES)
@@ -32,7 +32,7 @@ def test_each_substep_has_a_buffer_and_what_they_take_together_is_said_once():
     assert f"; {memory.format_bytes(n_bytes)} together; " in line
 
 
-def test_memory_that_is_enough_for_each_and_not_for_all_is_refused(monkeypatch: pytest.MonkeyPatch):
+def test_rejects_buffers_that_fit_one_by_one_but_not_together(monkeypatch: pytest.MonkeyPatch):
     largest = max(buffer.info().n_bytes for buffer in make().values())
     monkeypatch.setattr(memory, "available_bytes", lambda: largest + 1)
     with pytest.raises(
@@ -43,12 +43,12 @@ def test_memory_that_is_enough_for_each_and_not_for_all_is_refused(monkeypatch: 
     make()
 
 
-def test_settings_that_cannot_work_are_refused_as_for_one():
+def test_rejects_impossible_settings_as_for_one_substep():
     with pytest.raises(ConfigurationError, match="fewer than a batch of 8"):
         make(capacity=7)
 
 
-def test_one_substep_has_the_buffer_it_would_have_had():
+def test_buffer_of_one_substep_equals_plain_buffer():
     (mine,) = make(FLAT).values()
     twin = make_buffer(FLAT, n_rollout_steps=T, batch_size=8, seed=3, capacity=1000)
     rollout, _ = World(T, has_reset_rows=False, n_envs=3).play(random_ends(np.random.default_rng(0), T, 3))
@@ -58,7 +58,7 @@ def test_one_substep_has_the_buffer_it_would_have_had():
         check_same(mine.sample(8), twin.sample(8))
 
 
-def test_substeps_draw_differently():
+def test_substeps_draw_different_entries():
     spaces = dict.fromkeys(("a", "b"), FLAT["0"])
     buffers = make(spaces)
     rollout, _ = World(T, has_reset_rows=False, n_envs=3).play(random_ends(np.random.default_rng(0), T, 3))

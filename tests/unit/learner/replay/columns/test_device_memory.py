@@ -46,7 +46,7 @@ def settings(request: pytest.FixtureRequest) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("has_reset_rows", [False, True])
-def test_the_same_seed_draws_the_same_bits(settings: dict[str, object], has_reset_rows: bool, device: str):
+def test_same_seed_draws_same_bits_from_either_memory(settings: dict[str, object], has_reset_rows: bool, device: str):
     buffer, twin = buffer_on(None, **settings), buffer_on(device, **settings)
     rng, world = np.random.default_rng(0), World(T, has_reset_rows, n_envs=4)
     n_finals = 0
@@ -80,7 +80,7 @@ def test_a_batch_on_the_device_shares_the_columns(settings: dict[str, object], d
         assert theirs.data_ptr() == mine.data_ptr()
 
 
-def test_batches_for_others_are_in_main_memory_and_each_is_new(settings: dict[str, object], device: str):
+def test_served_batches_are_new_copies_in_main_memory(settings: dict[str, object], device: str):
     buffers = [buffer_on(where, **settings) for where in (None, device)]
     world, rng = World(T, has_reset_rows=False), np.random.default_rng(0)
     for _ in range(10):
@@ -134,7 +134,7 @@ def test_discrete_actions_of_unsigned_integers_survive(device: str):
     np.testing.assert_array_equal(host_array(drawn)[0], action[:4, 0])
 
 
-def test_a_staging_waits_for_its_copy_before_it_is_written_again():
+def test_staging_waits_for_its_copy_before_it_is_reused():
     class Copied:
         n_waited = 0
 
@@ -150,7 +150,7 @@ def test_a_staging_waits_for_its_copy_before_it_is_written_again():
     assert staging.open(0).nbytes == len(staging.send()) == 0
 
 
-def test_without_a_learner_there_is_no_learners_device():
+def test_rejects_learner_device_without_a_learner():
     with pytest.raises(
         ConfigurationError, match=r"device is 'learner', and this process has no learner, .* 'cpu' here"
     ):
@@ -182,7 +182,7 @@ class TestMemoryOfAGpu:
         monkeypatch.setattr(memory, "free_device_bytes", lambda device: 10**6 if device.type == "cuda" else None)
 
     @pytest.mark.parametrize("store", STORES)
-    def test_both_numbers_are_said_and_the_devices_is_compared_with_what_is_free(self, store: str):
+    def test_announces_both_sizes_and_rejects_buffer_above_free_device_memory(self, store: str):
         announced: list[str] = []
         settings = {**STORES[store], "capacity": 1_000_000, "device": "learner"}
         with pytest.raises(ConfigurationError) as error:
@@ -206,7 +206,7 @@ class TestMemoryOfAGpu:
 class TestOnAGpu:
     """Tests that need a GPU."""
 
-    def test_nothing_waits_for_the_device_and_no_observation_comes_back(self, settings: dict[str, object]):
+    def test_sampling_neither_waits_for_device_nor_copies_observations_back(self, settings: dict[str, object]):
         buffer = buffer_on("cuda", **settings)
         world, rng = World(T, has_reset_rows=False, n_envs=4), np.random.default_rng(0)
         rollouts = [world.play(random_ends(rng, T, 4))[0] for _ in range(6)]
@@ -225,7 +225,7 @@ class TestOnAGpu:
             assert isinstance(array, torch.Tensor)
             assert array.is_cuda
 
-    def test_copies_come_from_pinned_memory_that_is_not_written_while_they_run(self):
+    def test_pinned_memory_is_not_reused_while_its_copy_runs(self):
         staging, device = Staging(torch.device("cuda")), torch.device("cuda")
         sent = []
         for value in range(8):
@@ -236,7 +236,7 @@ class TestOnAGpu:
         assert [int(tensor.max()) for tensor in sent] == [int(tensor.min()) for tensor in sent] == list(range(8))
         assert sent[0].device.type == device.type
 
-    def test_a_sample_drawn_on_another_stream_is_complete_there(self):
+    def test_sample_drawn_on_another_stream_is_complete(self):
         buffer, twin = buffer_on(None), buffer_on("cuda")
         world, stream = World(T, has_reset_rows=False), torch.cuda.Stream()
         for _ in range(30):

@@ -11,7 +11,7 @@ from tests.unit.learner.replay.test_buffer import make_buffer, played
 
 
 @pytest.mark.parametrize("field", ["reward", "observation", "action", "leaf", "substep", "final"])
-def test_refuses_rollout_of_other_spaces_and_changes_nothing(field: str):
+def test_rejects_rollout_of_other_spaces_and_changes_nothing(field: str):
     buffer, rollout = make_buffer(), played()
     columns = rollout.substeps[FLAT_SUBSTEP]
     if field == "reward":
@@ -36,7 +36,7 @@ def test_refuses_rollout_of_other_spaces_and_changes_nothing(field: str):
 
 
 @pytest.mark.parametrize(("log_prob", "expected"), [(False, 8 + 6 + 8), (True, 8 + 6 + 8 + 4)])
-def test_a_step_has_the_bytes_of_its_columns(log_prob: bool, expected: int):
+def test_step_bytes_are_the_sum_of_its_columns(log_prob: bool, expected: int):
     layout = make_layout(SPACES, n_rollout_steps=4, log_prob=log_prob)
     assert layout.step_bytes.columns == expected
     assert layout.step_bytes.bookkeeping == 5, "a float32 reward and a byte of flags"

@@ -8,7 +8,7 @@ ROW_SHAPES = [(), (4,), (256, 4), (1025, 4)]
 
 
 @pytest.mark.parametrize("shape", ROW_SHAPES)
-def test_a_span_takes_the_values_that_its_source_says(shape: tuple[int, ...]):
+def test_span_copies_values_from_its_source_steps(shape: tuple[int, ...]):
     rng = np.random.default_rng(0)
     values = rng.random((3, 2, *shape), np.float32)
     source = np.array([-1, 0, 2, 4, -1, -1, 1, 3, -1])

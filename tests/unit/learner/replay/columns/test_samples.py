@@ -5,7 +5,7 @@ from tests.played_rollouts import SPACES
 from tests.unit.learner.replay.test_buffer import make_buffer, played
 
 
-def test_samples_stay_valid_until_their_ring_has_gone_round():
+def test_samples_stay_valid_until_their_room_is_reused():
     buffer = make_buffer()
     buffer.insert(played())
     mine = buffer.make_ring(2, n_rooms=2)
@@ -18,7 +18,7 @@ def test_samples_stay_valid_until_their_ring_has_gone_round():
     assert buffer.sample(2, ring=mine).keys is first.keys
 
 
-def test_a_ring_hands_out_its_rooms_in_turn():
+def test_ring_reuses_its_rooms_in_turn():
     layout = make_layout(SPACES, n_rollout_steps=4, log_prob=True)
     ring = SampleRing(
         lambda batch_size: Room(layout, MainMemory(), n_steps=3, batch_size=batch_size, discount=0.9, burn_in=1), 5, 3

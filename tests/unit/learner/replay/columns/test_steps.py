@@ -16,7 +16,7 @@ def played(n_envs: int = 2):
     return World(n_steps=3, has_reset_rows=False, n_envs=n_envs).play(ends)[0]
 
 
-def test_flags_tell_ends_and_rows_that_are_no_steps():
+def test_flags_mark_episode_ends_and_invalid_rows():
     rollout = played()
     valid = np.ones((3, 2), bool)
     valid[2, 0] = False

@@ -31,7 +31,7 @@ KINDS: dict[str, Callable[[], Sampler]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @given(seed=st.integers(0, 10_000))
-def test_draws_only_what_is_in(kind: str, seed: int):
+def test_draws_only_inserted_entries(kind: str, seed: int):
     rng, sampler = np.random.default_rng(seed), KINDS[kind]()
     inside: list[int] = []
     for _ in range(12):

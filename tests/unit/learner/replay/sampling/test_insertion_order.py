@@ -7,7 +7,7 @@ from rollcast.services.errors import NotReadyError
 N_SLOTS = 50
 
 
-def test_refuses_more_entries_than_there_are():
+def test_rejects_sample_larger_than_its_content():
     for kind in (Fifo, Lifo):
         sampler = kind(N_SLOTS)
         sampler.insert(np.arange(3))

@@ -38,7 +38,7 @@ def test_gives_new_entries_the_largest_priority_so_far():
     np.testing.assert_allclose(counts, [0, 200, 800], atol=1)
 
 
-def test_draws_no_entry_more_often_than_it_may():
+def test_draws_no_entry_beyond_its_remaining_draws():
     sampler = prioritized(alpha=1.0)
     sampler.insert(np.arange(6))
     sampler.update(np.arange(6), np.array([1000.0, 1.0, 1.0, 1.0, 1.0, 1.0]))
@@ -57,7 +57,7 @@ def test_draws_uniformly_if_all_priorities_are_zero():
     assert sorted(sampler.sample(4, left.take).tolist()) == [0, 1, 2, 3]
 
 
-def test_draws_zero_priorities_as_often_as_epsilon_says():
+def test_draws_zero_priorities_in_proportion_to_epsilon():
     sampler = prioritized(alpha=1.0, epsilon=0.5)
     sampler.insert(np.arange(3))
     sampler.update(np.arange(3), np.array([0.0, 1.0, 2.0]))

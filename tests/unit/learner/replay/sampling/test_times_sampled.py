@@ -3,7 +3,7 @@ import numpy as np
 from rollcast.learner.replay.sampling.times_sampled import TimesSampled
 
 
-def test_returns_entries_that_were_drawn_as_often_as_they_may():
+def test_returns_entries_that_reached_their_draw_limit():
     times = TimesSampled(5, most=2)
     times.insert(np.arange(5))
     assert times.count(np.array([1, 3])).tolist() == []
@@ -18,7 +18,7 @@ def test_counts_anew_for_a_new_entry_in_the_same_slot():
     assert times.left(np.array([0])).tolist() == [1]
 
 
-def test_takes_up_a_state():
+def test_restores_a_saved_state():
     times, other = TimesSampled(3, most=2), TimesSampled(3, most=2)
     times.count(np.array([2]))
     other.load_state(times.state())

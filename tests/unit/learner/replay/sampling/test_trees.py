@@ -27,7 +27,7 @@ def test_find_is_the_inverse_of_the_cumulative_sum(capacity: int):
     st.integers(1, 400),
     st.lists(st.lists(st.tuples(st.integers(0, 399), st.floats(0, 1e6)), min_size=1), min_size=1, max_size=8),
 )
-def test_total_and_leaves_follow_every_update_and_of_doubles_the_last_stays(capacity, batches):
+def test_updates_change_total_and_leaves_and_the_last_duplicate_wins(capacity, batches):
     tree, leaves = SumTree(capacity), np.zeros(capacity)
     for batch in batches:
         indices = np.array([index % capacity for index, _ in batch])
@@ -41,7 +41,7 @@ def test_total_and_leaves_follow_every_update_and_of_doubles_the_last_stays(capa
 
 @pytest.mark.parametrize("n_sets", [2, 20, 400], ids=["few", "some", "more than there are nodes"])
 @pytest.mark.parametrize("capacity", [17, 5000, 40_000])
-def test_a_tree_read_after_many_updates_is_the_tree_read_after_each(capacity: int, n_sets: int):
+def test_reading_after_many_updates_equals_reading_after_each(capacity: int, n_sets: int):
     rng = np.random.default_rng(capacity)
     often, seldom, leaves = SumTree(capacity), SumTree(capacity), np.zeros(capacity)
     smallest = MinTree(capacity)
@@ -69,7 +69,7 @@ def test_a_cleared_tree_forgets_updates_that_were_never_read():
     assert tree.find(np.array([1.0])).tolist() == [7]
 
 
-def test_nothing_drifts_when_large_and_small_values_take_turns():
+def test_total_does_not_drift_when_large_and_small_values_alternate():
     tree, rng = SumTree(1000), np.random.default_rng(0)
     for _ in range(300):
         indices = rng.integers(0, 1000, 64)
@@ -78,7 +78,7 @@ def test_nothing_drifts_when_large_and_small_values_take_turns():
     assert tree.total == 500.0
 
 
-def test_a_leaf_of_zero_is_never_drawn_even_where_rounding_reaches_the_total():
+def test_never_draws_a_zero_leaf_even_if_rounding_reaches_the_total():
     rng = np.random.default_rng(1)
     leaves = np.where(rng.random(3000) < 0.5, 0.0, rng.random(3000) * 10.0 ** rng.integers(-9, 9, 3000))
     tree = SumTree(3000)
@@ -103,7 +103,7 @@ def test_sampling_is_stratified_and_matches_the_distribution():
     np.testing.assert_allclose(counts / n_batches, expected, atol=0.15)
 
 
-def test_drawing_from_zeros_says_so():
+def test_rejects_drawing_from_a_zero_total():
     with pytest.raises(NotReadyError, match=r"sum of all priorities is 0.0.*draw 3 entries"):
         SumTree(10).sample(np.random.default_rng(0), 3)
 

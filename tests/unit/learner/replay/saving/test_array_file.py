@@ -35,7 +35,7 @@ def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -
 @pytest.mark.slow
 @settings(max_examples=100)
 @given(pieces=PIECES)
-def test_what_was_written_is_read(tmp_path_factory, pieces):
+def test_written_arrays_are_read_back(tmp_path_factory, pieces):
     path = tmp_path_factory.mktemp("arrays") / "file"
     writer = write(path, pieces)
     found = list(read_pieces(path))
@@ -52,14 +52,14 @@ def test_arrays_of_any_order_in_memory_are_written_as_they_read(tmp_path):
     np.testing.assert_array_equal(piece["a"], array)
 
 
-def test_only_what_is_asked_for_is_read(tmp_path):
+def test_reads_only_the_requested_arrays(tmp_path):
     pieces = [{"a": np.arange(3), "b": np.arange(4.0)}, {"b": np.arange(2.0), "a": np.arange(5)}]
     write(tmp_path / "file", pieces)
     for found, expected in zip(read_pieces(tmp_path / "file", frozenset({"b"})), pieces, strict=True):
         assert_same(found, {"b": expected["b"]})
 
 
-def test_a_file_that_is_there_is_not_written_over(tmp_path):
+def test_does_not_overwrite_an_existing_file(tmp_path):
     (tmp_path / "file").write_bytes(b"here")
     with pytest.raises(FileExistsError):
         ArrayFileWriter(tmp_path / "file")
@@ -89,7 +89,7 @@ def piece_of(header: object, content: bytes = b"") -> bytes:
         piece_of(b"[" * 50_000),
     ],
 )
-def test_what_is_no_such_file_is_refused(tmp_path, content):
+def test_rejects_damaged_pieces(tmp_path, content):
     (tmp_path / "file").write_bytes(piece_of({"a": ["|u1", [2]]}, b"ab") + content)
     pieces = read_pieces(tmp_path / "file")
     np.testing.assert_array_equal(next(pieces)["a"], np.frombuffer(b"ab", np.uint8))
@@ -100,7 +100,7 @@ def test_what_is_no_such_file_is_refused(tmp_path, content):
 @pytest.mark.slow
 @settings(max_examples=200)
 @given(content=st.binary(max_size=64))
-def test_whatever_the_bytes_are_they_are_read_or_refused(tmp_path_factory, content):
+def test_arbitrary_bytes_are_read_or_rejected(tmp_path_factory, content):
     path = tmp_path_factory.mktemp("arrays") / "file"
     path.write_bytes(content)
     try:

@@ -13,14 +13,14 @@ def test_join_keeps_parts_apart():
 
 
 @pytest.mark.parametrize("value", [-1, 11, 2.0, "3", None])
-def test_refuses_values_that_are_no_whole_numbers_in_range(value: object):
+def test_rejects_values_that_are_not_whole_numbers_in_range(value: object):
     state = PartState(values={"n": value})
     with pytest.raises(ValueError, match=r"n is .*; expected a whole number from 0 to 10"):
         state.whole("n", 0, 10)
 
 
 @pytest.mark.parametrize("value", [-0.1, float("nan"), "3"])
-def test_refuses_values_that_are_no_numbers_in_range(value: object):
+def test_rejects_values_that_are_not_numbers_in_range(value: object):
     with pytest.raises(ValueError, match=r"x is .*; expected a number from 0 to 1"):
         PartState(values={"x": value}).number("x", 0.0, 1.0)
 
@@ -39,7 +39,7 @@ def test_refuses_slots_out_of_range_or_given_twice(slots: list[int]):
         PartState({"free": np.array(slots)}).slots("free", 5)
 
 
-def test_a_generator_goes_on_where_it_was_saved():
+def test_loaded_generator_continues_from_the_saved_state():
     rng = np.random.default_rng(1)
     rng.random(3)
     state = GeneratorPart(rng).state()

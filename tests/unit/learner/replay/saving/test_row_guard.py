@@ -15,7 +15,7 @@ class Rows:
         return {"value": self.values.take(slots)}
 
 
-def test_a_snapshot_has_rows_as_they_were_when_it_began():
+def test_snapshot_has_rows_as_of_its_beginning():
     rows, guard = Rows(6), RowGuard()
     guard.begin(np.array([True, True, True, True, False, True]))
     for slot in (1, 4, 1):
@@ -41,7 +41,7 @@ def test_nothing_is_copied_without_a_snapshot_or_for_forgotten_slots():
     assert rows.n_reads == 0
 
 
-def test_pending_slots_are_found_around_the_end():
+def test_finds_pending_slots_that_wrap_around_the_end():
     guard = RowGuard()
     assert not guard.is_pending(0, 5)
     guard.begin(np.array([True, False, False, False, False]))

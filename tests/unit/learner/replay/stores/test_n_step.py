@@ -26,7 +26,7 @@ def test_folding_agrees_with_its_brute_force_twin_round_after_round(
     assert folded(played[0], 1, 0.9)[1] == 1
 
 
-def test_stops_at_rows_that_are_no_steps_and_goes_on_around_the_end():
+def test_stops_at_invalid_rows_and_wraps_around_the_end():
     step = STEP | ENTRY
     flags = np.array([step, 0, step, step | TERMINATED, 0, step], np.uint8)
     reward = np.array([1, 0, 2, 4, 0, 8], np.float32)

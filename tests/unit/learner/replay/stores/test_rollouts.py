@@ -18,7 +18,7 @@ def rollout_buffer(place: str | None = None, **settings) -> ReplayBuffer:
 @pytest.mark.parametrize("has_reset_rows", [False, True])
 @pytest.mark.parametrize("sequence", [{}, {"sequence_length": 3, "burn_in": 1}, {"sequence_length": 1}])
 @pytest.mark.parametrize("removal", ["oldest", "lowest_priority"])
-def test_what_is_drawn_is_what_was_played(has_reset_rows: bool, sequence: dict, removal: str, place: str | None):
+def test_samples_equal_the_played_rollouts(has_reset_rows: bool, sequence: dict, removal: str, place: str | None):
     buffer = rollout_buffer(place, removal=removal, **sequence)
     world = World(n_steps=T, has_reset_rows=has_reset_rows, n_envs=3)
     # (policy version, first number of the trajectory) to the rollout and the environment
@@ -70,7 +70,7 @@ def test_what_is_drawn_is_what_was_played(has_reset_rows: bool, sequence: dict, 
     assert len(seen_starts) == T - (sum(sequence.values()) or T) + 1
 
 
-def test_the_lowest_priority_leaves_first():
+def test_removes_the_lowest_priority_first():
     buffer = rollout_buffer(removal="lowest_priority", sampler="fifo", capacity=4)
     world = World(n_steps=T, has_reset_rows=False, n_envs=2)
     for _ in range(2):

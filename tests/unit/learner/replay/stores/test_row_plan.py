@@ -68,7 +68,7 @@ def test_rows_agree_with_a_plain_reference(n_padded: list[int], seed: int):
 
 @given(st.integers(1, 4), st.integers(0, 999), st.booleans())
 @settings(max_examples=50)
-def test_without_padding_as_well(n_envs: int, seed: int, has_reset_rows: bool):
+def test_rows_without_padding_agree_with_a_plain_reference(n_envs: int, seed: int, has_reset_rows: bool):
     world, rng = World(T, has_reset_rows=has_reset_rows, n_envs=n_envs), np.random.default_rng(seed)
     for _ in range(3):
         rollout, _ = world.play(random_ends(rng, T, n_envs))
@@ -77,7 +77,7 @@ def test_without_padding_as_well(n_envs: int, seed: int, has_reset_rows: bool):
 
 @given(PADDING, st.integers(0, 999))
 @settings(max_examples=50)
-def test_a_final_observation_of_a_row_that_holds_nothing_spoils_no_other(n_padded: list[int], seed: int):
+def test_final_observation_of_an_empty_row_changes_no_other_row(n_padded: list[int], seed: int):
     rng = np.random.default_rng(seed)
     rollout, _ = play(World(T, has_reset_rows=False, n_envs=len(n_padded)), n_padded, rng)
     nowhere = np.argwhere(~rollout.valid[:-1])
@@ -89,7 +89,7 @@ def test_a_final_observation_of_a_row_that_holds_nothing_spoils_no_other(n_padde
 
 @given(PADDING, st.integers(0, 999))
 @settings(max_examples=50)
-def test_trajectories_that_act_are_whole_and_in_order(n_padded: list[int], seed: int):
+def test_acting_trajectories_are_whole_and_in_order(n_padded: list[int], seed: int):
     rng = np.random.default_rng(seed)
     rollout, _ = play(World(T, has_reset_rows=False, n_envs=len(n_padded)), n_padded, rng)
     acting = acting_trajectories(rollout)
@@ -121,7 +121,7 @@ def buffer_of(kind: str, **changes: str) -> ReplayBuffer:
 @pytest.mark.parametrize("kind", ["ring", "folded", "any order"])
 @given(st.lists(PADDING, min_size=1, max_size=12), st.integers(0, 999))
 @settings(max_examples=25)
-def test_only_transitions_are_drawn_and_every_one_of_them(kind: str, paddings: list[list[int]], seed: int):
+def test_draws_every_transition_and_nothing_else(kind: str, paddings: list[list[int]], seed: int):
     rng, buffer, known = np.random.default_rng(seed), buffer_of(kind, sampler="fifo"), {}
     world = World(T, has_reset_rows=False)
     for n_padded in paddings:
@@ -141,9 +141,7 @@ def test_only_transitions_are_drawn_and_every_one_of_them(kind: str, paddings: l
 @pytest.mark.parametrize("kind", ["rollouts", "sequences"])
 @given(st.lists(PADDING, min_size=1, max_size=6), st.integers(0, 999))
 @settings(max_examples=25)
-def test_whole_rollouts_have_their_padding_marked_and_their_transitions_right(
-    kind: str, paddings: list[list[int]], seed: int
-):
+def test_rollout_samples_mark_padding_and_keep_transitions(kind: str, paddings: list[list[int]], seed: int):
     rng, buffer, known = np.random.default_rng(seed), buffer_of(kind), {}
     world = World(T, has_reset_rows=False)
     for n_padded in paddings:
@@ -178,7 +176,7 @@ def test_whole_rollouts_have_their_padding_marked_and_their_transitions_right(
 @pytest.mark.parametrize("kind", ["ring", "folded", "any order"])
 @given(st.lists(PADDING, min_size=1, max_size=4), st.integers(0, 999))
 @settings(max_examples=25)
-def test_what_padding_holds_changes_no_sample(kind: str, paddings: list[list[int]], seed: int):
+def test_content_of_padding_changes_no_sample(kind: str, paddings: list[list[int]], seed: int):
     rng, world = np.random.default_rng(seed), World(T, has_reset_rows=False)
     mine, twin = buffer_of(kind), buffer_of(kind)
     for n_padded in paddings:

@@ -22,7 +22,7 @@ def keys_of(store: RolloutStore) -> list[int]:
     return sorted(keys[keys >= 0].tolist())
 
 
-def test_the_remover_chooses_the_entries_that_make_room():
+def test_remover_chooses_the_entries_to_remove():
     store, world = make_store(), World(n_steps=T, has_reset_rows=False, n_envs=2)
     first, second = insert(store, world), insert(store, world)
     assert store.size == 4
@@ -33,7 +33,7 @@ def test_the_remover_chooses_the_entries_that_make_room():
     assert store.size == 4
 
 
-def test_keys_name_one_entry_for_ever():
+def test_keys_are_never_reused():
     store, world = make_store(), World(n_steps=T, has_reset_rows=False, n_envs=2)
     seen: list[int] = []
     for _ in range(5):
@@ -58,7 +58,7 @@ def test_keys_go_on_after_a_clear():
     assert not set(before) & set(keys_of(store))
 
 
-def test_another_store_takes_up_the_state():
+def test_another_store_restores_the_state():
     store, world = make_store(), World(n_steps=T, has_reset_rows=False, n_envs=2)
     for _ in range(3):
         insert(store, world)

@@ -32,7 +32,7 @@ def test_a_transition_costs_at_most_a_tenth_more_than_its_arrays(n_steps: int, c
     assert ring_rows(capacity, n_steps) <= 1.1 * max(capacity, 2 * n_steps)
 
 
-def test_a_ring_takes_the_bytes_it_says(memory: ColumnMemory):
+def test_ring_allocates_the_computed_bytes(memory: ColumnMemory):
     ring_ = ring(20, 1000, memory=memory)
     columns = ring_._columns
     assert ring_._layout.step_bytes.times(ring_.n_slots).total == sum(
@@ -93,7 +93,7 @@ def test_no_slot_outside_the_span_is_an_entry():
         assert not ring_.is_entry(every[~inside]).any()
 
 
-def test_keys_are_never_given_again():
+def test_keys_are_never_reused():
     world, ring_, seen = World(n_steps=4, has_reset_rows=False), ring(4, 10), set()
     for lap in range(20):
         change = ring_.insert(world.play(random_ends(RNG, 4, 2))[0])
@@ -110,7 +110,7 @@ def test_keys_are_never_given_again():
             assert not ring_.find(keys)[1].any()
 
 
-def test_a_missing_final_observation_is_named_and_nothing_has_changed():
+def test_rejects_missing_final_observation_and_changes_nothing():
     ends = np.zeros((4, 2), np.int64)
     ends[1, 1] = TERMINATES
     rollout, _ = World(n_steps=4, has_reset_rows=False).play(ends)
@@ -121,7 +121,7 @@ def test_a_missing_final_observation_is_named_and_nothing_has_changed():
     assert ring_.span == (0, 0)
 
 
-def test_what_is_used_up_is_still_the_next_observation_of_others(memory: ColumnMemory):
+def test_removed_entry_remains_next_observation_of_others(memory: ColumnMemory):
     world, known = World(n_steps=6, has_reset_rows=False, n_envs=1), {}
     ring_ = ring(6, 12, 3, memory)
     rollout, played = world.play(np.zeros((6, 1), np.int64))
