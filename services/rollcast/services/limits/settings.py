@@ -14,77 +14,53 @@ from rollcast.services.settings.settings import ProcessSettings
 TimeoutSeconds = Annotated[float, Field(gt=0, le=LONGEST_WAIT_S)]
 
 
+_Count = Annotated[int, Field(ge=1, json_schema_extra=FREE)]
+_Amount = Annotated[float, Field(gt=0, json_schema_extra=FREE)]
+
+
 class LimitSettings(BaseModel):
     """Limits on what clients may make a server hold and do; docs/operations.md explains each."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    max_connections: int = Field(
-        DEFAULT_LIMITS.max_connections,
-        ge=1,
-        description="TCP connections that may be open at once.",
-        json_schema_extra=FREE,
+    max_connections: _Count = Field(
+        DEFAULT_LIMITS.max_connections, description="TCP connections that may be open at once."
     )
-    max_streams_per_connection: int = Field(
+    max_streams_per_connection: _Count = Field(
         DEFAULT_LIMITS.max_streams_per_connection,
-        ge=1,
         description="Calls that may be open on one connection; further ones wait at the client.",
-        json_schema_extra=FREE,
     )
-    max_rollout_bytes: int = Field(
-        DEFAULT_LIMITS.max_rollout_bytes,
-        ge=1,
-        description="Largest rollout, in bytes of its tensors.",
-        json_schema_extra=FREE,
+    max_rollout_bytes: _Count = Field(
+        DEFAULT_LIMITS.max_rollout_bytes, description="Largest rollout, in bytes of its tensors."
     )
-    max_bytes_in_flight: int = Field(
+    max_bytes_in_flight: _Count = Field(
         DEFAULT_LIMITS.max_bytes_in_flight,
-        ge=1,
         description="Bytes of all rollouts that are being received or wait to be taken; above that, actors wait.",
-        json_schema_extra=FREE,
     )
-    calls_per_second: float = Field(
+    calls_per_second: _Amount = Field(
         DEFAULT_LIMITS.calls_per_second,
-        gt=0,
         description="Calls a second from all clients, twice as many in a burst. Messages in open streams do not count.",
-        json_schema_extra=FREE,
     )
-    calls_per_second_per_host: float = Field(
-        DEFAULT_LIMITS.calls_per_second_per_host,
-        gt=0,
-        description="Calls a second from one address.",
-        json_schema_extra=FREE,
+    calls_per_second_per_host: _Amount = Field(
+        DEFAULT_LIMITS.calls_per_second_per_host, description="Calls a second from one address."
     )
-    max_half_open_calls: int = Field(
+    max_half_open_calls: _Count = Field(
         DEFAULT_LIMITS.max_half_open_calls,
-        ge=1,
         description="Calls whose request has not arrived; above that, the server ends the oldest of them.",
-        json_schema_extra=FREE,
     )
-    max_half_open_calls_per_host: int = Field(
-        DEFAULT_LIMITS.max_half_open_calls_per_host,
-        ge=1,
-        description="The same for calls from one address.",
-        json_schema_extra=FREE,
+    max_half_open_calls_per_host: _Count = Field(
+        DEFAULT_LIMITS.max_half_open_calls_per_host, description="The same for calls from one address."
     )
-    request_s: float = Field(
-        DEFAULT_LIMITS.request_s,
-        gt=0,
-        description="Seconds that a client may take to send the request of a call.",
-        json_schema_extra=FREE,
+    request_s: _Amount = Field(
+        DEFAULT_LIMITS.request_s, description="Seconds that a client may take to send the request of a call."
     )
-    stalled_stream_s: float = Field(
+    stalled_stream_s: _Amount = Field(
         DEFAULT_LIMITS.stalled_stream_s,
-        gt=0,
         description="Seconds that a client may take to send a large request, to accept a message of a stream, or to "
         "continue a rollout.",
-        json_schema_extra=FREE,
     )
-    join_lease_s: float = Field(
-        DEFAULT_LIMITS.join_lease_s,
-        gt=0,
-        description="Seconds that an actor may take to open its stream after joining.",
-        json_schema_extra=FREE,
+    join_lease_s: _Amount = Field(
+        DEFAULT_LIMITS.join_lease_s, description="Seconds that an actor may take to open its stream after joining."
     )
 
     @model_validator(mode="after")

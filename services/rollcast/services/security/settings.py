@@ -1,6 +1,7 @@
 """Defines the settings of TLS and tokens, for servers and for clients. Imports no grpc."""
 
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field, SecretStr
 
@@ -8,39 +9,35 @@ from rollcast.services.security.security import ClientSecurity, ServerSecurity
 from rollcast.services.settings.resume_rules import FREE
 from rollcast.services.settings.settings import ProcessSettings
 
+_File = Annotated[Path | None, Field(json_schema_extra=FREE)]
+
 
 class ServerSecuritySettings(ProcessSettings):
     """The settings of a server's TLS and tokens."""
 
     address: str
-    tls_cert: Path | None = Field(
+    tls_cert: _File = Field(
         None,
         description="Serve with TLS, with this certificate (PEM). The file is read again when it changes. "
         "Default: no TLS.",
-        json_schema_extra=FREE,
     )
-    tls_key: Path | None = Field(
-        None,
-        description="The private key of --tls-cert (PEM, without a password). Default: none, without TLS.",
-        json_schema_extra=FREE,
+    tls_key: _File = Field(
+        None, description="The private key of --tls-cert (PEM, without a password). Default: none, without TLS."
     )
-    tls_client_ca: Path | None = Field(
+    tls_client_ca: _File = Field(
         None,
         description="Mutual TLS: require client certificates from one of the authorities in this file (PEM). "
         "Default: none required.",
-        json_schema_extra=FREE,
     )
-    tokens_file: Path | None = Field(
+    tokens_file: _File = Field(
         None,
         description="Require a token from this file. Each line is ROLE:TOKEN, with the role actor, viewer or "
         "operator. The file is read again when it changes. Default: no token required.",
-        json_schema_extra=FREE,
     )
-    insecure: bool = Field(
+    insecure: Annotated[bool, Field(json_schema_extra=FREE)] = Field(
         False,
         description="Allow serving other machines without TLS, where everybody on the network can read and "
         "control the run.",
-        json_schema_extra=FREE,
     )
 
     def server_security(self) -> ServerSecurity:
