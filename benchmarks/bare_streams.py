@@ -13,7 +13,6 @@ from multiprocessing.sharedctypes import Synchronized
 import grpc
 
 from rollcast.services.client.channel import make_channel
-from rollcast.services.limits.limits import MAX_MESSAGE_BYTES
 from rollcast.services.security.credentials import server_credentials
 from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity, ServerTls
 from rollcast.services.server.server import KEEPALIVE_OPTIONS
@@ -130,8 +129,6 @@ def _serve(
         ThreadPoolExecutor(n_clients + 1),
         options=(
             ("grpc.so_reuseport", 0),
-            ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
             *KEEPALIVE_OPTIONS,
         ),
     )

@@ -16,7 +16,8 @@ from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
 KEEPALIVE_TIME_MS: Final = 2_000
 KEEPALIVE_TIMEOUT_MS: Final = 7_000
 
-_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
+# Both ends of a connection need these.
+COMMON_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
@@ -25,6 +26,9 @@ _OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
+)
+_OPTIONS: Final = (
+    *COMMON_OPTIONS,
     # A restarted learner is back within seconds; gRPC would wait for up to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 200),
     # gRPC gives every attempt to connect this long.

@@ -134,8 +134,7 @@ class RolloutAssembler:
                 f"the header of a rollout cannot be read: {error}; expected {len(head)} bytes that "
                 "RolloutEncoder.pieces returned"
             ) from error
-        check = self._header_check.of(header)
-        layout = check.check(header)
+        check, layout = self._header_check.check(header)
         if len(body) != layout.n_deferred_bytes:
             refuse(header, f"{len(body)} bytes of tensors", f"{layout.n_deferred_bytes}, as its header says")
         return _finish(header, check, layout, body)
@@ -145,8 +144,7 @@ class RolloutAssembler:
             n_expected = len(pending.deferred)
             found = f"{pending.n_received} of {n_expected} deferred bytes before the next rollout"
             _miss(pending.header, found, "all of them first")
-        check = self._header_check.of(header)
-        layout = check.check(header)
+        check, layout = self._header_check.check(header)
         n_deferred = layout.n_deferred_bytes
         _check_body(header, body, 0, n_deferred)
         is_whole = len(body) == n_deferred

@@ -39,34 +39,44 @@ class HeaderCheck:
         actor_id: str | None = None,
         incarnation: int | None = None,
     ) -> None:
+        self._actor_id = actor_id
+        self._incarnation = incarnation
         self._substeps = {
             key: SubstepHeaderCheck(
-                key,
-                substep,
-                n_rollout_steps,
-                n_envs * substep.n_agents,
-                max_rollout_bytes=max_rollout_bytes,
-                actor_id=actor_id,
-                incarnation=incarnation,
+                key, substep, n_rollout_steps, n_envs * substep.n_agents, max_rollout_bytes=max_rollout_bytes
             )
             for key, substep in spaces.items()
         }
 
-    def of(self, header: rollout_pb2.Rollout) -> "SubstepHeaderCheck":
-        """Returns the check for the substep that a header carries.
+    def check(self, header: rollout_pb2.Rollout) -> tuple["SubstepHeaderCheck", RolloutLayout]:
+        """Checks a header as a whole; allocates nothing.
 
         Args:
-            header: The rollout, without its deferred bytes.
+            header: The rollout, without its deferred bytes. It must not change afterwards.
+
+        Returns:
+            The check of the substep that it carries, and where its columns lie.
 
         Raises:
-            InvalidRolloutError: The header does not carry exactly one of the agreed substeps.
+            InvalidRolloutError: Identity, substep, paths, statistics or `deferred` are not as agreed.
+            InvalidTensorError: A dtype or shape is not as agreed.
+            LimitExceededError: The rollout is above `max_rollout_bytes`.
         """
         substeps = header.substeps
         check = self._substeps.get(substeps[0].key) if len(substeps) == 1 else None
         if check is None:
             found = f"the substeps {[substep.key[:64] for substep in substeps[:16]]}"
             refuse(header, found, f"exactly one of {list(self._substeps)[:16]}, as agreed at Join")
-        return check
+        self._check_identity(header)
+        return check, check.check(header)
+
+    def _check_identity(self, header: rollout_pb2.Rollout) -> None:
+        if self._actor_id is not None and header.actor_id != self._actor_id:
+            refuse(header, f"actor_id {header.actor_id!r}", f"{self._actor_id!r}, as this stream was opened")
+        if self._incarnation is not None and header.incarnation != self._incarnation:
+            refuse(header, f"incarnation {header.incarnation}", f"{self._incarnation}, as this stream was opened")
+        if header.sequence < 1:
+            refuse(header, "sequence 0", "1, 2, 3, ...")
 
 
 class SubstepHeaderCheck:
@@ -78,8 +88,6 @@ class SubstepHeaderCheck:
         n_steps: T.
         n_trajectories: B.
         max_rollout_bytes: As for `HeaderCheck`.
-        actor_id: As for `HeaderCheck`.
-        incarnation: As for `HeaderCheck`.
     """
 
     def __init__(
@@ -90,8 +98,6 @@ class SubstepHeaderCheck:
         n_trajectories: int,
         *,
         max_rollout_bytes: int | None,
-        actor_id: str | None,
-        incarnation: int | None,
     ) -> None:
         self.key: Final = key
         self.step_shape: Final = (n_steps, n_trajectories)
@@ -104,26 +110,11 @@ class SubstepHeaderCheck:
         }
         self._final_index = ColumnSchema.of("final_index", LeafSchema(INT32, (2,)), FINAL_AXES, (-1,))
         self._max_rollout_bytes = max_rollout_bytes
-        self._actor_id = actor_id
-        self._incarnation = incarnation
         # Headers that passed and their layouts, by number of final observations.
         self._known: dict[int, tuple[rollout_pb2.Rollout, RolloutLayout]] = {}
 
     def check(self, header: rollout_pb2.Rollout) -> RolloutLayout:
-        """Checks a header as a whole; allocates nothing.
-
-        Args:
-            header: The rollout, without its deferred bytes, of this substep. It must not change afterwards.
-
-        Returns:
-            Where its columns lie.
-
-        Raises:
-            InvalidRolloutError: Identity, paths, statistics or `deferred` are not as agreed.
-            InvalidTensorError: A dtype or shape is not as agreed.
-            LimitExceededError: The rollout is above `max_rollout_bytes`.
-        """
-        self._check_identity(header)
+        """Returns where the columns of a rollout of this substep lie; see `HeaderCheck.check`."""
         self._check_statistics(header)
         n_final = header.final_index.shape[0] if header.final_index.shape else 0
         header_before, layout = self._known.get(n_final, (None, None))
@@ -144,14 +135,6 @@ class SubstepHeaderCheck:
                 refuse(header, found, "a deferred tensor to have bytes, and none of them inline")
         self._check_limit(header, columns)
         return RolloutLayout(columns)
-
-    def _check_identity(self, header: rollout_pb2.Rollout) -> None:
-        if self._actor_id is not None and header.actor_id != self._actor_id:
-            refuse(header, f"actor_id {header.actor_id!r}", f"{self._actor_id!r}, as this stream was opened")
-        if self._incarnation is not None and header.incarnation != self._incarnation:
-            refuse(header, f"incarnation {header.incarnation}", f"{self._incarnation}, as this stream was opened")
-        if header.sequence < 1:
-            refuse(header, "sequence 0", "1, 2, 3, ...")
 
     def _check_statistics(self, header: rollout_pb2.Rollout) -> None:
         n_steps, n_trajectories = self.step_shape

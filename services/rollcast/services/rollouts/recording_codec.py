@@ -1,6 +1,5 @@
 """Encodes the header of a file of rollouts, and bounds the size of the rollouts in the file."""
 
-import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -8,9 +7,9 @@ from google.protobuf.message import DecodeError
 
 from rollcast.services.errors import InvalidInputError, ProtocolMismatchError, RecordingError
 from rollcast.services.rollouts.join import PROTOCOL_VERSION
+from rollcast.services.rollouts.size import rollout_bytes
 from rollcast.services.spaces.codec import environment_spaces_from_proto, environment_spaces_to_proto
-from rollcast.services.spaces.leaf_schema import FLOAT32, leaf_schema
-from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces, check_action_space_supported, space_leaves
+from rollcast.services.spaces.spaces import EnvironmentSpaces, check_action_space_supported
 from rollcast.services.version import software_version
 from rollcast.v1 import recording_pb2
 
@@ -40,17 +39,8 @@ class RecordingHeader:
     @property
     def max_rollout_bytes(self) -> int:
         """The largest size of a rollout in the file: every observation could also be a final one."""
-        n_bytes = max(self._rollout_bytes(substep) for substep in self.spaces.values())
+        n_bytes = rollout_bytes(self.spaces, self.n_rollout_steps, self.n_envs, step_bytes=_STEP_BYTES, has_finals=True)
         return min(n_bytes + _NAMES_BYTES, MAX_MESSAGE_BYTES)
-
-    def _rollout_bytes(self, substep: SubstepSpaces) -> int:
-        n_trajectories = self.n_envs * substep.n_agents
-        n_steps = self.n_rollout_steps * n_trajectories
-        schemas = [leaf_schema(leaf) for leaf in space_leaves(substep.observation).values()]
-        observation = sum(math.prod(schema.shape) * schema.dtype.itemsize for schema in schemas)
-        action = leaf_schema(substep.action)
-        acted = math.prod(action.shape) * action.dtype.itemsize + FLOAT32.itemsize
-        return n_steps * (_STEP_BYTES + acted) + (2 * n_steps + n_trajectories) * observation
 
 
 def recording_header_to_proto(header: RecordingHeader) -> recording_pb2.RecordingHeader:

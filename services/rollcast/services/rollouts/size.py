@@ -8,17 +8,26 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces
 _SCALARS_BYTES = 4 + 3
 
 
-def rollout_bytes(spaces: EnvironmentSpaces, n_steps: int, n_envs: int) -> int:
-    """Returns the bytes of the largest rollout, from its spaces alone: final observations are not counted.
+def rollout_bytes(
+    spaces: EnvironmentSpaces,
+    n_steps: int,
+    n_envs: int,
+    *,
+    step_bytes: int = _SCALARS_BYTES,
+    has_finals: bool = False,
+) -> int:
+    """Returns the bytes of the largest rollout, from its spaces alone.
 
     Args:
         spaces: The spaces by substep key.
         n_steps: T.
         n_envs: Environments; B is that times the agents of the substep.
+        step_bytes: Bytes of a step of a trajectory beside its columns.
+        has_finals: Count each observation as a final one, too; else final observations are not counted.
     """
     return max(
-        _column_bytes(SubstepSchema.of(key, substep, n_steps, n_envs * substep.n_agents))
-        + n_steps * n_envs * substep.n_agents * _SCALARS_BYTES
+        _column_bytes(SubstepSchema.of(key, substep, n_steps, n_envs * substep.n_agents), has_finals=has_finals)
+        + n_steps * n_envs * substep.n_agents * step_bytes
         for key, substep in spaces.items()
     )
 
@@ -47,6 +56,7 @@ def check_rollout_size(
         )
 
 
-def _column_bytes(columns: SubstepSchema) -> int:
-    leaves: list[ColumnSchema] = [*columns.observation.values(), *columns.last_observation.values()]
-    return sum(column.n_bytes for column in (*leaves, columns.action, columns.log_prob))
+def _column_bytes(columns: SubstepSchema, *, has_finals: bool) -> int:
+    observations: list[ColumnSchema] = list(columns.observation.values()) * (2 if has_finals else 1)
+    others = (*columns.last_observation.values(), columns.action, columns.log_prob)
+    return sum(column.n_bytes for column in (*observations, *others))

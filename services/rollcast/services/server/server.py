@@ -12,12 +12,12 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from rollcast.services.address import Address, parse_address
-from rollcast.services.client.channel import KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOUT_MS
+from rollcast.services.client.channel import COMMON_OPTIONS, KEEPALIVE_TIME_MS
 from rollcast.services.errors import AddressInUseError, NotReadyError
 from rollcast.services.limits.bytes_in_flight import BytesInFlight
 from rollcast.services.limits.call_rate import CallRate
 from rollcast.services.limits.half_open_calls import HalfOpenCalls
-from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_MESSAGE_BYTES, Limits
+from rollcast.services.limits.limits import DEFAULT_LIMITS, Limits
 from rollcast.services.limits.refusals import Refusals
 from rollcast.services.limits.stream_gate import StreamGate
 from rollcast.services.policies.service import PolicyServicer, PolicySource, add_policy_service
@@ -58,19 +58,13 @@ _JOIN_TIMEOUT_S: Final = 5.0
 
 # A server needs these to find dead connections, and to accept the pings of our clients.
 KEEPALIVE_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
-    ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
-    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
-    ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
+    *COMMON_OPTIONS,
     # The value of GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, which, unlike the name, lacks "recv".
     ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
 )
 _OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     # Otherwise a second learner could silently share the port.
     ("grpc.so_reuseport", 0),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     *KEEPALIVE_OPTIONS,
     ("grpc.server_handshake_timeout_ms", _HANDSHAKE_TIMEOUT_MS),
 )
