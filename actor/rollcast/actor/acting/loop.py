@@ -6,6 +6,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from typing import Any
 
 from rollcast.actor.acting.agreed_work import check_agreed_work
 from rollcast.actor.acting.heartbeat import Heartbeat
@@ -16,7 +17,8 @@ from rollcast.actor.environments.make import DEFAULT_STEP_TIMEOUT_S
 from rollcast.actor.policies.base import Policy
 from rollcast.actor.policies.make import make_policy
 from rollcast.actor.vector.supply import EnvironmentSupply
-from rollcast.actor.workers.make import Worker, make_worker
+from rollcast.actor.workers.base import Worker
+from rollcast.actor.workers.make import make_worker
 from rollcast.services.errors import LearnerUnreachableError, RollcastError, TrainingEndedError, message_of
 from rollcast.services.limits.limits import DEFAULT_LIMITS
 from rollcast.services.rollouts.join import JoinOffer
@@ -134,7 +136,7 @@ def act_until_stopped(
 
 
 def _collect_and_send(
-    worker: Worker,
+    worker: Worker[Any],
     policy: Policy,
     connection: LearnerConnection,
     *,

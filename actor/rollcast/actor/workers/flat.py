@@ -8,24 +8,21 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from rollcast.actor.environments.executed_actions import ExecutedActions
 from rollcast.actor.environments.failures import environment_failure
 from rollcast.actor.environments.recovering import failures_in, log_dropped_episode
 from rollcast.actor.policies.action_masks import action_mask_of
-from rollcast.actor.policies.base import Policy
-from rollcast.actor.statistics.firing import listen_to
 from rollcast.actor.statistics.wrapper import events_in
 from rollcast.actor.vector.make import environment_spaces
+from rollcast.actor.workers.base import Worker
 from rollcast.actor.workers.env_seeds import seed_vector
 from rollcast.actor.workers.recording import EpisodeTracker, RolloutColumns
 from rollcast.services.errors import ActorFailedError, ConfigurationError
 from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
 from rollcast.services.rollouts.statistics import EventValue
-from rollcast.services.rollouts.value_check import ValueCheck
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, flatten_observation, space_leaves
 
 
-class RolloutWorker:
+class RolloutWorker(Worker[VectorEnv]):
     """A worker that collects rollouts of T steps of B environments. Each rollout continues where the last one stopped.
 
         worker = RolloutWorker(vector_env, policy, 32, actor_id="a", incarnation=1, env_seed=0)
@@ -37,68 +34,40 @@ class RolloutWorker:
 
     Invariant: a rollout shares no memory with the worker, the policy or the environments. One thread calls it. After
     an exception it can only be closed.
+
+    The first `collect` resets the environments.
+
+    Args:
+        vector_env: The environments; `close` closes them.
+        policy: Chooses the actions; its owner loads new versions between rollouts.
+        n_rollout_steps: T, at least 1.
+        actor_id: Written into every rollout.
+        incarnation: Written into every rollout.
+        env_seed: The seed that the environments' seeds are derived from, at least 0; or one seed for each environment.
+        first_sequence: Sequence number of the first rollout.
+        deterministic: Take the policy's likeliest actions instead of samples; log-probabilities stay the policy's.
+
+    Raises:
+        ConfigurationError: If `n_rollout_steps` or `env_seed` is wrong, or `vector_env` does not reset by itself.
+        InvalidSpaceError: If a space is not supported, or an action mask has a wrong space.
     """
 
-    def __init__(
-        self,
-        vector_env: VectorEnv,
-        policy: Policy,
-        n_rollout_steps: int,
-        *,
-        actor_id: str,
-        incarnation: int,
-        env_seed: int | Sequence[int],
-        first_sequence: int = 1,
-        deterministic: bool = False,
-    ) -> None:
-        """Prepares the worker; the first `collect` resets the environments.
-
-        Args:
-            vector_env: The environments; `close` closes them.
-            policy: Chooses the actions; its owner loads new versions between rollouts.
-            n_rollout_steps: T, at least 1.
-            actor_id: Written into every rollout.
-            incarnation: Written into every rollout.
-            env_seed: The seed that the environments' seeds are derived from, at least 0; or one seed for each
-                environment.
-            first_sequence: Sequence number of the first rollout.
-            deterministic: Take the policy's likeliest actions instead of samples; log-probabilities stay the policy's.
-
-        Raises:
-            ConfigurationError: If `n_rollout_steps` or `env_seed` is wrong, or `vector_env` does not reset by itself.
-            InvalidSpaceError: If a space is not supported, or an action mask has a wrong space.
-        """
-        if n_rollout_steps < 1:
-            raise ConfigurationError(f"n_rollout_steps is {n_rollout_steps}; expected at least 1; raise it")
-        self._vector_env = vector_env
-        self._policy = policy
-        self._n_rollout_steps = n_rollout_steps
-        self._actor_id = actor_id
-        self._incarnation = incarnation
-        self._sequence = first_sequence
-        self._deterministic = deterministic
+    def _prepare(self, env_seed: int | Sequence[int]) -> None:
+        vector_env, n_envs = self._vector_env, self._vector_env.num_envs
         self._spaces = environment_spaces(vector_env)[FLAT_SUBSTEP]
         self._leaves = space_leaves(self._spaces.observation)
         self._single_path = next(iter(self._leaves)) if list(self._leaves) == [""] else None
         self._mask = action_mask_of(self._spaces)
         self._has_reset_rows = _autoreset_mode(vector_env) is AutoresetMode.NEXT_STEP
         self._env_seeds, self._reset_seed = seed_vector(env_seed, vector_env)
-        self._executed = ExecutedActions(self._spaces.action)
-        self._check = ValueCheck({FLAT_SUBSTEP: self._spaces})
         # Number of rows of observations in the rollout that is being recorded.
         self._n_seen = 0
-        self._episodes = EpisodeTracker(vector_env.num_envs, has_reset_rows=self._has_reset_rows)
+        self._episodes = EpisodeTracker(n_envs, has_reset_rows=self._has_reset_rows)
         # The first observation of the next rollout, [B, ...] for every leaf; None before the first reset.
         self._observation: dict[str, NDArray[Any]] | None = None
         self._parameters = np.empty((0, 0, 0), dtype=np.float32)
         # Events of the rollout that is being recorded.
         self._episode_events: dict[tuple[int, int], tuple[EventValue, ...]] = {}
-        self._policy_events = listen_to(policy.event_sources())
-
-    @property
-    def env_seeds(self) -> tuple[int, ...]:
-        """The first seed of each environment."""
-        return self._env_seeds
 
     def collect(self, should_stop: Callable[[], bool] | None = None) -> Rollout | None:
         """Takes T steps and returns their rollout.
@@ -122,7 +91,7 @@ class RolloutWorker:
         if self._observation is None:
             self._observation = self._reset()
         columns = RolloutColumns(
-            self._leaves, self._spaces.action, self._n_rollout_steps, self._vector_env.num_envs, self._observation
+            self._leaves, self._spaces.action, self._n_steps, self._vector_env.num_envs, self._observation
         )
         try:
             n_played = self._play(columns, should_stop)
@@ -133,7 +102,7 @@ class RolloutWorker:
             np.copyto(kept, columns.observation[path][n_played])
         valid, episodes = self._episodes.finish(columns, n_played, self._episode_events)
         self._episode_events.clear()
-        if n_played < self._n_rollout_steps:
+        if n_played < self._n_steps:
             return None
         if not self._has_reset_rows:
             columns.check_final_observations()
@@ -167,10 +136,6 @@ class RolloutWorker:
         self._check(rollout)
         return rollout
 
-    def close(self) -> None:
-        """Closes the environments. Idempotent."""
-        self._vector_env.close()
-
     def _check_seen(self, columns: RolloutColumns) -> None:
         """Checks the observations before an error: a bad one may be the reason why policy or environment raised."""
         n_seen = self._n_seen
@@ -193,16 +158,16 @@ class RolloutWorker:
 
     def _play(self, columns: RolloutColumns, should_stop: Callable[[], bool] | None) -> int:
         """Fills the columns; returns the number of steps that were taken."""
-        act, step, executed = self._policy.act, self._vector_env.step, self._executed
+        act, step, executed = self._policy.act, self._vector_env.step, self._executed[FLAT_SUBSTEP]
         if self._deterministic:
             act = functools.partial(act, deterministic=True)
-        for t in range(self._n_rollout_steps):
+        for t in range(self._n_steps):
             self._n_seen = t + 1
             if should_stop is not None and should_stop():
                 return t
             action, parameters = act({path: column[t] for path, column in columns.observation.items()})
             if self._parameters.shape[2] != parameters.shape[1] or len(self._parameters) == 0:
-                self._parameters = np.empty((self._n_rollout_steps, *parameters.shape), dtype=np.float32)
+                self._parameters = np.empty((self._n_steps, *parameters.shape), dtype=np.float32)
             if self._policy_events is not None:
                 self._policy_events.end_step()
             self._parameters[t] = parameters
@@ -224,7 +189,7 @@ class RolloutWorker:
                     columns.observation[path][t + 1] = leaf
             if infos:
                 self._take_infos(t, infos, columns)
-        return self._n_rollout_steps
+        return self._n_steps
 
     def _take_infos(self, t: int, infos: dict[str, Any], columns: RolloutColumns) -> None:
         for b, report in failures_in(infos):

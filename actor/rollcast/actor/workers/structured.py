@@ -7,19 +7,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.actor.environments.executed_actions import ExecutedActions
 from rollcast.actor.environments.structured import ActorId, Turn
-from rollcast.actor.policies.base import Policy
-from rollcast.actor.statistics.firing import listen_to
 from rollcast.actor.vector.structured import StructuredVectorEnv
+from rollcast.actor.workers.base import Worker
 from rollcast.actor.workers.env_seeds import seed_each
 from rollcast.actor.workers.substep_recorder import Rows, SubstepRecorder, index_array
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.rollouts.rollouts import Rollout
-from rollcast.services.rollouts.value_check import ValueCheck
 
 
-class StructuredRolloutWorker:
+class StructuredRolloutWorker(Worker[StructuredVectorEnv]):
     """A worker that collects rollouts of T steps, one for each substep, one after the other.
 
         worker = StructuredRolloutWorker(vector_env, policy, 32, actor_id="a", incarnation=1, env_seed=0)
@@ -30,69 +27,28 @@ class StructuredRolloutWorker:
     action of that agent, with its rewards until it acts again. An environment waits when all its agents have T rows,
     or one has no room for another. An agent with fewer rows gets rows before them that are not valid.
 
-    Invariants: as for `RolloutWorker`. At most one row of a trajectory comes from the policy version before.
+    Arguments and invariants: as for `RolloutWorker`. At most one row of a trajectory comes from the policy version
+    before.
+
+    Raises:
+        ConfigurationError: If a number is wrong, or the policy lacks a substep.
     """
 
-    def __init__(
-        self,
-        vector_env: StructuredVectorEnv,
-        policy: Policy,
-        n_rollout_steps: int,
-        *,
-        actor_id: str,
-        incarnation: int,
-        env_seed: int | Sequence[int],
-        first_sequence: int = 1,
-        deterministic: bool = False,
-    ) -> None:
-        """Prepares the worker; the first `collect` resets the environments.
-
-        Args:
-            vector_env: The environments; `close` closes them.
-            policy: Chooses the actions of every substep; its owner loads new versions between rollouts.
-            n_rollout_steps: T, at least 1.
-            actor_id: Written into every rollout.
-            incarnation: Written into every rollout.
-            env_seed: The seed that the environments' seeds are derived from, at least 0; or one seed for each
-                environment.
-            first_sequence: Sequence number of the first rollout.
-            deterministic: Take the policy's likeliest actions instead of samples; log-probabilities stay the policy's.
-
-        Raises:
-            ConfigurationError: If a number is wrong, or the policy lacks a substep.
-        """
-        if n_rollout_steps < 1:
-            raise ConfigurationError(f"n_rollout_steps is {n_rollout_steps}; expected at least 1; raise it")
-        if lacking := sorted(vector_env.spaces.keys() - policy.spaces.keys()):
+    def _prepare(self, env_seed: int | Sequence[int]) -> None:
+        spaces, known, n_envs = self._vector_env.spaces, self._policy.spaces, self._vector_env.num_envs
+        if lacking := sorted(spaces.keys() - known.keys()):
             raise ConfigurationError(
-                f"the policy has no substep {', '.join(map(repr, lacking))}, only {list(policy.spaces)}; expected all "
-                f"of {list(vector_env.spaces)}; make it with the environment's spaces"
+                f"the policy has no substep {', '.join(map(repr, lacking))}, only {list(known)}; expected all of "
+                f"{list(spaces)}; make it with the environment's spaces"
             )
-        self._vector_env = vector_env
-        self._policy = policy
-        self._actor_id = actor_id
-        self._incarnation = incarnation
-        self._sequence = first_sequence
-        self._deterministic = deterministic
-        self._n_steps = n_rollout_steps
-        spaces = vector_env.spaces
         self._n_agents = {key: substep.n_agents for key, substep in spaces.items()}
-        self._executed = {key: ExecutedActions(substep.action) for key, substep in spaces.items()}
         self._recorders = {
-            key: SubstepRecorder(substep, n_rollout_steps, vector_env.num_envs * substep.n_agents)
-            for key, substep in spaces.items()
+            key: SubstepRecorder(substep, self._n_steps, n_envs * substep.n_agents) for key, substep in spaces.items()
         }
-        self._check = ValueCheck(spaces)
-        self._env_seeds = seed_each(env_seed, vector_env.num_envs)
-        self._policy_events = listen_to(policy.event_sources())
+        self._env_seeds = seed_each(env_seed, n_envs)
         # The current turn of each environment; empty before the first `collect`.
         self._turns: list[Turn] = []
         self._finished: deque[Rollout] = deque()
-
-    @property
-    def env_seeds(self) -> tuple[int, ...]:
-        """The first seed of each environment."""
-        return self._env_seeds
 
     def collect(self, should_stop: Callable[[], bool] | None = None) -> Rollout | None:
         """Returns the next rollout; steps the environments first if none is left of the last steps.
@@ -118,10 +74,6 @@ class StructuredRolloutWorker:
                 return None
             self._finish()
         return self._finished.popleft()
-
-    def close(self) -> None:
-        """Closes the environments. Idempotent."""
-        self._vector_env.close()
 
     def _play(self, should_stop: Callable[[], bool] | None) -> bool:
         """Steps every environment until it has to wait; returns False if `should_stop` returned True."""

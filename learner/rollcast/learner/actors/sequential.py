@@ -10,7 +10,8 @@ from rollcast.actor.policies.base import Policy
 from rollcast.actor.policies.make import make_policy
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.vector.make import make_vector_env
-from rollcast.actor.workers.make import Worker, make_worker
+from rollcast.actor.workers.base import Worker
+from rollcast.actor.workers.make import make_worker
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.learner.ingest.seeds import ActorSeeds
@@ -71,7 +72,7 @@ class SequentialDistributedActors(DistributedActors):
         self._seeds = ActorSeeds.for_actors(seed, n_actors, env_seeds=actor_env_seeds, agent_seeds=actor_agent_seeds)
         # Each checkpoint begins a new incarnation, with seeds of its own.
         self._incarnation = 1
-        self._workers: list[tuple[Worker, Policy]] = []
+        self._workers: list[tuple[Worker[Any], Policy]] = []
         self._turn = 0
         self._queue: deque[RolloutSlice] = deque()
         self._version = 0
