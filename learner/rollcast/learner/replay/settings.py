@@ -2,9 +2,10 @@
 
 from typing import Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveFloat, model_validator
 
-from rollcast.services.settings.resume_rules import LEARNING, stays
+from rollcast.services.settings.numbers import AtLeastOne, ZeroToOne
+from rollcast.services.settings.resume_rules import LEARNING, setting, stays
 
 _SAME_LAYOUT: Final = stays("the checkpoint has the replay buffer in the layout that it had")
 
@@ -14,120 +15,92 @@ class ReplaySettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    capacity: int = Field(
-        1_000_000,
-        ge=1,
-        description="Largest number of entries in the buffer, at least 1.",
-        json_schema_extra=_SAME_LAYOUT,
-    )
-    capacity_bytes: int | None = Field(
+    capacity: AtLeastOne = setting(1_000_000, "Largest number of entries in the buffer, at least 1.", _SAME_LAYOUT)
+    capacity_bytes: AtLeastOne | None = setting(
         None,
-        ge=1,
-        description="Largest size of the buffer's arrays in bytes, on any device. Default: what the capacity needs.",
-        json_schema_extra=_SAME_LAYOUT,
+        "Largest size of the buffer's arrays in bytes, on any device. Default: what the capacity needs.",
+        _SAME_LAYOUT,
     )
-    device: Literal["cpu", "learner"] = Field(
+    device: Literal["cpu", "learner"] = setting(
         "cpu",
-        description="Memory for observations, actions and log-probabilities. cpu: main memory; learner: the "
-        "learner's device, so that a learner on a GPU draws batches there, without copying.",
-        json_schema_extra=_SAME_LAYOUT,
+        "Memory for observations, actions and log-probabilities. cpu: main memory; learner: the learner's "
+        "device, so that a learner on a GPU draws batches there, without copying.",
+        _SAME_LAYOUT,
     )
-    entry: Literal["transitions", "rollouts"] = Field(
+    entry: Literal["transitions", "rollouts"] = setting(
         "transitions",
-        description="Unit of storage. transitions: single steps; rollouts: all T steps of one environment.",
-        json_schema_extra=_SAME_LAYOUT,
+        "Unit of storage. transitions: single steps; rollouts: all T steps of one environment.",
+        _SAME_LAYOUT,
     )
-    sampler: Literal["uniform", "prioritized", "fifo", "lifo"] = Field(
+    sampler: Literal["uniform", "prioritized", "fifo", "lifo"] = setting(
         "uniform",
-        description="Entries to draw. uniform: any; prioritized: by priority; fifo: the oldest; lifo: the newest.",
-        json_schema_extra=_SAME_LAYOUT,
+        "Entries to draw. uniform: any; prioritized: by priority; fifo: the oldest; lifo: the newest.",
+        _SAME_LAYOUT,
     )
-    alpha: float = Field(
+    alpha: ZeroToOne = setting(
         0.6,
-        ge=0.0,
-        le=1.0,
-        description="Prioritized: exponent of the priorities, in [0, 1]; 0: uniform.",
-        json_schema_extra=stays("the checkpoint has priorities that were raised to that power"),
+        "Prioritized: exponent of the priorities, in [0, 1]; 0: uniform.",
+        stays("the checkpoint has priorities that were raised to that power"),
     )
-    priority_epsilon: float = Field(
+    priority_epsilon: float = setting(
         1e-6,
+        "Prioritized: added to every priority before alpha, so that entries with error 0 are drawn again, from "
+        "1e-12 to 1e12.",
+        _SAME_LAYOUT,
         ge=1e-12,
         le=1e12,
-        description="Prioritized: added to every priority before alpha, so that entries with error 0 are drawn "
-        "again, from 1e-12 to 1e12.",
-        json_schema_extra=_SAME_LAYOUT,
     )
-    beta: float = Field(
+    beta: ZeroToOne = setting(
         0.4,
-        ge=0.0,
-        le=1.0,
-        description="Prioritized: exponent of the importance weights at the start, in [0, 1]; 1 corrects all of "
-        "the bias.",
-        json_schema_extra=LEARNING,
+        "Prioritized: exponent of the importance weights at the start, in [0, 1]; 1 corrects all of the bias.",
+        LEARNING,
     )
-    beta_end: float = Field(
+    beta_end: ZeroToOne = setting(
         1.0,
-        ge=0.0,
-        le=1.0,
-        description="Prioritized: exponent of the importance weights at --total-steps, approached linearly, in "
-        "[0, 1]. It has no effect in rollcast replay serve, where nothing trains.",
-        json_schema_extra=LEARNING,
+        "Prioritized: exponent of the importance weights at --total-steps, approached linearly, in [0, 1]. It "
+        "has no effect in rollcast replay serve, where nothing trains.",
+        LEARNING,
     )
-    removal: Literal["oldest", "lowest_priority"] = Field(
+    removal: Literal["oldest", "lowest_priority"] = setting(
         "oldest",
-        description="Entry to remove from a full buffer. lowest_priority makes each transition store its own next "
+        "Entry to remove from a full buffer. lowest_priority makes each transition store its own next "
         "observation, which doubles the bytes.",
-        json_schema_extra=_SAME_LAYOUT,
+        _SAME_LAYOUT,
     )
-    max_times_sampled: int | None = Field(
-        None,
-        ge=1,
-        description="Times an entry is drawn before it is removed, at least 1. Default: no limit.",
-        json_schema_extra=_SAME_LAYOUT,
+    max_times_sampled: AtLeastOne | None = setting(
+        None, "Times an entry is drawn before it is removed, at least 1. Default: no limit.", _SAME_LAYOUT
     )
-    n_step: int = Field(
+    n_step: int = setting(
         1,
+        "Transitions: number of steps whose rewards are summed into one transition, at least 1.",
+        _SAME_LAYOUT,
         ge=1,
         le=1000,
-        description="Transitions: number of steps whose rewards are summed into one transition, at least 1.",
-        json_schema_extra=_SAME_LAYOUT,
     )
-    sequence_length: int | None = Field(
+    sequence_length: AtLeastOne | None = setting(
+        None, "Rollouts: steps of the sequences to draw, without the burn-in. Default: all T.", _SAME_LAYOUT
+    )
+    burn_in: NonNegativeInt = setting(
+        0, "Rollouts: steps before each sequence that only warm up the recurrent state; 0: none.", _SAME_LAYOUT
+    )
+    log_prob: bool | None = setting(
+        None, "Keep the log-probabilities of actions. Default: only with rollouts as entries.", _SAME_LAYOUT
+    )
+    samples_per_insert: PositiveFloat | None = setting(
         None,
-        ge=1,
-        description="Rollouts: steps of the sequences to draw, without the burn-in. Default: all T.",
-        json_schema_extra=_SAME_LAYOUT,
+        "Average number of times each inserted entry is drawn. The side that is ahead waits. Default: nobody waits.",
+        stays("the limiter would make up for all that was inserted before"),
     )
-    burn_in: int = Field(
-        0,
-        ge=0,
-        description="Rollouts: steps before each sequence that only warm up the recurrent state; 0: none.",
-        json_schema_extra=_SAME_LAYOUT,
-    )
-    log_prob: bool | None = Field(
+    min_size: AtLeastOne | None = setting(
         None,
-        description="Keep the log-probabilities of actions. Default: only with rollouts as entries.",
-        json_schema_extra=_SAME_LAYOUT,
+        "Entries in the buffer before the first batch is drawn, at least batch_size. Default: batch_size.",
+        stays("the limiter has counted from there"),
     )
-    samples_per_insert: float | None = Field(
+    error_buffer: PositiveFloat | None = setting(
         None,
-        gt=0.0,
-        description="Average number of times each inserted entry is drawn. The side that is ahead waits. Default: "
-        "nobody waits.",
-        json_schema_extra=stays("the limiter would make up for all that was inserted before"),
-    )
-    min_size: int | None = Field(
-        None,
-        ge=1,
-        description="Entries in the buffer before the first batch is drawn, at least batch_size. Default: batch_size.",
-        json_schema_extra=stays("the limiter has counted from there"),
-    )
-    error_buffer: float | None = Field(
-        None,
-        gt=0.0,
-        description="Samples that either side may be ahead of samples_per_insert. Default: the least that inserts "
-        "and batches allow.",
-        json_schema_extra=LEARNING,
+        "Samples that either side may be ahead of samples_per_insert. Default: the least that inserts and "
+        "batches allow.",
+        LEARNING,
     )
 
     @model_validator(mode="after")

@@ -1,12 +1,12 @@
 """The settings of `rollcast evaluate`. Imports neither torch nor grpc."""
 
 from pathlib import Path
-from typing import Annotated
 
 from pydantic import Field
 from pydantic_settings import CliPositionalArg
 
 from rollcast.learner.settings.playing import PlayingSettings
+from rollcast.services.settings.numbers import AtLeastOne, Seed
 from rollcast.services.settings.settings import LogLevel
 
 
@@ -14,11 +14,9 @@ class EvaluateSettings(PlayingSettings):
     """Plays episodes with a saved policy of a run, and prints its mean return."""
 
     run_dir: CliPositionalArg[Path] = Field(description="The run's folder.")
-    n_episodes: Annotated[int, Field(ge=1)] = Field(20, description="Episodes to play.")
+    n_episodes: AtLeastOne = Field(20, description="Episodes to play.")
     deterministic: bool = Field(True, description="Take the most likely action instead of sampling.")
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(
-        0, description="The seed of the evaluation; the seed of episode i derives from it and i."
-    )
+    seed: Seed = Field(0, description="The seed of the evaluation; the seed of episode i derives from it and i.")
     video: Path | None = Field(
         None, description="Record videos of the episodes into this folder; needs the extra 'video'. Default: no videos."
     )

@@ -2,10 +2,8 @@
 
 from typing import ClassVar, Literal
 
-from pydantic import Field
-
 from rollcast.learner.settings.learning import FIRST_OF_LEARNING, LearnerSettings
-from rollcast.services.settings.resume_rules import FREE
+from rollcast.services.settings.resume_rules import FREE, setting
 
 
 class ServingSettings(LearnerSettings):
@@ -13,17 +11,15 @@ class ServingSettings(LearnerSettings):
 
     first_options: ClassVar = ("env_id", "env_kwargs", "address", "insecure", "max_actors", *FIRST_OF_LEARNING)
 
-    spaces_from: Literal["environment", "first_actor"] = Field(
+    spaces_from: Literal["environment", "first_actor"] = setting(
         "environment",
-        description="Source of the observation and action spaces. environment: make --env-id once on this "
-        "machine; first_actor: ask the first actor that joins, so that only actors need the "
-        "environment.",
-        json_schema_extra=FREE,
+        "Source of the observation and action spaces. environment: make --env-id once on this machine; "
+        "first_actor: ask the first actor that joins, so that only actors need the environment.",
+        FREE,
     )
-    when_finished: Literal["exit", "serve"] = Field(
+    when_finished: Literal["exit", "serve"] = setting(
         "exit",
-        description="Action when training ends. exit: end with exit code 0; serve: serve the last policy until "
-        "the learner is stopped. With serve, --resume auto also resumes a finished run and serves its "
-        "policy again.",
-        json_schema_extra=FREE,
+        "Action when training ends. exit: end with exit code 0; serve: serve the last policy until the learner "
+        "is stopped. With serve, --resume auto also resumes a finished run and serves its policy again.",
+        FREE,
     )

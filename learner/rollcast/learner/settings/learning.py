@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, ValidationError
 
 from rollcast.actor.settings import EnvironmentSettings, EnvsPerActor
 from rollcast.learner.algorithms.defaults import (
@@ -24,8 +24,9 @@ from rollcast.services.policies.policies import Activation
 from rollcast.services.security.settings import ServerSecuritySettings
 from rollcast.services.settings.command_line import HELP
 from rollcast.services.settings.help_text import HelpScope
+from rollcast.services.settings.numbers import AtLeastOne, Seed
 from rollcast.services.settings.origins import Origins
-from rollcast.services.settings.resume_rules import ACTING, FREE, LEARNING, stays
+from rollcast.services.settings.resume_rules import ACTING, FREE, LEARNING, setting, stays
 from rollcast.services.settings.settings import EntryPointKwargs, LogLevel, describe_validation_error
 
 # The options that the help shows first; of the algorithms' own options, only those of the chosen one.
@@ -42,17 +43,15 @@ FIRST_OF_LEARNING: Final = (
 class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSettings):
     """The settings that `train` and `learner` share."""
 
-    address: str = Field(
-        "localhost:50051",
-        description="The address to listen on: host:port (port 0: any free port) or unix:/path.",
-        json_schema_extra=FREE,
+    address: str = setting(
+        "localhost:50051", "The address to listen on: host:port (port 0: any free port) or unix:/path.", FREE
     )
-    algorithm: Annotated[str, AfterValidator(check_algorithm)] = Field(
+    algorithm: Annotated[str, AfterValidator(check_algorithm)] = setting(
         "impala",
-        description="The algorithm: impala, sac, dqn, or package.module:factory for your own. Options you do not "
-        "set use the algorithm's defaults; --algorithm sac --help shows those of SAC.",
+        "The algorithm: impala, sac, dqn, or package.module:factory for your own. Options you do not set use "
+        "the algorithm's defaults; --algorithm sac --help shows those of SAC.",
+        stays("the checkpoint is of that algorithm"),
         examples=list(ALGORITHM_DEFAULTS),
-        json_schema_extra=stays("the checkpoint is of that algorithm"),
     )
     algorithm_kwargs: EntryPointKwargs = Field(
         default_factory=dict,
@@ -65,182 +64,141 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
     replay: ReplaySettings = Field(
         default_factory=ReplaySettings, description="The replay buffer of SAC, DQN and your own off-policy algorithm."
     )
-    initial_data: Path | None = Field(
+    initial_data: Path | None = setting(
         None,
-        description="A file of rollouts, written by rollcast record, that fills the replay buffer before "
-        "training. If it has fewer entries than --replay.min-size, actors add random ones. Default: "
-        "actors fill the buffer at random.",
-        json_schema_extra=stays("it fills the replay buffer of a new run"),
+        "A file of rollouts, written by rollcast record, that fills the replay buffer before training. If it "
+        "has fewer entries than --replay.min-size, actors add random ones. Default: actors fill the buffer at "
+        "random.",
+        stays("it fills the replay buffer of a new run"),
     )
-    initial_policy: Path | None = Field(
+    initial_policy: Path | None = setting(
         None,
-        description="Start a new run with the weights of another: the folder of a run (its last policy, and its "
-        "critics if the algorithm is the same) or a policy file. Spaces and network must match. "
-        "Default: random weights.",
-        json_schema_extra=stays("it says with what a run begins"),
+        "Start a new run with the weights of another: the folder of a run (its last policy, and its critics if "
+        "the algorithm is the same) or a policy file. Spaces and network must match. Default: random weights.",
+        stays("it says with what a run begins"),
     )
-    network: str = Field(
+    network: str = setting(
         "auto",
-        description="The policy network: auto (an MLP for vectors, the Nature CNN for images), or "
-        "package.module:factory, which is called with the observation space and the number of "
-        "outputs. Start actors with the same name.",
-        json_schema_extra=stays("the checkpoint has the weights of that network"),
+        "The policy network: auto (an MLP for vectors, the Nature CNN for images), or package.module:factory, "
+        "which is called with the observation space and the number of outputs. Start actors with the same "
+        "name.",
+        stays("the checkpoint has the weights of that network"),
     )
-    hidden_sizes: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(max_length=MAX_HIDDEN_LAYERS)] = Field(
-        (64, 64),
-        description="Sizes of the hidden layers of the MLP.",
-        json_schema_extra=stays("the checkpoint has weights of these sizes"),
+    hidden_sizes: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(max_length=MAX_HIDDEN_LAYERS)] = setting(
+        (64, 64), "Sizes of the hidden layers of the MLP.", stays("the checkpoint has weights of these sizes")
     )
-    activation: Activation = Field(
-        "tanh",
-        description="Activation function of the MLP.",
-        json_schema_extra=stays("the checkpoint's weights were learnt with it"),
+    activation: Activation = setting(
+        "tanh", "Activation function of the MLP.", stays("the checkpoint's weights were learnt with it")
     )
-    n_rollout_steps: Annotated[int, Field(ge=1)] = Field(
+    n_rollout_steps: AtLeastOne = setting(
         64,
-        description="T: environment steps in a rollout.",
-        json_schema_extra=stays(
-            "rollouts that wait in the log or the replay buffer, and actors that come back, have that length"
-        ),
+        "T: environment steps in a rollout.",
+        stays("rollouts that wait in the log or the replay buffer, and actors that come back, have that length"),
     )
-    envs_per_actor: EnvsPerActor = Field(
+    envs_per_actor: EnvsPerActor = setting(
         8,
-        description="Environments that an actor steps at once, in one batched forward pass. An actor on another "
-        "machine may have its own number.",
-        json_schema_extra=ACTING,
+        "Environments that an actor steps at once, in one batched forward pass. An actor on another machine "
+        "may have its own number.",
+        ACTING,
     )
-    batch_size: Annotated[int, Field(ge=1)] = Field(
-        8,
-        description="B: rollouts in a batch, each of one environment; with a replay buffer, entries in a batch.",
-        json_schema_extra=LEARNING,
+    batch_size: AtLeastOne = setting(
+        8, "B: rollouts in a batch, each of one environment; with a replay buffer, entries in a batch.", LEARNING
     )
-    updates_per_broadcast: Annotated[int, Field(ge=1)] = Field(
-        1,
-        description="Updates after which a new policy is sent to the actors.",
-        json_schema_extra=LEARNING,
-    )
-    queue_out_of_sync_factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+    updates_per_broadcast: AtLeastOne = setting(1, "Updates after which a new policy is sent to the actors.", LEARNING)
+    queue_out_of_sync_factor: PositiveFloat = setting(
         1.0,
-        description="Capacity of the rollout queue as a multiple of batch_size. A smaller queue holds fresher "
-        "rollouts.",
-        json_schema_extra=LEARNING,
+        "Capacity of the rollout queue as a multiple of batch_size. A smaller queue holds fresher rollouts.",
+        LEARNING,
     )
-    max_policy_lag: Annotated[int, Field(ge=0)] | None = Field(
+    max_policy_lag: NonNegativeInt | None = setting(
         None,
-        description="Drop rollouts whose policy is more than this many versions old, and count their trajectories "
-        "as stale. Default: drop none.",
-        json_schema_extra=LEARNING,
+        "Drop rollouts whose policy is more than this many versions old, and count their trajectories as "
+        "stale. Default: drop none.",
+        LEARNING,
     )
-    bounded_staleness: bool = Field(
+    bounded_staleness: bool = setting(
         False,
-        description="Make actors wait for the newest policy before each rollout. If actors are equally fast, no "
-        "rollout is then more than ceil(queue_out_of_sync_factor + n_actors * envs_per_actor / "
-        "batch_size) updates old.",
-        json_schema_extra=LEARNING,
+        "Make actors wait for the newest policy before each rollout. If actors are equally fast, no rollout is "
+        "then more than ceil(queue_out_of_sync_factor + n_actors * envs_per_actor / batch_size) updates old.",
+        LEARNING,
     )
-    deterministic: bool = Field(
+    deterministic: bool = setting(
         False,
-        description="Make the same seeds give the same policy: actors play in step with the updates, in the order "
-        "of their slots, and all arithmetic uses one thread. IMPALA takes one rollout of every actor "
-        "for each batch, so batch_size must be a multiple of envs_per_actor (times agents). With a "
-        "replay buffer, every actor sends one rollout, then as many updates follow as "
-        "--replay.samples-per-insert asks for; --updates-per-broadcast has no effect. rollcast "
-        "learner waits for --max-actors actors.",
-        json_schema_extra=stays("a run is deterministic from its first step on, or not at all"),
+        "Make the same seeds give the same policy: actors play in step with the updates, in the order of their "
+        "slots, and all arithmetic uses one thread. IMPALA takes one rollout of every actor for each batch, so "
+        "batch_size must be a multiple of envs_per_actor (times agents). With a replay buffer, every actor "
+        "sends one rollout, then as many updates follow as --replay.samples-per-insert asks for; "
+        "--updates-per-broadcast has no effect. rollcast learner waits for --max-actors actors.",
+        stays("a run is deterministic from its first step on, or not at all"),
     )
-    total_steps: Annotated[int, Field(ge=1)] = Field(
+    total_steps: AtLeastOne = setting(
         20_000_000,
-        description="Environment steps after which training ends; with several agents, each agent's steps count.",
-        json_schema_extra=ACTING,
+        "Environment steps after which training ends; with several agents, each agent's steps count.",
+        ACTING,
     )
-    stop_return: float | None = Field(
+    stop_return: float | None = setting(
         None,
-        description="End training at this mean return over 100 episodes. Default: the environment's reward "
-        "threshold, if it has one.",
-        json_schema_extra=FREE,
+        "End training at this mean return over 100 episodes. Default: the environment's reward threshold, if "
+        "it has one.",
+        FREE,
     )
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(
+    seed: Seed = setting(
         0,
-        description="The seed that all others derive from: networks, environments, sampling of actions.",
-        json_schema_extra=stays("everything that was drawn so far came from it"),
+        "The seed that all others derive from: networks, environments, sampling of actions.",
+        stays("everything that was drawn so far came from it"),
     )
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto",
-        description="The device to train on; auto: a GPU if there is one.",
-        json_schema_extra=ACTING,
+    device: Literal["auto", "cpu", "cuda"] = setting(
+        "auto", "The device to train on; auto: a GPU if there is one.", ACTING
     )
-    torch_threads: Annotated[int, Field(ge=0)] = Field(
-        0,
-        description="CPU threads of torch in the learner; 0: the cores that local actors leave free.",
-        json_schema_extra=ACTING,
+    torch_threads: NonNegativeInt = setting(
+        0, "CPU threads of torch in the learner; 0: the cores that local actors leave free.", ACTING
     )
-    run_dir: Path | None = Field(
+    run_dir: Path | None = setting(
+        None, "A new folder for the run's output. Default: a folder below runs/, named after the run.", FREE
+    )
+    summary_json: Path | None = setting(
+        None, "Write the summary of the run to this file when training ends. Default: no file.", FREE
+    )
+    log_interval_s: PositiveFloat = setting(2.0, "Seconds between two records of metrics.", FREE)
+    checkpoint_interval_s: PositiveFloat = setting(300.0, "Seconds between two checkpoints.", FREE)
+    checkpoint_interval_updates: AtLeastOne | None = setting(
         None,
-        description="A new folder for the run's output. Default: a folder below runs/, named after the run.",
-        json_schema_extra=FREE,
+        "Updates between two checkpoints, instead of seconds. With sequential actors, a resumed run then gives "
+        "the same bits as an uninterrupted one. Default: use seconds.",
+        ACTING,
     )
-    summary_json: Path | None = Field(
-        None,
-        description="Write the summary of the run to this file when training ends. Default: no file.",
-        json_schema_extra=FREE,
+    keep_checkpoints: AtLeastOne = setting(
+        3, "Number of newest checkpoints to keep, besides the one with the highest mean return.", FREE
     )
-    log_interval_s: Annotated[float, Field(gt=0)] = Field(
-        2.0,
-        description="Seconds between two records of metrics.",
-        json_schema_extra=FREE,
-    )
-    checkpoint_interval_s: Annotated[float, Field(gt=0)] = Field(
-        300.0,
-        description="Seconds between two checkpoints.",
-        json_schema_extra=FREE,
-    )
-    checkpoint_interval_updates: Annotated[int, Field(ge=1)] | None = Field(
-        None,
-        description="Updates between two checkpoints, instead of seconds. With sequential actors, a resumed run "
-        "then gives the same bits as an uninterrupted one. Default: use seconds.",
-        json_schema_extra=ACTING,
-    )
-    keep_checkpoints: Annotated[int, Field(ge=1)] = Field(
-        3,
-        description="Number of newest checkpoints to keep, besides the one with the highest mean return.",
-        json_schema_extra=FREE,
-    )
-    stop_timeout_s: TimeoutSeconds = Field(
+    stop_timeout_s: TimeoutSeconds = setting(
         600.0,
-        description="Seconds that the last checkpoint of a stopped run may take; after that the run ends with the "
-        "checkpoint before. Choose less than the time after which your container engine kills a "
-        "stopped container.",
-        json_schema_extra=FREE,
+        "Seconds that the last checkpoint of a stopped run may take; after that the run ends with the "
+        "checkpoint before. Choose less than the time after which your container engine kills a stopped "
+        "container.",
+        FREE,
     )
-    durable: bool = Field(
+    durable: bool = setting(
         False,
-        description="Write every rollout to a log in the run's folder before acknowledging it: a learner that is "
-        "killed and resumed loses no acknowledged rollout. For actors in other processes only.",
-        json_schema_extra=FREE,
+        "Write every rollout to a log in the run's folder before acknowledging it: a learner that is killed "
+        "and resumed loses no acknowledged rollout. For actors in other processes only.",
+        FREE,
     )
-    durable_max_bytes: Annotated[int, Field(ge=1 << 20)] = Field(
+    durable_max_bytes: Annotated[int, Field(ge=1 << 20)] = setting(
         8 << 30,
-        description="Largest size of that log on disk, in bytes. At half of it a checkpoint is made early; when "
-        "it is full, actors wait.",
-        json_schema_extra=FREE,
+        "Largest size of that log on disk, in bytes. At half of it a checkpoint is made early; when it is "
+        "full, actors wait.",
+        FREE,
     )
-    resume: str | None = Field(
+    resume: str | None = setting(
         None,
-        description="Resume the run in this folder, with its settings. auto: resume the newest run with the same "
-        "settings (in --run-dir if given), or start a new one if there is none. Default: start a new "
-        "run.",
-        json_schema_extra=FREE,
+        "Resume the run in this folder, with its settings. auto: resume the newest run with the same settings "
+        "(in --run-dir if given), or start a new one if there is none. Default: start a new run.",
+        FREE,
     )
-    collect_timeout_s: TimeoutSeconds = Field(
-        600.0,
-        description="Seconds without a rollout after which training fails; the error names the actors it waited for.",
-        json_schema_extra=FREE,
+    collect_timeout_s: TimeoutSeconds = setting(
+        600.0, "Seconds without a rollout after which training fails; the error names the actors it waited for.", FREE
     )
-    log_level: LogLevel = Field(
-        "WARNING",
-        description="Least severe messages to log, on stderr.",
-        json_schema_extra=FREE,
-    )
+    log_level: LogLevel = setting("WARNING", "Least severe messages to log, on stderr.", FREE)
 
     @classmethod
     def help_scope(cls, origins: Origins) -> HelpScope:

@@ -1,12 +1,13 @@
 """The settings of `rollcast record`. Imports neither torch nor grpc."""
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
 from rollcast.actor.settings import EnvsPerActor
 from rollcast.learner.settings.playing import PlayingSettings
+from rollcast.services.settings.numbers import AtLeastOne, Seed
 from rollcast.services.settings.settings import LogLevel
 
 RANDOM = "random"
@@ -17,21 +18,21 @@ class RecordSettings(PlayingSettings):
 
     output: Path = Field(description="The file to write.")
     overwrite: bool = Field(False, description="Replace the file if it exists.")
-    rollouts: Annotated[int, Field(ge=1)] | None = Field(
+    rollouts: AtLeastOne | None = Field(
         None, description="Rollouts to record, each of all --envs-per-actor environments. Default: --steps decides."
     )
-    steps: Annotated[int, Field(ge=1)] | None = Field(
+    steps: AtLeastOne | None = Field(
         None, description="Environment steps to record, rounded up to whole rollouts. Default: --rollouts decides."
     )
     policy: str = Field(
         RANDOM, description="The policy that plays: the folder of a run, or random for uniformly random actions."
     )
     deterministic: bool = Field(False, description="Take the most likely action of a run's policy instead of sampling.")
-    n_rollout_steps: Annotated[int, Field(ge=1)] = Field(
+    n_rollout_steps: AtLeastOne = Field(
         32, description="T: environment steps in a rollout. A run that loads the file may have another T."
     )
     envs_per_actor: EnvsPerActor = Field(8, description="B: environments that are played at once.")
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(
+    seed: Seed = Field(
         0, description="The seed that those of environments and actions derive from. The same seed gives the same file."
     )
     summary_json: Path | None = Field(None, description="Write the summary to this file. Default: no file.")

@@ -9,6 +9,7 @@ from rollcast.actor.settings import EnvironmentSettings, EnvsPerActor
 from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.limits.settings import ServerLimitSettings
 from rollcast.services.security.settings import ServerSecuritySettings
+from rollcast.services.settings.numbers import AtLeastOne, Seed, ZeroToOne
 from rollcast.services.settings.settings import LogLevel
 
 
@@ -41,21 +42,17 @@ class ReplayServeSettings(EnvironmentSettings, ServerSecuritySettings, ServerLim
         description="The policy network that actors are started with: auto, or package.module:factory. Actors act "
         "at random here, but join only a server with the same name.",
     )
-    n_rollout_steps: Annotated[int, Field(ge=1)] = Field(32, description="T: environment steps in a rollout.")
+    n_rollout_steps: AtLeastOne = Field(32, description="T: environment steps in a rollout.")
     envs_per_actor: EnvsPerActor = Field(
         64, description="Environments that an actor steps at once, unless it has its own number."
     )
-    batch_size: Annotated[int, Field(ge=1)] = Field(
+    batch_size: AtLeastOne = Field(
         256,
         description="Entries in a batch. No batch is drawn from fewer entries, unless --replay.min-size is set; "
         "with --replay.samples-per-insert, no batch may be larger.",
     )
-    discount: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.99, description="Discount gamma of n-step transitions, in [0, 1]."
-    )
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(
-        0, description="The seed that those of the actors and of sampling derive from."
-    )
+    discount: ZeroToOne = Field(0.99, description="Discount gamma of n-step transitions, in [0, 1].")
+    seed: Seed = Field(0, description="The seed that those of the actors and of sampling derive from.")
     first_actor_timeout_s: Annotated[float, Field(gt=0, le=86400)] = Field(
         600.0, description="With --spaces-from first_actor: seconds to wait for the first actor."
     )

@@ -1,14 +1,16 @@
 """Rules for changing a setting when a run is resumed.
 
-Each setting states its rule at its own field, as `json_schema_extra`.
+Each setting states its rule at its own field.
 """
 
-from typing import Final
+from typing import Any, Final, TypeVar
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 from pydantic.fields import FieldInfo
 
-# A type checker wants plain JSON there.
+Value = TypeVar("Value")
+
+# A field holds it as `json_schema_extra`, for which a type checker wants plain JSON.
 ResumeRule = dict[str, JsonValue]
 
 _KEY: Final = "on_resume"
@@ -29,6 +31,24 @@ def stays(why: str) -> ResumeRule:
         why: The reason, which follows "because".
     """
     return {_KEY: "stays", _WHY: why}
+
+
+def setting(
+    default: Value,
+    description: str,
+    rule: ResumeRule,
+    **options: Any,  # noqa: ANN401 - whatever a field takes
+) -> Value:
+    """Makes the field of a setting.
+
+    Args:
+        default: The setting's default.
+        description: The text for the help.
+        rule: The rule for resumed runs.
+        options: Further arguments of pydantic's `Field`.
+    """
+    field: Value = Field(default, description=description, json_schema_extra=rule, **options)
+    return field
 
 
 def resume_rule(field: FieldInfo) -> ResumeRule | None:
