@@ -3,13 +3,18 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from rollcast.actor.policies.exploration import without_exploration
 from rollcast.actor.policies.trainable import TorchPolicy
-from rollcast.learner.algorithms.attribute_state import load_attributes, save_attributes
+from rollcast.learner.algorithms.training_state import StatePart, load_parts, read_training_state, write_parts
 from rollcast.learner.batch import Batch
+from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicyState
 
 # 0-dim tensors on the algorithm's device, or floats. `float(value)` waits for the device: call it only when logging.
@@ -123,7 +128,9 @@ class Algorithm(ABC):
         Raises:
             RollcastError: If training diverged.
         """
-        save_attributes(self, directory, {"n_updates": self.n_updates})
+        write_parts(
+            directory, self._checkpoint_parts(), {"algorithm": self._checkpoint_name(), "n_updates": self.n_updates}
+        )
 
     def load(self, directory: Path) -> None:
         """Reads what `save` wrote; the next update is then the same as without the interruption.
@@ -134,4 +141,24 @@ class Algorithm(ABC):
         Raises:
             ConfigurationError: If something is missing, or belongs to another algorithm, network or optimiser.
         """
-        self._n_updates = int(load_attributes(self, directory)["n_updates"])
+        arrays, values = self._read_checkpoint(directory)
+        load_parts(self._checkpoint_parts(), arrays, source=directory)
+        self._n_updates = int(values["n_updates"])
+
+    def _checkpoint_name(self) -> str:
+        """Returns the name by which a checkpoint knows its algorithm."""
+        return f"{type(self).__module__}:{type(self).__qualname__}"
+
+    def _checkpoint_parts(self) -> Mapping[str, StatePart]:
+        """Returns what `save` writes. Only attributes: neither the elements of lists, nor attributes of attributes."""
+        return {name: part for name, part in vars(self).items() if isinstance(part, nn.Module | Optimizer | Tensor)}
+
+    def _read_checkpoint(self, directory: Path) -> tuple[dict[str, NDArray[np.generic]], dict[str, Any]]:
+        """Reads a checkpoint of this algorithm; see `read_training_state`."""
+        arrays, values = read_training_state(directory)
+        if values.get("algorithm") != self._checkpoint_name():
+            raise ConfigurationError(
+                f"{directory} was written by {values.get('algorithm')!r}; expected {self._checkpoint_name()!r}. "
+                "Resume with the algorithm of that run."
+            )
+        return arrays, values

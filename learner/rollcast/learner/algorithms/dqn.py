@@ -5,7 +5,9 @@ Mnih et al. 2015, "Human-level control through deep reinforcement learning", Nat
 Network Architectures for Deep Reinforcement Learning", https://arxiv.org/abs/1511.06581.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,31 +17,23 @@ from rollcast.actor.policies.q_values import as_discrete
 from rollcast.actor.policies.torch_action_masks import forbid
 from rollcast.actor.policies.torch_q_values import action_values, outputs_gradient
 from rollcast.actor.policies.trainable import TorchPolicy
-from rollcast.learner.algorithms.algorithm import Algorithm, Metrics
+from rollcast.learner.algorithms.algorithm import Metrics
 from rollcast.learner.algorithms.divergence import DivergenceWatch
 from rollcast.learner.algorithms.dqn_settings import DqnSettings
 from rollcast.learner.algorithms.flat_parameters import FlatParameters
-from rollcast.learner.algorithms.one_substep import only_substep
+from rollcast.learner.algorithms.one_policy import OnePolicy
 from rollcast.learner.algorithms.schedules import make_schedule
 from rollcast.learner.algorithms.target_networks import TargetNetwork
-from rollcast.learner.algorithms.training_state import (
-    load_module,
-    load_optimizer,
-    optimizer_tensors,
-    read_training_state,
-    with_prefix,
-    write_training_state,
-)
+from rollcast.learner.algorithms.training_state import StatePart
 from rollcast.learner.algorithms.transitions import Transitions, transitions_of, with_head
 from rollcast.learner.batch import Batch
-from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec, PolicyState
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 _WATCHED = ("loss", "gradient norm")
 
 
-class Dqn(Algorithm):
+class Dqn(OnePolicy[DqnSettings]):
     """Double, dueling Q-learning with a target network, from n-step transitions.
 
     The loss of a batch of transitions (s, a, r, s'):
@@ -55,6 +49,7 @@ class Dqn(Algorithm):
     the spec's head: give `policy.spec` to actors. `Algorithm` says which thread may call which method.
     """
 
+    name = "dqn"
     learns_from_replay = True
 
     def __init__(
@@ -80,9 +75,8 @@ class Dqn(Algorithm):
                 observation space.
             InvalidSpaceError: If the action space is not Discrete.
         """
-        self._settings = settings
-        self._device = torch.device(device)
-        self._substep_key = key = only_substep(spaces, algorithm="DQN")
+        super().__init__(spaces, settings, device)
+        key = self._substep_key
         action_space = as_discrete(spaces[key].action)
         self._n_actions, self._first_action = int(action_space.n), int(action_space.start)
         with torch.random.fork_rng(devices=[]):
@@ -99,7 +93,6 @@ class Dqn(Algorithm):
         self._epsilon = make_schedule("linear", settings.epsilon, end)
         self._ladder_base = -1.0
         self._explore(0.0)
-        self._priorities: Tensor | None = None
         self._watch = DivergenceWatch(
             _WATCHED,
             device=self._device,
@@ -107,16 +100,6 @@ class Dqn(Algorithm):
             f"({settings.max_grad_norm:g}), raise target_update_interval ({settings.target_update_interval}), or scale "
             "rewards and observations down.",
         )
-
-    @property
-    def policy(self) -> TorchPolicy:
-        """The Q-network that learns; its parameters change with every update."""
-        return self._policy
-
-    @property
-    def priorities(self) -> Tensor | None:
-        """The absolute TD errors of the last batch; see `Algorithm.priorities`."""
-        return self._priorities
 
     def update(self, batch: Batch, *, progress: float) -> Metrics:
         """Learns from a batch of transitions; see `Algorithm.update`."""
@@ -160,48 +143,20 @@ class Dqn(Algorithm):
             "epsilon": self._ladder_base,
         }
 
-    def policy_state(self) -> PolicyState:
-        """Returns a snapshot of the Q-network's arrays and the epsilons; see `Algorithm.policy_state`."""
-        self._watch.check()
-        return self._policy.state_arrays()
-
     def begin_with(self, state: PolicyState, checkpoint: Path | None) -> bool:
         """Loads the policy, which is the Q-network, and copies it to the target; see `Algorithm.begin_with`."""
-        super().begin_with(state, checkpoint)
+        super().begin_with(state, None)
         self._target.follow(1.0)
         return False
 
-    def save(self, directory: Path) -> None:
-        """Writes the networks, the optimiser, epsilon and the number of updates; see `Algorithm.save`."""
-        self._watch.check()
-        tensors = {
-            **with_prefix("policy", self._policy.networks.state_dict()),
-            **with_prefix("target", self._target.module.state_dict()),
-            **with_prefix("optimizer", optimizer_tensors(self._optimizer)),
-        }
-        values = {
-            "algorithm": "dqn",
-            "n_updates": self._n_updates,
-            "epsilon": self._ladder_base,
-            "settings": self._settings.model_dump(mode="json"),
-        }
-        write_training_state(directory, tensors, values)
+    def _checkpoint_parts(self) -> Mapping[str, StatePart]:
+        return {"policy": self._policy.networks, "target": self._target.module, "optimizer": self._optimizer}
 
-    def load(self, directory: Path) -> None:
-        """Reads what `save` wrote, except the settings; see `Algorithm.load`."""
-        arrays, values = read_training_state(directory)
-        if values.get("algorithm") != "dqn":
-            raise ConfigurationError(
-                f"{directory} was written by {values.get('algorithm')!r}; expected 'dqn'. Resume with the algorithm of "
-                "that run."
-            )
-        load_module(self._policy.networks, "policy", arrays, source=directory)
-        load_module(self._target.module, "target", arrays, source=directory)
-        load_optimizer(self._optimizer, "optimizer", arrays)
+    def _checkpoint_values(self) -> Mapping[str, Any]:
+        return {"epsilon": self._ladder_base}
+
+    def _load_checkpoint_values(self, values: Mapping[str, Any], source: Path) -> None:
         self._explore_by(float(values["epsilon"]))
-        self._n_updates = int(values["n_updates"])
-        self._priorities = None
-        self._watch.clear()
 
     @torch.no_grad()
     def _targets(self, transitions: Transitions) -> Tensor:

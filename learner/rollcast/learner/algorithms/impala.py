@@ -4,35 +4,29 @@ Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weig
 https://arxiv.org/abs/1802.01561.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from rollcast.actor.policies.torch_distributions import log_prob_and_entropy
 from rollcast.actor.policies.trainable import TorchPolicy
-from rollcast.learner.algorithms.algorithm import Algorithm, Metrics
+from rollcast.learner.algorithms.algorithm import Metrics
 from rollcast.learner.algorithms.critics import ValueCritic
 from rollcast.learner.algorithms.divergence import DivergenceWatch
 from rollcast.learner.algorithms.flat_parameters import FlatParameters
 from rollcast.learner.algorithms.impala_loss import impala_loss
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
-from rollcast.learner.algorithms.one_substep import columns_of, only_substep
+from rollcast.learner.algorithms.one_policy import OnePolicy
+from rollcast.learner.algorithms.one_substep import columns_of
 from rollcast.learner.algorithms.schedules import make_schedule
-from rollcast.learner.algorithms.training_state import (
-    load_module,
-    load_optimizer,
-    optimizer_tensors,
-    read_training_state,
-    take_critics,
-    with_prefix,
-    write_training_state,
-)
+from rollcast.learner.algorithms.training_state import StatePart
 from rollcast.learner.algorithms.vtrace import VTraceReturns, vtrace
 from rollcast.learner.batch import Batch, BatchColumns
 from rollcast.services.errors import ConfigurationError
-from rollcast.services.policies.policies import PolicySpec, PolicyState
+from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 _WATCHED = ("policy loss", "value loss", "entropy", "policy's gradient norm", "critic's gradient norm")
@@ -52,7 +46,7 @@ class _Forward(NamedTuple):
     values: Tensor
 
 
-class Impala(Algorithm):
+class Impala(OnePolicy[ImpalaSettings]):
     """IMPALA: a policy gradient with V-trace advantages, a critic with V-trace targets, and an entropy bonus.
 
     `impala_loss` is what an update minimises; `vtrace` computes its targets and advantages.
@@ -60,6 +54,8 @@ class Impala(Algorithm):
     Policy and critic share no parameter, so that only the policy is sent to actors. `Algorithm` says which thread may
     call which method.
     """
+
+    name = "impala"
 
     def __init__(
         self,
@@ -82,9 +78,7 @@ class Impala(Algorithm):
         Raises:
             ConfigurationError: If there is not exactly one substep, or no network fits the spaces.
         """
-        self._settings = settings
-        self._device = torch.device(device)
-        self._substep_key = only_substep(spaces, algorithm="IMPALA")
+        super().__init__(spaces, settings, device)
         self._action_space = spaces[self._substep_key].action
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -101,11 +95,6 @@ class Impala(Algorithm):
             advice=f"Lower the learning rate ({settings.learning_rate:g}) or max_grad_norm "
             f"({settings.max_grad_norm:g}), or scale rewards and observations down.",
         )
-
-    @property
-    def policy(self) -> TorchPolicy:
-        """The policy that learns; its parameters change with every update."""
-        return self._policy
 
     def update(self, batch: Batch, *, progress: float) -> Metrics:
         """Learns from a batch; see `Algorithm.update`."""
@@ -160,43 +149,16 @@ class Impala(Algorithm):
             "entropy_cost": entropy_cost,
         }
 
-    def policy_state(self) -> PolicyState:
-        """Returns a snapshot of the policy's arrays; see `Algorithm.policy_state`."""
-        self._watch.check()
-        return self._policy.state_arrays()
+    def _checkpoint_parts(self) -> Mapping[str, StatePart]:
+        return {"policy": self._policy, "critic": self._critic, "optimizer": self._optimizer}
 
-    def begin_with(self, state: PolicyState, checkpoint: Path | None) -> bool:
-        """Loads the policy, and the critic if the other run used IMPALA; see `Algorithm.begin_with`."""
-        super().begin_with(state, checkpoint)
-        return take_critics(checkpoint, "impala", {"critic": self._critic})
-
-    def save(self, directory: Path) -> None:
-        """Writes the networks, the optimiser and the number of updates; see `Algorithm.save`."""
-        self._watch.check()
-        tensors = {
-            **with_prefix("policy", self._policy.state_dict()),
-            **with_prefix("critic", self._critic.state_dict()),
-            **with_prefix("optimizer", optimizer_tensors(self._optimizer)),
-        }
-        values = {
-            "algorithm": "impala", "n_updates": self._n_updates, "settings": self._settings.model_dump(mode="json")
-        }  # fmt: skip
-        write_training_state(directory, tensors, values)
-
-    def load(self, directory: Path) -> None:
-        """Reads what `save` wrote, except the settings; see `Algorithm.load`."""
-        arrays, values = read_training_state(directory)
-        saved = (values.get("algorithm"), values.get("settings", {}).get("optimizer"))
-        if saved != ("impala", self._settings.optimizer):
+    def _load_checkpoint_values(self, values: Mapping[str, Any], source: Path) -> None:
+        saved, own = values.get("settings", {}).get("optimizer"), self._settings.optimizer
+        if saved != own:
             raise ConfigurationError(
-                f"{directory} was written by {saved[0]!r} with the optimizer {saved[1]!r}; expected 'impala' with "
-                f"{self._settings.optimizer!r}. Resume with the algorithm and the optimizer of that run."
+                f"{source} was written by 'impala' with the optimizer {saved!r}; expected 'impala' with {own!r}. "
+                "Resume with the algorithm and the optimizer of that run."
             )
-        load_module(self._policy, "policy", arrays, source=directory)
-        load_module(self._critic, "critic", arrays, source=directory)
-        load_optimizer(self._optimizer, "optimizer", arrays)
-        self._n_updates = int(values["n_updates"])
-        self._watch.clear()
 
     def _forward(self, batch: Batch, columns: BatchColumns) -> _Forward:
         """Runs the policy on the T * B rows, and the critic on those, the last and the final observations at once."""

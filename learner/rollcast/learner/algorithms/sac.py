@@ -5,39 +5,30 @@ actions Christodoulou 2019, "Soft Actor-Critic for Discrete Action Settings", ht
 """
 
 import math
-from pathlib import Path
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
 from rollcast.actor.policies.trainable import TorchPolicy
-from rollcast.learner.algorithms.algorithm import Algorithm, Metrics
+from rollcast.learner.algorithms.algorithm import Metrics
 from rollcast.learner.algorithms.critics import TwinCritic
 from rollcast.learner.algorithms.divergence import DivergenceWatch
 from rollcast.learner.algorithms.flat_parameters import FlatParameters
-from rollcast.learner.algorithms.one_substep import only_substep
+from rollcast.learner.algorithms.one_policy import OnePolicy
 from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.algorithms.soft_actions import PolicyImprovement, soft_actions
 from rollcast.learner.algorithms.target_networks import TargetNetwork
-from rollcast.learner.algorithms.training_state import (
-    load_module,
-    load_optimizer,
-    optimizer_tensors,
-    read_training_state,
-    take_critics,
-    with_prefix,
-    write_training_state,
-)
+from rollcast.learner.algorithms.training_state import StatePart
 from rollcast.learner.algorithms.transitions import Transitions, transitions_of, with_head
 from rollcast.learner.batch import Batch
-from rollcast.services.errors import ConfigurationError
-from rollcast.services.policies.policies import PolicySpec, PolicyState
+from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 _WATCHED = ("critic loss", "policy loss", "temperature", "critics' gradient norm", "policy's gradient norm")
 
 
-class Sac(Algorithm):
+class Sac(OnePolicy[SacSettings]):
     """Soft actor-critic with twin critics, Polyak-averaged targets and a learnt temperature alpha.
 
     An update, on transitions (s, a, r, s'), with gamma 0 where the episode terminated (Haarnoja et al. 2018b,
@@ -54,6 +45,7 @@ class Sac(Algorithm):
     method.
     """
 
+    name = "sac"
     learns_from_replay = True
 
     def __init__(
@@ -79,9 +71,8 @@ class Sac(Algorithm):
                 another head, or no network fits the spaces.
             InvalidSpaceError: If the action space is a Box whose bounds are not finite.
         """
-        self._settings = settings
-        self._device = torch.device(device)
-        self._substep_key = key = only_substep(spaces, algorithm="SAC")
+        super().__init__(spaces, settings, device)
+        key = self._substep_key
         self._generator = torch.Generator(device=self._device).manual_seed(seed)
         self._actions = soft_actions(spaces[key], self._generator, entropy_ratio=settings.target_entropy_ratio)
         with torch.random.fork_rng(devices=[]):
@@ -99,7 +90,6 @@ class Sac(Algorithm):
         self._policy_optimizer = self._adam(self._policy_parameters.vector, settings.policy_learning_rate)
         self._critic_optimizer = self._adam(self._critic_parameters.vector, settings.critic_learning_rate)
         self._temperature_optimizer = self._adam(self._log_temperature, settings.temperature_learning_rate)
-        self._priorities: Tensor | None = None
         self._watch = DivergenceWatch(
             _WATCHED,
             device=self._device,
@@ -107,16 +97,6 @@ class Sac(Algorithm):
             f"{settings.critic_learning_rate:g}) or max_grad_norm ({settings.max_grad_norm:g}), or scale rewards and "
             "observations down.",
         )
-
-    @property
-    def policy(self) -> TorchPolicy:
-        """The policy that learns; its parameters change with every update."""
-        return self._policy
-
-    @property
-    def priorities(self) -> Tensor | None:
-        """The mean of both critics' absolute TD errors; see `Algorithm.priorities`."""
-        return self._priorities
 
     def update(self, batch: Batch, *, progress: float) -> Metrics:
         """Learns from a batch of transitions; see `Algorithm.update`. SAC does not use `progress`."""
@@ -147,53 +127,6 @@ class Sac(Algorithm):
             "critic_grad_norm": critic_norm,
             "policy_grad_norm": policy_norm,
         }
-
-    def policy_state(self) -> PolicyState:
-        """Returns a snapshot of the policy's arrays; see `Algorithm.policy_state`."""
-        self._watch.check()
-        return self._policy.state_arrays()
-
-    def begin_with(self, state: PolicyState, checkpoint: Path | None) -> bool:
-        """Loads the policy, and critics and targets if the other run used SAC; see `Algorithm.begin_with`."""
-        super().begin_with(state, checkpoint)
-        return take_critics(checkpoint, "sac", {"critics": self._critics, "targets": self._targets.module})
-
-    def save(self, directory: Path) -> None:
-        """Writes networks, optimisers, temperature, generator and the number of updates; see `Algorithm.save`.
-
-        The exploration of actors is not written: a resumed run sets it again.
-        """
-        self._watch.check()
-        tensors = {
-            name: tensor for prefix, module in self._modules().items()
-            for name, tensor in with_prefix(prefix, module.state_dict()).items()
-        }  # fmt: skip
-        for prefix, optimizer in self._optimizers().items():
-            tensors |= with_prefix(prefix, optimizer_tensors(optimizer))
-        tensors |= {"log_temperature": self._log_temperature, "generator": self._generator.get_state()}
-        values = {
-            "algorithm": "sac", "n_updates": self._n_updates, "settings": self._settings.model_dump(mode="json")
-        }  # fmt: skip
-        write_training_state(directory, tensors, values)
-
-    def load(self, directory: Path) -> None:
-        """Reads what `save` wrote, except the settings; see `Algorithm.load`."""
-        arrays, values = read_training_state(directory)
-        if values.get("algorithm") != "sac":
-            raise ConfigurationError(
-                f"{directory} was written by {values.get('algorithm')!r}; expected 'sac'. Resume with the algorithm of "
-                "that run."
-            )
-        for prefix, module in self._modules().items():
-            load_module(module, prefix, arrays, source=directory)
-        for prefix, optimizer in self._optimizers().items():
-            load_optimizer(optimizer, prefix, arrays)
-        with torch.no_grad():
-            self._log_temperature.copy_(torch.from_numpy(arrays["log_temperature"]))
-        self._generator.set_state(torch.from_numpy(arrays["generator"].copy()))
-        self._n_updates = int(values["n_updates"])
-        self._priorities = None
-        self._watch.clear()
 
     def _update_critics(self, transitions: Transitions, temperature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Updates the critics; returns loss, gradient norm and mean value, each 0-dim."""
@@ -231,14 +164,17 @@ class Sac(Algorithm):
             return self._settings.target_entropy
         return self._actions.target_entropy(transitions.observation)
 
-    def _modules(self) -> dict[str, nn.Module]:
-        return {"policy": self._policy.networks, "critics": self._critics, "targets": self._targets.module}
-
-    def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
+    def _checkpoint_parts(self) -> Mapping[str, StatePart]:
+        # Without the exploration of actors: a resumed run sets it again.
         return {
+            "policy": self._policy.networks,
+            "critics": self._critics,
+            "targets": self._targets.module,
             "policy_optimizer": self._policy_optimizer,
             "critic_optimizer": self._critic_optimizer,
             "temperature_optimizer": self._temperature_optimizer,
+            "log_temperature": self._log_temperature,
+            "generator": self._generator,
         }
 
     def _adam(self, parameter: nn.Parameter, learning_rate: float) -> torch.optim.Adam:

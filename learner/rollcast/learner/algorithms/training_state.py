@@ -1,9 +1,12 @@
-"""Writes an algorithm's state as named tensors (safetensors) and named values (JSON), without pickle; reads it back."""
+"""Writes an algorithm's state as named tensors (safetensors) and named values (JSON), without pickle; reads it back.
+
+`write_parts` and `load_parts` do it for modules, optimisers, tensors and generators by name.
+"""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import safetensors
@@ -16,6 +19,11 @@ from rollcast.services.errors import ConfigurationError
 
 TENSORS_FILE = "algorithm.safetensors"
 VALUES_FILE = "algorithm.json"
+
+# Of whatever an algorithm's next update depends on.
+StatePart: TypeAlias = nn.Module | torch.optim.Optimizer | Tensor | torch.Generator
+
+_STATE: Final = "state"
 
 
 def write_training_state(directory: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
@@ -66,9 +74,51 @@ def read_training_state(directory: Path) -> tuple[dict[str, NDArray[np.generic]]
     return arrays, values
 
 
-def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the tensors as `prefix.name`."""
-    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+def write_parts(directory: Path, parts: Mapping[str, StatePart], values: Mapping[str, Any]) -> None:
+    """Writes parts of an algorithm and values into a directory.
+
+    Args:
+        directory: Made if it does not exist.
+        parts: The parts by name.
+        values: Values by name; anything JSON can hold.
+
+    Raises:
+        OSError: If they cannot be written.
+    """
+    tensors: dict[str, Tensor] = {}
+    for name, part in parts.items():
+        if isinstance(part, Tensor):
+            tensors[name] = part
+        elif isinstance(part, torch.Generator):
+            tensors[name] = part.get_state()
+        else:
+            state = part.state_dict() if isinstance(part, nn.Module) else _optimizer_tensors(part)
+            tensors |= {f"{name}.{key}": tensor for key, tensor in state.items()}
+    write_training_state(directory, tensors, values)
+
+
+def load_parts(parts: Mapping[str, StatePart], arrays: Mapping[str, NDArray[np.generic]], *, source: Path) -> None:
+    """Reads what `write_parts` wrote, in place.
+
+    Args:
+        parts: The parts by name, of the same shapes.
+        arrays: Arrays by name.
+        source: The checkpoint's directory, for messages.
+
+    Raises:
+        ConfigurationError: If something is missing, or belongs to other networks or optimisers.
+    """
+    for name, part in parts.items():
+        if isinstance(part, nn.Module):
+            load_module(part, name, arrays, source=source)
+        elif isinstance(part, torch.optim.Optimizer):
+            _load_optimizer(part, name, arrays, source)
+        elif isinstance(part, Tensor):
+            _load_tensor(part, name, arrays, source)
+        else:
+            state = part.get_state()
+            _load_tensor(state, name, arrays, source)
+            part.set_state(state)
 
 
 def load_module(module: nn.Module, prefix: str, arrays: Mapping[str, NDArray[np.generic]], *, source: Path) -> None:
@@ -76,7 +126,7 @@ def load_module(module: nn.Module, prefix: str, arrays: Mapping[str, NDArray[np.
 
     Args:
         module: The module, on any device.
-        prefix: The prefix of the names, as of `with_prefix`.
+        prefix: The prefix of the names.
         arrays: Arrays by name.
         source: The checkpoint's directory, for messages.
 
@@ -102,49 +152,44 @@ def load_module(module: nn.Module, prefix: str, arrays: Mapping[str, NDArray[np.
             tensor.copy_(torch.from_numpy(found[name]))
 
 
-def take_critics(checkpoint: Path | None, algorithm: str, critics: Mapping[str, nn.Module]) -> bool:
-    """Loads critics from another run's checkpoint, if that run had the same algorithm.
-
-    Args:
-        checkpoint: The directory that the other algorithm's `save` wrote; None: there is none.
-        algorithm: The algorithm's name, as `save` writes it.
-        critics: The modules by their prefix, as of `with_prefix`.
-
-    Returns:
-        True if they were loaded.
-
-    Raises:
-        ConfigurationError: If the checkpoint has other networks.
-    """
-    if checkpoint is None:
-        return False
-    arrays, values = read_training_state(checkpoint)
-    if values.get("algorithm") != algorithm:
-        return False
-    for prefix, module in critics.items():
-        load_module(module, prefix, arrays, source=checkpoint)
-    return True
-
-
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Returns the state of an optimiser that has one parameter, by name."""
-    state = optimizer.state_dict()["state"].get(0, {})
-    return {name: torch.as_tensor(value) for name, value in state.items()}
-
-
-def load_optimizer(optimizer: torch.optim.Optimizer, prefix: str, arrays: Mapping[str, NDArray[np.generic]]) -> None:
-    """Restores the state of an optimiser that has one parameter, but not its settings.
-
-    Args:
-        optimizer: An optimiser of the kind that was saved.
-        prefix: The prefix of the names, as of `with_prefix`. Without such an array, the optimiser had made no step.
-        arrays: Arrays by name.
-    """
-    start = f"{prefix}."
-    state = {
-        name.removeprefix(start): torch.from_numpy(array.copy())
-        for name, array in arrays.items()
-        if name.startswith(start)
+def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Returns the state of an optimiser as `state.PARAMETER.NAME`."""
+    state = optimizer.state_dict()[_STATE]
+    return {
+        f"{_STATE}.{parameter}.{name}": torch.as_tensor(value)
+        for parameter, remembered in state.items()
+        for name, value in remembered.items()
+        if value is not None
     }
-    groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": {0: state} if state else {}, "param_groups": groups})
+
+
+def _load_optimizer(
+    optimizer: torch.optim.Optimizer, prefix: str, arrays: Mapping[str, NDArray[np.generic]], source: Path
+) -> None:
+    """Restores the state of an optimiser, but not its settings. Without arrays, the optimiser had made no step."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for path, array in arrays.items():
+        optimizer_name, _, name = path.partition(".")
+        if optimizer_name == prefix:
+            # Checkpoints of older versions have `NAME` alone where the optimiser has one parameter.
+            parameter, _, remembered = name.removeprefix(f"{_STATE}.").rpartition(".")
+            state.setdefault(int(parameter or 0), {})[remembered] = torch.from_numpy(array.copy())
+    n_parameters = sum(len(group["params"]) for group in optimizer.param_groups)
+    if any(parameter >= n_parameters for parameter in state):
+        raise ConfigurationError(
+            f"the optimiser {prefix!r} in {source} has at least {max(state) + 1} parameters; expected "
+            f"{n_parameters}. Resume with the networks of that run."
+        )
+    optimizer.load_state_dict({_STATE: state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _load_tensor(tensor: Tensor, name: str, arrays: Mapping[str, NDArray[np.generic]], source: Path) -> None:
+    array = arrays.get(name)
+    if array is None or array.shape != tuple(tensor.shape):
+        found = "is missing" if array is None else f"has shape {list(array.shape)}"
+        raise ConfigurationError(
+            f"the tensor {name!r} in {source} {found}; expected shape {list(tensor.shape)}. Resume with the algorithm "
+            "of that run."
+        )
+    with torch.no_grad():
+        tensor.copy_(torch.from_numpy(array.copy()))

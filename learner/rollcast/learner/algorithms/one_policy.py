@@ -1,0 +1,111 @@
+"""What the algorithms of rollcast share that learn one policy for one substep."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+from pydantic import BaseModel
+from torch import Tensor, nn
+
+from rollcast.actor.policies.trainable import TorchPolicy
+from rollcast.learner.algorithms.algorithm import Algorithm
+from rollcast.learner.algorithms.divergence import DivergenceWatch
+from rollcast.learner.algorithms.one_substep import only_substep
+from rollcast.learner.algorithms.training_state import (
+    StatePart,
+    load_module,
+    load_parts,
+    read_training_state,
+    write_parts,
+)
+from rollcast.services.policies.policies import PolicyState
+from rollcast.services.spaces.spaces import EnvironmentSpaces
+
+Settings = TypeVar("Settings", bound=BaseModel)
+
+
+class OnePolicy(Algorithm, Generic[Settings]):
+    """Base of an algorithm that learns the policy of one substep, and watches whether training diverges.
+
+    A subclass makes `_policy` and `_watch` in its constructor, and names in `_checkpoint_parts` what a checkpoint has.
+    """
+
+    # Of its settings, its metrics and its checkpoints.
+    name: ClassVar[str]
+
+    _policy: TorchPolicy
+    _watch: DivergenceWatch
+    _priorities: Tensor | None = None
+
+    def __init__(self, spaces: EnvironmentSpaces, settings: Settings, device: torch.device | str) -> None:
+        """Checks that there is one substep.
+
+        Raises:
+            ConfigurationError: If there is not exactly one.
+        """
+        self._settings = settings
+        self._device = torch.device(device)
+        self._substep_key = only_substep(spaces, algorithm=self.name.upper())
+
+    @property
+    def policy(self) -> TorchPolicy:
+        """The policy that learns; its parameters change with every update."""
+        return self._policy
+
+    @property
+    def priorities(self) -> Tensor | None:
+        """The absolute TD errors of the last batch; see `Algorithm.priorities`."""
+        return self._priorities
+
+    def policy_state(self) -> PolicyState:
+        """Returns a snapshot of the policy's arrays; see `Algorithm.policy_state`."""
+        self._watch.check()
+        return self._policy.state_arrays()
+
+    def begin_with(self, state: PolicyState, checkpoint: Path | None) -> bool:
+        """Loads the policy, and the other networks if the other run used this algorithm; see `Algorithm.begin_with`."""
+        super().begin_with(state, checkpoint)
+        if checkpoint is None:
+            return False
+        arrays, values = read_training_state(checkpoint)
+        if values.get("algorithm") != self.name:
+            return False
+        for name, part in self._checkpoint_parts().items():
+            if isinstance(part, nn.Module) and name != "policy":
+                load_module(part, name, arrays, source=checkpoint)
+        return True
+
+    def save(self, directory: Path) -> None:
+        """Writes the parts, the settings and the number of updates; see `Algorithm.save`."""
+        self._watch.check()
+        values = {
+            "n_updates": self._n_updates,
+            "settings": self._settings.model_dump(mode="json"),
+            **self._checkpoint_values(),
+        }
+        write_parts(directory, self._checkpoint_parts(), {"algorithm": self.name, **values})
+
+    def load(self, directory: Path) -> None:
+        """Reads what `save` wrote, except the settings; see `Algorithm.load`."""
+        arrays, values = self._read_checkpoint(directory)
+        self._load_checkpoint_values(values, directory)
+        load_parts(self._checkpoint_parts(), arrays, source=directory)
+        self._n_updates = int(values["n_updates"])
+        self._priorities = None
+        self._watch.clear()
+
+    def _checkpoint_name(self) -> str:
+        return self.name
+
+    @abstractmethod
+    def _checkpoint_parts(self) -> Mapping[str, StatePart]:
+        """Returns what a checkpoint has, by name; the policy's networks as `policy`."""
+
+    def _checkpoint_values(self) -> Mapping[str, Any]:
+        """Returns further values for a checkpoint."""
+        return {}
+
+    def _load_checkpoint_values(self, values: Mapping[str, Any], source: Path) -> None:
+        """Reads those values."""
