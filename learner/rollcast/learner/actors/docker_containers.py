@@ -121,7 +121,7 @@ class _Container:
         return f"exit code {code} (signal {code - 128})" if code > 128 else f"exit code {code}"
 
 
-class DockerContainers:
+class DockerContainers(Supervision):
     """A fixed set of actors in containers. Used by one thread, which calls `look_after` now and then.
 
     Args:
@@ -136,16 +136,8 @@ class DockerContainers:
     ) -> None:
         self._run = run
         self._actors = [_Container(plan, run, f"{run.name}-{slot}") for slot, plan in enumerate(plans)]
-        self._supervision = Supervision(self._actors, max_restarts=max_restarts, on_exit=on_exit)
+        super().__init__(self._actors, max_restarts=max_restarts, on_exit=on_exit)
         self._next_look = 0.0
-
-    def start(self) -> None:
-        """Starts every actor.
-
-        Raises:
-            ContainerEngineError: The engine does not start a container.
-        """
-        self._supervision.start()
 
     def look_after(self) -> None:
         """Restarts actors that have ended; see `Supervision.look_after`.
@@ -160,7 +152,7 @@ class DockerContainers:
             states = self._run.states()
             for actor in self._actors:
                 actor.states = states
-        self._supervision.look_after()
+        super().look_after()
 
     def stop(self, timeout_s: float) -> None:
         """Asks every container to end, and waits for `timeout_s`; `DockerRun.remove` kills the rest.

@@ -89,7 +89,7 @@ class _LocalActor:
         return ActorEnd(report, may_recover=may_recover)
 
 
-class LocalProcesses:
+class LocalProcesses(Supervision):
     """A fixed set of local actors. Used by one thread, which calls `look_after` now and then.
 
     Args:
@@ -109,22 +109,14 @@ class LocalProcesses:
     ) -> None:
         context = multiprocessing_context(start_method)
         self._actors = [_LocalActor(plan, context) for plan in plans]
-        self._supervision = Supervision(self._actors, max_restarts=max_restarts, on_exit=on_exit)
+        super().__init__(self._actors, max_restarts=max_restarts, on_exit=on_exit)
         if isinstance(context, ForkServerContext):
             start_forkserver()
-
-    def start(self) -> None:
-        """Starts every actor."""
-        self._supervision.start()
 
     @property
     def processes(self) -> list[BaseProcess]:
         """The processes that were started and not found ended yet."""
         return [actor.process for actor in self._actors if actor.process is not None]
-
-    def look_after(self) -> None:
-        """Restarts actors that have ended; see `Supervision.look_after`."""
-        self._supervision.look_after()
 
     def stop(self, timeout_s: float) -> None:
         """Ends all actors: asks them to end, waits, then kills the rest. Idempotent.

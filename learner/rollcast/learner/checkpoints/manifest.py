@@ -3,13 +3,12 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 import xxhash
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from rollcast.services.errors import ConfigurationError, RollcastError
 
@@ -22,8 +21,7 @@ _MAGIC: Final = "rollcast-checkpoint"
 _READ_BYTES: Final = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointInfo:
+class CheckpointInfo(BaseModel, frozen=True):
     """The state of training that a checkpoint has.
 
     Attributes:
@@ -43,26 +41,16 @@ class CheckpointInfo:
     software_version: str
 
 
-class _File(BaseModel):
+class _File(BaseModel, extra="forbid"):
     """The entry of a file in a manifest."""
-
-    model_config = ConfigDict(extra="forbid")
 
     bytes: int
     xxh3_128: str
 
 
-class _Manifest(BaseModel):
+class _Manifest(CheckpointInfo, extra="forbid"):
     """The JSON of a manifest: the fields of `CheckpointInfo` and the files."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    n_updates: int
-    env_steps: int
-    policy_version: int
-    mean_return: float | None
-    has_ended: bool
-    software_version: str
     files: dict[str, _File]
 
 
@@ -90,7 +78,7 @@ def write_manifest(
         linked = previous is not None and name in known and (previous / name).samefile(path)
         n_bytes, digest = known[name] if linked else (path.stat().st_size, digests.get(path) or _digest(path))
         files[name] = {"bytes": n_bytes, "xxh3_128": digest}
-    content = json.dumps({**asdict(info), "files": files}, indent=2) + "\n"
+    content = json.dumps({**info.model_dump(), "files": files}, indent=2) + "\n"
     head = f"{_MAGIC} {FORMAT} {xxhash.xxh3_128_hexdigest(content.encode())}\n"
     (directory / MANIFEST_FILE).write_text(head + content, encoding="utf-8")
 

@@ -14,7 +14,7 @@ from rollcast.learner.replay.checkpoint import BufferCheckpoint
 from rollcast.learner.replay.columns.layout import Slots, make_layout
 from rollcast.learner.replay.columns.samples import ReplaySample, SampleRing
 from rollcast.learner.replay.free_memory import describe_available
-from rollcast.learner.replay.info import BufferInfo, Waiting
+from rollcast.learner.replay.info import BufferInfo
 from rollcast.learner.replay.parts import (
     check_positive,
     device_of_columns,
@@ -29,6 +29,7 @@ from rollcast.learner.replay.saving.part_state import GeneratorPart, Part
 from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.learner.replay.stores.row_plan import acting_trajectories, pieces, plan_rows
 from rollcast.services.errors import ConfigurationError, InvalidInputError, LimitExceededError, NotReadyError
+from rollcast.services.replay.replay import ReplayWaiting
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
@@ -365,7 +366,7 @@ class ReplayBuffer:
                 limiter=limiter,
             )
 
-    def wait_of(self, who: str) -> Waiting | None:
+    def wait_of(self, who: str) -> ReplayWaiting | None:
         """Returns what a caller waits for that asks again after each refusal; `who` as for `insert`.
 
         None: it does not wait, or may go on.

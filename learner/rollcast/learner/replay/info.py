@@ -1,26 +1,8 @@
 """The numbers that describe a replay buffer and its rate limiter at one moment."""
 
-import math
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """A caller that waits for the rate limiter.
-
-    Attributes:
-        reason: What it waits for, with the numbers.
-        seconds: How long it has waited.
-        who: The name it gave itself; empty if it gave none.
-    """
-
-    reason: str
-    seconds: float
-    who: str = ""
-
-    def __str__(self) -> str:
-        """Returns name, reason and duration on one line, for logs."""
-        return f"{self.who}{': ' if self.who else ''}{self.reason} for {self.seconds:.1f} s"
+from rollcast.services.replay.replay import ReplayWaiting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,16 +29,7 @@ class LimiterInfo:
     difference: float
     min_diff: float
     max_diff: float
-    waiting: tuple[Waiting, ...]
-
-    def __str__(self) -> str:
-        """Returns the whole state on one line, for logs and the status."""
-        text = (
-            f"{self.inserts} inserted, {self.samples} sampled, {self.size} there (at least {self.min_size} to sample)"
-        )
-        if math.isfinite(self.max_diff):
-            text += f", difference {self.difference:g} in [{self.min_diff:g}, {self.max_diff:g}]"
-        return "; ".join([text, *(str(one) for one in self.waiting)])
+    waiting: tuple[ReplayWaiting, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from rollcast.learner.replay.info import LimiterInfo, Waiting
+from rollcast.learner.replay.info import LimiterInfo
 from rollcast.learner.replay.saving.part_state import PartState
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.replay.replay import ReplayWaiting
 
 # Seconds between two checks whether a waiting caller should go on.
 _CHECK_S = 0.5
@@ -222,7 +223,7 @@ class RateLimiter:
                 min_diff=self._min_diff,
                 max_diff=self._max_diff,
                 waiting=tuple(
-                    Waiting(reason=wait.why(), seconds=now - wait.since, who=wait.who)
+                    ReplayWaiting(reason=wait.why(), seconds=now - wait.since, who=wait.who)
                     for wait in sorted(self._waiting.values(), key=lambda wait: wait.since)
                     if not wait.may()
                 ),

@@ -13,7 +13,7 @@ from rollcast.learner.replay.info import BufferInfo
 from rollcast.learner.replay.substeps import SubstepBuffers
 from rollcast.services.errors import InvalidInputError, LimitExceededError
 from rollcast.services.limits.limits import MAX_BATCH_BYTES
-from rollcast.services.replay.replay import ReplayBatch, ReplayColumns, ReplayInfo, ReplayStatus, ReplayWaiting
+from rollcast.services.replay.replay import ReplayBatch, ReplayColumns, ReplayInfo, ReplayStatus
 from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation
 from rollcast.services.wire.same_fields import same_fields
 
@@ -134,10 +134,8 @@ def _status_fields(info: BufferInfo) -> dict[str, Any]:
     """Returns the fields that `ReplayStatus` and `ReplayInfo` share."""
     limiter = info.limiter
     names = ("size", "capacity", "n_bytes", "inserted", "sampled")
-    limits = ("min_size", "difference", "min_diff", "max_diff")
-    waiting = tuple(ReplayWaiting(reason=one.reason, seconds=one.seconds, who=one.who) for one in limiter.waiting)
-    fields = {name: getattr(info, name) for name in names} | {name: getattr(limiter, name) for name in limits}
-    return fields | {"waiting": waiting}
+    limits = ("min_size", "difference", "min_diff", "max_diff", "waiting")
+    return {name: getattr(info, name) for name in names} | {name: getattr(limiter, name) for name in limits}
 
 
 def _to_batch(sample: ReplaySample) -> ReplayBatch:

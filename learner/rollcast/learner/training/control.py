@@ -184,22 +184,13 @@ class TrainingControl:
                 software_version=software_version(),
             )
         experience, progress, _ = self._steered
-        now, of_actors = progress.snapshot(), experience.actors.status()
+        of_actors = experience.actors.status()
         return dataclasses.replace(
             of_actors,
+            **dataclasses.asdict(progress.snapshot()),
             phase=phase,
             waiting_for="an operator to call Resume" if phase is Phase.PAUSED else of_actors.waiting_for,
-            env_steps=now.env_steps,
-            seconds=now.seconds,
-            env_steps_per_second=now.env_steps_per_second,
-            updates=now.updates,
-            updates_per_second=now.updates_per_second,
-            policy_lag_mean=now.policy_lag_mean,
-            policy_lag_max=now.policy_lag_max,
-            episodes=now.episodes,
-            mean_return=now.mean_return,
             run_dir=str(self._run_dir or ""),
-            waiting_fraction=now.waiting_fraction,
             replay=experience.replay_status(),
             algorithm=self.algorithm,
         )

@@ -98,37 +98,8 @@ DURABLE_ROLLOUTS_PER_COMMIT: Final = Metric(
     "durable/rollouts_per_commit", "rollouts", "mean number of rollouts per write, since the last record"
 )
 
-METRICS: Final = (
-    MEAN_RETURN,
-    EPISODES,
-    UPDATES,
-    POLICY_VERSION,
-    ENV_STEPS_PER_SECOND,
-    UPDATES_PER_SECOND,
-    WAITING_FRACTION,
-    QUEUE_SIZE,
-    POLICY_LAG_MEAN,
-    POLICY_LAG_MAX,
-    STALE_TRAJECTORIES,
-    DUPLICATE_ROLLOUTS,
-    REJECTED_ROLLOUTS,
-    ACTORS_ALIVE,
-    REPLAY_SIZE,
-    REPLAY_INSERTS,
-    REPLAY_SAMPLES,
-    REPLAY_SAMPLES_PER_INSERT,
-    REPLAY_WAITING,
-    REPLAY_DIFFERENCE,
-    REPLAY_MIN_DIFF,
-    REPLAY_MAX_DIFF,
-    REPLAY_INSERT_WAIT_S,
-    REPLAY_SAMPLE_WAIT_S,
-    REPLAY_BETA,
-    DURABLE_BYTES,
-    DURABLE_SEGMENTS,
-    DURABLE_COMMIT_MS,
-    DURABLE_ROLLOUTS_PER_COMMIT,
-)
+# All of those above, in their order.
+METRICS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 
 # The values of the algorithms' updates, under the names that these return.
 ALGORITHM_METRICS: Final = (
