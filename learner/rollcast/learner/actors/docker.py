@@ -1,5 +1,6 @@
 """Actors in containers on this machine, started through the Docker SDK, for dependencies that the learner lacks."""
 
+import dataclasses
 import json
 import logging
 import re
@@ -114,7 +115,7 @@ class DockerDistributedActors(ServedDistributedActors):
         for limit, value in (("memory_limit_bytes", memory_limit_bytes), ("cpu_limit", cpu_limit)):
             if value is not None and value <= 0:
                 raise ConfigurationError(f"{limit} is {value}; expected more than 0, or None for no limit")
-        self._arguments = (
+        arguments = [
             f"--env-id={env_id}",
             f"--env-kwargs={_as_json(env_kwargs or {})}",
             f"--envs-per-actor={envs_per_actor}",
@@ -122,16 +123,26 @@ class DockerDistributedActors(ServedDistributedActors):
             f"--network={policy.spec.network}",
             f"--reconnect-timeout-s={reconnect_timeout_s}",
             f"--log-level={log_level}",
-        )
-        self._image = image
-        self._name = name
-        self._network = network
-        self._container_limits = (memory_limit_bytes, cpu_limit)
-        self._environment = dict(environment or {})
-        self._labels = dict(labels or {})
-        self._max_restarts = max_restarts if on_actor_failure == "restart" else 0
+        ]
+        if self._limits.max_rollout_bytes != DEFAULT_LIMITS.max_rollout_bytes:
+            # An image of an older version may not know it, so it is given only where it is needed.
+            arguments.append(f"--max-rollout-bytes={self._limits.max_rollout_bytes}")
         # For these containers alone: the bridge has no TLS, and other containers of this machine may reach it.
         self._token = secrets.token_urlsafe(32)
+        # Of every actor, without what `start` finds out.
+        self._common = ContainerPlan(
+            actor_id="",
+            image=image,
+            arguments=tuple(arguments),
+            environment={**(environment or {}), "ROLLCAST_TOKEN": self._token, "ROLLCAST_INSECURE": "true"},
+            network="",
+            memory_limit_bytes=memory_limit_bytes,
+            cpu_limit=cpu_limit,
+        )
+        self._name = name
+        self._network = network
+        self._labels = dict(labels or {})
+        self._max_restarts = max_restarts if on_actor_failure == "restart" else 0
         self._run: DockerRun | None = None
         self._containers: DockerContainers | None = None
 
@@ -147,7 +158,7 @@ class DockerDistributedActors(ServedDistributedActors):
             return
         self._run = run = DockerRun(connect_to_engine(), self._name, self._labels)
         try:
-            run.check_image(self._image)
+            run.check_image(self._common.image)
             run.remove_leftovers()
             network = self._network or run.make_network()
             host = "127.0.0.1" if network == "host" else run.gateway(network)
@@ -189,27 +200,10 @@ class DockerDistributedActors(ServedDistributedActors):
         self._run = self._containers = None
 
     def _plan(self, actor_id: str, network: str, address: str) -> ContainerPlan:
-        memory_limit_bytes, cpu_limit = self._container_limits
-        return ContainerPlan(
-            actor_id=actor_id,
-            image=self._image,
-            arguments=(
-                f"--learner-address={address}",
-                f"--actor-id={actor_id}",
-                *self._arguments,
-                *self._limit_arguments(),
-            ),
-            environment={**self._environment, "ROLLCAST_TOKEN": self._token, "ROLLCAST_INSECURE": "true"},
-            network=network,
-            memory_limit_bytes=memory_limit_bytes,
-            cpu_limit=cpu_limit,
+        own = (f"--learner-address={address}", f"--actor-id={actor_id}")
+        return dataclasses.replace(
+            self._common, actor_id=actor_id, arguments=(*own, *self._common.arguments), network=network
         )
-
-    def _limit_arguments(self) -> Sequence[str]:
-        """Returns options that an image of an older version may not know; only those that are needed."""
-        if self._limits.max_rollout_bytes == DEFAULT_LIMITS.max_rollout_bytes:
-            return ()
-        return (f"--max-rollout-bytes={self._limits.max_rollout_bytes}",)
 
     def _look_after_actors(self) -> None:
         if self._containers is not None:

@@ -5,7 +5,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from rollcast.learner.actors.docker_engine import DockerRun, engine_asked_to, remove_container
 from rollcast.learner.actors.supervision import ActorEnd, Supervision
@@ -50,16 +50,13 @@ class _Container:
     """An actor, with its container while it has one."""
 
     def __init__(self, plan: ContainerPlan, run: DockerRun, name: str) -> None:
+        self.actor_id: Final = plan.actor_id
         self._plan = plan
         self._run = run
         self._name = name
         self._id: str | None = None
         # The last known states of the run's containers; None if none are known since the launch.
         self.states: dict[str, str] | None = None
-
-    @property
-    def actor_id(self) -> str:
-        return self._plan.actor_id
 
     def launch(self) -> None:
         plan = self._plan

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext, ForkServerContext
 from multiprocessing.process import BaseProcess
+from typing import Final
 
 import torch
 
@@ -42,14 +43,11 @@ class _LocalActor:
     """An actor, with its process while it has one."""
 
     def __init__(self, plan: LocalActorPlan, context: BaseContext) -> None:
+        self.actor_id: Final = plan.actor_id
         self._plan = plan
         self._context = context
         self._failures: Connection | None = None
         self.process: BaseProcess | None = None
-
-    @property
-    def actor_id(self) -> str:
-        return self._plan.actor_id
 
     def launch(self) -> None:
         receiver, sender = self._context.Pipe(duplex=False)

@@ -101,7 +101,7 @@ class SequentialDistributedActors(DistributedActors):
         """
         if not self._workers:
             return False
-        self._close_workers()
+        self.stop()
         self._incarnation += 1
         self._make_workers()
         return True
@@ -130,9 +130,6 @@ class SequentialDistributedActors(DistributedActors):
 
     def stop(self) -> None:
         """Closes the environments."""
-        self._close_workers()
-
-    def _close_workers(self) -> None:
         for worker, _ in self._workers:
             worker.close()
         self._workers.clear()

@@ -7,9 +7,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
@@ -84,23 +85,11 @@ class RolloutSlice:
         if self.n_trajectories == whole.n_envs:
             return whole
         wanted = (whole.final_index[:, 1] >= self.start) & (whole.final_index[:, 1] < self.stop)
-        return dataclasses.replace(
+        return with_trajectories(
             whole,
-            substeps={
-                key: SubstepColumns(
-                    observation={path: array[:, cut] for path, array in columns.observation.items()},
-                    action=columns.action[:, cut],
-                    log_prob=columns.log_prob[:, cut],
-                    last_observation={path: array[cut] for path, array in columns.last_observation.items()},
-                    final_observation={path: array[wanted] for path, array in columns.final_observation.items()},
-                )
-                for key, columns in whole.substeps.items()
-            },
-            reward=whole.reward[:, cut],
-            terminated=whole.terminated[:, cut],
-            truncated=whole.truncated[:, cut],
-            valid=None if whole.valid is None else whole.valid[:, cut],
-            final_index=whole.final_index[wanted] - np.array([0, self.start], np.int32),
+            cut,
+            wanted,
+            whole.final_index[wanted] - np.array([0, self.start], np.int32),
             episodes=tuple(
                 episode._replace(env_index=episode.env_index - self.start)
                 for episode in whole.episodes
@@ -109,6 +98,43 @@ class RolloutSlice:
             env_seeds=whole.env_seeds[cut],
             events=self.events,
         )
+
+
+def with_trajectories(
+    rollout: Rollout,
+    envs: slice | NDArray[np.int64],
+    finals: NDArray[np.bool_],
+    final_index: NDArray[np.int32],
+    **changes: Any,  # noqa: ANN401 - other fields of a rollout
+) -> Rollout:
+    """Returns a rollout with some of its trajectories.
+
+    Args:
+        rollout: The rollout.
+        envs: The environments to keep.
+        finals: `[N]`, True for the final observations to keep.
+        final_index: `[n, 2]`, step and new number of the environment of each final observation that is kept.
+        changes: Other fields that change.
+    """
+    return dataclasses.replace(
+        rollout,
+        substeps={
+            key: SubstepColumns(
+                observation={path: array[:, envs] for path, array in columns.observation.items()},
+                action=columns.action[:, envs],
+                log_prob=columns.log_prob[:, envs],
+                last_observation={path: array[envs] for path, array in columns.last_observation.items()},
+                final_observation={path: array[finals] for path, array in columns.final_observation.items()},
+            )
+            for key, columns in rollout.substeps.items()
+        },
+        reward=rollout.reward[:, envs],
+        terminated=rollout.terminated[:, envs],
+        truncated=rollout.truncated[:, envs],
+        valid=None if rollout.valid is None else rollout.valid[:, envs],
+        final_index=final_index,
+        **changes,
+    )
 
 
 class RolloutQueue:

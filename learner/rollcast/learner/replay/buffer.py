@@ -53,6 +53,10 @@ class ReplayBuffer:
     `make_ring`.
 
     Attributes:
+        n_rollout_steps: T of every rollout.
+        entry: The kind of its entries.
+        max_trajectories: The trajectories of the largest rollout that the limiter lets in; without a limit,
+            `sys.maxsize`.
         checkpoint: Writes the buffer into checkpoints, and reads it.
     """
 
@@ -88,6 +92,8 @@ class ReplayBuffer:
             InvalidSpaceError: A space is of an unsupported kind.
         """
         check_positive(n_rollout_steps=n_rollout_steps, batch_size=batch_size, n_envs=n_envs)
+        self.n_rollout_steps: Final = n_rollout_steps
+        self.entry: Final[Literal["transitions", "rollouts"]] = settings.entry
         n_sampled = settings.burn_in + (settings.sequence_length or 0)
         if n_sampled > n_rollout_steps:
             raise ConfigurationError(
@@ -100,7 +106,7 @@ class ReplayBuffer:
         announce(f"replay buffer: {self._planned}; {describe_available(device)}")
         self._changed = threading.Condition()  # guards everything below
         max_insert = n_envs * (n_rollout_steps if settings.entry == "transitions" else 1)
-        self._max_trajectories = sys.maxsize if settings.samples_per_insert is None else n_envs
+        self.max_trajectories: Final = sys.maxsize if settings.samples_per_insert is None else n_envs
         self._limiter = make_limiter(
             settings, self._planned, batch_size=batch_size, max_insert=max_insert, changed=self._changed
         )
@@ -117,21 +123,6 @@ class ReplayBuffer:
         if self._times_sampled is not None:
             parts["times_sampled"] = self._times_sampled
         self.checkpoint = BufferCheckpoint(self._changed, self._store, parts)
-
-    @property
-    def n_rollout_steps(self) -> int:
-        """T of every rollout."""
-        return self._layout.n_rollout_steps
-
-    @property
-    def entry(self) -> Literal["transitions", "rollouts"]:
-        """The kind of its entries."""
-        return self._planned.entry
-
-    @property
-    def max_trajectories(self) -> int:
-        """The trajectories of the largest rollout that the limiter lets in; without a limit, `sys.maxsize`."""
-        return self._max_trajectories
 
     @property
     def size(self) -> int:

@@ -52,6 +52,10 @@ class RateLimiter:
 
     Any thread may call. `changed` guards everything; the buffer uses the same lock. A caller that was let in counts its
     entries with `inserted` or `sampled` before it releases the lock.
+
+    Attributes:
+        max_insert: The entries of the largest insertion that is let in; inf without a limit.
+        max_sample: The entries of the largest sample that is let in; inf without a limit.
     """
 
     def __init__(
@@ -83,25 +87,15 @@ class RateLimiter:
         self._samples_per_insert = samples_per_insert or 0.0
         self._min_size = min_size
         self._min_diff, self._max_diff = -math.inf, math.inf
-        self._max_insert: float = math.inf
-        self._max_sample: float = math.inf
+        self.max_insert: float = math.inf
+        self.max_sample: float = math.inf
         if samples_per_insert is not None:
             error_buffer = _checked_error_buffer(samples_per_insert, error_buffer, max_insert, max_sample)
             self._min_diff = samples_per_insert * min_size - error_buffer
             self._max_diff = samples_per_insert * min_size + error_buffer
-            self._max_insert, self._max_sample = max_insert, max_sample
+            self.max_insert, self.max_sample = max_insert, max_sample
         self._waiting: dict[object, _Wait] = {}
         self.reset()
-
-    @property
-    def max_insert(self) -> float:
-        """The entries of the largest insertion that is let in; inf without a limit."""
-        return self._max_insert
-
-    @property
-    def max_sample(self) -> float:
-        """The entries of the largest sample that is let in; inf without a limit."""
-        return self._max_sample
 
     def reset(self) -> None:
         """Sets all counts to 0."""

@@ -22,6 +22,10 @@ class BestPolicy:
     Args:
         progress: Has the number of episodes and their mean return.
         snapshot: Returns a copy of the policy that is learnt.
+
+    Attributes:
+        written_return: The mean return of the best policy on the disk; -inf if there is none. Any thread may read it.
+        unwritten: The best policy, if it is better than the one on the disk; else None.
     """
 
     def __init__(self, progress: TrainingProgress, snapshot: Callable[[], SavedPolicy]) -> None:
@@ -29,18 +33,8 @@ class BestPolicy:
         self._snapshot = snapshot
         # Episodes that had ended, and the policy then; the oldest first. Only the first is at least N / 2 episodes old.
         self._copies: deque[tuple[int, SavedPolicy]] = deque()
-        self._best_return = self._written_return = float("-inf")
-        self._unwritten: SavedPolicy | None = None
-
-    @property
-    def written_return(self) -> float:
-        """The mean return of the best policy on the disk; -inf if there is none. Any thread may read it."""
-        return self._written_return
-
-    @property
-    def unwritten(self) -> SavedPolicy | None:
-        """The best policy, if it is better than the one on the disk; else None."""
-        return self._unwritten
+        self._best_return = self.written_return = float("-inf")
+        self.unwritten: SavedPolicy | None = None
 
     def resume(self, best_return: float) -> None:
         """Continues from an earlier process, whose best policy is on the disk.
@@ -48,7 +42,7 @@ class BestPolicy:
         Args:
             best_return: Its highest mean return; -inf if there was none.
         """
-        self._best_return = self._written_return = best_return
+        self._best_return = self.written_return = best_return
 
     def observe(self) -> None:
         """Copies the policy now and then, and notes a new record. Called after every update."""
@@ -61,8 +55,8 @@ class BestPolicy:
         mean_return = self._progress.recent_mean_return()
         if mean_return is not None and mean_return > self._best_return:
             self._best_return = mean_return
-            self._unwritten = replace(self._copies[0][1], mean_return=mean_return)
+            self.unwritten = replace(self._copies[0][1], mean_return=mean_return)
 
     def note_written(self) -> None:
         """Notes that the best policy was written."""
-        self._unwritten, self._written_return = None, self._best_return
+        self.unwritten, self.written_return = None, self._best_return

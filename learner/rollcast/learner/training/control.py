@@ -55,8 +55,8 @@ class TrainingControl:
         self._paused = False
         self._n_actions = 0
         self._steered: _Steered | None = None
-        # a plain flag, so that a signal handler may set it
-        self._stop_requested = False
+        # True once training has to end; a plain flag, so that a signal handler may set it
+        self.stop_requested = False
 
     def attach(self, experience: ExperienceSource, progress: TrainingProgress, save: SaveCheckpoint | None) -> None:
         """Sets the parts of the run. Called once, by the trainer, before training starts.
@@ -68,11 +68,6 @@ class TrainingControl:
         """
         self._steered = _Steered(experience, progress, save)
 
-    @property
-    def stop_requested(self) -> bool:
-        """True once training has to end."""
-        return self._stop_requested
-
     def enter(self, phase: Phase) -> None:
         """Sets the phase that the status shows."""
         with self._changed:
@@ -83,7 +78,7 @@ class TrainingControl:
     def update_turn(self) -> Iterator[None]:
         """Gives the trainer its turn: waits while training is paused or an operator's action runs."""
         with self._changed:
-            while (self._paused or self._n_actions) and not self._stop_requested:
+            while (self._paused or self._n_actions) and not self.stop_requested:
                 self._changed.wait(_PAUSE_LOOK_S)
             self._updating = True
         try:
@@ -146,14 +141,14 @@ class TrainingControl:
 
     def request_stop(self) -> None:
         """Ends training after the running update. A signal handler may call it."""
-        self._stop_requested = True
+        self.stop_requested = True
         if self._steered is not None:
             self._steered.experience.actors.interrupt()
 
     def wait_for_stop(self) -> None:
         """Waits until `request_stop` is called."""
         with self._changed:
-            while not self._stop_requested:
+            while not self.stop_requested:
                 self._changed.wait(_PAUSE_LOOK_S)
 
     def actors(self) -> Sequence[ActorInfo]:

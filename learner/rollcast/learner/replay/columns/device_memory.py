@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rollcast.learner.replay.columns.memory import Blocks, ColumnArray, Gather, Rows, Span, Write
+from rollcast.learner.replay.columns.memory import Blocks, ColumnArray, Gather, Pairs, Rows, Span, Write
 
 # torch cannot index these unsigned integers: their bytes are treated as signed integers.
 _SIGNED: Final = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
@@ -71,18 +71,11 @@ class DeviceMemory:
             ]
         return [tensor.numpy() for tensor in tensors]
 
-    def gather(
-        self,
-        next_columns: Sequence[ColumnArray],
-        next_targets: Sequence[ColumnArray],
-        step_columns: Sequence[ColumnArray],
-        step_targets: Sequence[ColumnArray],
-    ) -> Gather:
+    def gather(self, next_pairs: Pairs, step_pairs: Pairs) -> Gather:
         """See `ColumnMemory.gather`."""
-        n_rows = len(next_columns[0])
+        n_rows = len(next_pairs[0][0])
         staging = Staging(self._device)
-        next_pairs = _pairs(next_columns, next_targets)
-        step_pairs = _pairs(step_columns, step_targets)
+        next_tensors, step_tensors = _indexable_pairs(next_pairs), _indexable_pairs(step_pairs)
 
         def gather(following: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
             n_next = len(following)
@@ -91,9 +84,9 @@ class DeviceMemory:
             indices[n_next:] = rows
             with self._ordered():
                 sent = staging.send().view(torch.int64)
-                for column, target in next_pairs:
+                for column, target in next_tensors:
                     torch.index_select(column, 0, sent[:n_next], out=target)
-                for column, target in step_pairs:
+                for column, target in step_tensors:
                     torch.index_select(column, 0, sent[n_next:], out=target)
 
         return gather
@@ -203,5 +196,5 @@ def _indexable(array: ColumnArray) -> Tensor:
     return tensor.view(_SIGNED.get(tensor.dtype, tensor.dtype))
 
 
-def _pairs(columns: Sequence[ColumnArray], targets: Sequence[ColumnArray]) -> list[tuple[Tensor, Tensor]]:
-    return [(_indexable(column), _indexable(target)) for column, target in zip(columns, targets, strict=True)]
+def _indexable_pairs(pairs: Pairs) -> list[tuple[Tensor, Tensor]]:
+    return [(_indexable(column), _indexable(target)) for column, target in pairs]

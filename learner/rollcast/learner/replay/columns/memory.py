@@ -13,6 +13,9 @@ _LARGE_ROW_BYTES: Final = 4096
 # A column of a store or of a sample: a numpy array in main memory, a tensor on the learner's device.
 ColumnArray: TypeAlias = NDArray[Any] | Tensor
 
+# Columns, each with the array that takes its rows.
+Pairs: TypeAlias = Sequence[tuple[ColumnArray, ColumnArray]]
+
 
 class Blocks(NamedTuple):
     """Rows of B trajectories of T steps: step t of trajectory b is row `stride * blocks[b] + t`.
@@ -89,14 +92,8 @@ class ColumnMemory(Protocol):
     def read(self, columns: Sequence[ColumnArray], rows: NDArray[np.int64]) -> list[NDArray[Any]]:
         """Copies the rows int64 `[N]` of each column into a new array in main memory."""
 
-    def gather(
-        self,
-        next_columns: Sequence[ColumnArray],
-        next_targets: Sequence[ColumnArray],
-        step_columns: Sequence[ColumnArray],
-        step_targets: Sequence[ColumnArray],
-    ) -> Gather:
-        """Makes the function that fills a room: one target a column, `[B, ...]` and `[T * B, ...]`."""
+    def gather(self, next_pairs: Pairs, step_pairs: Pairs) -> Gather:
+        """Makes the function that fills a room from columns and their targets, `[B, ...]` and `[T * B, ...]`."""
 
     def keep(self, arrays: Sequence[NDArray[Any]], sizes: Sequence[int]) -> list[list[ColumnArray]]:
         """Copies arrays `[N, ...]`, cut along N into pieces of these sizes; returns for each size a piece of each."""
@@ -121,15 +118,9 @@ class MainMemory:
         """See `ColumnMemory.read`."""
         return [column.take(rows, 0) for column in cast("Sequence[NDArray[Any]]", columns)]
 
-    def gather(
-        self,
-        next_columns: Sequence[ColumnArray],
-        next_targets: Sequence[ColumnArray],
-        step_columns: Sequence[ColumnArray],
-        step_targets: Sequence[ColumnArray],
-    ) -> Gather:
+    def gather(self, next_pairs: Pairs, step_pairs: Pairs) -> Gather:
         """See `ColumnMemory.gather`. The bound methods are looked up once."""
-        next_takes, step_takes = _takes(next_columns, next_targets), _takes(step_columns, step_targets)
+        next_takes, step_takes = _takes(next_pairs), _takes(step_pairs)
 
         def gather(following: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
             for take, target in next_takes:
@@ -200,9 +191,9 @@ def host_array(array: ColumnArray) -> NDArray[Any]:
 _Take: TypeAlias = tuple[Callable[..., NDArray[Any]], NDArray[Any]]
 
 
-def _takes(columns: Sequence[ColumnArray], targets: Sequence[ColumnArray]) -> list[_Take]:
+def _takes(pairs: Pairs) -> list[_Take]:
     takes: list[_Take] = []
-    for column, target in zip(columns, targets, strict=True):
+    for column, target in pairs:
         assert isinstance(column, np.ndarray)
         assert isinstance(target, np.ndarray)
         takes.append((column.take, target))

@@ -94,11 +94,9 @@ class StepColumns:
         room = Room(
             self._layout, self.memory, n_steps=n_steps, batch_size=batch_size, discount=discount, burn_in=burn_in
         )
+        following = self.observations if next_columns is None else next_columns
         room.gather = self.memory.gather(
-            self.observations if next_columns is None else next_columns,
-            room.next_targets,
-            self.steps,
-            room.step_targets,
+            list(zip(following, room.next_targets, strict=True)), list(zip(self.steps, room.step_targets, strict=True))
         )
         return room
 

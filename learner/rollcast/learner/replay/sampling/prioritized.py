@@ -95,18 +95,15 @@ class Prioritized(Sampler):
         self._epsilon = epsilon
         self._beta = beta
         self._tree = SumTree(n_slots)
-        self._n = 0
         self._largest = 1.0  # to the power of alpha
 
     def insert(self, slots: Slots) -> None:
         """See `Sampler.insert`."""
         self._tree.set(slots, np.full(len(slots), self._largest))
-        self._n += len(slots)
 
     def remove(self, slots: Slots) -> None:
         """See `Sampler.remove`."""
         self._tree.set(slots, np.zeros(len(slots)))
-        self._n -= len(slots)
 
     def sample(self, n: int, left: DrawsLeft | None = None) -> Slots:
         """See `Sampler.sample`. Returns slots in ascending order; an entry can come more than once."""
@@ -159,20 +156,18 @@ class Prioritized(Sampler):
     def clear(self) -> None:
         """See `Sampler.clear`. The largest priority is 1 again."""
         self._tree.clear()
-        self._n = 0
         self._largest = 1.0
 
     def state(self) -> PartState:
         """See `Sampler.state`."""
         return PartState(
             {"priorities": self._tree.leaves()},
-            {"n": self._n, "largest": self._largest, "generator": generator_state(self._rng)},
+            {"largest": self._largest, "generator": generator_state(self._rng)},
         )
 
     def load_state(self, state: PartState) -> None:
         """See `Sampler.load_state`."""
         self._tree.load_leaves(_leaves_of(state, self._tree.capacity, MAX_PRIORITY))
-        self._n = state.whole("n", 0, self._tree.capacity)
         self._largest = state.number("largest", 0.0, MAX_PRIORITY)
         self._rng.bit_generator.state = state.values["generator"]
 

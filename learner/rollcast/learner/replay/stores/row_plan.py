@@ -1,6 +1,5 @@
 """Plans the rows of rollouts in a ring in which every step is followed by its next observation."""
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -8,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.learner.ingest.queue import RolloutSlice
+from rollcast.learner.ingest.queue import RolloutSlice, with_trajectories
 from rollcast.services.errors import InvalidRolloutError
 from rollcast.services.rollouts.rollouts import Rollout
 
@@ -111,27 +110,7 @@ def acting_trajectories(rollout: Rollout) -> Rollout:
     final_index = rollout.final_index[wanted]
     final_index[:, 1] = np.cumsum(acts)[final_index[:, 1]] - 1
 
-    return dataclasses.replace(
-        rollout,
-        substeps={
-            key: dataclasses.replace(
-                columns,
-                observation={path: leaf[:, kept] for path, leaf in columns.observation.items()},
-                action=columns.action[:, kept],
-                log_prob=columns.log_prob[:, kept],
-                last_observation={path: leaf[kept] for path, leaf in columns.last_observation.items()},
-                final_observation={path: leaf[wanted] for path, leaf in columns.final_observation.items()},
-            )
-            for key, columns in rollout.substeps.items()
-        },
-        reward=rollout.reward[:, kept],
-        terminated=rollout.terminated[:, kept],
-        truncated=rollout.truncated[:, kept],
-        valid=rollout.valid[:, kept],
-        final_index=final_index,
-        episodes=(),
-        env_seeds=(),
-    )
+    return with_trajectories(rollout, kept, wanted, final_index, episodes=(), env_seeds=())
 
 
 def pieces(rollout: Rollout, fits: Callable[[Rollout], bool]) -> Iterator[Rollout]:

@@ -107,7 +107,7 @@ def test_every_dtype_is_written_and_gathered(dtype: str, device: str):
         place.write([Write([column], rows, [values]), Write([other], ends, [np.array([7, 8])])])
         place.write([Write([column], Blocks(9, 3, np.array([2, 0])), [values[1:]])])
         target, last = place.zeros((4, 5), np.dtype(dtype)), place.zeros((3,), np.dtype(np.int64))
-        place.gather([other], [last], [column], [target])(np.array([9, 0, 4]), np.array([8, 1, 1, 5]))
+        place.gather([(other, last)], [(column, target)])(np.array([9, 0, 4]), np.array([8, 1, 1, 5]))
         kept = place.keep([values[:, 0], values[:, 1]], [2, 1])
         joined = place.join([kept[1][0], kept[0][1][1:]])
         drawn.append([host_array(array) for array in (column, target, last, joined)])
