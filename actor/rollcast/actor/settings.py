@@ -9,7 +9,8 @@ from pydantic import AfterValidator, Field
 from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_ENVS_PER_ACTOR
 from rollcast.services.limits.settings import TimeoutSeconds
 from rollcast.services.security.settings import ClientSecuritySettings
-from rollcast.services.settings.resume_rules import ACTING, FREE, stays
+from rollcast.services.settings.numbers import AtLeastOne
+from rollcast.services.settings.resume_rules import ACTING, FREE, setting, stays
 from rollcast.services.settings.settings import EntryPointKwargs, LogLevel, ProcessSettings
 
 EnvsPerActor = Annotated[int, Field(ge=1, le=MAX_ENVS_PER_ACTOR)]
@@ -22,46 +23,45 @@ def _expand_name(name: str) -> str:
 class EnvironmentSettings(ProcessSettings):
     """The environment: settings of every process that makes one."""
 
-    env_id: str = Field(
+    env_id: str = setting(
         "CartPole-v1",
-        description="The environment: a gymnasium id, or package.module:factory for your own.",
-        json_schema_extra=stays("another environment is another task"),
+        "The environment: a gymnasium id, or package.module:factory for your own.",
+        stays("another environment is another task"),
     )
     env_kwargs: EntryPointKwargs = Field(
         default_factory=dict,
         description="Keyword arguments of the environment, as JSON: '{\"gravity\": 9.8}'.",
         json_schema_extra=stays("they make another environment, which is another task"),
     )
-    agent_policies: Literal["shared", "separate"] = Field(
+    agent_policies: Literal["shared", "separate"] = setting(
         "shared",
-        description="PettingZoo environments: one policy for all agents with equal spaces (shared), or one for "
-        "each agent (separate).",
-        json_schema_extra=stays("it says which policies there are"),
+        "PettingZoo environments: one policy for all agents with equal spaces (shared), or one for each agent "
+        "(separate).",
+        stays("it says which policies there are"),
     )
 
 
 class ActingSettings(EnvironmentSettings):
     """Settings of every process that acts: how it steps environments."""
 
-    vectorization: Literal["auto", "sync", "entry_point", "subprocess", "measure"] = Field(
+    vectorization: Literal["auto", "sync", "entry_point", "subprocess", "measure"] = setting(
         "auto",
-        description="The way an actor steps its environments. auto: with their own vector_entry_point if there is "
-        "one, else like sync; sync: one after the other; entry_point: with the vector_entry_point, or "
-        "fail; subprocess: in processes, one per core; measure: try sync and subprocess and take the "
-        "faster.",
-        json_schema_extra=ACTING,
+        "The way an actor steps its environments. auto: with their own vector_entry_point if there is one, "
+        "else like sync; sync: one after the other; entry_point: with the vector_entry_point, or fail; "
+        "subprocess: in processes, one per core; measure: try sync and subprocess and take the faster.",
+        ACTING,
     )
-    on_step_failure: Literal["fail", "drop_episode"] = Field(
+    on_step_failure: Literal["fail", "drop_episode"] = setting(
         "fail",
-        description="Action when an environment raises in a step. fail: the actor fails; drop_episode: log the "
-        "traceback, drop the episode and reset the environment.",
-        json_schema_extra=FREE,
+        "Action when an environment raises in a step. fail: the actor fails; drop_episode: log the traceback, "
+        "drop the episode and reset the environment.",
+        FREE,
     )
-    step_timeout_s: TimeoutSeconds = Field(
+    step_timeout_s: TimeoutSeconds = setting(
         300.0,
-        description="Seconds that a step or reset of an actor's environments may take. After that the actor ends "
-        "and tells the learner where it hangs.",
-        json_schema_extra=FREE,
+        "Seconds that a step or reset of an actor's environments may take. After that the actor ends and tells "
+        "the learner where it hangs.",
+        FREE,
     )
 
 
@@ -101,9 +101,7 @@ class ActorSettings(ActingSettings, ClientSecuritySettings):
         description="After training, wait for the learner's next run and act in it, instead of ending with exit "
         "code 0.",
     )
-    torch_threads: Annotated[int, Field(ge=1)] = Field(
-        1, description="CPU threads of torch and of the linear algebra library."
-    )
+    torch_threads: AtLeastOne = Field(1, description="CPU threads of torch and of the linear algebra library.")
     heartbeat_file: str = Field(
         "",
         description="A file to touch every second while the actor lives, also while it waits for a learner; for "
