@@ -79,13 +79,18 @@ def _run(command: str, arguments: list[str]) -> int:
         return 130
 
 
+def _prepare(program: str, log_level: str) -> None:
+    """Prepares the process for a command that learns, or keeps rollouts."""
+    require_extra("learner", program)
+    log_to_stderr(log_level)
+    reuse_large_buffers()
+
+
 def _train(arguments: list[str]) -> int:
     from rollcast.learner.settings.train import TrainSettings
 
     settings = TrainSettings.from_command_line("rollcast train", arguments)
-    require_extra("learner", "rollcast train")
-    log_to_stderr(settings.log_level)
-    reuse_large_buffers()
+    _prepare("rollcast train", settings.log_level)
     if settings.actor_kind == "subprocess" and settings.start_method in (None, "forkserver"):
         from rollcast.learner.actors.forkserver import start_forkserver
 
@@ -102,9 +107,7 @@ def _learner(arguments: list[str]) -> int:
     from rollcast.learner.settings.learner import ServingSettings
 
     settings = ServingSettings.from_command_line("rollcast learner", arguments)
-    require_extra("learner", "rollcast learner")
-    log_to_stderr(settings.log_level)
-    reuse_large_buffers()
+    _prepare("rollcast learner", settings.log_level)
     from rich.console import Console
 
     from rollcast.learner.commands.learner import learner
@@ -175,9 +178,7 @@ def _replay(arguments: list[str]) -> int:
     from rollcast.learner.settings.replay_serve import ReplayServeSettings
 
     settings = ReplayServeSettings.from_command_line("rollcast replay serve", rest)
-    require_extra("learner", "rollcast replay serve")
-    log_to_stderr(settings.log_level)
-    reuse_large_buffers()
+    _prepare("rollcast replay serve", settings.log_level)
     from rollcast.learner.commands.replay_serve import replay_serve
 
     return replay_serve(settings)

@@ -12,6 +12,9 @@ from rollcast.learner.experience.experience import Experience
 # Rates are means over the last seconds, so many.
 _RATE_WINDOW_S = 5.0
 
+# What a checkpoint has as it is.
+_COUNTERS = ("env_steps", "updates", "episodes", "lag_sum", "lag_count", "lag_max", "waited_s")
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressSnapshot:
@@ -96,13 +99,7 @@ class TrainingProgress:
         """Returns what a checkpoint keeps, in JSON's types."""
         with self._lock:
             return {
-                "env_steps": self._env_steps,
-                "updates": self._updates,
-                "episodes": self._episodes,
-                "lag_sum": self._lag_sum,
-                "lag_count": self._lag_count,
-                "lag_max": self._lag_max,
-                "waited_s": self._waited_s,
+                **{name: getattr(self, f"_{name}") for name in _COUNTERS},
                 "seconds": time.monotonic() - self._started,
                 "returns": list(self._returns),
             }
@@ -111,9 +108,9 @@ class TrainingProgress:
         """Continues to count from an earlier `state`. The seconds between the two processes do not count."""
         now = time.monotonic()
         with self._lock:
-            self._env_steps, self._updates, self._episodes = state["env_steps"], state["updates"], state["episodes"]
-            self._lag_sum, self._lag_count, self._lag_max = state["lag_sum"], state["lag_count"], state["lag_max"]
-            self._waited_s, self._started = state["waited_s"], now - state["seconds"]
+            for name in _COUNTERS:
+                setattr(self, f"_{name}", state[name])
+            self._started = now - state["seconds"]
             self._returns.clear()
             self._returns.extend(state["returns"])
             self._marks = deque([(now, self._env_steps, self._updates)])

@@ -5,7 +5,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, Final
 
 from rollcast.learner.ingest.records import ActorRecord, EarlierActor
@@ -180,17 +179,10 @@ class ActorRegistry:
     def state(self) -> dict[str, dict[str, Any]]:
         """Returns what a checkpoint keeps of every actor, by name, in JSON's types."""
         with self._lock:
-            return {name: asdict(actor) for name, actor in self._earlier.items()} | {
-                name: asdict(
-                    EarlierActor(
-                        slot=record.slot,
-                        incarnation=record.incarnation,
-                        process_nonce=record.process_nonce,
-                        taken_sequence=record.taken_sequence,
-                        replaced_nonces=record.replaced_nonces,
-                    )
-                )
-                for name, record in self._records.items()
+            actors = {**self._earlier, **self._records}
+            return {
+                name: {field: getattr(actor, field) for field in EarlierActor.__slots__}
+                for name, actor in actors.items()
             }
 
     def load_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rollcast.learner.disk import write_whole
 from rollcast.services.errors import ConfigurationError
@@ -14,10 +14,8 @@ from rollcast.services.policies.policies import PolicyName, SavedPolicy
 from rollcast.services.policies.saved import encode_saved_policy, read_run_policy, saved_policy_path
 from rollcast.services.settings.file import encode_settings, read_settings
 
-_SETTINGS_FILE = "settings.yaml"
 _HISTORY = "history"
 _MAX_HISTORY = 64
-_METRICS_FILE = "metrics.jsonl"
 _LOCK_FILE = ".lock"
 
 
@@ -36,12 +34,17 @@ class RunDirectory:
     may read.
 
     Attributes:
-        path: The directory.
+        path: The directory; the other paths are those of its files and folders, as above.
     """
 
     def __init__(self, path: Path) -> None:
         """Takes a path without looking at it; see `create` and `open`."""
-        self.path = path
+        self.path: Final = path
+        self.settings_path: Final = path / "settings.yaml"
+        self.metrics_path: Final = path / "metrics.jsonl"
+        self.checkpoints_path: Final = path / "checkpoints"
+        self.tensorboard_path: Final = path / "tensorboard"
+        self.log_path: Final = path / "log"
 
     @classmethod
     def create(cls, root: Path, name: str) -> "RunDirectory":
@@ -88,7 +91,7 @@ class RunDirectory:
             ConfigurationError: It is no run directory; the message lists what is missing.
         """
         run_directory = cls(path)
-        expected = (path / _SETTINGS_FILE, run_directory.policy_path("last"))
+        expected = (run_directory.settings_path, run_directory.policy_path("last"))
         missing = [file.name for file in expected if not file.is_file()]
         if missing:
             what = f"{', '.join(missing)} missing" if path.is_dir() else "it does not exist"
@@ -118,34 +121,9 @@ class RunDirectory:
         finally:
             os.close(descriptor)
 
-    @property
-    def settings_path(self) -> Path:
-        """The file of settings."""
-        return self.path / _SETTINGS_FILE
-
-    @property
-    def log_path(self) -> Path:
-        """The folder of the log: rollouts that no checkpoint has."""
-        return self.path / "log"
-
     def has_log(self) -> bool:
         """Returns True if there may be rollouts in the log."""
         return any(self.log_path.glob("*.log"))
-
-    @property
-    def metrics_path(self) -> Path:
-        """The file of metrics, as JSON lines."""
-        return self.path / _METRICS_FILE
-
-    @property
-    def checkpoints_path(self) -> Path:
-        """The folder of checkpoints."""
-        return self.path / "checkpoints"
-
-    @property
-    def tensorboard_path(self) -> Path:
-        """The folder of TensorBoard's event files."""
-        return self.path / "tensorboard"
 
     def policy_path(self, name: PolicyName) -> Path:
         """Returns the file of the last or the best policy, whether it exists or not."""

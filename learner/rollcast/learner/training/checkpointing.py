@@ -16,7 +16,7 @@ from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.checkpoints.manifest import CheckpointInfo, read_as_vouched_for
 from rollcast.learner.checkpoints.pace import Pace
 from rollcast.learner.checkpoints.store import CheckpointStore
-from rollcast.learner.experience.experience import ExperienceSource, SaveExperience
+from rollcast.learner.experience.experience import ExperienceSource
 from rollcast.learner.experience.progress import TrainingProgress
 from rollcast.learner.waiting import WaitMonitor
 from rollcast.services.errors import NotReadyError, RollcastError
@@ -145,10 +145,19 @@ class TrainingCheckpoints:
                 shutil.rmtree(staged)
                 raise
             written: Future[Path] = Future()
-            self._pace = Pace(SHARE)
-            arguments = (staged, info, save_experience, text, actors, then, written, self._pace)
+            pace = self._pace = Pace(SHARE)
+
+            def write() -> Path:
+                # First, in any case: until this has run the buffers keep copies of overwritten rows.
+                digests = save_experience(staged, self._previous, pace.rest)
+                (staged / _STATE_FILE).write_text(text + "\n", encoding="utf-8")
+                self._previous = self._store.commit(staged, info, previous=self._previous, digests=digests)
+                self._experience.actors.saved(actors)
+                then()
+                return self._previous
+
             # A daemon, so that the process can end although the disk hangs; the checkpoint before is kept.
-            thread = threading.Thread(target=self._write, args=arguments, name=_THREAD, daemon=True)
+            thread = threading.Thread(target=_run, args=(write, written, staged, info), name=_THREAD, daemon=True)
             self._written, self._began_at = written, time.monotonic()
             self._what = f"the checkpoint after {info.n_updates} updates"
             thread.start()
@@ -196,35 +205,6 @@ class TrainingCheckpoints:
             )
         return written.result()
 
-    def _write(
-        self,
-        staged: Path,
-        info: CheckpointInfo,
-        save_experience: SaveExperience,
-        text: str,
-        actors: Mapping[str, Any],
-        then: Callable[[], None],
-        written: "Future[Path]",
-        pace: Pace,
-    ) -> None:
-        """Writes the slow part, and makes the staged folder a checkpoint. Runs in the writing thread."""
-        try:
-            # First, in any case: until this has run the buffers keep copies of overwritten rows.
-            digests = save_experience(staged, self._previous, pace.rest)
-            (staged / _STATE_FILE).write_text(text + "\n", encoding="utf-8")
-            self._previous = self._store.commit(staged, info, previous=self._previous, digests=digests)
-            self._experience.actors.saved(actors)
-            then()
-            written.set_result(self._previous)
-        except (OSError, RollcastError) as error:
-            what = "the checkpoint after %d updates is not written: %s; the one before is kept"
-            logger.error(what, info.n_updates, error)  # noqa: TRY400  # the message says it all
-            shutil.rmtree(staged, ignore_errors=True)
-            written.set_exception(error)
-        except BaseException as error:
-            written.set_exception(error)
-            raise
-
     def restore(self, directory: Path) -> float:
         """Restores a checkpoint, and removes later ones. Call it before training starts.
 
@@ -253,3 +233,17 @@ class TrainingCheckpoints:
         actors.get_epoch_stats_aggregator().load_state(state["statistics"])
         self._progress.load_state(state["progress"])
         return -math.inf if state["best_return"] is None else float(state["best_return"])
+
+
+def _run(write: Callable[[], Path], written: "Future[Path]", staged: Path, info: CheckpointInfo) -> None:
+    """Writes the slow part, and makes the staged folder a checkpoint. Runs in the writing thread."""
+    try:
+        written.set_result(write())
+    except (OSError, RollcastError) as error:
+        what = "the checkpoint after %d updates is not written: %s; the one before is kept"
+        logger.error(what, info.n_updates, error)  # noqa: TRY400  # the message says it all
+        shutil.rmtree(staged, ignore_errors=True)
+        written.set_exception(error)
+    except BaseException as error:
+        written.set_exception(error)
+        raise
