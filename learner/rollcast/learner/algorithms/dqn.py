@@ -42,7 +42,7 @@ class Dqn(OnePolicy[DqnSettings]):
         mean[ w H(Q(s, a) - y) ]
 
     gamma is 0 where the episode terminated, and the discount of one step to the power of n for n-step transitions.
-    H is Huber's loss, w are importance weights. With action masks, a' are the actions that s' allows.
+    H is Huber's loss, w are importance weights. Actions are Discrete; with action masks, a' are those that s' allows.
 
     The Q-network is the policy; the target network is never sent to actors. Actor slot i explores with rate i of a
     ladder of epsilons (Horgan et al. 2018, "Ape-X"), which is sent with the policy. The algorithm chooses
@@ -52,36 +52,11 @@ class Dqn(OnePolicy[DqnSettings]):
     name = "dqn"
     learns_from_replay = True
 
-    def __init__(
-        self,
-        spaces: EnvironmentSpaces,
-        spec: PolicySpec,
-        settings: DqnSettings,
-        *,
-        device: torch.device | str = "cpu",
-        seed: int = 0,
-    ) -> None:
-        """Makes the network and the optimiser.
-
-        Args:
-            spaces: The environment's spaces by substep key; exactly one, its actions Discrete.
-            spec: The architecture of the Q-network.
-            settings: The algorithm's settings.
-            device: Device of the networks and of all batches.
-            seed: Seed of the initial parameters. The global generator keeps its state.
-
-        Raises:
-            ConfigurationError: If there is not exactly one substep, the spec has another head, or no network fits the
-                observation space.
-            InvalidSpaceError: If the action space is not Discrete.
-        """
-        super().__init__(spaces, settings, device)
+    def _build(self, spaces: EnvironmentSpaces, spec: PolicySpec, settings: DqnSettings, seed: int) -> None:
         key = self._substep_key
         action_space = as_discrete(spaces[key].action)
         self._n_actions, self._first_action = int(action_space.n), int(action_space.start)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self._policy = TorchPolicy(spaces, with_head(spec, settings.head)).to(self._device)
+        self._policy = TorchPolicy(spaces, with_head(spec, settings.head)).to(self._device)
         self._network = self._policy.networks[key]
         self._parameters = FlatParameters({"policy": self._policy})
         self._target = TargetNetwork(self._network, self._parameters)

@@ -57,33 +57,10 @@ class Impala(OnePolicy[ImpalaSettings]):
 
     name = "impala"
 
-    def __init__(
-        self,
-        spaces: EnvironmentSpaces,
-        spec: PolicySpec,
-        settings: ImpalaSettings,
-        *,
-        device: torch.device | str = "cpu",
-        seed: int = 0,
-    ) -> None:
-        """Makes the networks and the optimiser.
-
-        Args:
-            spaces: The environment's spaces by substep key; exactly one.
-            spec: The architecture of the policy, and of the critic.
-            settings: The algorithm's settings.
-            device: Device of the networks and of all batches.
-            seed: Seed of the initial parameters. The global generator keeps its state.
-
-        Raises:
-            ConfigurationError: If there is not exactly one substep, or no network fits the spaces.
-        """
-        super().__init__(spaces, settings, device)
+    def _build(self, spaces: EnvironmentSpaces, spec: PolicySpec, settings: ImpalaSettings, seed: int) -> None:
         self._action_space = spaces[self._substep_key].action
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self._policy = TorchPolicy(spaces, spec).to(self._device)
-            self._critic = ValueCritic(spaces, spec, substep_key=self._substep_key).to(self._device)
+        self._policy = TorchPolicy(spaces, spec).to(self._device)
+        self._critic = ValueCritic(spaces, spec, substep_key=self._substep_key).to(self._device)
         self._parameters = FlatParameters({"policy": self._policy, "critic": self._critic})
         self._optimizer = _make_optimizer(settings, self._parameters.vector)
         self._learning_rate = make_schedule(settings.learning_rate_schedule, settings.learning_rate, 0.0)

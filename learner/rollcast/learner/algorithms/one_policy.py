@@ -20,7 +20,7 @@ from rollcast.learner.algorithms.training_state import (
     read_training_state,
     write_parts,
 )
-from rollcast.services.policies.policies import PolicyState
+from rollcast.services.policies.policies import PolicySpec, PolicyState
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 Settings = TypeVar("Settings", bound=BaseModel)
@@ -29,7 +29,7 @@ Settings = TypeVar("Settings", bound=BaseModel)
 class OnePolicy(Algorithm, Generic[Settings]):
     """Base of an algorithm that learns the policy of one substep, and watches whether training diverges.
 
-    A subclass makes `_policy` and `_watch` in its constructor, and names in `_checkpoint_parts` what a checkpoint has.
+    A subclass makes `_policy` and `_watch` in `_build`, and names in `_checkpoint_parts` what a checkpoint has.
     """
 
     # Of its settings, its metrics and its checkpoints.
@@ -39,15 +39,39 @@ class OnePolicy(Algorithm, Generic[Settings]):
     _watch: DivergenceWatch
     _priorities: Tensor | None = None
 
-    def __init__(self, spaces: EnvironmentSpaces, settings: Settings, device: torch.device | str) -> None:
-        """Checks that there is one substep.
+    def __init__(
+        self,
+        spaces: EnvironmentSpaces,
+        spec: PolicySpec,
+        settings: Settings,
+        *,
+        device: torch.device | str = "cpu",
+        seed: int = 0,
+    ) -> None:
+        """Makes the networks and the optimisers.
+
+        Args:
+            spaces: The environment's spaces by substep key; exactly one.
+            spec: The architecture of the policy, and of the critics if there are any.
+            settings: The algorithm's settings.
+            device: Device of the networks and of all batches.
+            seed: Seed of the initial parameters and of the noise. The global generator keeps its state.
 
         Raises:
-            ConfigurationError: If there is not exactly one.
+            ConfigurationError: If there is not exactly one substep, its actions are of another kind, the spec has
+                another head, or no network fits the spaces.
+            InvalidSpaceError: If the algorithm does not support the action space.
         """
         self._settings = settings
         self._device = torch.device(device)
         self._substep_key = only_substep(spaces, algorithm=self.name.upper())
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self._build(spaces, spec, settings, seed)
+
+    @abstractmethod
+    def _build(self, spaces: EnvironmentSpaces, spec: PolicySpec, settings: Settings, seed: int) -> None:
+        """Makes networks, optimisers and schedules. The global generator is seeded."""
 
     @property
     def policy(self) -> TorchPolicy:

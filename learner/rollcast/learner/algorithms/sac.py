@@ -40,45 +40,20 @@ class Sac(OnePolicy[SacSettings]):
         J_alpha  = log(alpha) mean[ w (entropy - target entropy) ]                    (18), as the authors' code has it
         Q'_i    <- tau Q_i + (1 - tau) Q'_i
 
-    w are importance weights, 1 if the batch has none. Critics, targets and temperature are never sent to actors. The
-    algorithm chooses the spec's head: give `policy.spec` to actors. `Algorithm` says which thread may call which
-    method.
+    w are importance weights, 1 if the batch has none. Actions are Discrete or a bounded Box. Critics, targets and
+    temperature are never sent to actors. The algorithm chooses the spec's head: give `policy.spec` to actors.
+    `Algorithm` says which thread may call which method.
     """
 
     name = "sac"
     learns_from_replay = True
 
-    def __init__(
-        self,
-        spaces: EnvironmentSpaces,
-        spec: PolicySpec,
-        settings: SacSettings,
-        *,
-        device: torch.device | str = "cpu",
-        seed: int = 0,
-    ) -> None:
-        """Makes the networks and the optimisers.
-
-        Args:
-            spaces: The environment's spaces by substep key; exactly one, its actions Discrete or a bounded Box.
-            spec: The architecture of the policy, and of the critics.
-            settings: The algorithm's settings.
-            device: Device of the networks and of all batches.
-            seed: Seed of the initial parameters and of the noise. The global generator keeps its state.
-
-        Raises:
-            ConfigurationError: If there is not exactly one substep, its actions are of another kind, the spec has
-                another head, or no network fits the spaces.
-            InvalidSpaceError: If the action space is a Box whose bounds are not finite.
-        """
-        super().__init__(spaces, settings, device)
+    def _build(self, spaces: EnvironmentSpaces, spec: PolicySpec, settings: SacSettings, seed: int) -> None:
         key = self._substep_key
         self._generator = torch.Generator(device=self._device).manual_seed(seed)
         self._actions = soft_actions(spaces[key], self._generator, entropy_ratio=settings.target_entropy_ratio)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self._policy = TorchPolicy(spaces, with_head(spec, self._actions.head)).to(self._device)
-            self._critics = TwinCritic(spaces, spec, substep_key=key).to(self._device)
+        self._policy = TorchPolicy(spaces, with_head(spec, self._actions.head)).to(self._device)
+        self._critics = TwinCritic(spaces, spec, substep_key=key).to(self._device)
         # set from the start, for both heads, so that every version of the policy has the same arrays
         self._policy.set_uniform_exploration(False)
         self._policy_parameters = FlatParameters({"policy": self._policy})

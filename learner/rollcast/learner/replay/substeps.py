@@ -1,5 +1,6 @@
 """Makes a replay buffer for each substep of an environment."""
 
+import functools
 import logging
 from collections.abc import Callable, Mapping
 
@@ -52,22 +53,17 @@ def make_buffers(
             buffers.
         InvalidSpaceError: A space is of an unsupported kind.
     """
-
-    def make(key: str, *, seed: int, announce: Callable[[str], None]) -> ReplayBuffer:
-        return ReplayBuffer(
-            settings,
-            {key: spaces[key]},
-            n_rollout_steps=n_rollout_steps,
-            batch_size=batch_size,
-            n_envs=n_envs,
-            discount=discount,
-            seed=seed,
-            learner_device=learner_device,
-            announce=announce,
-        )
-
+    make = functools.partial(
+        ReplayBuffer,
+        settings,
+        n_rollout_steps=n_rollout_steps,
+        batch_size=batch_size,
+        n_envs=n_envs,
+        discount=discount,
+        learner_device=learner_device,
+    )
     if len(spaces) == 1:
-        return {key: make(key, seed=seed, announce=announce) for key in spaces}
+        return {key: make(spaces, seed=seed, announce=announce) for key in spaces}
     device = device_of_columns(settings, learner_device)
     sizes = {}
     for key, substep in spaces.items():
@@ -80,4 +76,7 @@ def make_buffers(
     what = f"a replay buffer for each of the {len(spaces)} substeps {list(spaces)[:8]}"
     check_memory(n_bytes - device_bytes, device, device_bytes, what=what)
     seeds = np.random.SeedSequence(seed).generate_state(len(spaces))
-    return {key: make(key, seed=int(own), announce=logger.debug) for key, own in zip(spaces, seeds, strict=True)}
+    return {
+        key: make({key: spaces[key]}, seed=int(own), announce=logger.debug)
+        for key, own in zip(spaces, seeds, strict=True)
+    }
