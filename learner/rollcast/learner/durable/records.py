@@ -12,12 +12,13 @@ of the file are never taken for a record. The tail tells a record with a damaged
 import json
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Final, Self
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Self
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from rollcast.services.errors import RecordingError
 
@@ -29,6 +30,8 @@ MAX_ENTRY_BYTES: Final = 1 << 16
 _N_DIGEST: Final = 8
 
 Piece = bytes | memoryview
+
+_Unsigned = Annotated[int, Field(ge=0, lt=1 << 64)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,44 +51,41 @@ class LogEntry:
         policy_version: The version that acted.
     """
 
-    number: int
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    # The next number and the next policy version have to fit into 64 bits, too.
+    number: Annotated[int, Field(ge=0, lt=1 << 63)]
     actor_id: str
-    slot: int
-    incarnation: int
-    process_nonce: int
-    replaced_nonces: tuple[int, ...]
-    n_envs: int
-    sequence: int
-    n_trajectories: int
-    policy_version: int
+    slot: Annotated[int, Field(ge=0, lt=1 << 32)]
+    incarnation: _Unsigned
+    process_nonce: _Unsigned
+    replaced_nonces: tuple[_Unsigned, ...]
+    n_envs: Annotated[_Unsigned, Field(gt=0)]
+    sequence: _Unsigned
+    n_trajectories: Annotated[_Unsigned, Field(gt=0)]
+    policy_version: Annotated[int, Field(ge=0, lt=1 << 63)]
 
     def encode(self) -> bytes:
         """Encodes it as JSON."""
         # not asdict, which copies: this runs for every rollout
         return json.dumps({name: getattr(self, name) for name in self.__slots__}, separators=(",", ":")).encode()
 
-    @classmethod
-    def decode(cls, encoded: bytes) -> Self:
+    @staticmethod
+    def decode(encoded: bytes) -> "LogEntry":
         """Decodes the bytes that `encode` returned.
 
         Raises:
             RecordingError: The bytes are no entry.
         """
         try:
-            values = json.loads(encoded)
-            values["replaced_nonces"] = tuple(values["replaced_nonces"])
-            entry = cls(**values)
-        except (ValueError, TypeError, LookupError, RecursionError) as error:
-            raise _no_entry(encoded) from error
-        numbers = [getattr(entry, field.name) for field in fields(cls) if field.type is int]
-        if not all(type(value) is int and 0 <= value < 1 << 64 for value in (*numbers, *entry.replaced_nonces)):
-            raise _no_entry(encoded)
-        # the next number and the next policy version have to fit into 64 bits, too
-        if entry.slot >= 1 << 32 or max(entry.number, entry.policy_version) >= 1 << 63:
-            raise _no_entry(encoded)
-        if type(entry.actor_id) is not str or not entry.n_envs or not entry.n_trajectories:
-            raise _no_entry(encoded)
-        return entry
+            return _ENTRY.validate_json(encoded, strict=True)
+        except ValidationError as error:
+            raise RecordingError(
+                f"{encoded[:80]!r} is not the entry of a rollout; expected one that this program wrote"
+            ) from error
+
+
+_ENTRY: Final = TypeAdapter(LogEntry)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +221,3 @@ def decode_tail(marker: bytes, content: bytes) -> int | None:
         return None
     _, n_before, _ = TAIL.unpack_from(content)
     return int(n_before) if content[: TAIL.size] == encode_tail(marker, n_before) else None
-
-
-def _no_entry(encoded: bytes) -> RecordingError:
-    return RecordingError(f"{encoded[:80]!r} is not the entry of a rollout; expected one that this program wrote")

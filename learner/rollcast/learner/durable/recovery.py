@@ -13,7 +13,7 @@ from rollcast.learner.durable.reading import Flaw, SegmentReader
 from rollcast.learner.durable.records import RecordHead
 from rollcast.learner.durable.segments import SegmentName, segment_names
 from rollcast.learner.ingest.queue import RolloutSlice, SliceName
-from rollcast.services.errors import ConfigurationError, MismatchError, RollcastError
+from rollcast.services.errors import ConfigurationError, MismatchError, RecordingError, RollcastError
 from rollcast.services.rollouts.assembler import RolloutAssembler
 from rollcast.services.rollouts.recording_codec import RecordingHeader
 from rollcast.services.rollouts.rollouts import Rollout
@@ -153,8 +153,7 @@ class RecoveredRollouts:
         self._header = header
         self._found = deque(found)
         self._open_rollouts = open_rollouts
-        self._rollout: Rollout | None = None
-        self._spans: deque[tuple[int, int]] = deque()
+        self._pieces: deque[RolloutSlice] = deque()
         # The last sequence handed out, by actor and incarnation: a rollout in a failed segment may be in the next, too.
         self._last: dict[tuple[str, int], int] = {}
         for each in found:
@@ -164,18 +163,13 @@ class RecoveredRollouts:
 
     def take(self, max_trajectories: int) -> RolloutSlice | None:
         """Returns the next trajectories; None if there are no more."""
-        while not self._spans:
+        while not self._pieces:
             if not self._found:
                 return None
             self._read(self._found.popleft())
-        assert self._rollout is not None, "it has spans"
-        start, stop = self._spans.popleft()
-        if stop - start > max_trajectories:
-            self._spans.appendleft((start + max_trajectories, stop))
-            stop = start + max_trajectories
-        piece = RolloutSlice(self._rollout, start, stop)
-        if not self._spans:
-            self._rollout = None
+        piece, rest = self._pieces.popleft().cut(max_trajectories)
+        if rest is not None:
+            self._pieces.appendleft(rest)
         return piece
 
     def _read(self, found: Found) -> None:
@@ -183,55 +177,55 @@ class RecoveredRollouts:
         process = entry.actor_id, entry.incarnation
         if entry.sequence <= self._last.get(process, 0):
             return
-        problem = ""
         try:
-            with SegmentReader(self._folder, found.segment) as reader:
-                payload = reader.payload(found.record)
-            if payload is None:
-                problem = "it does not fit its digest"
-            else:
-                assembler = RolloutAssembler(
-                    self._header.spaces,
-                    self._header.n_rollout_steps,
-                    entry.n_envs,
-                    actor_id=entry.actor_id,
-                    incarnation=entry.incarnation,
-                )
-                rollout = assembler.assemble(*payload)
-                problem = _contradiction(rollout, found)
-            if not problem:
-                self._rollout = rollout
-                self._spans = deque(found.spans)
-                self._last[process] = entry.sequence
-        except OSError as error:
-            problem = str(error.strerror)
-        except RollcastError as error:
-            problem = str(error)
-        if problem:
+            rollout = self._recover(found)
+        except (OSError, RollcastError) as error:
             self.n_lost += 1
             self._open_rollouts.discard(SliceName(*process, entry.sequence, 0, entry.n_trajectories))
-            logger.error(
+            logger.error(  # noqa: TRY400  # the message says it all
                 "%s, byte %d: rollout %d of actor %r, incarnation %d, cannot be recovered: %s; expected %d bytes; %s",
                 found.segment.path(self._folder),
                 found.record.start,
                 entry.sequence,
                 *process,
-                problem,
+                error.strerror if isinstance(error, OSError) else error,
                 found.record.end - found.record.start,
                 _REMEDY,
             )
+            return
+        self._pieces.extend(RolloutSlice(rollout, start, stop) for start, stop in found.spans)
+        self._last[process] = entry.sequence
 
+    def _recover(self, found: Found) -> Rollout:
+        """Reads a rollout.
 
-def _contradiction(rollout: Rollout, found: Found) -> str:
-    """Describes where a rollout contradicts its entry or the checkpoint; empty if it does not."""
-    entry = found.record.entry
-    written = entry.sequence, entry.n_trajectories, entry.policy_version
-    read = rollout.sequence, rollout.n_envs, rollout.policy_version
-    if read != written:
-        return f"its sequence, trajectories and policy version are {read}, and {written} in its entry"
-    if any(stop > rollout.n_envs for _, stop in found.spans):
-        return f"it has {rollout.n_envs} trajectories, and the checkpoint says that {list(found.spans)} are open"
-    return ""
+        Raises:
+            OSError: The disk fails.
+            RollcastError: The record is damaged, or contradicts its entry or the checkpoint.
+        """
+        entry = found.record.entry
+        with SegmentReader(self._folder, found.segment) as reader:
+            payload = reader.payload(found.record)
+        if payload is None:
+            raise RecordingError("it does not fit its digest")
+        rollout = RolloutAssembler(
+            self._header.spaces,
+            self._header.n_rollout_steps,
+            entry.n_envs,
+            actor_id=entry.actor_id,
+            incarnation=entry.incarnation,
+        ).assemble(*payload)
+        written = entry.sequence, entry.n_trajectories, entry.policy_version
+        read = rollout.sequence, rollout.n_envs, rollout.policy_version
+        if read != written:
+            raise RecordingError(
+                f"its sequence, trajectories and policy version are {read}, and {written} in its entry"
+            )
+        if any(stop > rollout.n_envs for _, stop in found.spans):
+            raise RecordingError(
+                f"it has {rollout.n_envs} trajectories, and the checkpoint says that {list(found.spans)} are open"
+            )
+        return rollout
 
 
 def _check_header(reader: SegmentReader, header: RecordingHeader) -> None:

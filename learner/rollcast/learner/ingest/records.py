@@ -4,9 +4,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.status.status import ActorInfo, ActorState
+from rollcast.services.wire.same_fields import same_fields
+
+_OF_RECORD: Final = same_fields(ActorInfo, but=("peer", "n_envs", "idle_s", "software_version"))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,18 +52,11 @@ class ActorRecord:
     def info(self) -> ActorInfo:
         """Returns the record as an immutable value, for the status."""
         return ActorInfo(
-            actor_id=self.actor_id,
-            slot=self.slot,
-            incarnation=self.incarnation,
-            state=self.state,
+            **_OF_RECORD(self),
             peer=self.offer.peer,
             n_envs=self.offer.n_envs,
-            rollouts=self.rollouts,
-            env_steps=self.env_steps,
-            policy_version=self.policy_version,
             idle_s=time.monotonic() - self.last_seen,
             software_version=self.offer.software_version,
-            last_error=self.last_error,
         )
 
 

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import torch
 
@@ -22,6 +23,7 @@ from rollcast.learner.training.schedule import TrainingSchedule
 from rollcast.learner.writers import MetricsWriter, metric_names, write_all
 from rollcast.services.errors import CollectInterruptedError
 from rollcast.services.status.status import Phase
+from rollcast.services.wire.same_fields import same_fields
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +45,9 @@ class TrainingSummary:
     def write_json(self, path: Path) -> None:
         """Writes the summary to a file."""
         path.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n", encoding="utf-8")
+
+
+_OF_PROGRESS: Final = same_fields(TrainingSummary, but=("env_steps_per_second", "solved", "policy_version"))
 
 
 class Trainer:
@@ -245,13 +250,8 @@ class Trainer:
     def _summary(self) -> TrainingSummary:
         now = self._progress.snapshot()
         return TrainingSummary(
-            env_steps=now.env_steps,
-            seconds=now.seconds,
+            **_OF_PROGRESS(now),
             env_steps_per_second=now.env_steps / now.seconds,
-            updates=now.updates,
-            mean_return=now.mean_return,
             solved=self._solved,
             policy_version=self._actors.policy_version,
-            policy_lag_mean=now.policy_lag_mean,
-            policy_lag_max=now.policy_lag_max,
         )
