@@ -19,7 +19,7 @@ from rollcast.actor.policies.make import make_policy
 from rollcast.actor.vector.supply import EnvironmentSupply
 from rollcast.actor.workers.base import Worker
 from rollcast.actor.workers.make import make_worker
-from rollcast.services.errors import LearnerUnreachableError, RollcastError, TrainingEndedError, message_of
+from rollcast.services.errors import LearnerUnreachableError, TrainingEndedError, message_of
 from rollcast.services.limits.limits import DEFAULT_LIMITS
 from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.rollouts.rollouts import ActorFailure
@@ -122,12 +122,9 @@ def act_until_stopped(
                 heartbeat=heartbeat,
                 watchdog=watchdog,
             )
-    except RollcastError as error:
+    except Exception as error:
         if not isinstance(error, LearnerUnreachableError):
             connection.fail(_describe(error, agreement.env_seed))
-        raise
-    except Exception as error:
-        connection.fail(_describe(error, agreement.env_seed))
         raise
     finally:
         left = connection.drain(DRAIN_TIMEOUT_S)

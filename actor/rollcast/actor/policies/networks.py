@@ -12,6 +12,7 @@ from rollcast.actor.entry_points import load_entry_point
 from rollcast.actor.policies.features import FeatureLayout, ImageLayout, VectorLeaf, feature_layout
 from rollcast.actor.policies.mlp_function import mlp
 from rollcast.actor.policies.network_size import (
+    CONVOLUTIONS,
     N_IMAGE_FEATURES,
     check_network_size,
     layer_sizes,
@@ -135,16 +136,13 @@ class NatureCnn(nn.Module):
         self._channel_last = layout == "channel_last"
         height, width, channels = shape if self._channel_last else (shape[1], shape[2], shape[0])
         gain = math.sqrt(2.0)
-        self.convolutions = nn.Sequential(
-            _orthogonal(nn.Conv2d(channels, 32, kernel_size=8, stride=4), gain),
-            nn.ReLU(),
-            _orthogonal(nn.Conv2d(32, 64, kernel_size=4, stride=2), gain),
-            nn.ReLU(),
-            _orthogonal(nn.Conv2d(64, 64, kernel_size=3, stride=1), gain),
-            nn.ReLU(),
-        )
+        self.convolutions = nn.Sequential()
+        for kernel, stride, n_out in CONVOLUTIONS:
+            self.convolutions.append(_orthogonal(nn.Conv2d(channels, n_out, kernel_size=kernel, stride=stride), gain))
+            self.convolutions.append(nn.ReLU())
+            channels = n_out
         n_pixels = side_after_convolutions(height) * side_after_convolutions(width)
-        self.full = _orthogonal(nn.Linear(64 * n_pixels, N_IMAGE_FEATURES), gain)
+        self.full = _orthogonal(nn.Linear(channels * n_pixels, N_IMAGE_FEATURES), gain)
 
     def forward(self, image: Tensor) -> Tensor:
         """Computes the features of images.

@@ -1,6 +1,7 @@
 """Encodes the architecture of a policy as protobuf, and back."""
 
-from typing import Final, get_args
+from collections.abc import Sequence
+from typing import Final, TypeVar, get_args
 
 from rollcast.services.errors import InvalidInputError
 from rollcast.services.limits.limits import MAX_HIDDEN_LAYERS, MAX_NETWORK_LENGTH
@@ -9,6 +10,7 @@ from rollcast.v1 import rollout_pb2
 
 _ACTIVATIONS: Final[tuple[Activation, ...]] = get_args(Activation)
 _HEADS: Final[tuple[PolicyHead, ...]] = get_args(PolicyHead)
+_Choice = TypeVar("_Choice", bound=str)
 
 
 def policy_spec_to_proto(spec: PolicySpec) -> rollout_pb2.PolicySpec:
@@ -36,19 +38,22 @@ def policy_spec_from_proto(proto: rollout_pb2.PolicySpec) -> PolicySpec:
         InvalidInputError: It has too many layers or one of size 0, or an unknown activation or head.
     """
     _check_network(proto)
-    activation = next((known for known in _ACTIVATIONS if known == proto.activation), None)
-    if activation is None:
+    return PolicySpec(
+        network=proto.network,
+        hidden_sizes=tuple(proto.hidden_sizes),
+        activation=_known(proto.activation, _ACTIVATIONS, "activation"),
+        head=_known(proto.head or "default", _HEADS, "head"),
+    )
+
+
+def _known(value: str, choices: Sequence[_Choice], what: str) -> _Choice:
+    found = next((choice for choice in choices if choice == value), None)
+    if found is None:
         raise InvalidInputError(
-            f"the learner's policy has activation {proto.activation!r}; expected one of {list(_ACTIVATIONS)}; install "
-            "the same rollcast on both sides"
+            f"the learner's policy has {what} {value!r}; expected one of {list(choices)}; install the same rollcast on "
+            "both sides"
         )
-    head = next((known for known in _HEADS if known == (proto.head or "default")), None)
-    if head is None:
-        raise InvalidInputError(
-            f"the learner's policy has head {proto.head!r}; expected one of {list(_HEADS)}; install the same rollcast "
-            "on both sides"
-        )
-    return PolicySpec(network=proto.network, hidden_sizes=tuple(proto.hidden_sizes), activation=activation, head=head)
+    return found
 
 
 def _check_network(policy: rollout_pb2.PolicySpec) -> None:
