@@ -1,13 +1,13 @@
-"""Faults on purpose, upon actors, learners, files, disks, clocks, networks and containers; and the books kept.
+"""Injects faults into actors, learners, files, disks, clocks, networks and containers, and checks that nothing is lost.
 
-`make chaos` runs it; docs/chaos.md says how to read the report. What there is, by room:
+`make chaos` runs it; docs/chaos.md explains the report. The modules:
 
-    bookkeeping, acting, learning     an environment, an actor and a learner that can be held to account
-    ledger, lineage                   the oracles: of what was accepted, and of what learners that die have learnt from
-    faults, proxy                     actors and their connections
-    learner_faults                    learners; run_files, disk and clock have what they depend on
-    containers                        both, on the real engine
-    processes, learner_process        who is hit, and started again
-    learners                          what rollouts arrive at in this process
-    assault, run, learner_run, container_run, report    suites, and what came of them
+    bookkeeping, acting, learning     an environment, an actor and a learner that write down all they do
+    ledger, lineage                   the checks: of accepted rollouts, and of the training of learners that die
+    faults, proxy                     faults of actors and their connections
+    learner_faults                    faults of learners; run_files, disk and clock: of what they depend on
+    containers                        faults of both, on the real engine
+    processes, learner_process        the victims, which are started again
+    learners                          the targets of rollouts in this process
+    assault, run, learner_run, container_run, report    the suites and their results
 """

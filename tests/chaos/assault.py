@@ -1,4 +1,4 @@
-"""A thread that brings faults upon somebody, each after the last has been recovered from."""
+"""A thread that injects faults into one victim, each after the victim has recovered from the last."""
 
 import logging
 import random
@@ -21,17 +21,17 @@ class Books(Protocol):
 
 
 class Assault:
-    """Faults upon one victim.
+    """Injects faults into one victim.
 
     Args:
-        victim: Who.
-        faults: What to do, in this order.
-        inject: Does it, and ends it where it lasts; an event that is set ends it early.
-        count: How often the victim was heard of; read under the books' lock.
-        books: Where that shows.
-        n_new: So much has to be new until a fault counts as recovered from.
-        timeout_s: How long that may take, in seconds.
-        rng: Of how long the victim is left alone between two.
+        victim: Its name.
+        faults: The faults, in this order.
+        inject: Injects a fault, and ends it if it lasts; an event that is set ends it early.
+        count: Counts the victim's signs of life; called under the lock of `books`.
+        books: Tells when `count` may have changed.
+        n_new: The number of new signs of life after which the victim counts as recovered.
+        timeout_s: The longest recovery, in seconds.
+        rng: Draws the pauses between faults.
     """
 
     def __init__(

@@ -27,18 +27,18 @@ def run_container_chaos(
     seed: int = 0,
     short: bool = False,
 ) -> Report:
-    """Brings faults upon containers from the images `rollcast-learner` and `rollcast-actor`; keeps the books.
+    """Injects faults into containers from the images `rollcast-learner` and `rollcast-actor`, and checks the results.
 
     Args:
-        folder: Where books and the run go; there are none in it.
-        algorithm: What learns.
-        n_faults: How many, half of them upon the learner, the rest shared out among the actors.
-        n_actors: How many actors.
-        seed: The same seed draws the same faults; when they hit is up to the machine.
-        short: Leave out what takes long to recover from.
+        folder: The folder for ledgers and the run; it has none yet.
+        algorithm: The algorithm that learns.
+        n_faults: The number of faults: half hit the learner, the rest is shared out among the actors.
+        n_actors: The number of actors.
+        seed: The same seed draws the same faults; their times depend on the machine.
+        short: Leaves out faults that take long to recover from.
 
     Returns:
-        What came of it.
+        The report of the suite.
     """
     rng, began = random.Random(seed), time.monotonic()
     report = Report("containers", seed)

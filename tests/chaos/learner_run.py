@@ -69,21 +69,21 @@ def run_learner_chaos(
     short: bool = False,
     only: Sequence[LearnerKind] = (),
 ) -> Report:
-    """Brings faults upon a learner under load, and upon its actors meanwhile; keeps the books.
+    """Injects faults into a learner under load and into its actors, and checks the results.
 
     Args:
-        folder: Where logs, books and the run go; there are none in it.
-        algorithm: What learns.
-        durable: With `--durable`.
-        n_learner_faults: How many upon the learner, its files, its disk and the clocks.
-        n_actor_faults: How many upon actors and their connections, shared out among them.
-        n_actors: How many actors.
-        seed: The same seed draws the same faults; when they hit is up to the machine.
-        short: Leave out what takes long to recover from.
-        only: These kinds of faults upon the learner; none: all.
+        folder: The folder for logs, ledgers and the run; it has none yet.
+        algorithm: The algorithm that learns.
+        durable: Whether the learner has `--durable`.
+        n_learner_faults: The number of faults of the learner, its files, its disk and the clocks.
+        n_actor_faults: The number of faults of actors and their connections, shared out among the actors.
+        n_actors: The number of actors.
+        seed: The same seed draws the same faults; their times depend on the machine.
+        short: Leaves out faults that take long to recover from.
+        only: The kinds of the learner's faults; none: all.
 
     Returns:
-        What came of it.
+        The report of the suite.
     """
     rng, began = random.Random(seed), time.monotonic()
     report = Report(algorithm + ("-durable" if durable else ""), seed)

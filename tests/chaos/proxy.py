@@ -83,11 +83,11 @@ class Link:
         self._swallow = True
 
     def damage(self, fault: Damage) -> None:
-        """Flips one bit of what the actor sends next; `damaged` tells when.
+        """Flips one bit of the actor's next bytes; `damaged` is set when that is done.
 
         Args:
-            fault: `flip` hits a rollout; `garble` hits anything: what tells HTTP/2 where a frame ends, too; `inflate`
-                hits the length of a rollout's message, which is 64 KiB more then: the learner waits for the rest.
+            fault: `flip` hits a rollout; `garble` hits any bytes, also those that tell HTTP/2 where a frame ends;
+                `inflate` adds 64 KiB to the length of a rollout's message, so that the learner waits for the rest.
         """
         self.damaged.clear()
         self._damage = fault

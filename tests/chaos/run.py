@@ -33,7 +33,7 @@ class ActorAssault(Assault):
         books: Where they show.
         n_faults: How many faults.
         rng: Which, and how long it is left alone between two.
-        short: Leave out what takes long to recover from.
+        short: Leaves out faults that take long to recover from.
         only: These kinds; none: all.
         timeout_s: How long a recovery may take, in seconds.
     """
@@ -107,19 +107,19 @@ def run_chaos(
     short: bool = False,
     only: Sequence[Kind] = (),
 ) -> Report:
-    """Brings faults upon actors and their connections, and keeps the books.
+    """Injects faults into actors and their connections, and checks every rollout.
 
     Args:
-        folder: Where the actors' logs and acknowledgements go; there are none in it.
-        learner: What the rollouts arrive at.
-        n_faults: How many faults, shared out among the actors.
-        n_actors: How many actors.
-        seed: The same seed draws the same faults for the same actors; when they hit is up to the machine.
-        short: Leave out what takes long to recover from.
-        only: These kinds of faults; none: all.
+        folder: The folder for the actors' logs and acknowledgements; it has none yet.
+        learner: The target of the rollouts.
+        n_faults: The number of faults, shared out among the actors.
+        n_actors: The number of actors.
+        seed: The same seed draws the same faults for the same actors; their times depend on the machine.
+        short: Leaves out faults that take long to recover from.
+        only: The kinds of faults; none: all.
 
     Returns:
-        What came of it.
+        The report of the suite.
     """
     rng, began = random.Random(seed), time.monotonic()
     report = Report(learner, seed)

@@ -175,7 +175,7 @@ class FakeSink:
 
 
 class FakeSource:
-    """Publishes what it is told to, encoded once."""
+    """A source of policies that tests publish; each is encoded once."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()

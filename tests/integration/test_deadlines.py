@@ -45,7 +45,7 @@ CALLS: dict[str, tuple[float | None, Callable[[LearnerClient, ReplayClient], obj
 
 
 class Unavailable(grpc.GenericRpcHandler):
-    """Says that it is not there, and notes who asked, and how long they would have waited."""
+    """Answers every call with UNAVAILABLE, and notes its method and deadline."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, float | None]] = []

@@ -1,4 +1,4 @@
-"""The same seeds, the same policy: in this process, in others, and over TCP, however fast anybody is."""
+"""The same seed gives the same policy: in this process, in others, and over TCP, whichever process is faster."""
 
 import contextlib
 import hashlib

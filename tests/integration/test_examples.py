@@ -97,7 +97,7 @@ def test_library_example_trains(tmp_path: Path):
 
 
 def test_cooperative_game_trains(tmp_path: Path):
-    """Random play comes to -40 an episode, within 1 over 100 of them; nobody's mean of 100 is above -33 by chance."""
+    """Random play has a mean of -40 over 100 episodes, give or take 1, and never reaches -33 by chance."""
     arguments = ("--total-steps", 150_000, "--run-dir", tmp_path / "run")
     run_example("cooperative_game.py", *arguments, cwd=tmp_path, timeout_s=240.0)
     played = rollcast("evaluate", tmp_path / "run", "--n-episodes", 100)

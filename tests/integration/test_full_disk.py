@@ -51,7 +51,7 @@ def test_failed_change_of_settings_keeps_the_old_ones(disk):
 
 
 def test_unchanged_resumed_run_ends_well(disk):
-    """Its end is reached: what it would write, were it not, is tried again until there is room."""
+    """The run has ended before. A run that had not would try to write again until there is room."""
     resumed = rollcast("train", "--resume", disk.path / "run")
     assert resumed.returncode == 0, resumed.stderr
 

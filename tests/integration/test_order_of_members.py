@@ -62,7 +62,7 @@ def listening() -> Iterator[RemoteDistributedActors]:
 
 
 def test_network_gets_leaves_in_the_order_of_the_learner():
-    """The log-probabilities that it sends are those that the learner's own network gives to what it has seen."""
+    """The actor's log-probabilities equal those of the learner's own network for the same observations."""
     stop = threading.Event()
 
     def play(actors: RemoteDistributedActors) -> None:

@@ -137,7 +137,7 @@ class TestNode:
         return shutil.which("node")
 
     def test_node_reads_a_recording(self, node, tmp_path):
-        """Reads what `rollcast record` wrote, without a line of rollcast's."""
+        """A program without rollcast reads a file of `rollcast record`."""
         path = tmp_path / "demo.rollouts"
         recorded = rollcast("record", "--output", path, "--rollouts", 5, "--envs-per-actor", 3)
         assert recorded.returncode == 0, recorded.stderr
@@ -214,7 +214,7 @@ class TestNode:
             assert client.status().rejected_rollouts == 0
 
     def test_accepts_members_of_a_dict_in_any_order(self, node):
-        """An actor asks what is learnt, and offers and sends what is in a Dict in an order of its own."""
+        """An actor reads the learner's description, then offers and sends the members of a Dict in another order."""
         with listening() as actors:
             done = _run(node, NODE / "any_order.mjs", actors.addresses[0], ROOT / "proto", timeout=60)
             assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""`max_policy_lag`: what is older is dropped and counted, what is not is used."""
+"""`max_policy_lag`: older trajectories are dropped and counted, others are used."""
 
 from rollcast.services.client.client import LearnerClient
 from tests.actor_kinds import make_actors

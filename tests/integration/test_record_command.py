@@ -1,4 +1,4 @@
-"""`rollcast record`, and what reads its files: `rollcast train --initial-data`, and plain protobuf."""
+"""`rollcast record`, and the readers of its files: `rollcast train --initial-data`, and plain protobuf."""
 
 import json
 import re

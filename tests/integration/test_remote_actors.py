@@ -1,4 +1,4 @@
-"""Actors that dial in: what they survive, and what they are refused for."""
+"""Actors that connect from elsewhere: the failures that they survive, and the reasons to refuse them."""
 
 import os
 import re

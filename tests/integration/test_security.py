@@ -93,7 +93,7 @@ def options(folder, role):
 
 @pytest.mark.slow
 def test_training_works_with_mutual_tls_and_tokens(keys):
-    """A learner of others' actors, an actor with a token from the environment, one without, and who looks on."""
+    """A learner for remote actors, an actor with a token from the environment, one without a token, and a viewer."""
     folder, run = keys / "first", keys / "run"
     address = f"localhost:{free_port()}"
     learning = (

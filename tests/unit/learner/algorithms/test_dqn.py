@@ -113,7 +113,7 @@ def test_target_moves_at_its_interval():
             torch.testing.assert_close(new, 0.5 * (old + source))
 
 
-def test_the_ladder_travels_and_decays():
+def test_policy_state_has_the_decaying_epsilon_ladder():
     dqn = make_dqn(epsilon=0.4, epsilon_end=0.1, epsilon_alpha=3.0, n_epsilons=4)
     np.testing.assert_allclose(dqn.policy_state()[EPSILONS], epsilon_ladder(4, epsilon=0.4, alpha=3.0))
     for progress, base in ((0.5, 0.25), (1.0, 0.1)):
@@ -122,7 +122,7 @@ def test_the_ladder_travels_and_decays():
     assert make_dqn(n_epsilons=1).policy_state()[EPSILONS] == pytest.approx([0.1])
 
 
-def test_only_the_network_travels():
+def test_policy_state_has_network_and_exploration_only():
     dqn = make_dqn()
     names = set(dqn.policy_state())
     assert {name.split(".")[0] for name in names} == {"networks", "exploration"}

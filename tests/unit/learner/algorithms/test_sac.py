@@ -187,7 +187,7 @@ def test_critics_converge_to_rewards_and_policy_follows_them(box):
 
 
 @KINDS
-def test_only_the_policy_travels(box):
+def test_policy_state_has_no_critics(box):
     state = make_sac(box).policy_state()
     assert {name.split(".")[0] for name in state} == {"networks", "exploration"}
     assert state["exploration.uniform"] == 0

@@ -11,7 +11,7 @@ def test_returns_entries_that_reached_their_draw_limit():
     assert times.count(np.array([3, 4, 4])).tolist() == [3, 4]
 
 
-def test_counts_anew_for_a_new_entry_in_the_same_slot():
+def test_new_entry_in_a_slot_begins_with_count_zero():
     times = TimesSampled(2, most=1)
     assert times.count(np.array([0])).tolist() == [0]
     times.insert(np.array([0]))

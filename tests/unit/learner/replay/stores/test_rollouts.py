@@ -83,6 +83,6 @@ def test_removes_the_lowest_priority_first():
     assert left.policy_version.tolist() == [1, 2, 3, 3]
 
 
-def test_a_sequence_longer_than_a_rollout_is_refused():
+def test_rejects_sequence_longer_than_a_rollout():
     with pytest.raises(ConfigurationError, match="burn_in is 3 and sequence_length 4; expected together at most the 6"):
         rollout_buffer(sequence_length=4, burn_in=3)

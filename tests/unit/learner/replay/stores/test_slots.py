@@ -48,7 +48,7 @@ def test_keys_are_never_reused():
     assert int(np.count_nonzero(store.find(np.array(seen))[1])) == 3
 
 
-def test_keys_go_on_after_a_clear():
+def test_keys_continue_after_a_clear():
     store, world = make_store(), World(n_steps=T, has_reset_rows=False, n_envs=2)
     insert(store, world)
     before = keys_of(store)
