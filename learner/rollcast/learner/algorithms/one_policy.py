@@ -1,4 +1,4 @@
-"""What the algorithms of rollcast share that learn one policy for one substep."""
+"""The base of rollcast's algorithms that learn one policy for one substep."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
