@@ -102,7 +102,7 @@ def as_nan(directory, name):
             "beyond the end of the file",
         ),
         ({}, lambda it: (it / "state.arrays").write_bytes(b""), "KeyError: .flags."),
-        ({"sampler": "prioritized"}, lambda it: spoil_values(it, **{"sampler.n": -1}), "n is -1"),
+        ({"sampler": "prioritized"}, lambda it: spoil_values(it, **{"sampler.largest": -1}), "largest is -1"),
         (
             {"sampler": "prioritized"},
             lambda it: spoil_arrays(it, **{"sampler.priorities": as_nan(it, "sampler.priorities")}),
