@@ -19,8 +19,7 @@ SERVICES     = $(shell grep -rl --include='*.proto' '^service ' proto/rollcast)
 PROTOC       = $(BIN)/python -m grpc_tools.protoc -Iproto
 # How many tests run at once. Unit tests compute; the others mostly wait for processes that they have started.
 UNIT_PROCESSES ?= 2
-TEST_PROCESSES ?= 3
-E2E_PROCESSES  ?= 2
+TEST_PROCESSES ?= 4
 # those that can be run; the rest of the folder is what they share
 BENCHMARKS   = $(patsubst benchmarks/%.py,%,$(shell grep -l '^if __name__ == "__main__"' benchmarks/*.py))
 PYTEST       = $(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -28,8 +27,10 @@ PYTEST       = $(BIN)/python -m pytest $(PYTEST_ARGS)
 SHARED_OUT   = --dist worksteal --numprocesses
 
 .DEFAULT_GOAL := help
-# The steps of `make test` run in their order.
+# The steps of `make test` run in their order, but for the checks among themselves.
+ifndef AT_ONCE
 .NOTPARALLEL:
+endif
 .DELETE_ON_ERROR:
 
 # -- the environment: each step leaves a file, so the second make does nothing --
@@ -73,7 +74,7 @@ train: $(VENV)/.runtime ## install what running needs and train CartPole-v1; ARG
 	$(BIN)/rollcast train $(ARGS)
 
 .PHONY: test
-test: format-check lint types imports proto-check docs unit integration e2e ## everything CI runs
+test: checks unit system ## everything CI runs
 
 # mypy checks again only what has changed, and what imports it: the first run takes a minute longer.
 .PHONY: quick
@@ -92,6 +93,12 @@ peers: env ## install the peers that `make bench ONLY=replay ARGS=--peers` measu
 	$(BIN)/pip install --quiet $(CONSTRAINTS) --group peers
 
 # -- the steps of make test --
+
+# Each uses one core: two at a time.
+.PHONY: checks
+checks: $(VENV)/.docs ## format, lint, types, imports, the stubs and the documentation's site
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target AT_ONCE=yes \
+	  types docs format-check lint imports proto-check
 
 .PHONY: format
 format: env ## rewrite the sources in the house's format
@@ -139,19 +146,25 @@ docs: $(VENV)/.docs ## the documentation's site in build/site; warnings are erro
 unit: env ## unit tests, golden wire bytes, hostile input
 	$(PYTEST) $(SHARED_OUT) $(UNIT_PROCESSES) tests/unit tests/contract tests/attacks
 
-.PHONY: integration
-integration: env ## real servers, and clients in other languages (Node.js, where there is one)
-	$(PYTEST) $(SHARED_OUT) $(TEST_PROCESSES) tests/integration
-
-# With CI=true the tests themselves run without this question, and fail where no engine answers.
-.PHONY: e2e
-e2e: env ## real containers; skipped in one line where no Docker engine answers, unless CI=true
+# Together: tests with containers wait for them, and those with processes compute meanwhile. With CI=true the tests
+# with containers run without the question for an engine, and fail where none answers.
+.PHONY: system
+system: env ## integration and e2e together; without a Docker engine integration alone, unless CI=true
 	@if [ "$$CI" = true ] || docker info >/dev/null 2>&1; then \
 	  $(MAKE) --no-print-directory --silent images && \
-	  $(PYTEST) --numprocesses $(E2E_PROCESSES) --dist loadfile tests/e2e; \
+	  $(PYTEST) $(SHARED_OUT) $(TEST_PROCESSES) tests/e2e tests/integration; \
 	else \
 	  echo 'e2e: skipped, because no Docker engine answers (docker info)'; \
+	  $(MAKE) --no-print-directory integration; \
 	fi
+
+.PHONY: integration
+integration: env ## real servers and processes, and clients in other languages (Node.js, where there is one)
+	$(PYTEST) $(SHARED_OUT) $(TEST_PROCESSES) tests/integration
+
+.PHONY: e2e
+e2e: env images ## real containers on a Docker engine
+	$(PYTEST) $(SHARED_OUT) $(TEST_PROCESSES) tests/e2e
 
 # -- the rest --
 
