@@ -28,7 +28,7 @@ def test_two_hundred_half_open_calls_deny_nobody_an_answer(methods):
         connections = stack.enter_context(half_open_calls(learner.address, methods, n_calls=N_CALLS))
         client = stack.enter_context(LearnerClient(learner.address, timeout_s=DEADLINE_S))
         n_asked = 0
-        # until all of them have been ended and opened again, where they have a deadline of a second
+        # until all of them have been ended and opened again, where the requests have a deadline of seconds
         while n_asked < 20 or (JOIN not in methods and n_opened(connections) < 2 * N_CALLS):
             assert client.status().env_steps == 12
             with LearnerClient(learner.address, timeout_s=DEADLINE_S) as newcomer:

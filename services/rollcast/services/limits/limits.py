@@ -103,7 +103,7 @@ class Limits:
     calls_per_second_per_host: float = 1000.0
     max_half_open_calls: int = 512
     max_half_open_calls_per_host: int = 256
-    request_s: float = 1.0
+    request_s: float = 5.0
     stalled_stream_s: float = 15.0
     join_lease_s: float = 60.0
 
