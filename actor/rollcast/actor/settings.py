@@ -10,7 +10,8 @@ from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_ENVS_PER_ACTOR
 from rollcast.services.limits.settings import TimeoutSeconds
 from rollcast.services.security.settings import ClientSecuritySettings
 from rollcast.services.settings.numbers import AtLeastOne
-from rollcast.services.settings.resume_rules import ACTING, FREE, setting, stays
+from rollcast.services.settings.resume_rules import ACTING, FREE, stays
+from rollcast.services.settings.setting import setting
 from rollcast.services.settings.settings import EntryPointKwargs, LogLevel, ProcessSettings
 
 EnvsPerActor = Annotated[int, Field(ge=1, le=MAX_ENVS_PER_ACTOR)]
@@ -28,10 +29,10 @@ class EnvironmentSettings(ProcessSettings):
         "The environment: a gymnasium id, or package.module:factory for your own.",
         stays("another environment is another task"),
     )
-    env_kwargs: EntryPointKwargs = Field(
-        default_factory=dict,
-        description="Keyword arguments of the environment, as JSON: '{\"gravity\": 9.8}'.",
-        json_schema_extra=stays("they make another environment, which is another task"),
+    env_kwargs: EntryPointKwargs = setting(
+        {},
+        "Keyword arguments of the environment, as JSON: '{\"gravity\": 9.8}'.",
+        stays("they make another environment, which is another task"),
     )
     agent_policies: Literal["shared", "separate"] = setting(
         "shared",

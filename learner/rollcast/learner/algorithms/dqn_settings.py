@@ -6,7 +6,8 @@ from pydantic import BaseModel, ConfigDict, NonNegativeFloat, PositiveFloat
 
 from rollcast.services.policies.policies import PolicyHead
 from rollcast.services.settings.numbers import AboveZeroToOne, AtLeastOne, PositiveOrInfinite, ZeroToOne
-from rollcast.services.settings.resume_rules import LEARNING, setting, stays
+from rollcast.services.settings.resume_rules import LEARNING, stays
+from rollcast.services.settings.setting import setting
 
 
 class DqnSettings(BaseModel):

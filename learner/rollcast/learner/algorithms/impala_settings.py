@@ -5,7 +5,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, NonNegativeFloat, PositiveFloat
 
 from rollcast.services.settings.numbers import PositiveOrInfinite, ZeroToBelowOne, ZeroToOne
-from rollcast.services.settings.resume_rules import LEARNING, setting, stays
+from rollcast.services.settings.resume_rules import LEARNING, stays
+from rollcast.services.settings.setting import setting
 
 
 class ImpalaSettings(BaseModel):

@@ -3,7 +3,8 @@
 from pydantic import BaseModel, ConfigDict, PositiveFloat
 
 from rollcast.services.settings.numbers import AboveZeroToOne, PositiveOrInfinite, ZeroToBelowOne, ZeroToOne
-from rollcast.services.settings.resume_rules import LEARNING, setting, stays
+from rollcast.services.settings.resume_rules import LEARNING, stays
+from rollcast.services.settings.setting import setting
 
 
 class SacSettings(BaseModel):

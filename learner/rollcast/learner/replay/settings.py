@@ -1,11 +1,12 @@
 """The replay buffer's settings, in a module of their own so that `rollcast --help` need not import torch."""
 
-from typing import Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveFloat, model_validator
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, model_validator
 
 from rollcast.services.settings.numbers import AtLeastOne, ZeroToOne
-from rollcast.services.settings.resume_rules import LEARNING, setting, stays
+from rollcast.services.settings.resume_rules import LEARNING, stays
+from rollcast.services.settings.setting import setting
 
 _SAME_LAYOUT: Final = stays("the checkpoint has the replay buffer in the layout that it had")
 
@@ -42,13 +43,11 @@ class ReplaySettings(BaseModel):
         "Prioritized: exponent of the priorities, in [0, 1]; 0: uniform.",
         stays("the checkpoint has priorities that were raised to that power"),
     )
-    priority_epsilon: float = setting(
+    priority_epsilon: Annotated[float, Field(ge=1e-12, le=1e12)] = setting(
         1e-6,
         "Prioritized: added to every priority before alpha, so that entries with error 0 are drawn again, from "
         "1e-12 to 1e12.",
         _SAME_LAYOUT,
-        ge=1e-12,
-        le=1e12,
     )
     beta: ZeroToOne = setting(
         0.4,
@@ -70,12 +69,10 @@ class ReplaySettings(BaseModel):
     max_times_sampled: AtLeastOne | None = setting(
         None, "Times an entry is drawn before it is removed, at least 1. Default: no limit.", _SAME_LAYOUT
     )
-    n_step: int = setting(
+    n_step: Annotated[int, Field(ge=1, le=1000)] = setting(
         1,
         "Transitions: number of steps whose rewards are summed into one transition, at least 1.",
         _SAME_LAYOUT,
-        ge=1,
-        le=1000,
     )
     sequence_length: AtLeastOne | None = setting(
         None, "Rollouts: steps of the sequences to draw, without the burn-in. Default: all T.", _SAME_LAYOUT

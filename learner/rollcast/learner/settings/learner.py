@@ -3,7 +3,8 @@
 from typing import ClassVar, Literal
 
 from rollcast.learner.settings.learning import FIRST_OF_LEARNING, LearnerSettings
-from rollcast.services.settings.resume_rules import FREE, setting
+from rollcast.services.settings.resume_rules import FREE
+from rollcast.services.settings.setting import setting
 
 
 class ServingSettings(LearnerSettings):

@@ -26,7 +26,8 @@ from rollcast.services.settings.command_line import HELP
 from rollcast.services.settings.help_text import HelpScope
 from rollcast.services.settings.numbers import AtLeastOne, Seed
 from rollcast.services.settings.origins import Origins
-from rollcast.services.settings.resume_rules import ACTING, FREE, LEARNING, setting, stays
+from rollcast.services.settings.resume_rules import ACTING, FREE, LEARNING, stays
+from rollcast.services.settings.setting import setting
 from rollcast.services.settings.settings import EntryPointKwargs, LogLevel, describe_validation_error
 
 # The options that the help shows first; of the algorithms' own options, only those of the chosen one.
@@ -53,10 +54,8 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
         stays("the checkpoint is of that algorithm"),
         examples=list(ALGORITHM_DEFAULTS),
     )
-    algorithm_kwargs: EntryPointKwargs = Field(
-        default_factory=dict,
-        description="Keyword arguments for your own algorithm, as JSON: '{\"learning_rate\": 0.001}'.",
-        json_schema_extra=LEARNING,
+    algorithm_kwargs: EntryPointKwargs = setting(
+        {}, "Keyword arguments for your own algorithm, as JSON: '{\"learning_rate\": 0.001}'.", LEARNING
     )
     impala: ImpalaSettings = Field(default_factory=ImpalaSettings, description="Settings of IMPALA.")
     sac: SacSettings = Field(default_factory=SacSettings, description="Settings of SAC.")

@@ -6,7 +6,8 @@ from pydantic import Field, NonNegativeInt
 
 from rollcast.actor.settings import ActingSettings
 from rollcast.learner.settings.learning import FIRST_OF_LEARNING, LearnerSettings
-from rollcast.services.settings.resume_rules import ACTING, FREE, LEARNING, setting, stays
+from rollcast.services.settings.resume_rules import ACTING, FREE, LEARNING, stays
+from rollcast.services.settings.setting import setting
 
 
 class TrainSettings(ActingSettings, LearnerSettings):

@@ -3,19 +3,17 @@
 import dataclasses
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, model_validator
 
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.limits.limits import DEFAULT_LIMITS, LONGEST_WAIT_S, Limits
+from rollcast.services.settings.numbers import AtLeastOne
 from rollcast.services.settings.resume_rules import FREE
+from rollcast.services.settings.setting import setting
 from rollcast.services.settings.settings import ProcessSettings
 
 # The type of a setting that is a deadline, in seconds.
 TimeoutSeconds = Annotated[float, Field(gt=0, le=LONGEST_WAIT_S)]
-
-
-_Count = Annotated[int, Field(ge=1, json_schema_extra=FREE)]
-_Amount = Annotated[float, Field(gt=0, json_schema_extra=FREE)]
 
 
 class LimitSettings(BaseModel):
@@ -23,44 +21,49 @@ class LimitSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    max_connections: _Count = Field(
-        DEFAULT_LIMITS.max_connections, description="TCP connections that may be open at once."
+    max_connections: AtLeastOne = setting(
+        DEFAULT_LIMITS.max_connections, "TCP connections that may be open at once.", FREE
     )
-    max_streams_per_connection: _Count = Field(
+    max_streams_per_connection: AtLeastOne = setting(
         DEFAULT_LIMITS.max_streams_per_connection,
-        description="Calls that may be open on one connection; further ones wait at the client.",
+        "Calls that may be open on one connection; further ones wait at the client.",
+        FREE,
     )
-    max_rollout_bytes: _Count = Field(
-        DEFAULT_LIMITS.max_rollout_bytes, description="Largest rollout, in bytes of its tensors."
+    max_rollout_bytes: AtLeastOne = setting(
+        DEFAULT_LIMITS.max_rollout_bytes, "Largest rollout, in bytes of its tensors.", FREE
     )
-    max_bytes_in_flight: _Count = Field(
+    max_bytes_in_flight: AtLeastOne = setting(
         DEFAULT_LIMITS.max_bytes_in_flight,
-        description="Bytes of all rollouts that are being received or wait to be taken; above that, actors wait.",
+        "Bytes of all rollouts that are being received or wait to be taken; above that, actors wait.",
+        FREE,
     )
-    calls_per_second: _Amount = Field(
+    calls_per_second: PositiveFloat = setting(
         DEFAULT_LIMITS.calls_per_second,
-        description="Calls a second from all clients, twice as many in a burst. Messages in open streams do not count.",
+        "Calls a second from all clients, twice as many in a burst. Messages in open streams do not count.",
+        FREE,
     )
-    calls_per_second_per_host: _Amount = Field(
-        DEFAULT_LIMITS.calls_per_second_per_host, description="Calls a second from one address."
+    calls_per_second_per_host: PositiveFloat = setting(
+        DEFAULT_LIMITS.calls_per_second_per_host, "Calls a second from one address.", FREE
     )
-    max_half_open_calls: _Count = Field(
+    max_half_open_calls: AtLeastOne = setting(
         DEFAULT_LIMITS.max_half_open_calls,
-        description="Calls whose request has not arrived; above that, the server ends the oldest of them.",
+        "Calls whose request has not arrived; above that, the server ends the oldest of them.",
+        FREE,
     )
-    max_half_open_calls_per_host: _Count = Field(
-        DEFAULT_LIMITS.max_half_open_calls_per_host, description="The same for calls from one address."
+    max_half_open_calls_per_host: AtLeastOne = setting(
+        DEFAULT_LIMITS.max_half_open_calls_per_host, "The same for calls from one address.", FREE
     )
-    request_s: _Amount = Field(
-        DEFAULT_LIMITS.request_s, description="Seconds that a client may take to send the request of a call."
+    request_s: PositiveFloat = setting(
+        DEFAULT_LIMITS.request_s, "Seconds that a client may take to send the request of a call.", FREE
     )
-    stalled_stream_s: _Amount = Field(
+    stalled_stream_s: PositiveFloat = setting(
         DEFAULT_LIMITS.stalled_stream_s,
-        description="Seconds that a client may take to send a large request, to accept a message of a stream, or to "
+        "Seconds that a client may take to send a large request, to accept a message of a stream, or to "
         "continue a rollout.",
+        FREE,
     )
-    join_lease_s: _Amount = Field(
-        DEFAULT_LIMITS.join_lease_s, description="Seconds that an actor may take to open its stream after joining."
+    join_lease_s: PositiveFloat = setting(
+        DEFAULT_LIMITS.join_lease_s, "Seconds that an actor may take to open its stream after joining.", FREE
     )
 
     @model_validator(mode="after")
@@ -76,10 +79,8 @@ class LimitSettings(BaseModel):
 class ServerLimitSettings(ProcessSettings):
     """The settings of a server's limits."""
 
-    max_actors: Annotated[int, Field(ge=1, le=4096)] = Field(
-        DEFAULT_LIMITS.max_actors,
-        description="Actors that may be connected at once.",
-        json_schema_extra=FREE,
+    max_actors: Annotated[int, Field(ge=1, le=4096)] = setting(
+        DEFAULT_LIMITS.max_actors, "Actors that may be connected at once.", FREE
     )
     limits: LimitSettings = Field(default_factory=LimitSettings, description="Limits on what clients may use.")
 

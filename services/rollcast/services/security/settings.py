@@ -1,43 +1,43 @@
 """Defines the settings of TLS and tokens, for servers and for clients. Imports no grpc."""
 
 from pathlib import Path
-from typing import Annotated
 
 from pydantic import Field, SecretStr
 
 from rollcast.services.security.security import ClientSecurity, ServerSecurity
 from rollcast.services.settings.resume_rules import FREE
+from rollcast.services.settings.setting import setting
 from rollcast.services.settings.settings import ProcessSettings
-
-_File = Annotated[Path | None, Field(json_schema_extra=FREE)]
 
 
 class ServerSecuritySettings(ProcessSettings):
     """The settings of a server's TLS and tokens."""
 
     address: str
-    tls_cert: _File = Field(
+    tls_cert: Path | None = setting(
         None,
-        description="Serve with TLS, with this certificate (PEM). The file is read again when it changes. "
-        "Default: no TLS.",
+        "Serve with TLS, with this certificate (PEM). The file is read again when it changes. Default: no TLS.",
+        FREE,
     )
-    tls_key: _File = Field(
-        None, description="The private key of --tls-cert (PEM, without a password). Default: none, without TLS."
+    tls_key: Path | None = setting(
+        None, "The private key of --tls-cert (PEM, without a password). Default: none, without TLS.", FREE
     )
-    tls_client_ca: _File = Field(
+    tls_client_ca: Path | None = setting(
         None,
-        description="Mutual TLS: require client certificates from one of the authorities in this file (PEM). "
+        "Mutual TLS: require client certificates from one of the authorities in this file (PEM). "
         "Default: none required.",
+        FREE,
     )
-    tokens_file: _File = Field(
+    tokens_file: Path | None = setting(
         None,
-        description="Require a token from this file. Each line is ROLE:TOKEN, with the role actor, viewer or "
+        "Require a token from this file. Each line is ROLE:TOKEN, with the role actor, viewer or "
         "operator. The file is read again when it changes. Default: no token required.",
+        FREE,
     )
-    insecure: Annotated[bool, Field(json_schema_extra=FREE)] = Field(
+    insecure: bool = setting(
         False,
-        description="Allow serving other machines without TLS, where everybody on the network can read and "
-        "control the run.",
+        "Allow serving other machines without TLS, where everybody on the network can read and control the run.",
+        FREE,
     )
 
     def server_security(self) -> ServerSecurity:

@@ -3,12 +3,10 @@
 Each setting states its rule at its own field.
 """
 
-from typing import Any, Final, TypeVar
+from typing import Final
 
-from pydantic import Field, JsonValue
+from pydantic import JsonValue
 from pydantic.fields import FieldInfo
-
-Value = TypeVar("Value")
 
 # A field holds it as `json_schema_extra`, for which a type checker wants plain JSON.
 ResumeRule = dict[str, JsonValue]
@@ -31,24 +29,6 @@ def stays(why: str) -> ResumeRule:
         why: The reason, which follows "because".
     """
     return {_KEY: "stays", _WHY: why}
-
-
-def setting(
-    default: Value,
-    description: str,
-    rule: ResumeRule,
-    **options: Any,  # noqa: ANN401 - whatever a field takes
-) -> Value:
-    """Makes the field of a setting.
-
-    Args:
-        default: The setting's default.
-        description: The text for the help.
-        rule: The rule for resumed runs.
-        options: Further arguments of pydantic's `Field`.
-    """
-    field: Value = Field(default, description=description, json_schema_extra=rule, **options)
-    return field
 
 
 def resume_rule(field: FieldInfo) -> ResumeRule | None:

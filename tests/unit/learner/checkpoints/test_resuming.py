@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.vector.make import probe_spaces
@@ -18,6 +18,7 @@ from rollcast.learner.training.run_keeper import WRITE_TIMEOUT_S, RunKeeper
 from rollcast.learner.training.training_run import training_run
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.settings.resume_rules import FREE, resume_rule, why_not
+from rollcast.services.settings.setting import setting
 from rollcast.services.status.status import Phase
 from tests.unit.learner.checkpoints.resumable_runs import resumed, settings_for, train
 
@@ -263,7 +264,7 @@ def test_auto_finds_the_newest_run_of_these_settings_that_has_not_ended(tmp_path
 
 
 class SettingsThatServe(TrainSettings):
-    when_finished: str = Field("serve", json_schema_extra=FREE)
+    when_finished: str = setting("serve", "Its end.", FREE)
 
 
 def test_auto_finds_a_run_that_has_ended_where_its_policy_is_to_be_served(tmp_path):
