@@ -1,5 +1,6 @@
 """LearnerService over a real connection: the status, the watch, and the operators' calls."""
 
+import dataclasses
 import itertools
 import time
 
@@ -11,7 +12,7 @@ from rollcast.services.errors import (
     LimitExceededError,
     RefusedError,
 )
-from rollcast.services.limits.limits import Limits
+from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_MESSAGE_BYTES, Limits
 from rollcast.services.status.status import Phase
 from tests.integration.learner_fakes import DEADLINE_S, serve
 
@@ -25,6 +26,31 @@ def test_control_calls_reach_the_learner(learner, client):
     client.stop()
     assert learner.control.calls == ["pause", "pause", "resume", "stop"]
     assert client.save_checkpoint() == ("/run/checkpoint", 3)
+
+
+# Every value differs from the default, and from the others.
+ODD_LIMITS = Limits(
+    max_actors=3,
+    max_connections=17,
+    max_streams_per_connection=19,
+    max_rollout_bytes=1_000_003,
+    max_bytes_in_flight=(1 << 33) + 7,
+    calls_per_second=301.5,
+    calls_per_second_per_host=207.25,
+    max_half_open_calls=13,
+    max_half_open_calls_per_host=11,
+    request_s=7.5,
+    stalled_stream_s=21.75,
+    join_lease_s=33.125,
+)
+
+
+def test_describes_every_limit_as_the_server_has_it():
+    odd, usual = dataclasses.asdict(ODD_LIMITS), dataclasses.asdict(DEFAULT_LIMITS)
+    assert [name for name in odd if odd[name] == usual[name]] == []
+    with serve(limits=ODD_LIMITS) as learner, LearnerClient(learner.address) as client:
+        limits = client.describe().limits
+    assert dataclasses.asdict(limits) == {**odd, "max_message_bytes": MAX_MESSAGE_BYTES}
 
 
 def test_refusals_of_the_learner_reach_the_caller(learner, client):
