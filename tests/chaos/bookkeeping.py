@@ -52,7 +52,7 @@ class BookkeepingEnv(gymnasium.Env[np.ndarray, int]):
     """Episodes of `EPISODE_STEPS` steps, every one terminated; see `observation` and `reward`.
 
     Args:
-        step_s: How long a step takes, in seconds.
+        step_s: The time that a step takes, in seconds.
     """
 
     def __init__(self, step_s: float = 0.0) -> None:

@@ -30,9 +30,9 @@ class ChaosContainer:
     """One container, on a network of its own suite.
 
     Args:
-        container: It; it runs.
+        container: The container, which runs.
         network: Its network.
-        alias: Its name there.
+        alias: The container's name there.
     """
 
     def __init__(self, container: Container, network: docker.models.networks.Network, alias: str) -> None:
@@ -89,7 +89,7 @@ class ChaosNetwork:
     """A network, and the containers on it; left, all of it is removed.
 
     Args:
-        folder: What the containers see as `BOOKS`.
+        folder: The folder that the containers see as `BOOKS`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -138,8 +138,8 @@ class ContainerFault:
     """One fault.
 
     Attributes:
-        kind: Which.
-        seconds: How long it lasts, where it does.
+        kind: The kind.
+        seconds: The time after which it is ended, in seconds; 0 for kinds that do not last.
     """
 
     kind: ContainerKind
@@ -149,7 +149,7 @@ class ContainerFault:
         return f"{self.kind} for {self.seconds:g} s" if self.seconds else self.kind
 
     def inject(self, container: ChaosContainer, stop: threading.Event) -> None:
-        """Does it, and ends it again where it lasts; `stop` ends it early."""
+        """Injects the fault, and ends it if it lasts; `stop` ends it early."""
         match self.kind:
             case "docker_kill":
                 container.kill()
@@ -162,7 +162,7 @@ class ContainerFault:
 
 
 def draw_container_faults(n_faults: int, rng: random.Random, *, short: bool) -> list[ContainerFault]:
-    """Draws faults; `short`: none that lasts longer than a few seconds."""
+    """Draws faults; `short` leaves out those that last longer than a few seconds."""
     return [
         ContainerFault(
             kind,

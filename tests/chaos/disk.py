@@ -13,8 +13,8 @@ class SmallDisk:
     """A file system in memory, mounted for the body; entered, `path` is an empty folder on it.
 
     Args:
-        path: Where; made.
-        n_bytes: How large it is.
+        path: The folder to make and to mount it at.
+        n_bytes: Its size in bytes.
     """
 
     def __init__(self, path: Path, n_bytes: int = _BYTES) -> None:

@@ -49,9 +49,9 @@ class Fault:
     """One fault.
 
     Attributes:
-        kind: Which.
-        seconds: How long it lasts, where it does.
-        delay_s: By how much a delay delays.
+        kind: The kind.
+        seconds: The time after which it is ended, in seconds; 0 for kinds that do not last.
+        delay_s: The time by which a delay delays each piece.
     """
 
     kind: Kind
@@ -62,7 +62,7 @@ class Fault:
         return f"{self.kind} for {self.seconds:g} s" if self.seconds else self.kind
 
     def inject(self, actor: SupervisedActor, proxy: Proxy, stop: threading.Event) -> None:
-        """Does it, and ends it again where it lasts; `stop` ends it early."""
+        """Injects the fault, and ends it if it lasts; `stop` ends it early."""
         match self.kind:
             case "kill":
                 actor.signal(signal.SIGKILL)
@@ -79,13 +79,13 @@ class Fault:
 
 
 def draw_faults(n_faults: int, rng: random.Random, *, short: bool, only: Sequence[Kind] = ()) -> list[Fault]:
-    """Draws faults, and pauses to them.
+    """Draws faults.
 
     Args:
-        n_faults: How many.
-        rng: From where.
-        short: None that lasts longer than a few seconds, or takes keepalive, or a silence, to be found.
-        only: These kinds; none: all.
+        n_faults: The number of faults.
+        rng: Draws them.
+        short: Leaves out faults that last longer than a few seconds, or are found by keepalive or by silence only.
+        only: The kinds of faults; none: all.
 
     Returns:
         The faults.

@@ -64,7 +64,7 @@ _LOOK_S: Final = 0.05
 
 @dataclass
 class Scene:
-    """Whom faults may hit, and what goes wrong meanwhile."""
+    """The possible victims of faults, and the failures noted so far."""
 
     learner: LearnerProcess
     lineage: Lineage
@@ -77,7 +77,7 @@ class Scene:
     failures: list[str] = field(default_factory=list)
 
     def await_that(self, condition: Callable[[], bool], what: str, stop: threading.Event) -> None:
-        """Waits until it is so; notes a failure if it is not by a deadline."""
+        """Waits until the condition holds; notes a failure if it does not by a deadline."""
         deadline = time.monotonic() + _SAY_TIMEOUT_S
         while not condition() and not stop.wait(_LOOK_S):
             if time.monotonic() > deadline:
@@ -90,9 +90,9 @@ class LearnerFault:
     """One fault.
 
     Attributes:
-        kind: Which.
-        seconds: How long it lasts, or by how much a clock is set.
-        seed: Of what else there is to choose.
+        kind: The kind.
+        seconds: The time that it lasts, or by which a clock is set, in seconds.
+        seed: The seed of everything else that is drawn.
     """
 
     kind: LearnerKind
@@ -103,7 +103,7 @@ class LearnerFault:
         return f"{self.kind} of {self.seconds:g} s" if self.seconds else self.kind
 
     def inject(self, scene: Scene, stop: threading.Event) -> None:
-        """Does it, and ends it again where it lasts; `stop` ends it early."""
+        """Injects the fault, and ends it if it lasts; `stop` ends it early."""
         rng, learner = random.Random(self.seed), scene.learner
         match self.kind:
             case "learner_kill":
@@ -134,10 +134,10 @@ def draw_learner_faults(
     """Draws faults.
 
     Args:
-        n_faults: How many.
-        rng: From where.
-        short: None that lasts longer than a few seconds.
-        only: These kinds; none: all.
+        n_faults: The number of faults.
+        rng: Draws them.
+        short: Leaves out faults that last longer than a few seconds.
+        only: The kinds of faults; none: all.
     """
     kinds = list(only) or list(LEARNER_KINDS)
     return [

@@ -19,10 +19,10 @@ class LearnerProcess:
     """One learner: a process, and a thread that starts the next when it ends by itself, which is a failure.
 
     Args:
-        folder: Where it writes its log and what it has learnt from.
-        run_dir: Its run.
-        options: Of `rollcast learner`, besides address and folder.
-        variables: Of its environment, besides this process's.
+        folder: The folder for its log and for the record of what it has learnt from.
+        run_dir: The folder of its run.
+        options: Options of `rollcast learner`, besides address and folder.
+        variables: Variables of its environment, besides this process's.
     """
 
     def __init__(

@@ -74,7 +74,7 @@ def run_learner_chaos(
     Args:
         folder: The folder for logs, ledgers and the run; it has none yet.
         algorithm: The algorithm that learns.
-        durable: Whether the learner has `--durable`.
+        durable: True if the learner has `--durable`.
         n_learner_faults: The number of faults of the learner, its files, its disk and the clocks.
         n_actor_faults: The number of faults of actors and their connections, shared out among the actors.
         n_actors: The number of actors.

@@ -25,9 +25,9 @@ class _State:
     """The content of a checkpoint taken now: trajectories of every environment, in their order.
 
     Attributes:
-        n_learnt: How many, in all.
-        last: The sequence of the last of each environment.
-        missing: Those before it that are not there.
+        n_learnt: The number of all trajectories.
+        last: The sequence of each environment's last trajectory.
+        missing: The sequences before it that are not there.
     """
 
     n_learnt: int = 0
@@ -50,8 +50,8 @@ class Lineage:
     actor does not send it again. Both may be, for a learner without `--durable`; with it, nothing may be skipped.
 
     Args:
-        path: What is written.
-        durable: Whether acknowledgements outlive the learner.
+        path: The file that `tests.chaos.learning` writes.
+        durable: True if acknowledgements outlive the learner.
     """
 
     def __init__(self, path: Path, *, durable: bool) -> None:

@@ -21,11 +21,11 @@ class SupervisedActor:
 
     Args:
         actor_id: Its name.
-        address: What it dials.
-        folder: Where it writes its log and its acknowledgements.
-        n_envs: Environments it steps.
-        step_s: How long a step of each takes, in seconds.
-        variables: Of its environment, besides this process's.
+        address: The address to connect to.
+        folder: The folder for its log and its acknowledgements.
+        n_envs: The number of environments that it steps.
+        step_s: The time that a step of each takes, in seconds.
+        variables: Variables of its environment, besides this process's.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class SupervisedActor:
         """Ends it with SIGTERM, and for good.
 
         Returns:
-            Whether it ended by itself; if not, it was killed.
+            True if it ended by itself; else it was killed.
         """
         self._closing.set()
         self._thread.join(_END_TIMEOUT_S)

@@ -27,7 +27,7 @@ class Link:
     Args:
         client: The actor's end.
         server: The learner's end.
-        rng: Where a flip hits.
+        rng: Draws the bit that a flip hits.
     """
 
     def __init__(self, client: socket.socket, server: socket.socket, rng: random.Random) -> None:
@@ -163,8 +163,8 @@ class Proxy:
     """Listens for one actor and forwards to the learner. `inject` and `heal` may be called from any one thread.
 
     Args:
-        learner_port: Where the learner listens, on this machine.
-        seed: Of where flips hit.
+        learner_port: The learner's port on this machine.
+        seed: The seed of the bits that flips hit.
     """
 
     def __init__(self, learner_port: int, seed: int) -> None:
@@ -180,15 +180,15 @@ class Proxy:
         self._thread.start()
 
     def inject(self, fault: NetworkFault, delay_s: float, timeout_s: float) -> bool:
-        """Does it to every connection that is open.
+        """Injects a fault into every open connection.
 
         Args:
-            fault: What to do.
-            delay_s: By how much `delay` delays each piece, in seconds.
-            timeout_s: How long what changes bytes waits for something to hit, in seconds.
+            fault: The fault.
+            delay_s: The time by which `delay` delays each piece, in seconds.
+            timeout_s: The longest wait of a fault that changes bytes for bytes to change, in seconds.
 
         Returns:
-            Whether there was a connection to do it to.
+            True if a connection was open.
         """
         links = self._open_links()
         for link in links:
@@ -210,7 +210,7 @@ class Proxy:
         return bool(links)
 
     def heal(self) -> None:
-        """Ends delays and stalls; what else was done to a connection stays done."""
+        """Ends delays and stalls; other faults of a connection stay."""
         for link in self._open_links():
             link.delay_s = 0.0
             link.stall(stalled=False)

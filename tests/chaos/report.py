@@ -19,7 +19,7 @@ class AnyFault(Protocol):
 
 @dataclass(frozen=True)
 class Recovery:
-    """One fault, and how long it took until its victim was heard of again, in seconds; None: never."""
+    """One fault, and the seconds until its victim showed signs of life again; None: never."""
 
     victim: str
     fault: AnyFault
@@ -31,17 +31,17 @@ class Report:
     """The results of one suite.
 
     Attributes:
-        suite: Which.
-        seed: Of everything.
+        suite: The suite's name.
+        seed: The seed of all its faults.
         recoveries: One for each fault.
-        n_rollouts: Accepted, or learnt from.
-        n_acknowledged: Rollouts that actors were told of as accepted.
-        entries: What the ledger found.
+        n_rollouts: Rollouts that were accepted, or learnt from.
+        n_acknowledged: Rollouts that were acknowledged to actors.
+        entries: The faults that the ledger found.
         hangs: Waits that went past their deadlines.
-        failures: Processes that ended by themselves, and what was to be said and was not.
+        failures: Processes that ended by themselves, and messages that were expected and did not come.
         n_starts: Processes that were started.
-        notes: What else was counted, and is as it should be.
-        seconds: How long it took.
+        notes: Other counts, which are no faults.
+        seconds: The time that the suite took, in seconds.
     """
 
     suite: str

@@ -28,14 +28,14 @@ class ActorAssault(Assault):
 
     Args:
         actor: The actor.
-        proxy: Between it and the learner.
-        count: How many of its rollouts have come.
-        books: Where they show.
-        n_faults: How many faults.
-        rng: Which, and how long it is left alone between two.
+        proxy: The proxy between the actor and the learner.
+        count: Counts the rollouts that have come from an actor.
+        books: Tells when `count` may have changed.
+        n_faults: The number of faults.
+        rng: Draws the faults, and the pauses between them.
         short: Leaves out faults that take long to recover from.
-        only: These kinds; none: all.
-        timeout_s: How long a recovery may take, in seconds.
+        only: The kinds of faults; none: all.
+        timeout_s: The longest recovery, in seconds.
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class ActorAssault(Assault):
 
 
 def share(n_faults: int, n_victims: int) -> list[int]:
-    """So many faults shared out evenly, the first ones get what is left over."""
+    """Shares faults out evenly among victims; the first victims get the rest."""
     return [n_faults // n_victims + (i < n_faults % n_victims) for i in range(n_victims)]
 
 
 def end_all(assaults: Sequence[Assault]) -> None:
-    """Ends them at the same time: each takes as long as its process."""
+    """Ends all assaults at the same time, since each takes as long as its process."""
     threads = [threading.Thread(target=assault.end, daemon=True) for assault in assaults]
     for thread in threads:
         thread.start()
@@ -86,12 +86,12 @@ def end_all(assaults: Sequence[Assault]) -> None:
 
 
 def acknowledged_to(assaults: Sequence[ActorAssault]) -> Mapping[str, Mapping[int, int]]:
-    """By actor and incarnation, the last sequence that was acknowledged to it."""
+    """Returns the last sequence that was acknowledged, by actor and incarnation."""
     return {a.victim: read_acknowledgements(a.actor.acknowledgements) for a in assaults}
 
 
 def join_all(assaults: Sequence[Assault], timeout_s: float) -> None:
-    """Waits until all have brought their faults."""
+    """Waits until all assaults have injected their faults."""
     deadline = time.monotonic() + timeout_s
     for assault in assaults:
         assault.join(max(0.0, deadline - time.monotonic()))
