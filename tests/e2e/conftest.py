@@ -13,7 +13,7 @@ from pathlib import Path
 import docker
 import pytest
 
-from tests.processes import environment
+from tests.processes import environment, wait_until
 
 ROOT = Path(__file__).parents[2]
 _LABEL = "com.docker.compose"
@@ -153,6 +153,8 @@ class ComposeProject:
 
     def address(self):
         """Returns the address of the learner's port on this machine, `127.0.0.1:PORT`."""
+        # for a moment after it has started, the engine may not list a container's ports
+        wait_until(lambda: self.containers("learner")[0].ports.get("50051/tcp"), "the learner's port")
         (learner,) = self.containers("learner")
         (binding,) = learner.ports["50051/tcp"]
         return f"127.0.0.1:{binding['HostPort']}"
