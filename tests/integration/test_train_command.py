@@ -110,6 +110,20 @@ def test_off_policy_algorithms_train_from_replay(algorithm: str, env_id: str, tm
     assert played.returncode == 0, played.stderr
 
 
+def test_ppo_learns_from_the_newest_policy_only_while_a_third_actor_waits_for_places(tmp_path: Path):
+    done = rollcast(
+        *("train", "--algorithm", "ppo", "--n-actors", 3, "--batch-size", 16, "--total-steps", 30000),
+        *("--run-dir", tmp_path / "run", "--summary-json", tmp_path / "summary.json", "--log-interval-s", 1e-9),
+    )
+    assert done.returncode == 0, done.stderr
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert {record["queue/policy_lag_max"] for record in records} == {0}
+    assert {record["queue/stale_trajectories"] for record in records} == {0}
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["updates"] == summary["policy_version"] - 1 == 15, "of 2,048 steps each"
+    assert summary["mean_return"] > 60, "far above the 22 of a policy that has learnt nothing"
+
+
 @pytest.mark.parametrize(("algorithm", "env_id"), [("sac", "Pendulum-v1"), ("dqn", "CartPole-v1")])
 def test_trains_from_buffer_on_the_learner_device(algorithm: str, env_id: str, tmp_path: Path):
     done = rollcast(
@@ -179,9 +193,11 @@ def test_signal_ends_all_processes_and_saves_the_policy(number: signal.Signals, 
     assert (tmp_path / "run" / "policy_last.safetensors").is_file()
 
 
-def test_training_continues_when_an_actor_is_killed(tmp_path: Path):
+@pytest.mark.parametrize("algorithm", ["impala", "ppo"])
+def test_training_continues_when_an_actor_is_killed(algorithm: str, tmp_path: Path):
     port = free_port()
     arguments = ("--run-dir", tmp_path / "run", "--address", f"localhost:{port}", "--stop-return", 1e9)
+    arguments += ("--algorithm", algorithm)
     with running("learner", "train", *arguments) as process, LearnerClient(f"localhost:{port}") as client:
         wait_until(lambda: is_training(f"localhost:{port}") and client.status().actors_alive == 2, "two actors", 40)
         victim = next(

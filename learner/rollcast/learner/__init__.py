@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rollcast.learner.algorithms.impala import Impala
     from rollcast.learner.algorithms.impala_settings import ImpalaSettings
     from rollcast.learner.algorithms.independent_learners import IndependentLearners
+    from rollcast.learner.algorithms.ppo import Ppo
+    from rollcast.learner.algorithms.ppo_settings import PpoSettings
     from rollcast.learner.algorithms.sac import Sac
     from rollcast.learner.algorithms.sac_settings import SacSettings
     from rollcast.learner.algorithms.vtrace import VTraceReturns, vtrace
@@ -53,6 +55,8 @@ __all__ = [
     "JsonLinesWriter",
     "Metrics",
     "MetricsWriter",
+    "Ppo",
+    "PpoSettings",
     "RemoteDistributedActors",
     "ReplayBuffer",
     "ReplaySettings",

@@ -9,8 +9,10 @@ from rollcast.learner.ingest.credits import CreditRule
 from rollcast.learner.ingest.destination import RolloutDestination, RolloutLog
 from rollcast.learner.ingest.intake import RolloutIntake
 from rollcast.learner.ingest.registry import ActorRegistry
+from rollcast.learner.ingest.rounds import Rounds
 from rollcast.learner.ingest.seeds import ActorSeeds
 from rollcast.services.limits.limits import Limits
+from rollcast.services.policies.policies import PolicyState
 from rollcast.services.replay.service import ReplaySource
 from rollcast.services.security.security import ServerSecurity
 from rollcast.services.server.server import LearnerServer, make_server
@@ -68,6 +70,7 @@ class Reception:
         limits: What clients may do.
         bounded_staleness: See `CreditRule`.
         in_step: Likewise.
+        rounds: Likewise.
         durable: Keeps rollouts on the disk before they are acknowledged; None for no log.
         earlier: The state that an earlier learner of the run has left.
     """
@@ -81,6 +84,7 @@ class Reception:
         limits: Limits,
         bounded_staleness: bool,
         in_step: bool,
+        rounds: Rounds | None,
         durable: RolloutLog | None,
         earlier: EarlierLearner,
     ) -> None:
@@ -95,7 +99,8 @@ class Reception:
         self.publisher = publisher = PolicyPublisher(
             policy.spaces, policy.spec, seed=work.seeds.run_seed, first_version=earlier.policy_version + 1
         )
-        publisher.publish(policy.state_arrays())
+        self._rounds = rounds
+        self.cast(policy.state_arrays())
         self.intake = RolloutIntake(
             self.registry,
             destination,
@@ -105,7 +110,10 @@ class Reception:
             n_rollout_steps=work.n_rollout_steps,
             envs_per_actor=work.envs_per_actor,
             rule=CreditRule(
-                policy_version=lambda: publisher.version, bounded_staleness=bounded_staleness, in_step=in_step
+                policy_version=lambda: publisher.version,
+                bounded_staleness=bounded_staleness,
+                in_step=in_step,
+                rounds=rounds,
             ),
             durable=durable,
             max_rollout_bytes=limits.max_rollout_bytes,
@@ -143,6 +151,12 @@ class Reception:
             )
             server.start()
             self._servers.append(server)
+
+    def cast(self, state: PolicyState) -> None:
+        """Casts the next version, and begins its round if there are rounds."""
+        self.publisher.publish(state)
+        if self._rounds is not None:
+            self._rounds.begin(self.publisher.version)
 
     def end_training(self) -> None:
         """Tells the actors that training has ended, and takes no rollout any more; policies are still served."""

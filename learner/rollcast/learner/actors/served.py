@@ -18,6 +18,7 @@ from rollcast.learner.durable.rollouts import DurableRollouts
 from rollcast.learner.ingest.arrivals import Arrivals
 from rollcast.learner.ingest.destination import RolloutDestination
 from rollcast.learner.ingest.queue import RolloutQueue, RolloutSlice, SliceName, queue_capacity
+from rollcast.learner.ingest.rounds import Rounds
 from rollcast.learner.ingest.seeds import ActorSeeds
 from rollcast.learner.ingest.slot_order import SlotOrder, actors_in_step
 from rollcast.services.errors import CollectInterruptedError, CollectTimeoutError, ConfigurationError
@@ -95,7 +96,7 @@ class ServedDistributedActors(DistributedActors):
         )
         self._queue = RolloutQueue(self._capacity)
         self._arrivals = Arrivals(self._queue)
-        self._stale = StaleTrajectories(serving.max_policy_lag)
+        self._stale = StaleTrajectories(0 if serving.on_policy else serving.max_policy_lag)
         # Kept after `stop`, so that the last policy version and the list of actors can still be asked for.
         self._reception: Reception | None = None
         self._next_look = 0.0
@@ -144,6 +145,7 @@ class ServedDistributedActors(DistributedActors):
             limits=self._limits,
             bounded_staleness=self._bounded_staleness,
             in_step=bool(self._n_in_step),
+            rounds=Rounds(self.batch_size) if self._serving.on_policy and not self._n_in_step else None,
             durable=durable,
             earlier=EarlierLearner(self._versions_before, self._actors_before),
         )
@@ -237,7 +239,7 @@ class ServedDistributedActors(DistributedActors):
 
     def broadcast_updated_policy(self, state_dict: PolicyState) -> None:
         """Encodes the next version once and wakes every subscriber."""
-        self._started().publisher.publish(state_dict)
+        self._started().cast(state_dict)
 
     @property
     def policy_version(self) -> int:

@@ -24,6 +24,9 @@ class ServingOptions:
         bounded_staleness: True: actors wait for the newest policy before they start a rollout. False: they start with
             the policy they have, which pays if policies take long to arrive. None: True for actors that are started
             here, False for actors that dial in.
+        on_policy: True: actors play each batch with the policy of the update before it, and wait while the learner
+            learns from it. Nothing is played ahead, and older trajectories are dropped: `max_policy_lag` and
+            `bounded_staleness` have no effect.
         deterministic: True: actors play one rollout per update, in step, and a batch has the rollouts in the order of
             the actors' slots. The same seeds then give the same policies, whichever actor is faster. `batch_size` must
             be a multiple of the trajectories of one actor.
@@ -40,6 +43,7 @@ class ServingOptions:
     max_actors: int = DEFAULT_LIMITS.max_actors
     max_policy_lag: int | None = None
     bounded_staleness: bool | None = None
+    on_policy: bool = False
     deterministic: bool = False
     control: LearnerControl | None = None
     security: ServerSecurity = field(default=PLAIN_SERVER)

@@ -50,6 +50,9 @@ class Algorithm(ABC):
     # True: batches are samples of a replay buffer. False: batches are fresh rollouts, each used once.
     learns_from_replay: bool = False
 
+    # True: every batch must have been played by the policy of the last update; actors wait while it learns.
+    on_policy: bool = False
+
     @property
     @abstractmethod
     def policy(self) -> TorchPolicy:

@@ -12,6 +12,11 @@ from rollcast.services.errors import ConfigurationError
 # every four (Mnih et al. 2015), with 3-step transitions and prioritised replay (Hessel et al. 2018).
 ALGORITHM_DEFAULTS: dict[str, dict[str, Any]] = {
     "impala": {},
+    "ppo": {
+        "n_rollout_steps": 128,
+        "batch_size": 16,
+        "total_steps": 1_000_000,
+    },
     "sac": {
         "hidden_sizes": (256, 256),
         "activation": "relu",
@@ -43,6 +48,7 @@ ALGORITHM_DEFAULTS: dict[str, dict[str, Any]] = {
 # The groups of settings that each algorithm reads.
 ALGORITHM_GROUPS: dict[str, frozenset[str]] = {
     "impala": frozenset({"impala"}),
+    "ppo": frozenset({"ppo"}),
     "sac": frozenset({"sac", "replay"}),
     "dqn": frozenset({"dqn", "replay"}),
 }

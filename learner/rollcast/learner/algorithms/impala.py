@@ -23,6 +23,13 @@ from rollcast.learner.algorithms.one_policy import OnePolicy
 from rollcast.learner.algorithms.one_substep import columns_of
 from rollcast.learner.algorithms.schedules import make_schedule
 from rollcast.learner.algorithms.training_state import StatePart
+from rollcast.learner.algorithms.trajectories import (
+    explained_variance,
+    normalized,
+    observations_to_value,
+    shaped_rewards,
+    values_and_next_values,
+)
 from rollcast.learner.algorithms.vtrace import VTraceReturns, vtrace
 from rollcast.learner.batch import Batch, BatchColumns
 from rollcast.services.errors import ConfigurationError
@@ -84,16 +91,16 @@ class Impala(OnePolicy[ImpalaSettings]):
             log_rho_t = (forward.log_prob.detach().view_as(batch.reward) - columns.log_prob).mul_(batch.valid)
             returns = self._returns(batch, log_rho_t, forward.values.detach())
             weight_t = batch.valid / max(batch.n_env_steps, 1)
-            advantage_t = returns.pg_advantage
-            if self._settings.normalize_advantages:
-                advantage_t = _normalized(advantage_t, weight_t)
             weight, target = weight_t.view(-1), returns.vs.view(-1)
+            advantage = returns.pg_advantage.view(-1)
+            if self._settings.normalize_advantages:
+                advantage = normalized(advantage, weight)
         loss = impala_loss(
             log_prob=forward.log_prob,
             entropy=forward.entropy,
             value=value,
             target=target,
-            advantage=advantage_t.view(-1),
+            advantage=advantage,
             weight=weight,
             value_cost=self._settings.value_cost,
             entropy_cost=entropy_cost,
@@ -105,8 +112,6 @@ class Impala(OnePolicy[ImpalaSettings]):
             critic_norm = self._parameters.clip_gradient("critic", self._settings.max_grad_norm)
             policy_loss, value_loss, mean_entropy = loss.policy.detach(), loss.value.detach(), loss.entropy.detach()
             self._watch.observe(policy_loss, value_loss, mean_entropy, policy_norm, critic_norm)
-            error_variance = _variance(value.detach() - target, weight)
-            target_variance = _variance(target, weight)
             mean_rho = torch.dot(weight, log_rho_t.exp_().view(-1))
 
         for group in self._optimizer.param_groups:
@@ -120,8 +125,7 @@ class Impala(OnePolicy[ImpalaSettings]):
             "policy_grad_norm": policy_norm,
             "critic_grad_norm": critic_norm,
             "mean_rho": mean_rho,
-            # 1: the critic predicts the targets exactly; 0: it is no better than a constant.
-            "explained_variance": 1.0 - error_variance / (target_variance + 1e-8),
+            "explained_variance": explained_variance(value.detach(), target, weight),
             "learning_rate": learning_rate,
             "entropy_cost": entropy_cost,
         }
@@ -140,13 +144,7 @@ class Impala(OnePolicy[ImpalaSettings]):
     def _forward(self, batch: Batch, columns: BatchColumns) -> _Forward:
         """Runs the policy on the T * B rows, and the critic on those, the last and the final observations at once."""
         n_rows = batch.reward.numel()
-        sources = [columns.last_observation]
-        if batch.final_index.shape[0]:
-            sources.append(columns.final_observation)
-        rows = {
-            path: torch.cat([leaf.flatten(0, 1), *(source[path] for source in sources)])
-            for path, leaf in columns.observation.items()
-        }
+        rows = observations_to_value(batch, columns)
         values = self._critic(rows)
         parameters = self._policy.parameters_of({path: leaf[:n_rows] for path, leaf in rows.items()}, self._substep_key)
         log_prob, entropy = log_prob_and_entropy(self._action_space, parameters, columns.action.flatten(0, 1))
@@ -154,46 +152,21 @@ class Impala(OnePolicy[ImpalaSettings]):
 
     def _returns(self, batch: Batch, log_rho_t: Tensor, values: Tensor) -> VTraceReturns:
         """Computes targets and advantages from clipped and scaled rewards and each step's true next observation."""
-        settings, r_t = self._settings, batch.reward
-        n_rows, n_envs = r_t.numel(), r_t.shape[1]
-        # The values are of [T * B] rows, then of the last observations [B]: shifted by one row of B, they are those of
-        # the next observations. Where an environment was reset in the same step, the next row belongs to the next
-        # episode, and the value of the final observation replaces it.
-        v_tp1 = values[n_envs : n_rows + n_envs].view_as(r_t)
-        if batch.final_index.shape[0]:
-            v_tp1 = v_tp1.index_put((batch.final_index[:, 0], batch.final_index[:, 1]), values[n_rows + n_envs :])
-        if settings.reward_clip == "unit":
-            r_t = r_t.clamp(-1.0, 1.0)
-        elif settings.reward_clip == "soft_asymmetric":
-            squashed = r_t.tanh()
-            r_t = torch.where(squashed > 0.0, 5.0 * squashed, 0.3 * squashed)
-        if settings.reward_scale != 1.0:
-            r_t = r_t * settings.reward_scale
+        settings = self._settings
+        v_t, v_tp1 = values_and_next_values(batch, values)
         return vtrace(
             log_rho_t=log_rho_t,
-            r_t=r_t,
+            r_t=shaped_rewards(batch.reward, settings.reward_clip, settings.reward_scale),
             discount_t=settings.discount * ~batch.terminated,
             # No trace runs from the next episode back into the one that ended.
             continues_t=~(batch.terminated | batch.truncated),
-            v_t=values[:n_rows].view_as(r_t),
+            v_t=v_t,
             v_tp1=v_tp1,
             clip_rho=settings.clip_rho,
             clip_c=settings.clip_c,
             clip_pg_rho=settings.clip_pg_rho,
             lambda_=settings.trace_lambda,
         )
-
-
-def _normalized(advantage_t: Tensor, weight_t: Tensor) -> Tensor:
-    """Scales `[T, B]` to mean 0 and standard deviation 1 under weights that sum to 1."""
-    advantage, weight = advantage_t.view(-1), weight_t.view(-1)
-    deviation = _variance(advantage, weight).sqrt_()
-    return (advantage_t - torch.dot(weight, advantage)).div_(deviation.add_(1e-8))
-
-
-def _variance(quantity: Tensor, weight: Tensor) -> Tensor:
-    """Returns the variance of `[N]` under weights that sum to 1, 0-dim."""
-    return torch.dot(weight, (quantity - torch.dot(weight, quantity)).square_())
 
 
 def _make_optimizer(settings: ImpalaSettings, vector: torch.nn.Parameter) -> torch.optim.Optimizer:

@@ -61,6 +61,7 @@ class IndependentLearners(Algorithm):
             for (key, substep), own in zip(spaces.items(), seeds, strict=True)
         }
         self.learns_from_replay = any(learner.learns_from_replay for learner in self._learners.values())
+        self.on_policy = any(learner.on_policy for learner in self._learners.values())
         self._policy = _joined(spaces, {key: learner.policy for key, learner in self._learners.items()})
         self._last: Algorithm | None = None
         self._metrics: dict[str, Metrics] = {}

@@ -102,7 +102,7 @@ class OwnAlgorithm(Algorithm):
         self._name = name
         self._algorithm = algorithm
         self._unchecked: Metrics = {}
-        self.learns_from_replay = algorithm.learns_from_replay
+        self.learns_from_replay, self.on_policy = algorithm.learns_from_replay, algorithm.on_policy
 
     @property
     def policy(self) -> TorchPolicy:

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from rollcast.learner.ingest.rounds import Rounds
+
 
 class Room(Protocol):
     """Room for rollouts that can be reserved. Called from many threads."""
@@ -23,11 +25,18 @@ class CreditRule:
         policy_version: Returns the newest version that was cast.
         bounded_staleness: True: a rollout that starts on a credit given now needs that version, or a newer one.
         in_step: True: an actor has one credit at a time, and plays rollout s with policy version s.
+        rounds: The rounds in which actors take places before they play, one rollout at a time; None for no rounds.
     """
 
     policy_version: Callable[[], int] = lambda: 0
     bounded_staleness: bool = False
     in_step: bool = False
+    rounds: Rounds | None = None
+
+    @property
+    def plays_ahead(self) -> bool:
+        """True if an actor may have a second rollout under way."""
+        return not self.in_step and self.rounds is None
 
     def min_policy_version(self, credit: int) -> int:
         """Returns the oldest policy that may play a rollout which starts on a credit given now; 0 for any.
@@ -57,13 +66,13 @@ class StreamCredits:
         room: The room in which reservations are made.
         n_trajectories: The trajectories of the actor's largest rollout.
         acknowledged: The sequence of the last rollout that an earlier stream of the actor has passed on.
-        in_step: See `CreditRule`.
+        plays_ahead: See `CreditRule`.
     """
 
-    def __init__(self, room: Room, n_trajectories: int, *, acknowledged: int, in_step: bool = False) -> None:
+    def __init__(self, room: Room, n_trajectories: int, *, acknowledged: int, plays_ahead: bool = True) -> None:
         self._room = room
         self._n_trajectories = n_trajectories
-        self._in_step = in_step
+        self._plays_ahead = plays_ahead
         self._has_reservation = False
         self.acknowledged = acknowledged
         self.credit = acknowledged + 1
@@ -92,7 +101,7 @@ class StreamCredits:
             self._has_reservation = False
 
     def _extend(self) -> None:
-        if self._in_step or self._has_reservation or self.credit != self.acknowledged + 1:
+        if not self._plays_ahead or self._has_reservation or self.credit != self.acknowledged + 1:
             return
         if self._room.reserve(self._n_trajectories):
             self._has_reservation = True

@@ -96,13 +96,16 @@ class IntakeStream:
         self.n_rollout_steps = parts.n_rollout_steps
         self.n_envs = record.offer.n_envs
         self._last_on_stream = 0
+        # The actor chooses which substep it sends next, so room is reserved for the largest.
+        self._n_trajectories = self.n_envs * max(substep.n_agents for substep in self.spaces.values())
         self._credits = StreamCredits(
             parts.destination,
-            # The actor chooses which substep it sends next, so room is reserved for the largest.
-            self.n_envs * max(substep.n_agents for substep in self.spaces.values()),
+            self._n_trajectories,
             acknowledged=record.acknowledged_sequence,
-            in_step=parts.rule.in_step,
+            plays_ahead=parts.rule.plays_ahead,
         )
+        # The round in which the actor has places for its next rollout.
+        self._round = 0 if parts.rule.rounds is None else parts.rule.rounds.book(self._n_trajectories)
         self._awaiting_since: float | None = None
         record.awaiting_s = self._awaiting_s
 
@@ -113,7 +116,7 @@ class IntakeStream:
             acknowledged_sequence=credits_now.acknowledged,
             credit_sequence=credits_now.credit,
             end_of_training=self._parts.ended.is_set(),
-            min_policy_version=self._parts.rule.min_policy_version(credits_now.credit),
+            min_policy_version=self._round or self._parts.rule.min_policy_version(credits_now.credit),
         )
 
     def awaits_message(self, awaits: bool) -> None:
@@ -122,6 +125,9 @@ class IntakeStream:
 
     def accept(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> StreamProgress:
         """Passes a rollout on, and waits while there is no room. Drops a rollout that was accepted before.
+
+        With rounds, it then waits until the actor has places for another rollout: its acknowledgement says which policy
+        is to play that.
 
         Args:
             rollout: The rollout.
@@ -144,6 +150,7 @@ class IntakeStream:
             )
         self._last_on_stream = rollout.sequence
         self._credits.acknowledge(rollout.sequence)
+        self._take_places(rollout.policy_version, is_active)
         return self.progress()
 
     def fail(self, failure: ActorFailure) -> None:
@@ -164,12 +171,22 @@ class IntakeStream:
             clean: True if the actor said goodbye, False if its connection broke.
         """
         self._credits.close()
+        if self._parts.rule.rounds is not None:
+            self._parts.rule.rounds.give_back(self._n_trajectories, self._round)
         self._parts.registry.close_stream(self._record, self._cancel, clean=clean)
         logger.info("actor %s %s", self.actor_id, "left" if clean else "was lost")
 
     def _awaiting_s(self) -> float:
         since = self._awaiting_since
         return 0.0 if since is None else time.monotonic() - since
+
+    def _take_places(self, policy_version: int, is_active: Callable[[], bool]) -> None:
+        """Takes places for the next rollout, if the actor has used those that it had."""
+        rounds, ended = self._parts.rule.rounds, self._parts.ended
+        # A rollout of an older policy was sent again after a reconnect: it had its places on the stream before.
+        if rounds is not None and policy_version >= self._round:
+            self._round = 0
+            self._round = rounds.wait(self._n_trajectories, is_active=lambda: is_active() and not ended.is_set())
 
     def _is_next(self, sequence: int) -> bool:
         """Returns True for the next rollout, False for a duplicate, which it counts; raises for any other."""

@@ -15,6 +15,7 @@ from rollcast.learner.algorithms.defaults import (
 )
 from rollcast.learner.algorithms.dqn_settings import DqnSettings
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+from rollcast.learner.algorithms.ppo_settings import PpoSettings
 from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.errors import ConfigurationError
@@ -34,6 +35,7 @@ from rollcast.services.settings.settings import EntryPointKwargs, LogLevel, desc
 FIRST_OF_LEARNING: Final = (
     *("total_steps", "stop_return", "seed", "run_dir", "resume", "algorithm"),
     *("impala.learning_rate", "impala.discount", "impala.entropy_cost", "impala.reward_scale"),
+    *("ppo.learning_rate", "ppo.n_epochs", "ppo.minibatch_steps", "ppo.entropy_cost", "ppo.discount"),
     *("sac.policy_learning_rate", "sac.critic_learning_rate", "sac.discount"),
     *("dqn.learning_rate", "dqn.discount", "dqn.epsilon"),
     *("replay.capacity", "replay.samples_per_insert", "n_rollout_steps", "batch_size", "envs_per_actor"),
@@ -49,7 +51,7 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
     )
     algorithm: Annotated[str, AfterValidator(check_algorithm)] = setting(
         "impala",
-        "The algorithm: impala, sac, dqn, or package.module:factory for your own. Options you do not set use "
+        "The algorithm: impala, ppo, sac, dqn, or package.module:factory for your own. Options you do not set use "
         "the algorithm's defaults; --algorithm sac --help shows those of SAC.",
         stays("the checkpoint is of that algorithm"),
         examples=list(ALGORITHM_DEFAULTS),
@@ -58,6 +60,7 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
         {}, "Keyword arguments for your own algorithm, as JSON: '{\"learning_rate\": 0.001}'.", LEARNING
     )
     impala: ImpalaSettings = Field(default_factory=ImpalaSettings, description="Settings of IMPALA.")
+    ppo: PpoSettings = Field(default_factory=PpoSettings, description="Settings of PPO.")
     sac: SacSettings = Field(default_factory=SacSettings, description="Settings of SAC.")
     dqn: DqnSettings = Field(default_factory=DqnSettings, description="Settings of DQN.")
     replay: ReplaySettings = Field(

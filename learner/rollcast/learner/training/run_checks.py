@@ -1,6 +1,7 @@
 """Refuses combinations of settings that no run can have."""
 
 from rollcast.learner.actors.base import DistributedActors
+from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.settings.learning import LearnerSettings
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.run_parts import plays_in_rounds
@@ -17,6 +18,45 @@ def check_settings(settings: LearnerSettings) -> None:
         _check_deterministic(settings)
     if settings.durable:
         _check_durable(settings)
+
+
+def check_on_policy(settings: LearnerSettings, algorithm: Algorithm) -> None:
+    """Checks that actors can play every batch with the policy of the update before, if the algorithm asks for it.
+
+    Raises:
+        ConfigurationError: A setting excludes it.
+    """
+    if not algorithm.on_policy:
+        return
+    name, spaces = f"--algorithm {settings.algorithm}", algorithm.policy.spaces
+    if len(spaces) > 1:
+        raise ConfigurationError(
+            f"{name} in an environment with the substeps {sorted(spaces)}; expected one, of which a batch has all that "
+            "was played with a policy; choose --algorithm impala, or let the agents share a policy"
+        )
+    if settings.updates_per_broadcast != 1:
+        raise ConfigurationError(
+            f"{name} with --updates-per-broadcast {settings.updates_per_broadcast}; expected 1: each batch is played "
+            "by the policy of the update before; leave it out"
+        )
+    if settings.max_policy_lag:
+        raise ConfigurationError(
+            f"{name} with --max-policy-lag {settings.max_policy_lag}; expected none: it never learns from an older "
+            "policy; leave it out, or choose --algorithm impala"
+        )
+    if settings.durable:
+        raise ConfigurationError(
+            f"--durable with {name}; expected one of the two: acknowledged rollouts of a killed learner are of an "
+            "older policy, and could not be used again; leave --durable out"
+        )
+    (substep,) = spaces.values()
+    n_trajectories = settings.envs_per_actor * substep.n_agents
+    if settings.batch_size % n_trajectories:
+        raise ConfigurationError(
+            f"--batch-size: {settings.batch_size} with {name} and actors whose rollouts have {n_trajectories} "
+            "trajectories (--envs-per-actor, times agents); expected a multiple, for what is left over of a rollout "
+            "is too old for the next batch; change one of them"
+        )
 
 
 def check_actors_resume(settings: LearnerSettings, actors: DistributedActors) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from rollcast.actor.entry_points import load_entry_point
-from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.algorithms.algorithm import Algorithm
@@ -16,6 +15,7 @@ from rollcast.learner.algorithms.dqn import Dqn
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.independent_learners import IndependentLearners
 from rollcast.learner.algorithms.own_algorithm import make_own_algorithm, wants_replay
+from rollcast.learner.algorithms.ppo import Ppo
 from rollcast.learner.algorithms.sac import Sac
 from rollcast.learner.algorithms.schedules import linear
 from rollcast.learner.durable.rollouts import DurableRollouts
@@ -38,7 +38,12 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces
 _DISCOUNT = 0.99
 
 # By the name for `--algorithm`; the settings of each have the same name.
-ALGORITHMS: dict[str, type[Impala] | type[Sac] | type[Dqn]] = {"impala": Impala, "sac": Sac, "dqn": Dqn}
+ALGORITHMS: dict[str, type[Impala] | type[Ppo] | type[Sac] | type[Dqn]] = {
+    "impala": Impala,
+    "ppo": Ppo,
+    "sac": Sac,
+    "dqn": Dqn,
+}
 
 
 def make_algorithm(settings: LearnerSettings, spaces: EnvironmentSpaces, device: torch.device) -> Algorithm:
@@ -163,7 +168,7 @@ def make_experience(
 def serving_options(
     settings: LearnerSettings,
     control: TrainingControl,
-    policy: TorchPolicy,
+    algorithm: Algorithm,
     buffers: SubstepBuffers | None,
     run: RunDirectory,
 ) -> ServingOptions:
@@ -172,7 +177,7 @@ def serving_options(
     Args:
         settings: The settings of the run.
         control: Answers the control API, and makes checkpoints when the log is large.
-        policy: The policy that the actors play.
+        algorithm: The algorithm whose policy the actors play.
         buffers: The replay buffers, which are served, too; None if there are none.
         run: The run's folder, which has the write-ahead log.
 
@@ -181,7 +186,7 @@ def serving_options(
     """
     replay = durable = None
     if buffers is not None:
-        replay = serve_buffers(buffers, policy.spaces, n_rollout_steps=settings.n_rollout_steps)
+        replay = serve_buffers(buffers, algorithm.policy.spaces, n_rollout_steps=settings.n_rollout_steps)
     if settings.durable:
         durable = DurableRollouts(
             run.log_path, max_bytes=settings.durable_max_bytes, ask_for_checkpoint=control.save_checkpoint
@@ -191,6 +196,7 @@ def serving_options(
         max_actors=settings.max_actors,
         max_policy_lag=settings.max_policy_lag,
         bounded_staleness=settings.bounded_staleness,
+        on_policy=algorithm.on_policy,
         deterministic=settings.deterministic,
         control=control,
         security=settings.server_security(),

@@ -27,7 +27,7 @@ from rollcast.learner.settings.learning import LearnerSettings
 from rollcast.learner.training.checkpointing import read_log_state
 from rollcast.learner.training.control import TrainingControl
 from rollcast.learner.training.initial_policy import begin_with_policy
-from rollcast.learner.training.run_checks import check_actors_resume, check_settings
+from rollcast.learner.training.run_checks import check_actors_resume, check_on_policy, check_settings
 from rollcast.learner.training.run_folder import create_run, find_checkpoint, write_settings
 from rollcast.learner.training.run_parts import (
     choose_device,
@@ -135,7 +135,7 @@ def training_run(
         control = TrainingControl(
             algorithm=settings.algorithm, run_dir=folder.directory.path, batch_size=settings.batch_size
         )
-        serving = serving_options(settings, control, learner.algorithm.policy, learner.buffers, folder.directory)
+        serving = serving_options(settings, control, learner.algorithm, learner.buffers, folder.directory)
         actors = make_actors(learner.algorithm.policy, serving)
         if folder.checkpoint is not None:
             check_actors_resume(settings, actors)
@@ -165,6 +165,7 @@ def _make_learner(settings: LearnerSettings, spaces: EnvironmentSpaces, announce
     """Makes the algorithm, with the weights that a new run begins with, and allocates its buffers."""
     device = choose_device(settings.device)
     algorithm = make_algorithm(settings, spaces, device)
+    check_on_policy(settings, algorithm)
     if settings.resume is None and settings.initial_policy is not None:
         announce(begin_with_policy(algorithm, settings.initial_policy))
     buffers = None

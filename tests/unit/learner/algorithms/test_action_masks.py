@@ -14,6 +14,8 @@ from rollcast.learner.algorithms.dqn import Dqn
 from rollcast.learner.algorithms.dqn_settings import DqnSettings
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+from rollcast.learner.algorithms.ppo import Ppo
+from rollcast.learner.algorithms.ppo_settings import PpoSettings
 from rollcast.learner.algorithms.sac import Sac
 from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.batch import Batch
@@ -195,10 +197,11 @@ def test_impala_entropy_and_gradient_cover_allowed_actions_only():
         assert not torch.equal(after[0], before[name][0])
 
 
-@pytest.mark.parametrize("kind", ["impala", "dqn", "sac"])
+@pytest.mark.parametrize("kind", ["impala", "ppo", "dqn", "sac"])
 def test_invalid_rows_may_have_any_mask(kind):
     algorithm = {
         "impala": lambda: Impala(SPACES, SPEC, ImpalaSettings()),
+        "ppo": lambda: Ppo(SPACES, SPEC, PpoSettings(minibatch_steps=2)),
         "dqn": lambda: Dqn(SPACES, SPEC, DqnSettings()),
         "sac": lambda: Sac(SPACES, SPEC, SacSettings()),
     }[kind]()

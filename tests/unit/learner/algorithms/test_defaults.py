@@ -22,10 +22,11 @@ def test_every_algorithm_has_defaults_and_groups():
 @pytest.mark.parametrize(
     ("algorithm", "foreign"),
     [
-        ("impala", {"sac", "dqn", "replay"}),
-        ("sac", {"impala", "dqn"}),
-        ("dqn", {"impala", "sac"}),
-        (OWN, {"impala", "sac", "dqn"}),
+        ("impala", {"ppo", "sac", "dqn", "replay"}),
+        ("ppo", {"impala", "sac", "dqn", "replay"}),
+        ("sac", {"impala", "ppo", "dqn"}),
+        ("dqn", {"impala", "ppo", "sac"}),
+        (OWN, {"impala", "ppo", "sac", "dqn"}),
         ("unknown", set()),
     ],
 )
@@ -41,12 +42,12 @@ def test_short_name_leaves_the_module_out():
     assert [short_name(name) for name in ("sac", OWN)] == ["sac", "Mine"]
 
 
-@pytest.mark.parametrize("name", ["impala", "sac", "dqn", OWN])
+@pytest.mark.parametrize("name", ["impala", "ppo", "sac", "dqn", OWN])
 def test_check_accepts_algorithm(name: str):
     assert check_algorithm(name) == name
 
 
-@pytest.mark.parametrize("name", ["ppo", "", "my module:", ":Mine"])
+@pytest.mark.parametrize("name", ["a2c", "", "my module:", ":Mine"])
 def test_check_rejects_unknown_algorithm(name: str):
     with pytest.raises(ConfigurationError):
         check_algorithm(name)

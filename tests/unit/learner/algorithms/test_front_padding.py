@@ -13,6 +13,8 @@ from rollcast.learner.algorithms.dqn import Dqn
 from rollcast.learner.algorithms.dqn_settings import DqnSettings
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+from rollcast.learner.algorithms.ppo import Ppo
+from rollcast.learner.algorithms.ppo_settings import PpoSettings
 from rollcast.learner.algorithms.sac import Sac
 from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.ingest.batcher import Batcher
@@ -82,14 +84,19 @@ def assert_same(learnt: list[Algorithm]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("kind", ["impala", "ppo"])
 @given(PADDING)
 @settings(max_examples=25)
-def test_padding_does_not_change_impala(normalize: bool, n_padded: list[int]):
+def test_padding_does_not_change_on_policy_algorithms(kind: str, normalize: bool, n_padded: list[int]):
     learnt = []
     for rollout in versions(n_padded):
         n_acting = sum(n < T for n in n_padded)
         batcher = Batcher(CARTPOLE_LIKE, n_rollout_steps=T, batch_size=n_acting, device=torch.device("cpu"))
-        algorithm = Impala(CARTPOLE_LIKE, SPEC, ImpalaSettings(normalize_advantages=normalize, reward_clip="none"))
+        algorithm: Algorithm = (
+            Impala(CARTPOLE_LIKE, SPEC, ImpalaSettings(normalize_advantages=normalize, reward_clip="none"))
+            if kind == "impala"
+            else Ppo(CARTPOLE_LIKE, SPEC, PpoSettings(normalize_advantages=normalize, minibatch_steps=T, n_epochs=3))
+        )
         for _ in range(2):
             batcher.add(RolloutSlice(rollout, 0, rollout.n_envs))
             metrics = algorithm.update(batcher.finish(), progress=0.0)

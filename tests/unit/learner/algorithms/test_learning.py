@@ -1,4 +1,4 @@
-"""IMPALA learns, from rollouts as actors make them, without a wire in between."""
+"""IMPALA and PPO learn, from rollouts as actors make them, without a wire in between."""
 
 from collections import deque
 from statistics import fmean
@@ -11,6 +11,8 @@ from rollcast.actor.vector.make import environment_spaces, make_vector_env
 from rollcast.actor.workers.flat import RolloutWorker
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+from rollcast.learner.algorithms.ppo import Ppo
+from rollcast.learner.algorithms.ppo_settings import PpoSettings
 from rollcast.services.policies.policies import PolicySpec
 from tests.batches import rollout_batch
 
@@ -33,6 +35,27 @@ def test_impala_balances_cartpole_within_400k_steps(vectorization, n_envs, seed)
             rollout = worker.collect()
             algorithm.update(rollout_batch(rollout), progress=0.0)
             stale.append(algorithm.policy_state())
+            env_steps += rollout.n_env_steps
+            returns.extend(episode.episode_return for episode in rollout.episodes)
+    finally:
+        worker.close()
+    assert fmean(returns) >= 300.0
+
+
+@pytest.mark.slow
+def test_ppo_balances_cartpole_within_60k_steps():
+    vector_env = make_vector_env(EnvironmentFactory("CartPole-v1", {}, "entry_point"), 16)
+    spaces = environment_spaces(vector_env)
+    policy = make_policy(spaces, PolicySpec(), seed=0)
+    worker = RolloutWorker(vector_env, policy, 128, actor_id="a", incarnation=1, env_seed=0)
+    algorithm = Ppo(spaces, PolicySpec(), PpoSettings(), seed=0)
+    returns: deque[float] = deque(maxlen=50)
+    env_steps = 0
+    try:
+        while env_steps < 60_000 and (len(returns) < 50 or fmean(returns) < 300.0):
+            policy.load(algorithm.n_updates, algorithm.policy_state())
+            rollout = worker.collect()
+            algorithm.update(rollout_batch(rollout), progress=env_steps / 60_000)
             env_steps += rollout.n_env_steps
             returns.extend(episode.episode_return for episode in rollout.episodes)
     finally:

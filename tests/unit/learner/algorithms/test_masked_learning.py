@@ -1,4 +1,4 @@
-"""IMPALA, DQN and SAC learn under action masks, in an environment that raises when one is ignored.
+"""IMPALA, PPO, DQN and SAC learn under action masks, in an environment that raises when one is ignored.
 
 An untrained policy, and whoever plays any allowed key, has a mean return of 0.
 """
@@ -17,6 +17,8 @@ from rollcast.learner.algorithms.dqn import Dqn
 from rollcast.learner.algorithms.dqn_settings import DqnSettings
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+from rollcast.learner.algorithms.ppo import Ppo
+from rollcast.learner.algorithms.ppo_settings import PpoSettings
 from rollcast.learner.algorithms.sac import Sac
 from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.playing.evaluate import evaluate_policy
@@ -69,6 +71,21 @@ def test_impala_learns_masked_corridor():
     finally:
         worker.close()
     assert mean_return(impala) > 0.95
+
+
+@pytest.mark.slow
+def test_ppo_learns_masked_corridor():
+    ppo = Ppo(spaces_of_corridor(), SPEC, PpoSettings(learning_rate=1e-3), seed=0)
+    policy = make_policy(spaces_of_corridor(), SPEC, seed=0)
+    vector_env = make_vector_env(EnvironmentFactory(ENV_ID), 16)
+    worker = RolloutWorker(vector_env, policy, 16, actor_id="a", incarnation=1, env_seed=0)
+    try:
+        for _ in range(30):
+            policy.load(ppo.n_updates, ppo.policy_state())
+            ppo.update(rollout_batch(worker.collect()), progress=0.0)
+    finally:
+        worker.close()
+    assert mean_return(ppo) > 0.95
 
 
 @pytest.mark.slow

@@ -39,6 +39,7 @@ def records(run_dir):
     [
         ("impala", (), 9),
         ("impala", (), 16),
+        ("ppo", (), 9),
         ("examples.own_algorithm:ActorCritic", (), 9),
         ("tests.unit.learner.algorithms.own_algorithms:OwnDqn", (), 17),
         ("sac", ("--env-id", "Pendulum-v1"), 17),

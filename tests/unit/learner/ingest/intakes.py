@@ -1,5 +1,6 @@
 """An intake with its queue and its registry, for the tests of both ends of a stream."""
 
+from rollcast.learner.ingest.credits import CreditRule
 from rollcast.learner.ingest.intake import RolloutIntake
 from rollcast.learner.ingest.queue import RolloutQueue
 from rollcast.learner.ingest.registry import ActorRegistry
@@ -25,7 +26,7 @@ def offer(**changes: object) -> JoinOffer:
 class Intake:
     """An intake with its queue and registry."""
 
-    def __init__(self, capacity: int = 8) -> None:
+    def __init__(self, capacity: int = 8, rule: CreditRule | None = None) -> None:
         self.queue = RolloutQueue(capacity)
         self.registry = ActorRegistry(max_actors=4)
         self.intake = RolloutIntake(
@@ -36,6 +37,7 @@ class Intake:
             policy=PolicySpec(),
             n_rollout_steps=3,
             envs_per_actor=4,
+            rule=rule,
         )
 
     def join_and_open(self, **changes: object) -> IntakeStream:

@@ -22,7 +22,7 @@ class CountedRoom:
 
 
 def make_credits(room: CountedRoom, *, acknowledged: int = 0, in_step: bool = False) -> StreamCredits:
-    return StreamCredits(room, N_TRAJECTORIES, acknowledged=acknowledged, in_step=in_step)
+    return StreamCredits(room, N_TRAJECTORIES, acknowledged=acknowledged, plays_ahead=not in_step)
 
 
 def test_second_credit_reserves_room():

@@ -2,7 +2,9 @@ import threading
 
 import pytest
 
+from rollcast.learner.ingest.credits import CreditRule
 from rollcast.learner.ingest.queue import RolloutQueue
+from rollcast.learner.ingest.rounds import Rounds
 from rollcast.services.errors import (
     DuplicateSequenceError,
     InvalidRolloutError,
@@ -166,3 +168,72 @@ def test_after_a_resume_nothing_is_taken_twice_and_nothing_that_is_left_is_refus
     assert piece is not None
     assert piece.rollout.sequence == 3, "the second is in the checkpoint"
     assert after.queue.size == 0
+
+
+class TestRounds:
+    """Streams of actors that play each batch with the policy of the update before."""
+
+    def played(self, sequence: int, version: int) -> Rollout:
+        return make_rollout(sequence=sequence, policy_version=version)
+
+    def test_first_rollouts_fill_the_round_and_the_next_actor_waits_for_the_next_policy(self):
+        rounds = begun(Rounds(4))
+        intake = Intake(rule=CreditRule(rounds=rounds))
+        streams = [intake.join_and_open(actor_id=name, process_nonce=index) for index, name in enumerate("abc")]
+        progress = [stream.progress() for stream in streams]
+        assert [told.min_policy_version for told in progress] == [1, 1, 2]
+        assert [told.credit_sequence for told in progress] == [1, 1, 1], "nothing is played ahead"
+
+    def test_acknowledgement_waits_until_the_next_round(self):
+        rounds = begun(Rounds(2))
+        stream = Intake(rule=CreditRule(rounds=rounds)).join_and_open()
+        told, waits = [], threading.Event()
+
+        def is_active() -> bool:
+            waits.set()
+            return True
+
+        sending = threading.Thread(
+            target=lambda: told.append(stream.accept(self.played(1, version=1), is_active=is_active))
+        )
+        sending.start()
+        assert waits.wait(DEADLINE_S)
+        assert not told
+        rounds.begin(2)
+        sending.join(DEADLINE_S)
+        assert (told[0].acknowledged_sequence, told[0].credit_sequence, told[0].min_policy_version) == (1, 2, 2)
+
+    def test_places_of_a_lost_actor_go_to_one_that_waits(self):
+        rounds = begun(Rounds(4))
+        intake = Intake(rule=CreditRule(rounds=rounds))
+        a, b = (intake.join_and_open(actor_id=name, process_nonce=index) for index, name in enumerate("ab"))
+        told = []
+        sending = threading.Thread(target=lambda: told.append(a.accept(self.played(1, version=1), is_active=always)))
+        sending.start()
+        b.close(clean=False)
+        sending.join(DEADLINE_S)
+        assert told[0].min_policy_version == 1, "it plays what the other will not"
+
+    def test_rollout_that_is_sent_again_leaves_the_places_of_the_next(self):
+        rounds = begun(Rounds(2), version=7)
+        stream = Intake(rule=CreditRule(rounds=rounds)).join_and_open()
+        assert stream.progress().min_policy_version == 7
+        told = stream.accept(self.played(1, version=6), is_active=always)
+        assert (told.acknowledged_sequence, told.min_policy_version) == (1, 7)
+
+    def test_wait_for_the_next_round_ends_with_training(self):
+        intake = Intake(rule=CreditRule(rounds=begun(Rounds(2))))
+        stream = intake.join_and_open()
+        told = []
+        sending = threading.Thread(
+            target=lambda: told.append(stream.accept(self.played(1, version=1), is_active=always))
+        )
+        sending.start()
+        intake.intake.end_training()
+        sending.join(DEADLINE_S)
+        assert told[0].end_of_training
+
+
+def begun(rounds: Rounds, version: int = 1) -> Rounds:
+    rounds.begin(version)
+    return rounds

@@ -25,7 +25,7 @@ TIC_TAC_TOE = (
 def trained(tmp_path_factory):
     """Runs of each algorithm, by its name."""
     runs = {}
-    for algorithm in ("impala", "sac", "dqn"):
+    for algorithm in ("impala", "ppo", "sac", "dqn"):
         runs[algorithm] = tmp_path_factory.mktemp(algorithm) / "run"
         train(settings_for(runs[algorithm], algorithm))
     return runs
@@ -44,7 +44,8 @@ def tensors_of(algorithm, folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "prefixes"), [("impala", ["critic."]), ("sac", ["critics.", "targets."]), ("dqn", [])]
+    ("name", "prefixes"),
+    [("impala", ["critic."]), ("ppo", ["critic."]), ("sac", ["critics.", "targets."]), ("dqn", [])],
 )
 def test_the_policy_and_critics_of_a_run_come_along_and_the_rest_is_new(tmp_path, trained, name, prefixes):
     algorithm = new_algorithm(tmp_path, name)
@@ -68,7 +69,7 @@ def test_the_policy_and_critics_of_a_run_come_along_and_the_rest_is_new(tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["impala", "sac", "dqn"])
+@pytest.mark.parametrize("name", ["impala", "ppo", "sac", "dqn"])
 def test_the_policy_of_a_run_acts_in_a_program_of_ones_own(trained, name):
     policy = load_policy(trained[name], name="last")
     assert policy.spaces["0"].action.contains(policy.act(policy.spaces["0"].observation.sample()))

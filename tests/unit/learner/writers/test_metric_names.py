@@ -10,6 +10,8 @@ from rollcast.learner.algorithms.dqn import Dqn
 from rollcast.learner.algorithms.dqn_settings import DqnSettings
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+from rollcast.learner.algorithms.ppo import Ppo
+from rollcast.learner.algorithms.ppo_settings import PpoSettings
 from rollcast.learner.algorithms.sac import Sac
 from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.experience.experience import FreshExperience
@@ -42,7 +44,7 @@ def test_docs_have_a_line_for_every_metric_and_no_other():
 
 
 def test_tags_that_other_pages_name_are_listed():
-    groups = "train|speed|queue|actors|replay|durable|impala|dqn|sac"
+    groups = "train|speed|queue|actors|replay|durable|impala|ppo|dqn|sac"
     tags = {metric.tag for metric in ALL}
     for page in DOCS.glob("*.md"):
         if page.name == "architecture.md":  # there such names are modules
@@ -64,11 +66,14 @@ def test_tag_of_a_substep_has_its_key_after_the_group():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["impala", "dqn", "sac"])
+@pytest.mark.parametrize("name", ["impala", "ppo", "dqn", "sac"])
 def test_update_returns_the_listed_values(name: str):
     spec = PolicySpec(hidden_sizes=(4,))
     if name == "impala":
         metrics = Impala(SPACES, spec, ImpalaSettings(), seed=0).update(make_batch(), progress=0.0)
+    elif name == "ppo":
+        settings = PpoSettings(minibatch_steps=4)
+        metrics = Ppo(SPACES, spec, settings, seed=0).update(make_batch(), progress=0.0)
     elif name == "dqn":
         metrics = Dqn(SPACES, spec, DqnSettings(), seed=0).update(transition_batch(), progress=0.0)
     else:
@@ -100,5 +105,5 @@ def test_trainer_writes_the_listed_tags():
         device=torch.device("cpu"),
         writers=[kept],
     ).run()
-    elsewhere = ("replay/", "durable/", "dqn/", "sac/")
+    elsewhere = ("replay/", "durable/", "ppo/", "dqn/", "sac/")
     assert kept.tags == {metric.tag for metric in ALL if not metric.tag.startswith(elsewhere)}

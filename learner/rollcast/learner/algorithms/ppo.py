@@ -1,0 +1,212 @@
+"""PPO: an actor-critic that learns from each batch several times, and bounds how far the policy moves meanwhile.
+
+Schulman et al. 2017, "Proximal Policy Optimization Algorithms", https://arxiv.org/abs/1707.06347.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rollcast.actor.policies.torch_distributions import log_prob_and_entropy
+from rollcast.actor.policies.trainable import TorchPolicy
+from rollcast.learner.algorithms.algorithm import Metrics
+from rollcast.learner.algorithms.critics import ValueCritic
+from rollcast.learner.algorithms.divergence import DivergenceWatch
+from rollcast.learner.algorithms.flat_parameters import FlatParameters
+from rollcast.learner.algorithms.gae import gae
+from rollcast.learner.algorithms.one_policy import OnePolicy
+from rollcast.learner.algorithms.one_substep import columns_of
+from rollcast.learner.algorithms.ppo_loss import PpoLoss, ppo_loss
+from rollcast.learner.algorithms.ppo_settings import PpoSettings
+from rollcast.learner.algorithms.schedules import make_schedule
+from rollcast.learner.algorithms.training_state import StatePart
+from rollcast.learner.algorithms.trajectories import (
+    explained_variance,
+    normalized,
+    observations_to_value,
+    shaped_rewards,
+    values_and_next_values,
+)
+from rollcast.learner.batch import Batch
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import EnvironmentSpaces
+
+_WATCHED = ("policy loss", "value loss", "entropy", "policy's gradient norm", "critic's gradient norm")
+# The passes end when the policy is this many times `target_kl` away, as in the code of OpenAI's Spinning Up.
+_KL_MARGIN = 1.5
+
+
+class _Steps(NamedTuple):
+    """The N = T * B steps of a batch, or those of a minibatch, in any order.
+
+    Attributes:
+        observation: `[N, ...]` for every leaf.
+        action: `[N, ...]`.
+        log_prob: float32 `[N]`, under the policy that acted.
+        value: float32 `[N]`, by the critic before the first pass.
+        advantage: float32 `[N]`.
+        target: float32 `[N]`, of the critic.
+        valid: float32 `[N]`, 1 where the step is a transition, else 0.
+    """
+
+    observation: Mapping[str, Tensor]
+    action: Tensor
+    log_prob: Tensor
+    value: Tensor
+    advantage: Tensor
+    target: Tensor
+    valid: Tensor
+
+    def at(self, index: Tensor) -> "_Steps":
+        """Returns the steps at an int64 index `[M]`."""
+        observation = {path: leaf[index] for path, leaf in self.observation.items()}
+        return _Steps(observation, *(column[index] for column in self[1:]))
+
+
+class Ppo(OnePolicy[PpoSettings]):
+    """PPO with the clipped surrogate, generalised advantages, and minibatches that are drawn anew for each pass.
+
+    `ppo_loss` is what each step of the optimiser minimises; `gae` computes advantages and targets once a batch.
+
+    Policy and critic share no parameter, so that only the policy is sent to actors. The batch must have been played by
+    the policy that learns, as `on_policy` asks of the actors. `Algorithm` says which thread may call which method.
+    """
+
+    name = "ppo"
+    on_policy = True
+
+    def _build(self, spaces: EnvironmentSpaces, spec: PolicySpec, settings: PpoSettings, seed: int) -> None:
+        self._action_space = spaces[self._substep_key].action
+        self._policy = TorchPolicy(spaces, spec).to(self._device)
+        self._critic = ValueCritic(spaces, spec, substep_key=self._substep_key).to(self._device)
+        self._parameters = FlatParameters({"policy": self._policy, "critic": self._critic})
+        self._optimizer = torch.optim.Adam(
+            [self._parameters.vector],
+            lr=settings.learning_rate,
+            betas=(settings.adam_beta1, 0.999),
+            eps=settings.optimizer_epsilon,
+            fused=True,
+        )
+        self._generator = torch.Generator(device=self._device).manual_seed(seed)
+        self._learning_rate = make_schedule(settings.learning_rate_schedule, settings.learning_rate, 0.0)
+        self._clip_range = make_schedule(settings.clip_range_schedule, settings.clip_range, 0.0)
+        end = settings.entropy_cost if settings.entropy_cost_end is None else settings.entropy_cost_end
+        self._entropy_cost = make_schedule("linear", settings.entropy_cost, end)
+        self._watch = DivergenceWatch(
+            _WATCHED,
+            device=self._device,
+            advice=f"Lower the learning rate ({settings.learning_rate:g}), n_epochs ({settings.n_epochs}) or "
+            f"max_grad_norm ({settings.max_grad_norm:g}), or scale rewards and observations down.",
+        )
+
+    def update(self, batch: Batch, *, progress: float) -> Metrics:
+        """Learns from a batch in several passes; see `Algorithm.update`."""
+        settings = self._settings
+        learning_rate, clip_range = self._learning_rate(progress), self._clip_range(progress)
+        entropy_cost = self._entropy_cost(progress)
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+
+        steps = self._prepare(batch)
+        totals = torch.zeros(len(_WATCHED) + 2, device=self._device)
+        n_minibatches = n_epochs = 0
+        while n_epochs < settings.n_epochs:
+            kl, n_of_pass = torch.zeros((), device=self._device), 0
+            for index in self._minibatches(len(steps.valid)):
+                loss, *norms = self._step(steps.at(index), clip_range=clip_range, entropy_cost=entropy_cost)
+                quantities = (loss.policy, loss.value, loss.entropy, *norms, loss.approx_kl, loss.clip_fraction)
+                totals += torch.stack([quantity.detach() for quantity in quantities])
+                kl, n_of_pass = kl + loss.approx_kl, n_of_pass + 1
+            n_epochs, n_minibatches = n_epochs + 1, n_minibatches + n_of_pass
+            # waits for the device, so only if it is asked for
+            if settings.target_kl is not None and float(kl) > _KL_MARGIN * settings.target_kl * n_of_pass:
+                break
+        means = (totals / n_minibatches).unbind()
+        self._watch.observe(*means[: len(_WATCHED)])
+        self._n_updates += 1
+        names = ("policy_loss", "value_loss", "entropy", "policy_grad_norm", "critic_grad_norm")
+        return {
+            **dict(zip((*names, "approx_kl", "clip_fraction"), means, strict=True)),
+            "explained_variance": explained_variance(
+                steps.value, steps.target, steps.valid / max(batch.n_env_steps, 1)
+            ),
+            "learning_rate": learning_rate,
+            "clip_range": clip_range,
+            "entropy_cost": entropy_cost,
+            "epochs": float(n_epochs),
+        }
+
+    @torch.no_grad()
+    def _prepare(self, batch: Batch) -> _Steps:
+        """Computes values, advantages and targets, and flattens the batch into steps."""
+        settings, columns = self._settings, columns_of(batch, self._substep_key)
+        n_steps = batch.reward.numel()
+        if n_steps < settings.minibatch_steps:
+            raise ConfigurationError(
+                f"--ppo.minibatch-steps: {settings.minibatch_steps}, and a batch has {n_steps} steps (batch_size * "
+                "n_rollout_steps); expected no more than that; lower it, or raise --batch-size or --n-rollout-steps"
+            )
+        values = self._critic(observations_to_value(batch, columns))
+        v_t, v_tp1 = values_and_next_values(batch, values)
+        advantage, target = gae(
+            r_t=shaped_rewards(batch.reward, settings.reward_clip, settings.reward_scale),
+            discount_t=settings.discount * ~batch.terminated,
+            continues_t=~(batch.terminated | batch.truncated),
+            v_t=v_t,
+            v_tp1=v_tp1,
+            lambda_=settings.gae_lambda,
+        )
+        return _Steps(
+            observation={path: leaf.flatten(0, 1) for path, leaf in columns.observation.items()},
+            action=columns.action.flatten(0, 1),
+            log_prob=columns.log_prob.flatten(),
+            value=v_t.flatten(),
+            advantage=advantage.flatten(),
+            target=target.flatten(),
+            valid=batch.valid.flatten().to(torch.float32),
+        )
+
+    def _minibatches(self, n_steps: int) -> Iterator[Tensor]:
+        """Yields the indices of the minibatches of one pass; the last is as large as the others, or left out."""
+        size = self._settings.minibatch_steps
+        order = torch.randperm(n_steps, generator=self._generator, device=self._device)
+        for start in range(0, n_steps - size + 1, size):
+            yield order[start : start + size]
+
+    def _step(self, steps: _Steps, *, clip_range: float, entropy_cost: float) -> tuple[PpoLoss, Tensor, Tensor]:
+        """Makes one step of the optimiser; returns the loss and the norms of both gradients before clipping."""
+        settings = self._settings
+        weight = steps.valid / steps.valid.sum().clamp(min=1.0)
+        advantage = normalized(steps.advantage, weight) if settings.normalize_advantages else steps.advantage
+        parameters = self._policy.parameters_of(steps.observation, self._substep_key)
+        log_prob, entropy = log_prob_and_entropy(self._action_space, parameters, steps.action)
+        loss = ppo_loss(
+            log_prob=log_prob,
+            acted_log_prob=steps.log_prob,
+            entropy=entropy,
+            value=self._critic(steps.observation),
+            acted_value=steps.value,
+            target=steps.target,
+            advantage=advantage,
+            weight=weight,
+            clip_range=clip_range,
+            clip_range_value=settings.clip_range_value,
+            value_cost=settings.value_cost,
+            entropy_cost=entropy_cost,
+        )
+        self._parameters.backward([loss.total])
+        policy_norm = self._parameters.clip_gradient("policy", settings.max_grad_norm)
+        critic_norm = self._parameters.clip_gradient("critic", settings.max_grad_norm)
+        self._optimizer.step()
+        return loss, policy_norm, critic_norm
+
+    def _checkpoint_parts(self) -> Mapping[str, StatePart]:
+        return {
+            "policy": self._policy,
+            "critic": self._critic,
+            "optimizer": self._optimizer,
+            "generator": self._generator,
+        }

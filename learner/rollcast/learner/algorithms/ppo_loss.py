@@ -1,0 +1,90 @@
+"""The loss of PPO as one expression.
+
+Schulman et al. 2017, "Proximal Policy Optimization Algorithms", https://arxiv.org/abs/1707.06347, equations 7 and 9.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class PpoLoss(NamedTuple):
+    """The loss of a minibatch, its three terms, and how far the policy has moved; each 0-dim.
+
+    Attributes:
+        total: policy + value_cost * value - entropy_cost * entropy.
+        policy: The clipped surrogate's term.
+        value: Half the critic's squared error.
+        entropy: The policy's mean entropy in nats.
+        approx_kl: An estimate of KL(policy that acted || policy that learns) in nats, without graph.
+        clip_fraction: The share of steps whose importance weight is outside the clip range, without graph.
+    """
+
+    total: Tensor
+    policy: Tensor
+    value: Tensor
+    entropy: Tensor
+    approx_kl: Tensor
+    clip_fraction: Tensor
+
+
+def ppo_loss(
+    *,
+    log_prob: Tensor,
+    acted_log_prob: Tensor,
+    entropy: Tensor,
+    value: Tensor,
+    acted_value: Tensor,
+    target: Tensor,
+    advantage: Tensor,
+    weight: Tensor,
+    clip_range: float,
+    clip_range_value: float | None,
+    value_cost: float,
+    entropy_cost: float,
+) -> PpoLoss:
+    """Computes the loss of N steps.
+
+    With the importance weight rho_t = pi(a_t | x_t) / mu(a_t | x_t) of the policy mu that acted:
+
+        sum_t weight_t [ -min(rho_t A_t, clip(rho_t, 1 - clip_range, 1 + clip_range) A_t)
+                         + value_cost (V(x_t) - target_t)^2 / 2
+                         - entropy_cost H(pi(. | x_t)) ]
+
+    With `clip_range_value`, the critic's term is the larger of this error and of that of a value that moves at most so
+    far from the one that the critic gave before the first pass, as in the paper's published code.
+
+    `approx_kl` is the mean of rho - 1 - log rho, which is never negative (Schulman 2020, "Approximating KL Divergence",
+    http://joschu.net/blog/kl-approx.html).
+
+    Args:
+        log_prob: float32 `[N]`, log pi(a_t | x_t) of the policy that learns.
+        acted_log_prob: float32 `[N]`, log mu(a_t | x_t).
+        entropy: float32 `[N]`, H(pi(. | x_t)) in nats.
+        value: float32 `[N]`, V(x_t) of the critic that learns.
+        acted_value: float32 `[N]`, V(x_t) before the first pass over the batch.
+        target: float32 `[N]`, without gradient.
+        advantage: float32 `[N]`, A_t without gradient.
+        weight: float32 `[N]`, 1 / (number of valid steps) where a step is valid, 0 elsewhere.
+        clip_range: Above 0.
+        clip_range_value: Above 0, in the unit of the values; None: the critic's step is not bounded.
+        value_cost: Weight of the critic's term.
+        entropy_cost: Weight of the entropy bonus.
+    """
+    # Where a row is no transition, the action may be forbidden: a log-probability that no difference survives.
+    log_rho = torch.where(weight > 0.0, log_prob - acted_log_prob, 0.0)
+    rho = log_rho.exp()
+    surrogate = torch.minimum(rho * advantage, rho.clamp(1.0 - clip_range, 1.0 + clip_range) * advantage)
+    squared_error = (value - target).square()
+    if clip_range_value is not None:
+        near = acted_value + (value - acted_value).clamp(-clip_range_value, clip_range_value)
+        squared_error = torch.maximum(squared_error, (near - target).square())
+    policy_loss = -torch.dot(weight, surrogate)
+    value_loss = 0.5 * torch.dot(weight, squared_error)
+    mean_entropy = torch.dot(weight, entropy)
+    with torch.no_grad():
+        approx_kl = torch.dot(weight, rho - 1.0 - log_rho)
+        clip_fraction = torch.dot(weight, ((rho - 1.0).abs() > clip_range).to(weight.dtype))
+    total = policy_loss + value_cost * value_loss - entropy_cost * mean_entropy
+    return PpoLoss(total, policy_loss, value_loss, mean_entropy, approx_kl, clip_fraction)

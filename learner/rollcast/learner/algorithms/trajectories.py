@@ -1,0 +1,93 @@
+"""Prepares the trajectories of a batch for actor-critics: the observations to value, the values that follow, rewards.
+
+`transitions.py` does so for samples of a replay buffer.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from rollcast.learner.batch import Batch, BatchColumns
+
+RewardClip = Literal["none", "unit", "soft_asymmetric"]
+
+
+def observations_to_value(batch: Batch, columns: BatchColumns) -> dict[str, Tensor]:
+    """Puts the observations of a batch one after the other, so that the critic runs once.
+
+    Args:
+        batch: Trajectories `[T, B, ...]`.
+        columns: Its observations.
+
+    Returns:
+        `[(T + 1) * B + N, ...]` for every leaf: those of all T * B rows, the B last and the N final ones.
+    """
+    ends = [columns.last_observation]
+    if batch.final_index.shape[0]:
+        ends.append(columns.final_observation)
+    return {
+        path: torch.cat([leaf.flatten(0, 1), *(end[path] for end in ends)])
+        for path, leaf in columns.observation.items()
+    }
+
+
+def values_and_next_values(batch: Batch, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the value of each step's observation, and that of the observation that truly followed it.
+
+    Args:
+        batch: Trajectories `[T, B, ...]`.
+        values: float32 `[(T + 1) * B + N]`, of `observations_to_value`.
+
+    Returns:
+        `v_t` and `v_tp1`, each float32 `[T, B]`.
+    """
+    n_rows, n_trajectories = batch.reward.numel(), batch.reward.shape[1]
+    # Shifted by one row of B, the values are those of the next observations. Where an environment was reset in the same
+    # step, the next row belongs to the next episode, and the value of the final observation replaces it.
+    v_tp1 = values[n_trajectories : n_rows + n_trajectories].view_as(batch.reward)
+    if batch.final_index.shape[0]:
+        index = (batch.final_index[:, 0], batch.final_index[:, 1])
+        v_tp1 = v_tp1.index_put(index, values[n_rows + n_trajectories :])
+    return values[:n_rows].view_as(batch.reward), v_tp1
+
+
+def shaped_rewards(reward: Tensor, clip: RewardClip, scale: float) -> Tensor:
+    """Clips rewards, then scales them.
+
+    Args:
+        reward: float32, of any shape.
+        clip: unit: to [-1, 1], as Mnih et al. 2015 do; soft_asymmetric: 5 tanh(r) for positive and 0.3 tanh(r) for
+            negative rewards, as Espeholt et al. 2018 do for DMLab; none: not at all.
+        scale: The factor.
+    """
+    if clip == "unit":
+        reward = reward.clamp(-1.0, 1.0)
+    elif clip == "soft_asymmetric":
+        squashed = reward.tanh()
+        reward = torch.where(squashed > 0.0, 5.0 * squashed, 0.3 * squashed)
+    return reward if scale == 1.0 else reward * scale
+
+
+def weighted_variance(quantity: Tensor, weight: Tensor) -> Tensor:
+    """Returns the variance of `[N]` under weights that sum to 1, 0-dim."""
+    return torch.dot(weight, (quantity - torch.dot(weight, quantity)).square_())
+
+
+def normalized(advantage: Tensor, weight: Tensor) -> Tensor:
+    """Scales `[N]` to mean 0 and standard deviation 1 under weights that sum to 1."""
+    deviation = weighted_variance(advantage, weight).sqrt_()
+    return (advantage - torch.dot(weight, advantage)).div_(deviation.add_(1e-8))
+
+
+def explained_variance(value: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+    """Returns the share of the targets' variance that the values explain, 0-dim.
+
+    1: the critic predicts the targets exactly; 0: it is no better than a constant.
+
+    Args:
+        value: float32 `[N]`.
+        target: float32 `[N]`.
+        weight: float32 `[N]`, which sum to 1.
+    """
+    return 1.0 - weighted_variance(value - target, weight) / (weighted_variance(target, weight) + 1e-8)

@@ -1,0 +1,104 @@
+"""Places in rounds: who may play with which policy."""
+
+import random
+import threading
+
+import pytest
+
+from rollcast.learner.ingest.rounds import Rounds
+from tests.processes import wait_until
+
+
+def begun(batch_size: int, version: int = 1) -> Rounds:
+    rounds = Rounds(batch_size)
+    rounds.begin(version)
+    return rounds
+
+
+class Waiting(threading.Thread):
+    """A stream that waits for places."""
+
+    def __init__(self, rounds: Rounds, n_trajectories: int) -> None:
+        super().__init__()
+        self.version: int | None = None
+        self.is_active, self.n_asked = True, 0
+        self._rounds, self._n_trajectories = rounds, n_trajectories
+        self.start()
+
+    def run(self) -> None:
+        self.version = self._rounds.wait(self._n_trajectories, is_active=self._ask)
+
+    def _ask(self) -> bool:
+        self.n_asked += 1
+        return self.is_active
+
+
+def test_places_beyond_the_batch_are_of_later_rounds():
+    rounds = begun(8)
+    assert [rounds.book(4) for _ in range(5)] == [1, 1, 2, 2, 3]
+
+
+def test_rollout_that_begins_within_the_round_may_end_beyond_it():
+    assert [begun(6).book(4), *map(begun(6).book, (6, 4))] == [1, 1, 2]
+    rounds = begun(6)
+    assert [rounds.book(4) for _ in range(3)] == [1, 1, 2]
+
+
+def test_stream_waits_for_the_next_round():
+    rounds = begun(4)
+    assert rounds.book(4) == 1
+    waiting = Waiting(rounds, 4)
+    wait_until(lambda: waiting.n_asked, "the stream waits")
+    assert waiting.version is None
+    rounds.begin(2)
+    waiting.join(10)
+    assert waiting.version == 2
+
+
+def test_place_of_an_actor_that_has_gone_goes_to_one_that_waits():
+    rounds = begun(4)
+    gone = rounds.book(4)
+    waiting = Waiting(rounds, 4)
+    wait_until(lambda: waiting.n_asked, "the stream waits")
+    rounds.give_back(4, gone)
+    waiting.join(10)
+    assert waiting.version == 1
+
+
+def test_wait_ends_with_the_stream():
+    rounds = begun(4)
+    rounds.book(4)
+    waiting = Waiting(rounds, 4)
+    wait_until(lambda: waiting.n_asked, "the stream waits")
+    waiting.is_active = False
+    waiting.join(10)
+    assert waiting.version == 0
+
+
+def test_places_of_past_rounds_are_forgotten():
+    rounds = begun(4)
+    past = rounds.book(4)
+    rounds.begin(2)
+    rounds.give_back(4, past)
+    assert [rounds.book(4), rounds.book(4)] == [2, 3]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_round_never_has_more_than_its_places_and_a_rollout(seed: int):
+    """Actors come, go and play at random; each round's batch is full when all who hold places have played."""
+    rng = random.Random(seed)
+    batch_size, version = rng.randint(1, 12), 1
+    rounds, held = begun(batch_size), []
+    for _ in range(300):
+        if held and rng.random() < 0.3:
+            rounds.give_back(*held.pop(rng.randrange(len(held))))
+        elif held and rng.random() < 0.2 and sum(n for n, of in held if of == version) >= batch_size:
+            held = [(n, of) for n, of in held if of > version]
+            version += 1
+            rounds.begin(version)
+        else:
+            n = rng.randint(1, 6)
+            held.append((n, rounds.book(n)))
+        for of in {of for _, of in held}:
+            assert sum(n for n, booked in held if booked == of) < batch_size + 6
+            assert of >= version
