@@ -19,7 +19,7 @@ SERVICES     = $(shell grep -rl --include='*.proto' '^service ' proto/rollcast)
 PROTOC       = $(BIN)/python -m grpc_tools.protoc -Iproto
 # How many tests run at once. Unit tests compute; the others mostly wait for processes that they have started.
 UNIT_PROCESSES ?= 2
-TEST_PROCESSES ?= 4
+TEST_PROCESSES ?= 3
 # those that can be run; the rest of the folder is what they share
 BENCHMARKS   = $(patsubst benchmarks/%.py,%,$(shell grep -l '^if __name__ == "__main__"' benchmarks/*.py))
 PYTEST       = $(BIN)/python -m pytest $(PYTEST_ARGS)

@@ -247,7 +247,7 @@ def learn_off_policy(compose, envs_per_actor):
         watch.wait_for_progress()
         assert {info.n_envs for info in watch.client.actors()} == {envs_per_actor}
     ended = {"runs-folder": [0], "learner": [0], "actor": [0, 0]}
-    wait_until(lambda: compose.exit_codes() == ended, "the end of training", 240)
+    wait_until(lambda: compose.exit_codes() == ended, "the end of training", 500)
     (run,) = compose.runs.iterdir()
     return run
 

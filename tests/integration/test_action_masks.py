@@ -74,7 +74,7 @@ def test_act_never_returns_forbidden_actions(tmp_path: Path):
             action, _ = client.act(observation, deterministic=deterministic)
             assert mask[np.arange(500), action][1:].all()
         client.stop()
-        assert process.wait(8) == 0
+        assert process.wait(60) == 0
 
 
 def _is_training(client: LearnerClient) -> bool:

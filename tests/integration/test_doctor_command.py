@@ -39,7 +39,7 @@ def test_reports_missing_actors_then_a_lost_actor(tmp_path: Path):
             code, found = findings(address)
             assert (code, [severity for severity, _ in found]) == (0, ["note"] * len(found))
             acting.send_signal(signal.SIGKILL)
-            acting.wait(5)
+            acting.wait(60)
         wait_until(lambda: client.status().actors_alive == 0, "the actor's loss to be noticed")
         code, found = findings(address)
         assert code == 1

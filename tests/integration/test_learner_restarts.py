@@ -36,7 +36,7 @@ def test_actor_continues_with_the_next_learner(number: signal.Signals, tmp_path:
         with running(*learner, "--run-dir", tmp_path / "first") as first:
             wait_for_updates(address)
             first.send_signal(number)
-            assert first.wait(5) == (0 if number is signal.SIGTERM else -number)
+            assert first.wait(60) == (0 if number is signal.SIGTERM else -number)
         with running(*learner, "--run-dir", tmp_path / "second") as second:
             wait_for_updates(address)
             now = status(address)
@@ -47,8 +47,8 @@ def test_actor_continues_with_the_next_learner(number: signal.Signals, tmp_path:
                 assert info.incarnation == 1, "the same process"
                 client.stop()
             # unlike a signal, this is the end of training
-            assert second.wait(8) == 0
-            assert actor.wait(8) == 0
+            assert second.wait(60) == 0
+            assert actor.wait(60) == 0
     assert (tmp_path / "second" / "policy_last.safetensors").is_file()
     assert (tmp_path / "first" / "policy_last.safetensors").is_file() or number is signal.SIGKILL
 
@@ -66,7 +66,7 @@ def test_killed_learner_continues_from_checkpoint_with_the_same_actors(tmp_path:
                 saved = read_info(Path(checkpoint))
                 wait_until(lambda: client.status().updates > saved.n_updates + 20, "more updates", 40)
             killed.send_signal(signal.SIGKILL)
-            assert killed.wait(5) == -signal.SIGKILL
+            assert killed.wait(60) == -signal.SIGKILL
         with running(*learner) as resumed:
             wait_until(lambda: status(address) is not None, "the learner again", 40)
             with LearnerClient(address) as client:
@@ -78,8 +78,8 @@ def test_killed_learner_continues_from_checkpoint_with_the_same_actors(tmp_path:
                 assert now.rejected_rollouts == 0, "what actors present fits what the learner has"
                 assert {info.actor_id: info.incarnation for info in client.actors()} == {"one": 1, "two": 1}
                 client.stop()
-            assert resumed.wait(20) == 0
-            assert first.wait(8) == second.wait(8) == 0
+            assert resumed.wait(60) == 0
+            assert first.wait(60) == second.wait(8) == 0
             assert resumed.stdout is not None
             assert f"resuming {tmp_path / 'run'}: {saved.n_updates:,} updates" in resumed.stdout.read()
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

@@ -128,7 +128,7 @@ def test_recorder_started_with_sigint_ignored_keeps_ignoring_it(tmp_path: Path):
         )
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0, "130 would be Ctrl-C's"
+        assert process.wait(60) == 0, "130 would be Ctrl-C's"
 
 
 def test_partial_file_of_killed_recorder_can_be_read(tmp_path: Path):
@@ -137,7 +137,7 @@ def test_partial_file_of_killed_recorder_can_be_read(tmp_path: Path):
             lambda: any(file.stat().st_size > 10**5 for file in tmp_path.glob(".demo.*.partial")), "rollouts", 60
         )
         process.kill()
-        process.wait(10)
+        process.wait(60)
     (partial,) = tmp_path.iterdir()
     assert next(read_rollouts(partial)).sequence == 1
 

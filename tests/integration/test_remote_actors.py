@@ -49,7 +49,7 @@ def test_actor_continues_when_the_learner_is_back(tmp_path: Path):
         with running(*learner(port, tmp_path / "first")) as first:
             wait_until(lambda: updates_of(client) > 20, "the first learner to train", 40)
             first.send_signal(signal.SIGKILL)
-            first.wait(5)
+            first.wait(60)
         with running(*learner(port, tmp_path / "second")):
             wait_until(lambda: updates_of(client) > 20, "the second learner to train", 40)
             (info,) = client.actors()
@@ -74,7 +74,7 @@ def play_and_leave(port: int, client: LearnerClient, incarnation: int) -> None:
         updates = updates_of(client)
         wait_until(lambda: updates_of(client) > updates, "an update")
         acting.send_signal(signal.SIGTERM)
-        assert acting.wait(5) == 0, acting.stdout.read()
+        assert acting.wait(60) == 0, acting.stdout.read()
     wait_until(lambda: client.actors()[0].state is ActorState.LEFT, "the actor to have left")
 
 
@@ -107,7 +107,7 @@ def test_actors_end_with_training(tmp_path: Path):
     with running(*actor(port)) as acting:
         done = rollcast(*learner(port, tmp_path / "run", "--total-steps", 20000)[1:])
         assert done.returncode == 0, done.stderr
-        assert acting.wait(10) == 0, acting.stdout.read()
+        assert acting.wait(60) == 0, acting.stdout.read()
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_own_network_trains_between_processes(tmp_path: Path):
     with running(*actor(port, *network)) as acting:
         done = rollcast(*learner(port, tmp_path / "run", *network, "--total-steps", 20000)[1:])
         assert done.returncode == 0, done.stderr
-        assert acting.wait(10) == 0
+        assert acting.wait(60) == 0
     played = rollcast("evaluate", tmp_path / "run", "--n-episodes", 2)
     assert played.returncode == 0, played.stderr
 
@@ -173,7 +173,7 @@ def test_learner_without_the_environment_asks_the_first_actor(tmp_path: Path):
         done = rollcast(*untold_actor(port))
         assert done.returncode == 0, done.stderr
         assert "8 environments" in done.stderr
-        assert learning.wait(10) == 0
+        assert learning.wait(60) == 0
     played = rollcast("evaluate", tmp_path / "run", "--env-id", "CartPole-v1", "--n-episodes", 2)
     assert played.returncode == 0, played.stderr
     refused = rollcast("evaluate", tmp_path / "run", "--n-episodes", 2)
@@ -200,29 +200,29 @@ def test_finished_learner_serves_its_policy_and_waiting_actors_join_the_next_run
             action, version = client.act({"": np.zeros((2, 4), np.float32)})
             assert action.shape == (2,)
             assert [number for number, _ in client.subscribe_policy()] == [version], "the last one, and the end"
-            assert leaving.wait(10) == 0
+            assert leaving.wait(60) == 0
             with running(*actor(port)) as late:
-                assert late.wait(20) == 0, "there is nothing to act for"
+                assert late.wait(60) == 0, "there is nothing to act for"
             saved = client.status()
             assert waiting.poll() is None
             first.send_signal(signal.SIGTERM)
-            assert first.wait(10) == 0
+            assert first.wait(60) == 0
             assert "serving its last policy" in first.stdout.read()
 
         with running(*learner(port, tmp_path / "run", *serving, "--total-steps", 5000)) as again:
             wait_until(lambda: phase() is Phase.FINISHED, "the same run, which has ended", 60)
             assert client.status().env_steps == saved.env_steps
             again.send_signal(signal.SIGTERM)
-            assert again.wait(10) == 0
+            assert again.wait(60) == 0
 
         with running(*learner(port, tmp_path / "run", *serving, "--total-steps", 10000)) as more:
             wait_until(lambda: phase() is Phase.FINISHED, "the end of what was added", 60)
             assert client.status().env_steps >= 10000
             assert waiting.poll() is None
             more.send_signal(signal.SIGTERM)
-            assert more.wait(10) == 0
+            assert more.wait(60) == 0
         waiting.send_signal(signal.SIGTERM)
-        assert waiting.wait(10) == 0
+        assert waiting.wait(60) == 0
 
 
 def test_actor_touches_its_heartbeat_while_it_waits_for_a_learner(tmp_path: Path):

@@ -51,7 +51,7 @@ def test_actors_fill_the_buffer_and_another_process_learns_from_it(tmp_path: Pat
             with LearnerClient(address) as learner:
                 assert learner.status().replay.capacity == 20_000
             server.send_signal(number)
-            assert server.wait(15) == (130 if number == signal.SIGINT else 0)
+            assert server.wait(60) == (130 if number == signal.SIGINT else 0)
             assert "replay buffer: 20,000 transitions of " in server.stdout.read()
 
 
@@ -63,7 +63,7 @@ def test_a_learner_serves_its_buffer(tmp_path: Path):
         (batch,) = client.samples(64, 1)
         assert batch.batch_size == 64
         training.send_signal(signal.SIGTERM)
-        assert training.wait(20) == 0
+        assert training.wait(60) == 0
 
 
 def test_status_shows_actors_waiting_for_readers():
@@ -111,7 +111,7 @@ def test_buffer_begins_with_a_recording(tmp_path: Path):
         (batch,) = client.samples(256, 1)
         assert batch.batch_size == 256
         server.send_signal(signal.SIGTERM)
-        assert server.wait(15) == 0
+        assert server.wait(60) == 0
         assert "entries of 10 rollouts" in server.stdout.read()
 
 

@@ -203,7 +203,7 @@ def test_replay_serve_keeps_a_buffer_for_each_substep():
                 scouts.reset()
                 assert (scouts.info().size, bases.info().size > 0) == (0, True)
             client.stop()
-        assert server.wait(20) == 0
+        assert server.wait(60) == 0
         assert "replay buffers: 'scout': 4,000 transitions of " in server.stdout.read()
 
 
