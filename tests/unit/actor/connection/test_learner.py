@@ -19,6 +19,8 @@ from tests.integration.learner_fakes import DEADLINE_S, FakeLearner, offer, serv
 from tests.processes import wait_until
 from tests.rollouts import make_rollout
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def learner() -> Iterator[FakeLearner]:

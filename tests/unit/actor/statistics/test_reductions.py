@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from rollcast.actor.statistics.reductions import MAX_KEPT, make_accumulator, named_reduction
 from rollcast.services.errors import StatisticsError
 
+pytestmark = pytest.mark.slow
+
 REFERENCES = {
     "count": len,
     "sum": sum,

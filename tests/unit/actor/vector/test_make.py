@@ -15,6 +15,8 @@ from rollcast.actor.workers.flat import RolloutWorker
 from rollcast.services.errors import ConfigurationError, InvalidSpaceError
 from tests.unit.actor.sample_environments import NumberedEnv, SampledEnv
 
+pytestmark = pytest.mark.slow
+
 HERE = "tests.unit.actor.sample_environments"
 
 

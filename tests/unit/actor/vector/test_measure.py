@@ -12,6 +12,8 @@ from rollcast.services.errors import StatisticsError
 from tests.unit.actor.sample_environments import NumberedEnv
 from tests.vector_environments import MisbehavingEnv
 
+pytestmark = pytest.mark.slow
+
 FACTORIES = [NumberedEnv] * 2
 
 

@@ -22,6 +22,8 @@ from rollcast.services.settings.setting import setting
 from rollcast.services.status.status import Phase
 from tests.unit.learner.checkpoints.resumable_runs import resumed, settings_for, train
 
+pytestmark = pytest.mark.slow
+
 TIC_TAC_TOE = '{"env_type": "aec", "id": "classic/tictactoe-v3"}'
 
 
@@ -33,7 +35,6 @@ def records(run_dir):
     return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "options", "stop_after"),
     [
@@ -178,7 +179,6 @@ def test_every_setting_says_whether_a_resumed_run_may_change_it(kind):
         assert not why_not(rules[name]), name
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "changed"),
     [
@@ -242,7 +242,6 @@ def test_a_change_that_cannot_be_is_refused_by_name_with_its_reason(tmp_path, op
         resumed(tmp_path / "run", *options)
 
 
-@pytest.mark.slow
 def test_auto_finds_the_newest_run_of_these_settings_that_has_not_ended(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
@@ -316,7 +315,6 @@ def test_training_goes_on_when_a_checkpoint_cannot_be_written(tmp_path, monkeypa
     )
 
 
-@pytest.mark.slow
 def test_training_goes_on_when_the_best_policy_cannot_be_written(tmp_path, monkeypatch, caplog):
     write, failed = RunDirectory.write_policy, []
 

@@ -23,6 +23,8 @@ from tests.rollouts import CARTPOLE_LIKE, make_rollout
 from tests.unit.learner.checkpoints.resumable_runs import settings_for, train
 from tests.unit.learner.durable.logs import HEADER, always
 
+pytestmark = pytest.mark.slow
+
 BATCH = 3
 
 
@@ -121,7 +123,6 @@ def test_before_the_first_checkpoint_everything_is_handed_out_and_actors_are_kno
     assert [piece[0] for piece in resumed.take_all()] == [1, 1, 2]
 
 
-@pytest.mark.slow
 def test_a_learner_that_is_killed_again_while_it_hands_out_goes_on_there(tmp_path: Path):
     killed = Learner(tmp_path)
     send(killed.stream(), 1, 2, 3)

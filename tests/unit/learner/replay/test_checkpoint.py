@@ -19,6 +19,8 @@ from rollcast.services.errors import ConfigurationError, NotReadyError
 from tests.buffers import make_buffer
 from tests.played_rollouts import World, random_ends
 
+pytestmark = pytest.mark.slow
+
 T = 4
 
 KINDS = [
@@ -266,7 +268,6 @@ def test_rejects_checkpoint_with_missing_rows(tmp_path):
         loaded(tmp_path / "state", {})
 
 
-@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     kind=st.sampled_from(STORES),

@@ -38,6 +38,8 @@ from tests.rollouts import CARTPOLE_LIKE, make_rollout
 from tests.two_substeps import SPACES as TWO_SUBSTEPS
 from tests.two_substeps import TwoSubsteps
 
+pytestmark = pytest.mark.slow
+
 T, BATCH, MIN_SIZE = 4, 16, 40
 RATIO, ERROR_BUFFER = 4.0, 400.0
 LIMITED = {"samples_per_insert": RATIO, "error_buffer": ERROR_BUFFER}

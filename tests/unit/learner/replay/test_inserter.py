@@ -12,6 +12,8 @@ from tests.buffers import make_buffer
 from tests.processes import wait_until
 from tests.rollouts import CARTPOLE_LIKE, make_rollout
 
+pytestmark = pytest.mark.slow
+
 T, B = 3, 2
 
 

@@ -11,6 +11,8 @@ from rollcast.learner.training.trainer import Trainer
 from rollcast.services.errors import NotReadyError
 from tests.unit.learner.checkpoints.resumable_runs import settings_for, train
 
+pytestmark = pytest.mark.slow
+
 
 class HangingDisk:
     """Commits wait until it is released; the first few do not. Who waits for one that does waits for a moment."""
@@ -65,7 +67,6 @@ def test_what_is_due_while_one_is_being_written_is_left_out(tmp_path, monkeypatc
     assert "the one that is due is left out" in caplog.text
 
 
-@pytest.mark.slow
 def test_the_end_of_training_waits_no_longer_than_its_deadline(tmp_path, monkeypatch):
     disk = HangingDisk(monkeypatch, n_quick=1)
     with pytest.raises(NotReadyError, match=r"no checkpoint can be begun: .* after 10 updates .* disk hangs"):

@@ -15,6 +15,8 @@ from rollcast.learner.training.run_parts import choose_device, make_algorithm
 from rollcast.services.errors import ConfigurationError
 from tests.unit.learner.checkpoints.resumable_runs import settings_for, train
 
+pytestmark = pytest.mark.slow
+
 TIC_TAC_TOE = (
     *("--env-id", "pettingzoo:make", "--agent-policies", "separate"),
     *("--env-kwargs", '{"env_type": "aec", "id": "classic/tictactoe-v3"}'),
@@ -42,7 +44,6 @@ def tensors_of(algorithm, folder):
     return safetensors.numpy.load_file(folder / "algorithm.safetensors")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "prefixes"),
     [("impala", ["critic."]), ("ppo", ["critic."]), ("sac", ["critics.", "targets."]), ("dqn", [])],
@@ -68,7 +69,6 @@ def test_the_policy_and_critics_of_a_run_come_along_and_the_rest_is_new(tmp_path
     assert not [key for key in begun if "optimizer." in key], "which has made no step"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["impala", "ppo", "sac", "dqn"])
 def test_the_policy_of_a_run_acts_in_a_program_of_ones_own(trained, name):
     policy = load_policy(trained[name], name="last")
@@ -91,7 +91,6 @@ def test_a_file_has_no_critics(tmp_path, trained):
     assert "critics, if there are any, start from scratch" in begin_with_policy(algorithm, tmp_path / file)
 
 
-@pytest.mark.slow
 def test_several_substeps_each_get_their_part(tmp_path):
     train(settings_for(tmp_path / "run", "dqn", *TIC_TAC_TOE))
     algorithm = new_algorithm(tmp_path, "dqn", *TIC_TAC_TOE)

@@ -3,11 +3,14 @@
 import threading
 
 import numpy as np
+import pytest
 
 from rollcast.services.client import channel
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.server import server
 from tests.integration.learner_fakes import DEADLINE_S, serve
+
+pytestmark = pytest.mark.slow
 
 
 def test_keepalive_lets_silent_stream_live(monkeypatch):

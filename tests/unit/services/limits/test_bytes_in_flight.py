@@ -9,6 +9,8 @@ from rollcast.services.limits.limits import Limits
 from rollcast.services.limits.refusals import Refusals
 from tests.processes import wait_until
 
+pytestmark = pytest.mark.slow
+
 DEADLINE_S = 10.0
 
 

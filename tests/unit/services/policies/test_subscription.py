@@ -11,6 +11,8 @@ from rollcast.services.errors import LearnerUnreachableError, NotReadyError
 from rollcast.v1 import policy_pb2
 from tests.integration.learner_fakes import DEADLINE_S, serve
 
+pytestmark = pytest.mark.slow
+
 
 def state(version, n=3):
     return {"w": np.full(n, version, np.float32)}

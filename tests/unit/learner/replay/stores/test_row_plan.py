@@ -21,6 +21,8 @@ from tests.played_rollouts import (
 )
 from tests.rollouts import make_rollout
 
+pytestmark = pytest.mark.slow
+
 T, B = 5, 4
 # Rows before the first transition of each of some trajectories: none, some, all.
 PADDING = st.lists(st.integers(0, T), min_size=1, max_size=4)

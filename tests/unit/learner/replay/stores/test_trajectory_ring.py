@@ -18,6 +18,8 @@ from tests.played_rollouts import (
     random_ends,
 )
 
+pytestmark = pytest.mark.slow
+
 RNG = np.random.default_rng(0)
 
 
