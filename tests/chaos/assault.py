@@ -55,7 +55,7 @@ class Assault:
         self._thread = threading.Thread(target=self._run, name=f"chaos-assault-{victim}", daemon=True)
 
     def start(self) -> None:
-        """Begins."""
+        """Starts the thread that injects the faults."""
         self._thread.start()
 
     def join(self, timeout_s: float) -> None:

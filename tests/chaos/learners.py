@@ -39,14 +39,14 @@ class ChaosLearner(Protocol):
     ledger: Ledger
 
     def __enter__(self) -> Self:
-        """Begins to serve."""
+        """Starts the learner's server."""
 
     def __exit__(self, *exc: object) -> None:
         """Stops; everything that was accepted is in the ledger afterwards."""
 
     @property
     def port(self) -> int:
-        """The address at which it listens, on 127.0.0.1."""
+        """Its TCP port, on 127.0.0.1."""
 
 
 class _Served(ABC):
@@ -86,7 +86,7 @@ class _Served(ABC):
 
     @property
     def port(self) -> int:
-        """The address at which it listens, on 127.0.0.1."""
+        """Its TCP port, on 127.0.0.1."""
         return int(self.actors.addresses[0].rpartition(":")[2])
 
     def _train(self) -> None:

@@ -252,6 +252,27 @@ def learn_off_policy(compose, envs_per_actor):
     return run
 
 
+# 15 batches. Each waits for the trajectories that the learner has given out places for, those of dead actors, too.
+@pytest.mark.parametrize(
+    "compose",
+    [{"ROLLCAST_ALGORITHM": "ppo", "ROLLCAST_TOTAL_STEPS": "30720", "ROLLCAST_WHEN_FINISHED": "exit"}],
+    indirect=True,
+)
+def test_ppo_learns_from_the_newest_policy_only_though_actors_die(compose):
+    compose.up(n_actors=3)
+    with Watch(compose.address()) as watch:
+        watch.wait_for_training(3)
+        victim = compose.containers("actor")[0]
+        victim.kill("SIGKILL")
+        watch.wait_for_progress()
+        compose.up(n_actors=3)
+        wait_until(lambda: watch.incarnations().get(victim.id[:12]) == 2, "a second incarnation in its slot", 30)
+    wait_until(lambda: compose.exit_codes()["learner"] == [0], "the end of training", 300)
+    printed = compose.run("logs", "--no-color", "learner")
+    assert re.search(r"policy +version \d+, lag mean 0\.00, max 0", printed)
+    assert float(re.search(r"mean return +([\d.]+)", printed)[1]) > 60, "far above the 22 of an untrained policy"
+
+
 # Random actions return about -1200.
 @pytest.mark.parametrize("compose", [off_policy("sac", "Pendulum-v1", 8_000)], indirect=True)
 def test_sac_is_a_setting_of_the_same_stack(compose, tmp_path):

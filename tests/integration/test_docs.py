@@ -74,6 +74,7 @@ NOT_TYPED = {
     "make test": "is this",
     "make chaos": "takes minutes; its options are checked in tests/unit/test_readme.py",
     "make soak": "takes half an hour; its options are checked in tests/unit/test_readme.py",
+    "rollcast train --algorithm ppo --env-id LunarLander-v3": "takes minutes, and needs the extra box2d",
     "export ROLLCAST_STOP_RETURN": "is for the containers after it: tests/e2e",
     "docker ": "needs an engine: tests/e2e",
     "kubectl ": "needs a cluster; tests/unit/test_deployments.py reads the manifests",

@@ -12,17 +12,11 @@ import torch
 from torch import Tensor
 
 from rollcast.actor.policies.torch_distributions import log_prob_and_entropy
-from rollcast.actor.policies.trainable import TorchPolicy
+from rollcast.learner.algorithms.actor_critic import ActorCritic
 from rollcast.learner.algorithms.algorithm import Metrics
-from rollcast.learner.algorithms.critics import ValueCritic
-from rollcast.learner.algorithms.divergence import DivergenceWatch
-from rollcast.learner.algorithms.flat_parameters import FlatParameters
 from rollcast.learner.algorithms.impala_loss import impala_loss
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
-from rollcast.learner.algorithms.one_policy import OnePolicy
 from rollcast.learner.algorithms.one_substep import columns_of
-from rollcast.learner.algorithms.schedules import make_schedule
-from rollcast.learner.algorithms.training_state import StatePart
 from rollcast.learner.algorithms.trajectories import (
     explained_variance,
     normalized,
@@ -33,10 +27,6 @@ from rollcast.learner.algorithms.trajectories import (
 from rollcast.learner.algorithms.vtrace import VTraceReturns, vtrace
 from rollcast.learner.batch import Batch, BatchColumns
 from rollcast.services.errors import ConfigurationError
-from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.spaces.spaces import EnvironmentSpaces
-
-_WATCHED = ("policy loss", "value loss", "entropy", "policy's gradient norm", "critic's gradient norm")
 
 
 class _Forward(NamedTuple):
@@ -53,37 +43,31 @@ class _Forward(NamedTuple):
     values: Tensor
 
 
-class Impala(OnePolicy[ImpalaSettings]):
+class Impala(ActorCritic[ImpalaSettings]):
     """IMPALA: a policy gradient with V-trace advantages, a critic with V-trace targets, and an entropy bonus.
 
     `impala_loss` is what an update minimises; `vtrace` computes its targets and advantages.
 
-    Policy and critic share no parameter, so that only the policy is sent to actors. `Algorithm` says which thread may
-    call which method.
+    `Algorithm` says which thread may call which method.
     """
 
     name = "impala"
 
-    def _build(self, spaces: EnvironmentSpaces, spec: PolicySpec, settings: ImpalaSettings, seed: int) -> None:
-        self._action_space = spaces[self._substep_key].action
-        self._policy = TorchPolicy(spaces, spec).to(self._device)
-        self._critic = ValueCritic(spaces, spec, substep_key=self._substep_key).to(self._device)
-        self._parameters = FlatParameters({"policy": self._policy, "critic": self._critic})
-        self._optimizer = _make_optimizer(settings, self._parameters.vector)
-        self._learning_rate = make_schedule(settings.learning_rate_schedule, settings.learning_rate, 0.0)
-        end = settings.entropy_cost if settings.entropy_cost_end is None else settings.entropy_cost_end
-        self._entropy_cost = make_schedule("linear", settings.entropy_cost, end)
-        self._watch = DivergenceWatch(
-            _WATCHED,
-            device=self._device,
-            advice=f"Lower the learning rate ({settings.learning_rate:g}) or max_grad_norm "
-            f"({settings.max_grad_norm:g}), or scale rewards and observations down.",
+    def _make_optimizer(self, settings: ImpalaSettings, vector: torch.nn.Parameter) -> torch.optim.Optimizer:
+        if settings.optimizer == "adam":
+            return super()._make_optimizer(settings, vector)
+        return torch.optim.RMSprop(
+            [vector],
+            lr=settings.learning_rate,
+            alpha=settings.rmsprop_decay,
+            eps=settings.optimizer_epsilon,
+            momentum=settings.rmsprop_momentum,
         )
 
     def update(self, batch: Batch, *, progress: float) -> Metrics:
         """Learns from a batch; see `Algorithm.update`."""
         columns = columns_of(batch, self._substep_key)
-        learning_rate, entropy_cost = self._learning_rate(progress), self._entropy_cost(progress)
+        schedules = self._follow_schedules(progress)
 
         forward = self._forward(batch, columns)
         value = forward.values[: batch.reward.numel()]
@@ -103,35 +87,16 @@ class Impala(OnePolicy[ImpalaSettings]):
             advantage=advantage,
             weight=weight,
             value_cost=self._settings.value_cost,
-            entropy_cost=entropy_cost,
+            entropy_cost=schedules["entropy_cost"],
         )
-        self._parameters.backward([loss.total])
-
-        with torch.no_grad():
-            policy_norm = self._parameters.clip_gradient("policy", self._settings.max_grad_norm)
-            critic_norm = self._parameters.clip_gradient("critic", self._settings.max_grad_norm)
-            policy_loss, value_loss, mean_entropy = loss.policy.detach(), loss.value.detach(), loss.entropy.detach()
-            self._watch.observe(policy_loss, value_loss, mean_entropy, policy_norm, critic_norm)
-            mean_rho = torch.dot(weight, log_rho_t.exp_().view(-1))
-
-        for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate
-        self._optimizer.step()
+        terms = self._descend(loss.total, policy=loss.policy, value=loss.value, entropy=loss.entropy)
         self._n_updates += 1
         return {
-            "policy_loss": policy_loss,
-            "value_loss": value_loss,
-            "entropy": mean_entropy,
-            "policy_grad_norm": policy_norm,
-            "critic_grad_norm": critic_norm,
-            "mean_rho": mean_rho,
+            **terms._asdict(),
+            **schedules,
+            "mean_rho": torch.dot(weight, log_rho_t.exp_().view(-1)),
             "explained_variance": explained_variance(value.detach(), target, weight),
-            "learning_rate": learning_rate,
-            "entropy_cost": entropy_cost,
         }
-
-    def _checkpoint_parts(self) -> Mapping[str, StatePart]:
-        return {"policy": self._policy, "critic": self._critic, "optimizer": self._optimizer}
 
     def _load_checkpoint_values(self, values: Mapping[str, Any], source: Path) -> None:
         saved, own = values.get("settings", {}).get("optimizer"), self._settings.optimizer
@@ -167,22 +132,3 @@ class Impala(OnePolicy[ImpalaSettings]):
             clip_pg_rho=settings.clip_pg_rho,
             lambda_=settings.trace_lambda,
         )
-
-
-def _make_optimizer(settings: ImpalaSettings, vector: torch.nn.Parameter) -> torch.optim.Optimizer:
-    if settings.optimizer == "adam":
-        # fused: one kernel instead of ten, on the CPU and on CUDA
-        return torch.optim.Adam(
-            [vector],
-            lr=settings.learning_rate,
-            betas=(settings.adam_beta1, settings.adam_beta2),
-            eps=settings.optimizer_epsilon,
-            fused=True,
-        )
-    return torch.optim.RMSprop(
-        [vector],
-        lr=settings.learning_rate,
-        alpha=settings.rmsprop_decay,
-        eps=settings.optimizer_epsilon,
-        momentum=settings.rmsprop_momentum,
-    )

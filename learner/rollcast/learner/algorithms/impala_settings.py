@@ -2,17 +2,16 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, NonNegativeFloat, PositiveFloat
+from pydantic import NonNegativeFloat, PositiveFloat
 
+from rollcast.learner.algorithms.actor_critic_settings import ActorCriticSettings
 from rollcast.services.settings.numbers import PositiveOrInfinite, ZeroToBelowOne, ZeroToOne
 from rollcast.services.settings.resume_rules import LEARNING, stays
 from rollcast.services.settings.setting import setting
 
 
-class ImpalaSettings(BaseModel):
+class ImpalaSettings(ActorCriticSettings):
     """Everything that IMPALA can be told; the defaults solve CartPole-v1 and are a place to start elsewhere."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     discount: ZeroToOne = setting(
         0.997,
@@ -21,9 +20,6 @@ class ImpalaSettings(BaseModel):
     )
     learning_rate: PositiveFloat = setting(
         2e-3, "Step size of the optimiser at the start of training, above 0. Try 2e-4 to 6e-4 for images.", LEARNING
-    )
-    learning_rate_schedule: Literal["constant", "linear"] = setting(
-        "linear", "linear: the learning rate falls to 0 at --total-steps; constant: it stays.", LEARNING
     )
     optimizer: Literal["adam", "rmsprop"] = setting(
         "adam",
@@ -39,25 +35,13 @@ class ImpalaSettings(BaseModel):
         "lag, 0.9 needs twice the steps for CartPole (median of 10 seeds: 707k against 379k).",
         LEARNING,
     )
-    adam_beta2: ZeroToBelowOne = setting(0.999, "Adam's decay of the mean squared gradient, in [0, 1).", LEARNING)
     rmsprop_decay: ZeroToBelowOne = setting(0.99, "RMSProp's decay of the mean squared gradient, in [0, 1).", LEARNING)
     rmsprop_momentum: ZeroToBelowOne = setting(
         0.0, "RMSProp's momentum, in [0, 1).", stays("the checkpoint's optimiser has a momentum, or has none")
     )
-    max_grad_norm: PositiveOrInfinite = setting(
-        0.5,
-        "Clip gradients to this norm, above 0; inf: do not clip. Policy and critic are clipped separately.",
-        LEARNING,
-    )
     entropy_cost: NonNegativeFloat = setting(
         1e-3, "Weight of the entropy bonus in the loss, per nat, at least 0.", LEARNING
     )
-    entropy_cost_end: NonNegativeFloat | None = setting(
-        None,
-        "Weight of the entropy bonus at the end of training, approached linearly. Default: it does not change.",
-        LEARNING,
-    )
-    value_cost: PositiveFloat = setting(0.5, "Weight of half the squared error of the critic, above 0.", LEARNING)
     clip_rho: PositiveOrInfinite = setting(
         1.0, "V-trace: upper bound of the importance weight in the targets, above 0; inf: no bound.", LEARNING
     )
@@ -74,12 +58,6 @@ class ImpalaSettings(BaseModel):
         0.1,
         "Factor of every reward after clipping, above 0. Training is fastest if it makes returns about 1 to "
         "10. Statistics show the environment's own returns.",
-        stays("what the critics have learnt to expect depends on it"),
-    )
-    reward_clip: Literal["none", "unit", "soft_asymmetric"] = setting(
-        "none",
-        "Clipping of rewards. unit: to [-1, 1], as in the paper for Atari; soft_asymmetric: 5 tanh(r) for "
-        "positive and 0.3 tanh(r) for negative rewards, as in the paper for DMLab.",
         stays("what the critics have learnt to expect depends on it"),
     )
     normalize_advantages: bool = setting(

@@ -10,15 +10,11 @@ import torch
 from torch import Tensor
 
 from rollcast.actor.policies.torch_distributions import log_prob_and_entropy
-from rollcast.actor.policies.trainable import TorchPolicy
+from rollcast.learner.algorithms.actor_critic import ActorCritic, LossTerms
 from rollcast.learner.algorithms.algorithm import Metrics
-from rollcast.learner.algorithms.critics import ValueCritic
-from rollcast.learner.algorithms.divergence import DivergenceWatch
-from rollcast.learner.algorithms.flat_parameters import FlatParameters
 from rollcast.learner.algorithms.gae import gae
-from rollcast.learner.algorithms.one_policy import OnePolicy
 from rollcast.learner.algorithms.one_substep import columns_of
-from rollcast.learner.algorithms.ppo_loss import PpoLoss, ppo_loss
+from rollcast.learner.algorithms.ppo_loss import ppo_loss
 from rollcast.learner.algorithms.ppo_settings import PpoSettings
 from rollcast.learner.algorithms.schedules import make_schedule
 from rollcast.learner.algorithms.training_state import StatePart
@@ -34,7 +30,6 @@ from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
-_WATCHED = ("policy loss", "value loss", "entropy", "policy's gradient norm", "critic's gradient norm")
 # The passes end when the policy is this many times `target_kl` away, as in the code of OpenAI's Spinning Up.
 _KL_MARGIN = 1.5
 
@@ -66,76 +61,51 @@ class _Steps(NamedTuple):
         return _Steps(observation, *(column[index] for column in self[1:]))
 
 
-class Ppo(OnePolicy[PpoSettings]):
+class Ppo(ActorCritic[PpoSettings]):
     """PPO with the clipped surrogate, generalised advantages, and minibatches that are drawn anew for each pass.
 
     `ppo_loss` is what each step of the optimiser minimises; `gae` computes advantages and targets once a batch.
 
-    Policy and critic share no parameter, so that only the policy is sent to actors. The batch must have been played by
-    the policy that learns, as `on_policy` asks of the actors. `Algorithm` says which thread may call which method.
+    The batch must have been played by the policy that learns, as `on_policy` asks of the actors. `Algorithm` says which
+    thread may call which method.
     """
 
     name = "ppo"
     on_policy = True
 
     def _build(self, spaces: EnvironmentSpaces, spec: PolicySpec, settings: PpoSettings, seed: int) -> None:
-        self._action_space = spaces[self._substep_key].action
-        self._policy = TorchPolicy(spaces, spec).to(self._device)
-        self._critic = ValueCritic(spaces, spec, substep_key=self._substep_key).to(self._device)
-        self._parameters = FlatParameters({"policy": self._policy, "critic": self._critic})
-        self._optimizer = torch.optim.Adam(
-            [self._parameters.vector],
-            lr=settings.learning_rate,
-            betas=(settings.adam_beta1, 0.999),
-            eps=settings.optimizer_epsilon,
-            fused=True,
-        )
-        self._generator = torch.Generator(device=self._device).manual_seed(seed)
-        self._learning_rate = make_schedule(settings.learning_rate_schedule, settings.learning_rate, 0.0)
+        super()._build(spaces, spec, settings, seed)
         self._clip_range = make_schedule(settings.clip_range_schedule, settings.clip_range, 0.0)
-        end = settings.entropy_cost if settings.entropy_cost_end is None else settings.entropy_cost_end
-        self._entropy_cost = make_schedule("linear", settings.entropy_cost, end)
-        self._watch = DivergenceWatch(
-            _WATCHED,
-            device=self._device,
-            advice=f"Lower the learning rate ({settings.learning_rate:g}), n_epochs ({settings.n_epochs}) or "
-            f"max_grad_norm ({settings.max_grad_norm:g}), or scale rewards and observations down.",
-        )
+        self._generator = torch.Generator(device=self._device).manual_seed(seed)
 
     def update(self, batch: Batch, *, progress: float) -> Metrics:
         """Learns from a batch in several passes; see `Algorithm.update`."""
-        settings = self._settings
-        learning_rate, clip_range = self._learning_rate(progress), self._clip_range(progress)
-        entropy_cost = self._entropy_cost(progress)
-        for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate
-
+        target_kl = self._settings.target_kl
+        schedules = {**self._follow_schedules(progress), "clip_range": self._clip_range(progress)}
         steps = self._prepare(batch)
-        totals = torch.zeros(len(_WATCHED) + 2, device=self._device)
+        total: Tensor | float = 0.0
         n_minibatches = n_epochs = 0
-        while n_epochs < settings.n_epochs:
-            kl, n_of_pass = torch.zeros((), device=self._device), 0
-            for index in self._minibatches(len(steps.valid)):
-                loss, *norms = self._step(steps.at(index), clip_range=clip_range, entropy_cost=entropy_cost)
-                quantities = (loss.policy, loss.value, loss.entropy, *norms, loss.approx_kl, loss.clip_fraction)
-                totals += torch.stack([quantity.detach() for quantity in quantities])
-                kl, n_of_pass = kl + loss.approx_kl, n_of_pass + 1
-            n_epochs, n_minibatches = n_epochs + 1, n_minibatches + n_of_pass
+        while n_epochs < self._settings.n_epochs:
+            of_pass = [
+                self._step(steps.at(index), clip_range=schedules["clip_range"], entropy_cost=schedules["entropy_cost"])
+                for index in self._minibatches(len(steps.valid))
+            ]
+            sums = torch.stack(of_pass).sum(dim=0)
+            total, n_minibatches, n_epochs = total + sums, n_minibatches + len(of_pass), n_epochs + 1
             # waits for the device, so only if it is asked for
-            if settings.target_kl is not None and float(kl) > _KL_MARGIN * settings.target_kl * n_of_pass:
+            if target_kl is not None and float(sums[-2]) > _KL_MARGIN * target_kl * len(of_pass):
                 break
-        means = (totals / n_minibatches).unbind()
-        self._watch.observe(*means[: len(_WATCHED)])
+        assert isinstance(total, Tensor)  # there is at least one pass
         self._n_updates += 1
-        names = ("policy_loss", "value_loss", "entropy", "policy_grad_norm", "critic_grad_norm")
+        *terms, approx_kl, clip_fraction = (total / n_minibatches).unbind()
         return {
-            **dict(zip((*names, "approx_kl", "clip_fraction"), means, strict=True)),
+            **LossTerms(*terms)._asdict(),
+            **schedules,
+            "approx_kl": approx_kl,
+            "clip_fraction": clip_fraction,
             "explained_variance": explained_variance(
                 steps.value, steps.target, steps.valid / max(batch.n_env_steps, 1)
             ),
-            "learning_rate": learning_rate,
-            "clip_range": clip_range,
-            "entropy_cost": entropy_cost,
             "epochs": float(n_epochs),
         }
 
@@ -176,8 +146,8 @@ class Ppo(OnePolicy[PpoSettings]):
         for start in range(0, n_steps - size + 1, size):
             yield order[start : start + size]
 
-    def _step(self, steps: _Steps, *, clip_range: float, entropy_cost: float) -> tuple[PpoLoss, Tensor, Tensor]:
-        """Makes one step of the optimiser; returns the loss and the norms of both gradients before clipping."""
+    def _step(self, steps: _Steps, *, clip_range: float, entropy_cost: float) -> Tensor:
+        """Makes one step of the optimiser; returns the `LossTerms`, the KL estimate and the clip fraction, `[7]`."""
         settings = self._settings
         weight = steps.valid / steps.valid.sum().clamp(min=1.0)
         advantage = normalized(steps.advantage, weight) if settings.normalize_advantages else steps.advantage
@@ -197,16 +167,8 @@ class Ppo(OnePolicy[PpoSettings]):
             value_cost=settings.value_cost,
             entropy_cost=entropy_cost,
         )
-        self._parameters.backward([loss.total])
-        policy_norm = self._parameters.clip_gradient("policy", settings.max_grad_norm)
-        critic_norm = self._parameters.clip_gradient("critic", settings.max_grad_norm)
-        self._optimizer.step()
-        return loss, policy_norm, critic_norm
+        terms = self._descend(loss.total, policy=loss.policy, value=loss.value, entropy=loss.entropy)
+        return torch.stack([*terms, loss.approx_kl, loss.clip_fraction])
 
     def _checkpoint_parts(self) -> Mapping[str, StatePart]:
-        return {
-            "policy": self._policy,
-            "critic": self._critic,
-            "optimizer": self._optimizer,
-            "generator": self._generator,
-        }
+        return {**super()._checkpoint_parts(), "generator": self._generator}

@@ -72,7 +72,7 @@ def ppo_loss(
         value_cost: Weight of the critic's term.
         entropy_cost: Weight of the entropy bonus.
     """
-    # Where a row is no transition, the action may be forbidden: a log-probability that no difference survives.
+    # The ratio may overflow on a row without weight, such as padding, and infinity times 0 is NaN.
     log_rho = torch.where(weight > 0.0, log_prob - acted_log_prob, 0.0)
     rho = log_rho.exp()
     surrogate = torch.minimum(rho * advantage, rho.clamp(1.0 - clip_range, 1.0 + clip_range) * advantage)

@@ -12,7 +12,7 @@ from rollcast.learner.experience.experience import Experience
 # Rates are means over the last seconds, so many.
 _RATE_WINDOW_S = 5.0
 
-# What a checkpoint has as it is.
+# Counters that a checkpoint keeps unchanged: attributes of `Progress`, without the underscore.
 _COUNTERS = ("env_steps", "updates", "episodes", "lag_sum", "lag_count", "lag_max", "waited_s")
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
-# What a sample keeps its columns in: numpy arrays, or a learner's tensors.
+# The type of a sample's columns: numpy arrays, or tensors on a learner's device.
 _Array = TypeVar("_Array")
 
 # The arrays of a sample beside its columns: `[B]`, and `[T, B]`.

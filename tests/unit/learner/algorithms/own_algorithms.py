@@ -16,6 +16,12 @@ class OwnDqn(Dqn):
         super().__init__(spaces, spec, DqnSettings(**kwargs), device=device, seed=seed)
 
 
+class WantsTheNewestPolicy(ActorCritic):
+    """Learns only from what its newest policy has played."""
+
+    on_policy = True
+
+
 class SaysNan(ActorCritic):
     def update(self, batch, *, progress):
         return {**super().update(batch, progress=progress), "loss": torch.tensor(math.nan)}

@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -12,37 +10,9 @@ from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.algorithms.one_substep import columns_of
 from rollcast.learner.algorithms.vtrace import vtrace
 from rollcast.learner.batch import Batch
-from rollcast.services.errors import ConfigurationError, RollcastError
-from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
-from tests.batches import SPACES, make_batch
-
-SPEC = PolicySpec(hidden_sizes=(16, 16))
-ACTION_SPACE = SPACES[FLAT_SUBSTEP].action
-PLAIN = {"reward_scale": 1.0, "max_grad_norm": 1e9, "adam_beta1": 0.9, "learning_rate": 1e-3}
-
-
-def make_impala(seed: int = 0, device: str = "cpu", **settings: object) -> Impala:
-    return Impala(SPACES, SPEC, ImpalaSettings(**{**PLAIN, **settings}), device=device, seed=seed)
-
-
-def log_prob_of(impala: Impala, batch: Batch) -> Tensor:
-    columns = batch.substeps[FLAT_SUBSTEP]
-    with torch.no_grad():
-        parameters = impala.policy.parameters_of({"": columns.observation[""].flatten(0, 1)})
-        return log_prob(ACTION_SPACE, parameters, columns.action.flatten()).view_as(batch.reward)
-
-
-def values_of(impala: Impala, observation: Tensor) -> Tensor:
-    with torch.no_grad():
-        return impala._critic({"": observation})
-
-
-def bools(n_steps: int, n_envs: int, *true: tuple[int, int]) -> Tensor:
-    column = torch.zeros(n_steps, n_envs, dtype=torch.bool)
-    for t, b in true:
-        column[t, b] = True
-    return column
+from tests.actor_critics import ACTION_SPACE, bools, make_impala, values_of
+from tests.batches import make_batch
 
 
 def test_update_follows_the_gradient_of_the_loss():
@@ -75,25 +45,6 @@ def test_update_follows_the_gradient_of_the_loss():
     torch.testing.assert_close(gradient, torch.cat([part.reshape(-1) for part in expected]))
     for name, value in (("policy_loss", policy_loss), ("value_loss", value_loss), ("entropy", mean_entropy)):
         torch.testing.assert_close(metrics[name], value.detach())
-
-
-def test_update_returns_finite_metrics_without_gradients():
-    metrics = make_impala().update(make_batch(), progress=0.0)
-    assert metrics.keys() >= {"policy_loss", "value_loss", "entropy", "policy_grad_norm", "mean_rho", "learning_rate"}
-    assert all(isinstance(value, float) or (value.dim() == 0 and not value.requires_grad) for value in metrics.values())
-    assert np.isfinite([float(value) for value in metrics.values()]).all()
-
-
-def test_rewarded_actions_become_likelier():
-    impala = make_impala(entropy_cost=0.0, learning_rate=1e-2, discount=0.0)
-    action = make_batch().substeps[FLAT_SUBSTEP].action
-    batch = make_batch(reward=action.float())
-    before = log_prob_of(impala, batch)
-    for _ in range(30):
-        impala.update(batch, progress=0.0)
-    gain = log_prob_of(impala, batch) - before
-    assert gain[action == 1].min() > 0.05
-    assert gain[action == 0].max() < -0.05
 
 
 def test_critic_converges_to_targets():
@@ -188,92 +139,6 @@ def test_normalized_advantages_do_not_depend_on_the_rewards_scale():
     torch.testing.assert_close(gradients[0], gradients[1], atol=1e-6, rtol=1e-3)
 
 
-def test_schedules_follow_progress():
-    impala = make_impala(learning_rate=0.5, learning_rate_schedule="linear", entropy_cost=0.2, entropy_cost_end=0.1)
-    metrics = impala.update(make_batch(), progress=0.5)
-    assert metrics["learning_rate"] == pytest.approx(0.25)
-    assert metrics["entropy_cost"] == pytest.approx(0.15)
-    before = impala._parameters.vector.detach().clone()
-    assert impala.update(make_batch(), progress=1.0)["learning_rate"] == 0.0
-    assert torch.equal(before, impala._parameters.vector)
-
-
-def test_the_policy_state_is_a_snapshot_of_the_policy_alone():
-    impala = make_impala()
-    state = impala.policy_state()
-    assert state.keys() == impala.policy.state_dict().keys()
-    before = {name: array.copy() for name, array in state.items()}
-    impala.update(make_batch(), progress=0.0)
-    assert all(np.array_equal(before[name], array) for name, array in state.items())
-    assert any(not np.array_equal(before[name], array) for name, array in impala.policy_state().items())
-
-
-def test_the_seed_decides_the_networks_and_leaves_the_global_generator_alone():
-    torch.manual_seed(5)
-    expected = torch.rand(3)
-    torch.manual_seed(5)
-    vectors = [make_impala(seed)._parameters.vector for seed in (0, 0, 1)]
-    assert torch.equal(torch.rand(3), expected)
-    assert torch.equal(vectors[0], vectors[1])
-    assert not torch.equal(vectors[0], vectors[2])
-
-
-@pytest.mark.parametrize("settings", [{"optimizer": "adam"}, {"optimizer": "rmsprop", "rmsprop_momentum": 0.9}])
-def test_updates_after_load_are_bit_identical(settings, tmp_path):
-    impala = make_impala(**settings)
-    for seed in range(3):
-        impala.update(make_batch(seed=seed), progress=0.1)
-    impala.save(tmp_path / "checkpoint")
-    restored = make_impala(seed=99, **settings)
-    restored.load(tmp_path / "checkpoint")
-    assert restored.n_updates == 3
-    for seed in range(3, 6):
-        impala.update(make_batch(seed=seed), progress=0.1)
-        restored.update(make_batch(seed=seed), progress=0.1)
-        assert torch.equal(impala._parameters.vector, restored._parameters.vector)
-    assert all(np.array_equal(array, restored.policy_state()[name]) for name, array in impala.policy_state().items())
-
-
-def test_rejects_checkpoint_that_does_not_fit(tmp_path: Path):
-    with pytest.raises(ConfigurationError, match=r"not a checkpoint: algorithm.safetensors, algorithm.json missing"):
-        make_impala().load(tmp_path)
-    make_impala().save(tmp_path)
-    with pytest.raises(ConfigurationError, match="optimizer 'adam'; expected 'impala' with 'rmsprop'"):
-        make_impala(optimizer="rmsprop").load(tmp_path)
-    wider = Impala(SPACES, PolicySpec(hidden_sizes=(32, 16)), ImpalaSettings())
-    with pytest.raises(ConfigurationError, match=r"has shape \[16, 3\]; expected \[32, 3\]"):
-        wider.load(tmp_path)
-    deeper = Impala(SPACES, PolicySpec(hidden_sizes=(16, 16, 16)), ImpalaSettings())
-    with pytest.raises(ConfigurationError, match="Resume with the spaces, the network"):
-        deeper.load(tmp_path)
-    (tmp_path / "algorithm.safetensors").write_bytes(b"not safetensors")
-    with pytest.raises(ConfigurationError, match="cannot be read"):
-        make_impala().load(tmp_path)
-
-
-def test_divergence_is_reported_and_never_sent(tmp_path):
-    impala = make_impala()
-    reward = torch.zeros(5, 4)
-    reward[0, 0] = float("inf")
-    before = impala._parameters.vector.detach().clone()
-    with pytest.raises(RollcastError, match=r"diverged within 1 updates: policy loss, value loss.*not finite"):
-        impala.update(make_batch(reward=reward), progress=0.0)
-    assert torch.equal(before, impala._parameters.vector)
-    with pytest.raises(RollcastError, match="diverged"):
-        impala.policy_state()
-    with pytest.raises(RollcastError, match="diverged"):
-        impala.save(tmp_path)
-
-
-def test_rejects_several_substeps_and_batches_of_other_substeps():
-    spaces = {"red": SPACES[FLAT_SUBSTEP], "blue": SPACES[FLAT_SUBSTEP]}
-    with pytest.raises(ConfigurationError, match=r"has 2 substeps \['blue', 'red'\]; IMPALA supports exactly 1"):
-        Impala(spaces, SPEC, ImpalaSettings())
-    impala = Impala({"red": SPACES[FLAT_SUBSTEP]}, SPEC, ImpalaSettings())
-    with pytest.raises(ConfigurationError, match=r"holds the substeps \['0'\]; expected \['red'\]"):
-        impala.update(make_batch(), progress=0.0)
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [("discount", 1.1), ("learning_rate", 0.0), ("clip_rho", -1.0), ("optimizer", "sgd"), ("gamma", 0.9)],
@@ -281,29 +146,3 @@ def test_rejects_several_substeps_and_batches_of_other_substeps():
 def test_rejects_settings_out_of_range(field, value):
     with pytest.raises(ValidationError, match=field):
         ImpalaSettings(**{field: value})
-
-
-def test_every_setting_is_explained_and_fixed():
-    assert all(field.description for field in ImpalaSettings.model_fields.values())
-    with pytest.raises(ValidationError, match="frozen"):
-        ImpalaSettings().discount = 0.5  # type: ignore[misc]
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and there is none")
-def test_an_update_stays_on_the_device():
-    impala = make_impala(device="cuda")
-    batch = make_batch(
-        device="cuda",
-        truncated=bools(5, 4, (2, 1)),
-        final_index=torch.tensor([[2, 1]]),
-        final_observation=torch.ones(1, 3),
-    )
-    impala.update(batch, progress=0.0)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        metrics = impala.update(batch, progress=0.0)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert metrics["policy_loss"].is_cuda
-    assert all(isinstance(array, np.ndarray) for array in impala.policy_state().values())

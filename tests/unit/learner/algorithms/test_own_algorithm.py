@@ -106,6 +106,11 @@ def test_factory_declares_replay_before_it_is_called():
         make_algorithm(settings_of(f"{HERE}:hides_that_it_replays"), SPACES, cpu)
 
 
+def test_own_algorithm_says_whether_it_is_on_policy():
+    assert made(f"{HERE}:WantsTheNewestPolicy").on_policy
+    assert not made(EXAMPLE).on_policy
+
+
 @pytest.mark.parametrize("name", ["impalla", "a b:c", ":x"])
 def test_rejects_unknown_name_before_anything_starts(name):
     with pytest.raises(ConfigurationError, match="--algorithm"):

@@ -1,43 +1,14 @@
-from pathlib import Path
-
-import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from rollcast.actor.policies.torch_distributions import entropy, log_prob
 from rollcast.learner.algorithms.gae import gae
-from rollcast.learner.algorithms.ppo import Ppo
-from rollcast.learner.algorithms.ppo_settings import PpoSettings
-from rollcast.learner.batch import Batch
-from rollcast.services.errors import ConfigurationError, RollcastError
-from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.errors import ConfigurationError
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
-from tests.batches import SPACES, make_batch
+from tests.actor_critics import ACTION_SPACE, make_ppo, on_policy_batch, parameters_of
+from tests.batches import make_batch
 
-SPEC = PolicySpec(hidden_sizes=(16, 16))
-ACTION_SPACE = SPACES[FLAT_SUBSTEP].action
 ONE_PASS = {"n_epochs": 1, "minibatch_steps": 20, "max_grad_norm": 1e9, "normalize_advantages": False}
-
-
-def make_ppo(seed: int = 0, **settings: object) -> Ppo:
-    return Ppo(SPACES, SPEC, PpoSettings(**{"minibatch_steps": 10, **settings}), seed=seed)
-
-
-def log_prob_of(ppo: Ppo, batch: Batch) -> Tensor:
-    columns = batch.substeps[FLAT_SUBSTEP]
-    with torch.no_grad():
-        parameters = ppo.policy.parameters_of({"": columns.observation[""].flatten(0, 1)})
-        return log_prob(ACTION_SPACE, parameters, columns.action.flatten()).view_as(batch.reward)
-
-
-def on_policy_batch(ppo: Ppo, **given: object) -> Batch:
-    """Returns a batch whose actions the policy that learns has drawn."""
-    return make_batch(**given, log_prob=log_prob_of(ppo, make_batch(**given)))
-
-
-def parameters_of(ppo: Ppo) -> Tensor:
-    return ppo._parameters.vector.detach().clone()
 
 
 @pytest.mark.slow
@@ -82,17 +53,6 @@ def test_every_step_is_in_one_minibatch_of_each_pass():
 
 def test_rest_that_makes_no_whole_minibatch_waits_for_the_next_pass():
     assert [len(index) for index in make_ppo(minibatch_steps=6)._minibatches(20)] == [6, 6, 6]
-
-
-def test_rewarded_actions_become_likelier():
-    ppo = make_ppo(learning_rate=1e-2, discount=0.0, learning_rate_schedule="constant")
-    action = make_batch().substeps[FLAT_SUBSTEP].action
-    before = log_prob_of(ppo, make_batch())
-    for _ in range(5):
-        ppo.update(on_policy_batch(ppo, reward=action.float()), progress=0.0)
-    gain = log_prob_of(ppo, make_batch()) - before
-    assert gain[action == 1].min() > 0.05
-    assert gain[action == 0].max() < -0.05
 
 
 def test_clip_range_bounds_how_far_the_policy_moves():
@@ -158,29 +118,3 @@ def test_rows_that_are_no_transition_change_nothing():
 def test_batch_smaller_than_a_minibatch_is_refused_with_both_numbers():
     with pytest.raises(ConfigurationError, match=r"minibatch-steps: 64, and a batch has 20 steps .* expected"):
         make_ppo(minibatch_steps=64).update(make_batch(), progress=0.0)
-
-
-def test_divergence_is_an_error_and_the_policy_is_not_handed_out():
-    ppo = make_ppo()
-    with pytest.raises(RollcastError, match="diverged"):
-        ppo.update(make_batch(reward=torch.full((5, 4), float("inf"))), progress=0.0)
-    with pytest.raises(RollcastError, match="diverged"):
-        ppo.policy_state()
-
-
-def test_update_after_loading_has_the_bits_of_one_without_interruption(tmp_path: Path):
-    ppo, batch = make_ppo(seed=1), make_batch(seed=3)
-    ppo.update(batch, progress=0.1)
-    ppo.save(tmp_path)
-    ppo.update(batch, progress=0.2)
-    resumed = make_ppo(seed=2)
-    resumed.load(tmp_path)
-    assert resumed.n_updates == 1
-    resumed.update(batch, progress=0.2)
-    assert torch.equal(parameters_of(resumed), parameters_of(ppo))
-
-
-def test_update_returns_finite_metrics_without_gradients():
-    metrics = make_ppo().update(make_batch(), progress=0.0)
-    assert all(isinstance(value, float) or (value.dim() == 0 and not value.requires_grad) for value in metrics.values())
-    assert np.isfinite([float(value) for value in metrics.values()]).all()

@@ -1,0 +1,61 @@
+"""The settings that all actor-critics have. Imports no torch, like those of each algorithm."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, NonNegativeFloat, PositiveFloat
+
+from rollcast.services.settings.numbers import PositiveOrInfinite, ZeroToBelowOne, ZeroToOne
+from rollcast.services.settings.resume_rules import LEARNING, stays
+from rollcast.services.settings.setting import setting
+
+
+class ActorCriticSettings(BaseModel):
+    """The settings of an algorithm that learns a policy and a critic from trajectories; each gives its own defaults."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    discount: ZeroToOne = setting(
+        0.99,
+        "Discount gamma of the next step's value, in [0, 1]; training looks about 1 / (1 - gamma) steps ahead.",
+        stays("what the critics have learnt to expect depends on it"),
+    )
+    learning_rate: PositiveFloat = setting(
+        3e-4, "Step size of the optimiser at the start of training, above 0.", LEARNING
+    )
+    learning_rate_schedule: Literal["constant", "linear"] = setting(
+        "linear", "linear: the learning rate falls to 0 at --total-steps; constant: it stays.", LEARNING
+    )
+    adam_beta1: ZeroToBelowOne = setting(0.9, "Adam's decay of the mean gradient (momentum), in [0, 1).", LEARNING)
+    adam_beta2: ZeroToBelowOne = setting(0.999, "Adam's decay of the mean squared gradient, in [0, 1).", LEARNING)
+    optimizer_epsilon: PositiveFloat = setting(
+        1e-5, "Added to the denominator of the optimiser's step, above 0.", LEARNING
+    )
+    max_grad_norm: PositiveOrInfinite = setting(
+        0.5,
+        "Clip gradients to this norm, above 0; inf: do not clip. Policy and critic are clipped separately.",
+        LEARNING,
+    )
+    entropy_cost: NonNegativeFloat = setting(
+        0.0, "Weight of the entropy bonus in the loss, per nat, at least 0.", LEARNING
+    )
+    entropy_cost_end: NonNegativeFloat | None = setting(
+        None,
+        "Weight of the entropy bonus at the end of training, approached linearly. Default: it does not change.",
+        LEARNING,
+    )
+    value_cost: PositiveFloat = setting(0.5, "Weight of half the squared error of the critic, above 0.", LEARNING)
+    normalize_advantages: bool = setting(
+        True, "Scale the advantages that an optimiser step uses to mean 0 and standard deviation 1.", LEARNING
+    )
+    reward_scale: PositiveFloat = setting(
+        1.0,
+        "Factor of every reward after clipping, above 0. Training is fastest if it makes returns about 1 to 10. "
+        "Statistics show the environment's own returns.",
+        stays("what the critics have learnt to expect depends on it"),
+    )
+    reward_clip: Literal["none", "unit", "soft_asymmetric"] = setting(
+        "none",
+        "Clipping of rewards. unit: to [-1, 1], as IMPALA's paper does for Atari; soft_asymmetric: 5 tanh(r) for "
+        "positive and 0.3 tanh(r) for negative rewards, as it does for DMLab.",
+        stays("what the critics have learnt to expect depends on it"),
+    )

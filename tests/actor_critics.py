@@ -1,0 +1,58 @@
+"""Builders and questions for the tests of actor-critics."""
+
+import torch
+from torch import Tensor
+
+from rollcast.actor.policies.torch_distributions import log_prob
+from rollcast.learner.algorithms.actor_critic import ActorCritic
+from rollcast.learner.algorithms.impala import Impala
+from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+from rollcast.learner.algorithms.ppo import Ppo
+from rollcast.learner.algorithms.ppo_settings import PpoSettings
+from rollcast.learner.batch import Batch
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP
+from tests.batches import SPACES, make_batch
+
+SPEC = PolicySpec(hidden_sizes=(16, 16))
+ACTION_SPACE = SPACES[FLAT_SUBSTEP].action
+_PLAIN_IMPALA = {"reward_scale": 1.0, "max_grad_norm": 1e9, "adam_beta1": 0.9, "learning_rate": 1e-3}
+
+
+def make_impala(seed: int = 0, device: str = "cpu", **settings: object) -> Impala:
+    return Impala(SPACES, SPEC, ImpalaSettings(**{**_PLAIN_IMPALA, **settings}), device=device, seed=seed)
+
+
+def make_ppo(seed: int = 0, device: str = "cpu", **settings: object) -> Ppo:
+    return Ppo(SPACES, SPEC, PpoSettings(**{"minibatch_steps": 10, **settings}), device=device, seed=seed)
+
+
+def parameters_of(algorithm: ActorCritic) -> Tensor:
+    """Returns a copy of all parameters: those of the policy, then those of the critic."""
+    return algorithm._parameters.vector.detach().clone()
+
+
+def log_prob_of(algorithm: ActorCritic, batch: Batch) -> Tensor:
+    """Returns the log-probabilities of a batch's actions under the policy that learns, [T, B]."""
+    columns = batch.substeps[FLAT_SUBSTEP]
+    with torch.no_grad():
+        parameters = algorithm.policy.parameters_of({"": columns.observation[""].flatten(0, 1)})
+        return log_prob(ACTION_SPACE, parameters, columns.action.flatten()).view_as(batch.reward)
+
+
+def values_of(algorithm: ActorCritic, observation: Tensor) -> Tensor:
+    with torch.no_grad():
+        return algorithm._critic({"": observation})
+
+
+def on_policy_batch(algorithm: ActorCritic, **given: object) -> Batch:
+    """Returns a batch whose actions the policy that learns has drawn."""
+    return make_batch(**given, log_prob=log_prob_of(algorithm, make_batch(**given)))
+
+
+def bools(n_steps: int, n_envs: int, *true: tuple[int, int]) -> Tensor:
+    """Returns a column [T, B] that is True at the given places only."""
+    column = torch.zeros(n_steps, n_envs, dtype=torch.bool)
+    for t, b in true:
+        column[t, b] = True
+    return column

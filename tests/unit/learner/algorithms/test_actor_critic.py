@@ -1,0 +1,183 @@
+"""Tests that every actor-critic has to pass."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from rollcast.learner.algorithms.actor_critic import ActorCritic
+from rollcast.learner.algorithms.impala import Impala
+from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+from rollcast.learner.algorithms.ppo import Ppo
+from rollcast.learner.algorithms.ppo_settings import PpoSettings
+from rollcast.services.errors import ConfigurationError, RollcastError
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP
+from tests.actor_critics import SPEC, bools, log_prob_of, make_impala, make_ppo, on_policy_batch, parameters_of
+from tests.batches import SPACES, make_batch
+
+Maker = Callable[..., ActorCritic]
+every_actor_critic = pytest.mark.parametrize("make", [make_impala, make_ppo], ids=["impala", "ppo"])
+every_class = pytest.mark.parametrize(
+    ("algorithm", "settings"), [(Impala, ImpalaSettings), (Ppo, PpoSettings)], ids=["impala", "ppo"]
+)
+
+
+@every_actor_critic
+def test_update_returns_finite_metrics_without_gradients(make: Maker):
+    metrics = make().update(make_batch(), progress=0.0)
+    assert metrics.keys() >= {"policy_loss", "value_loss", "entropy", "policy_grad_norm", "learning_rate"}
+    assert all(isinstance(value, float) or (value.dim() == 0 and not value.requires_grad) for value in metrics.values())
+    assert np.isfinite([float(value) for value in metrics.values()]).all()
+
+
+@pytest.mark.parametrize(("make", "n_updates"), [(make_impala, 30), (make_ppo, 3)], ids=["impala", "ppo"])
+def test_rewarded_actions_become_likelier(make: Maker, n_updates: int):
+    algorithm = make(learning_rate=1e-2, discount=0.0, entropy_cost=0.0)
+    action = make_batch().substeps[FLAT_SUBSTEP].action
+    batch = on_policy_batch(algorithm, reward=action.float())
+    for _ in range(n_updates):
+        algorithm.update(batch, progress=0.0)
+    gain = log_prob_of(algorithm, batch) - batch.substeps[FLAT_SUBSTEP].log_prob
+    assert gain[action == 1].min() > 0.05
+    assert gain[action == 0].max() < -0.05
+
+
+@every_actor_critic
+def test_schedules_follow_progress(make: Maker):
+    algorithm = make(learning_rate=0.5, learning_rate_schedule="linear", entropy_cost=0.2, entropy_cost_end=0.1)
+    metrics = algorithm.update(make_batch(), progress=0.5)
+    assert metrics["learning_rate"] == pytest.approx(0.25)
+    assert metrics["entropy_cost"] == pytest.approx(0.15)
+    before = parameters_of(algorithm)
+    assert algorithm.update(make_batch(), progress=1.0)["learning_rate"] == 0.0
+    assert torch.equal(before, parameters_of(algorithm))
+
+
+@every_actor_critic
+def test_the_policy_state_is_a_snapshot_of_the_policy_alone(make: Maker):
+    algorithm = make()
+    state = algorithm.policy_state()
+    assert state.keys() == algorithm.policy.state_dict().keys()
+    before = {name: array.copy() for name, array in state.items()}
+    algorithm.update(make_batch(), progress=0.0)
+    assert all(np.array_equal(before[name], array) for name, array in state.items())
+    assert any(not np.array_equal(before[name], array) for name, array in algorithm.policy_state().items())
+
+
+@every_actor_critic
+def test_the_seed_decides_the_networks_and_leaves_the_global_generator_alone(make: Maker):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    vectors = [parameters_of(make(seed)) for seed in (0, 0, 1)]
+    assert torch.equal(torch.rand(3), expected)
+    assert torch.equal(vectors[0], vectors[1])
+    assert not torch.equal(vectors[0], vectors[2])
+
+
+@pytest.mark.parametrize(
+    ("make", "settings"),
+    [
+        (make_impala, {"optimizer": "adam"}),
+        (make_impala, {"optimizer": "rmsprop", "rmsprop_momentum": 0.9}),
+        (make_ppo, {}),
+    ],
+)
+def test_updates_after_load_are_bit_identical(make: Maker, settings: dict[str, object], tmp_path: Path):
+    algorithm = make(**settings)
+    for seed in range(3):
+        algorithm.update(make_batch(seed=seed), progress=0.1)
+    algorithm.save(tmp_path / "checkpoint")
+    restored = make(seed=99, **settings)
+    restored.load(tmp_path / "checkpoint")
+    assert restored.n_updates == 3
+    for seed in range(3, 6):
+        algorithm.update(make_batch(seed=seed), progress=0.1)
+        restored.update(make_batch(seed=seed), progress=0.1)
+        assert torch.equal(parameters_of(algorithm), parameters_of(restored))
+    state = restored.policy_state()
+    assert all(np.array_equal(array, state[name]) for name, array in algorithm.policy_state().items())
+
+
+@every_actor_critic
+def test_rejects_checkpoint_that_does_not_fit(make: Maker, tmp_path: Path):
+    with pytest.raises(ConfigurationError, match=r"not a checkpoint: algorithm.safetensors, algorithm.json missing"):
+        make().load(tmp_path)
+    algorithm = make()
+    algorithm.save(tmp_path)
+    wider = type(algorithm)(SPACES, PolicySpec(hidden_sizes=(32, 16)), algorithm._settings)
+    with pytest.raises(ConfigurationError, match=r"has shape \[16, 3\]; expected \[32, 3\]"):
+        wider.load(tmp_path)
+    deeper = type(algorithm)(SPACES, PolicySpec(hidden_sizes=(16, 16, 16)), algorithm._settings)
+    with pytest.raises(ConfigurationError, match="Resume with the spaces, the network"):
+        deeper.load(tmp_path)
+    (tmp_path / "algorithm.safetensors").write_bytes(b"not safetensors")
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        make().load(tmp_path)
+
+
+@every_actor_critic
+def test_divergence_is_reported_and_never_sent(make: Maker, tmp_path: Path):
+    algorithm = make()
+    before = parameters_of(algorithm)
+    with pytest.raises(RollcastError, match=r"diverged within 1 updates: policy loss, value loss.*not finite"):
+        algorithm.update(make_batch(reward=torch.full((5, 4), float("inf"))), progress=0.0)
+    assert torch.equal(before, parameters_of(algorithm))
+    with pytest.raises(RollcastError, match="diverged"):
+        algorithm.policy_state()
+    with pytest.raises(RollcastError, match="diverged"):
+        algorithm.save(tmp_path)
+
+
+@every_class
+def test_rejects_several_substeps_and_batches_of_other_substeps(algorithm, settings):
+    spaces = {"red": SPACES[FLAT_SUBSTEP], "blue": SPACES[FLAT_SUBSTEP]}
+    name = algorithm.name.upper()
+    with pytest.raises(ConfigurationError, match=rf"has 2 substeps \['blue', 'red'\]; {name} supports exactly 1"):
+        algorithm(spaces, SPEC, settings())
+    of_red = algorithm({"red": SPACES[FLAT_SUBSTEP]}, SPEC, settings(**_small(settings)))
+    with pytest.raises(ConfigurationError, match=r"holds the substeps \['0'\]; expected \['red'\]"):
+        of_red.update(make_batch(), progress=0.0)
+
+
+def _small(settings: type) -> dict[str, int]:
+    return {"minibatch_steps": 10} if settings is PpoSettings else {}
+
+
+@every_class
+def test_every_setting_is_explained_and_fixed(algorithm, settings):
+    assert all(field.description for field in settings.model_fields.values())
+    with pytest.raises(ValidationError, match="frozen"):
+        settings().discount = 0.5
+
+
+@every_class
+@pytest.mark.parametrize(("field", "value"), [("discount", 1.1), ("learning_rate", 0.0), ("gamma", 0.9)])
+def test_rejects_settings_out_of_range(algorithm, settings, field, value):
+    with pytest.raises(ValidationError, match=field):
+        settings(**{field: value})
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and there is none")
+@every_actor_critic
+def test_an_update_stays_on_the_device(make: Maker):
+    algorithm = make(device="cuda")
+    batch = make_batch(
+        device="cuda",
+        truncated=bools(5, 4, (2, 1)),
+        final_index=torch.tensor([[2, 1]]),
+        final_observation=torch.ones(1, 3),
+    )
+    algorithm.update(batch, progress=0.0)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        metrics = algorithm.update(batch, progress=0.0)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert metrics["policy_loss"].is_cuda
+    assert all(isinstance(array, np.ndarray) for array in algorithm.policy_state().values())
