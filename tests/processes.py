@@ -1,17 +1,19 @@
 """Running rollcast's commands as a user does, and waiting on states with deadlines."""
 
 import contextlib
+import functools
 import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
+
+from tests.zygote import ForkedProcess, Zygote
 
 ROOT = Path(__file__).resolve().parent.parent
 # the four source roots of the namespace package `rollcast`
@@ -32,41 +34,47 @@ def environment() -> dict[str, str]:
     return inherited | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, *SOURCE_ROOTS))), "COLUMNS": "120"}
 
 
+@functools.cache
+def zygote() -> Zygote:
+    """The warm process that forks the commands of this test process."""
+    return Zygote(environment())
+
+
 def rollcast(*arguments: object, timeout_s: float = 90.0, **variables: str) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "rollcast.learner", *map(str, arguments)],
-        cwd=ROOT,
-        env=environment() | variables,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-    )
+    process = _start("rollcast.learner", arguments, variables, merge_errors=False)
+    try:
+        stdout, stderr = process.communicate(timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 
 @contextlib.contextmanager
-def running(*arguments: object, **variables: str) -> Iterator[subprocess.Popen[str]]:
+def running(*arguments: object, **variables: str) -> Iterator[ForkedProcess]:
     """Runs a command in the background, and kills what is left of it, children included."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", f"rollcast.{arguments[0]}", *map(str, arguments[1:])],
-        cwd=ROOT,
-        env=environment() | variables,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    process = _start(f"rollcast.{arguments[0]}", arguments[1:], variables, merge_errors=True)
     try:
         yield process
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(10)
-        if process.stdout is not None:
-            process.stdout.close()
+        process.stdout.close()
 
 
-def descendants(process: subprocess.Popen[str]) -> list[psutil.Process]:
+def _start(module: str, arguments: Sequence[object], variables: dict[str, str], *, merge_errors: bool) -> ForkedProcess:
+    return zygote().fork(
+        module,
+        [str(argument) for argument in arguments],
+        cwd=ROOT,
+        environment=environment() | variables,
+        merge_errors=merge_errors,
+    )
+
+
+def descendants(process: ForkedProcess | subprocess.Popen[str]) -> list[psutil.Process]:
     """Every process below this one."""
     return psutil.Process(process.pid).children(recursive=True)
 

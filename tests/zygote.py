@@ -1,0 +1,267 @@
+"""A process that has imported rollcast already, and forks one process for each command that a test runs.
+
+To import torch takes longer than most of these commands do; `tests.processes` asks this process for them. Tests that
+need a fresh interpreter start one themselves: those of README's commands, of the wheel, and of Ctrl-C during imports.
+"""
+
+import dataclasses
+import gc
+import json
+import os
+import runpy
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Final
+
+_IMPORTED_FIRST: Final = (
+    "rollcast.learner.commands.cli",
+    "rollcast.learner.training.training_run",
+    "rollcast.actor.acting.process",
+    # the first optimiser of a process imports it
+    "torch._dynamo",
+)
+_MAX_REQUEST_BYTES: Final = 1 << 20
+_START_TIMEOUT_S: Final = 120.0
+
+
+class ForkedProcess:
+    """A process that runs a module as `python -m` does: the part of `subprocess.Popen` that tests use.
+
+    Attributes:
+        pid: Its process id.
+        args: The module and its arguments.
+        stdout: What it prints, as text.
+        stderr: Its errors, as text; None if they go to `stdout`.
+        returncode: Its exit code, negative for a signal; None while it runs, or nobody has asked.
+    """
+
+    def __init__(self, args: Sequence[str], stdout: IO[str], stderr: IO[str] | None) -> None:
+        self.pid = 0
+        self.args = args
+        self.stdout, self.stderr = stdout, stderr
+        self.returncode: int | None = None
+        self._started, self._ended = threading.Event(), threading.Event()
+        self._exit_code = 0
+
+    def poll(self) -> int | None:
+        """Returns the exit code, or None while it runs."""
+        if self._ended.is_set():
+            self.returncode = self._exit_code
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Waits for its end, and returns the exit code."""
+        if not self._ended.wait(timeout):
+            raise subprocess.TimeoutExpired(list(self.args), timeout or 0.0)
+        self.returncode = self._exit_code
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str | None]:
+        """Waits for its end, and returns everything it has printed to `stdout` and `stderr`."""
+        printed: dict[str, str] = {}
+        pipes = {name: pipe for name, pipe in (("stdout", self.stdout), ("stderr", self.stderr)) if pipe is not None}
+        readers = [
+            threading.Thread(target=lambda name=name, pipe=pipe: printed.update({name: pipe.read()}), daemon=True)
+            for name, pipe in pipes.items()
+        ]
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            if reader.is_alive():
+                raise subprocess.TimeoutExpired(list(self.args), timeout or 0.0)
+        self.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        for pipe in pipes.values():
+            pipe.close()
+        return printed["stdout"], printed.get("stderr")
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Sends SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Sends SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def has_started(self, pid: int) -> None:
+        """Called by the zygote's reader."""
+        self.pid = pid
+        self._started.set()
+
+    def has_ended(self, exit_code: int) -> None:
+        """Called by the zygote's reader."""
+        self._exit_code = exit_code
+        self._ended.set()
+
+    def await_start(self) -> None:
+        """Waits until the process exists."""
+        assert self._started.wait(_START_TIMEOUT_S), "the zygote forks nothing: did it print why?"
+
+
+class Zygote:
+    """The warm process of this test process; it ends with it."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.zygote", str(theirs.fileno())],
+                # a library with threads of its own cannot be forked
+                env={**environment, "OMP_NUM_THREADS": "1"},
+                cwd=Path(__file__).resolve().parent.parent,
+                pass_fds=[theirs.fileno()],
+            )
+        self._lock = threading.Lock()
+        self._processes: dict[int, ForkedProcess] = {}
+        self._n_asked = 0
+        threading.Thread(target=self._listen, name="test-zygote", daemon=True).start()
+
+    def fork(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        *,
+        cwd: Path,
+        environment: Mapping[str, str],
+        merge_errors: bool,
+    ) -> ForkedProcess:
+        """Starts `python -m MODULE ARGUMENTS` in a session of its own; see `ForkedProcess`.
+
+        Args:
+            module: The module to run.
+            arguments: Its arguments.
+            cwd: The folder in which it runs.
+            environment: All its variables.
+            merge_errors: True: what it prints to stderr comes in `stdout`.
+        """
+        out, out_end = os.pipe()
+        err, err_end = (None, out_end) if merge_errors else os.pipe()
+        process = ForkedProcess(
+            [module, *arguments],
+            os.fdopen(out, encoding="utf-8"),
+            None if err is None else os.fdopen(err, encoding="utf-8"),
+        )
+        with self._lock:
+            self._n_asked += 1
+            number = self._n_asked
+            self._processes[number] = process
+            request = _Request(number, module, list(arguments), str(cwd), dict(environment))
+            socket.send_fds(self._socket, [json.dumps(dataclasses.asdict(request)).encode()], [out_end, err_end])
+        for end in {out_end, err_end}:
+            os.close(end)
+        process.await_start()
+        return process
+
+    def _listen(self) -> None:
+        """Passes on what the zygote and its children report."""
+        while report := self._socket.recv(1024):
+            number, what, value = json.loads(report)
+            if what == "pid":
+                self._processes[number].has_started(value)
+            else:
+                self._processes.pop(number).has_ended(value)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Request:
+    number: int
+    module: str
+    arguments: list[str]
+    cwd: str
+    environment: dict[str, str]
+
+
+def _serve(channel: socket.socket) -> tuple[_Request, list[int]]:
+    """Forks a process for each request until there are no more; returns in the forked processes only."""
+    # a Ctrl-C in the tests' terminal is for the tests
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    woken, wake = os.pipe()
+    for end in (woken, wake):
+        os.set_blocking(end, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake)
+    numbers: dict[int, int] = {}
+    with selectors.DefaultSelector() as selector:
+        selector.register(channel, selectors.EVENT_READ)
+        selector.register(woken, selectors.EVENT_READ)
+        while True:
+            ready = {key.fileobj for key, _ in selector.select()}
+            if woken in ready:
+                os.read(woken, 4096)
+                _reap(channel, numbers)
+            if channel in ready:
+                message, fds, _, _ = socket.recv_fds(channel, _MAX_REQUEST_BYTES, 2)
+                if not message:
+                    os._exit(0)
+                request = _Request(**json.loads(message))
+                pid = os.fork()
+                if pid == 0:
+                    signal.set_wakeup_fd(-1)
+                    for end in (woken, wake):
+                        os.close(end)
+                    return request, fds
+                numbers[pid] = request.number
+                for fd in fds:
+                    os.close(fd)
+
+
+def _reap(channel: socket.socket, numbers: dict[int, int]) -> None:
+    """Reports every child that has ended."""
+    while numbers:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            return
+        channel.send(json.dumps([numbers.pop(pid), "exit code", os.waitstatus_to_exitcode(status)]).encode())
+
+
+def _become(request: _Request, fds: list[int], channel: socket.socket) -> None:
+    """Makes this process look as if it had just been started for the request."""
+    os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.dup2(fds[0], 1)
+    os.dup2(fds[1], 2)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    for fd in (*fds, nothing):
+        os.close(fd)
+    os.chdir(request.cwd)
+    os.environ.clear()
+    os.environ.update(request.environment)
+    tempfile.tempdir = None
+    found_first = [request.cwd, *filter(None, request.environment.get("PYTHONPATH", "").split(os.pathsep))]
+    sys.path[:] = [*found_first, *(entry for entry in sys.path if entry not in found_first)]
+    sys.argv[:] = [request.module, *request.arguments]
+    channel.send(json.dumps([request.number, "pid", os.getpid()]).encode())
+    channel.close()
+
+
+def _main() -> Any:
+    for module in _IMPORTED_FIRST:
+        __import__(module)
+    n_threads = len(os.listdir("/proc/self/task"))
+    assert n_threads == 1, f"{n_threads} threads after the imports; a process with threads cannot be forked"
+    # what is never collected stays shared with the forked processes
+    gc.freeze()
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    request, fds = _serve(channel)
+    _become(request, fds, channel)
+    return runpy.run_module(request.module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    _main()
