@@ -273,8 +273,8 @@ def test_ppo_learns_from_the_newest_policy_only_though_actors_die(compose):
     assert float(re.search(r"mean return +([\d.]+)", printed)[1]) > 60, "far above the 22 of an untrained policy"
 
 
-# Random actions return about -1200.
-@pytest.mark.parametrize("compose", [off_policy("sac", "Pendulum-v1", 8_000)], indirect=True)
+# Random actions return about -1200; three seeds reached -200.
+@pytest.mark.parametrize("compose", [off_policy("sac", "Pendulum-v1", 5_000)], indirect=True)
 def test_sac_is_a_setting_of_the_same_stack(compose, tmp_path):
     run = learn_off_policy(compose, envs_per_actor=1)
     figures = tmp_path / "evaluation.json"
