@@ -53,6 +53,11 @@ TYPED = {
         "rollcast train --env-id rollcast.actor.environments.action_mask:make",
         "PYTHONPATH=. rollcast train --algorithm examples.own_algorithm",
     ),
+    "recipes": (
+        "rollcast train --recipe ppo-cartpole --run-dir runs/cartpole0",
+        "rollcast train --recipe ppo-cartpole --seed 1",
+        "rollcast plot runs/cartpole0 runs/cartpole1",
+    ),
     "checkpoints": (
         "rollcast train --env-id CartPole-v1 --run-dir runs/mine",
         "rollcast train --resume runs/mine",
@@ -232,6 +237,15 @@ def test_run_is_resumed_and_its_policy_begins_another(shell: Shell):
     shell.run(begin)
     with shell.running("rollcast actor"):
         assert "mean return" in shell.run(auto)
+
+
+def test_recipe_is_trained_with_two_seeds_and_their_curve_is_drawn(shell: Shell):
+    first, second, plot = shown("recipes")
+    for train in (first, second):
+        # a batch as the recipe has it: its minibatches have 256 steps
+        assert "mean return" in shell.run(train, ROLLCAST_BATCH_SIZE="8")
+    assert "ppo CartPole-v1 (median and quartiles of 2 runs)" in shell.run(plot)
+    assert (shell.folder / "curves.svg").read_text().startswith("<?xml")
 
 
 def test_durable_run_continues_after_a_kill(shell: Shell):

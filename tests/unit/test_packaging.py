@@ -37,7 +37,11 @@ class TestWheel:
 
     def test_only_what_python_and_protoc_read(self, wheel):
         files = [Path(name) for name in wheel.namelist() if ".dist-info/" not in name]
-        assert {path.suffix for path in files if path.name != "py.typed"} == {".py", ".pyi", ".proto"}
+        assert {path.suffix for path in files if path.name != "py.typed"} == {".py", ".pyi", ".proto", ".yaml"}
+
+    def test_every_recipe(self, wheel):
+        recipes = {f"rollcast/learner/recipes/{path.name}" for path in (ROOT / "recipes").iterdir()}
+        assert {name for name in wheel.namelist() if name.endswith(".yaml")} == recipes
 
     @pytest.mark.parametrize("package", ["v1", "services", "actor", "learner"])
     def test_is_typed(self, wheel, package):
@@ -67,7 +71,9 @@ class TestSourceDistribution:
             archive.extractall(tmp_path, filter="data")
         (folder,) = tmp_path.glob("rollcast-*")
         described = {"pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", "PKG-INFO", ".gitignore"}
-        assert {path.name for path in folder.iterdir()} == {root.name for root in SOURCE_ROOTS} | described
+        assert {path.name for path in folder.iterdir()} == {root.name for root in SOURCE_ROOTS} | {
+            "recipes"
+        } | described
         with zipfile.ZipFile(build("wheel", tmp_path / "wheel", folder)) as again:
             assert sorted(again.namelist()) == sorted(wheel.namelist())
 

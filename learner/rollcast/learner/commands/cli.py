@@ -25,6 +25,8 @@ commands:
   doctor     find out what is wrong with a run, and what to do
   evaluate   play episodes with a saved policy of a run
   record     record rollouts in a file: demonstrations, to fill a replay buffer with
+  plot       draw the curves of runs, with their spread, into a picture
+  recipes    list the recipes: tuned settings of an algorithm for a task
   certs      make certificates and tokens for a learner and its clients, for development
   replay     replay serve: serve a replay buffer that actors fill, for your own learner
   completion print a script that lets bash or zsh complete commands, options and values
@@ -159,6 +161,23 @@ def _record(arguments: list[str]) -> int:
     return record(settings, sys.stdout)
 
 
+def _plot(arguments: list[str]) -> int:
+    from rollcast.learner.settings.plot import PlotSettings
+
+    settings = PlotSettings.from_command_line("rollcast plot", arguments)
+    require_extra("plot", "rollcast plot")
+    from rollcast.learner.commands.plot import plot
+
+    return plot(settings, sys.stdout)
+
+
+def _recipes(arguments: list[str]) -> int:
+    from rollcast.learner.commands.recipes import recipes
+    from rollcast.learner.settings.recipes_command import RecipesSettings
+
+    return recipes(RecipesSettings.from_command_line("rollcast recipes", arguments), sys.stdout)
+
+
 def _certs(arguments: list[str]) -> int:
     from rollcast.learner.settings.certs import CertsSettings
 
@@ -200,6 +219,8 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "doctor": _doctor,
     "evaluate": _evaluate,
     "record": _record,
+    "plot": _plot,
+    "recipes": _recipes,
     "certs": _certs,
     "replay": _replay,
     "completion": _completion,

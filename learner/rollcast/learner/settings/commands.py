@@ -7,6 +7,8 @@ from rollcast.learner.settings.certs import CertsSettings
 from rollcast.learner.settings.completion import CompletionSettings
 from rollcast.learner.settings.evaluate import EvaluateSettings
 from rollcast.learner.settings.learner import ServingSettings
+from rollcast.learner.settings.plot import PlotSettings
+from rollcast.learner.settings.recipes_command import RecipesSettings
 from rollcast.learner.settings.record import RecordSettings
 from rollcast.learner.settings.replay_serve import ReplayServeSettings
 from rollcast.learner.settings.status import DoctorSettings, StatusSettings
@@ -21,6 +23,8 @@ COMMAND_SETTINGS: Final[dict[str, type[ProcessSettings]]] = {
     "doctor": DoctorSettings,
     "evaluate": EvaluateSettings,
     "record": RecordSettings,
+    "plot": PlotSettings,
+    "recipes": RecipesSettings,
     "certs": CertsSettings,
     "replay": ReplayServeSettings,
     "completion": CompletionSettings,

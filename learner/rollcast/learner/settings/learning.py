@@ -1,7 +1,8 @@
 """The settings that `train` and `learner` share. Imports neither torch nor grpc."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, ValidationError
 
@@ -18,6 +19,7 @@ from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.algorithms.ppo_settings import PpoSettings
 from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.replay.settings import ReplaySettings
+from rollcast.learner.settings.recipes import read_recipe, recipe_names
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.limits.limits import MAX_HIDDEN_LAYERS
 from rollcast.services.limits.settings import ServerLimitSettings, TimeoutSeconds
@@ -33,7 +35,7 @@ from rollcast.services.settings.settings import EntryPointKwargs, LogLevel, desc
 
 # The options that the help shows first; of the algorithms' own options, only those of the chosen one.
 FIRST_OF_LEARNING: Final = (
-    *("total_steps", "stop_return", "seed", "run_dir", "resume", "algorithm"),
+    *("total_steps", "stop_return", "seed", "run_dir", "resume", "algorithm", "recipe"),
     *("impala.learning_rate", "impala.discount", "impala.entropy_cost", "impala.reward_scale"),
     *("ppo.learning_rate", "ppo.n_epochs", "ppo.minibatch_steps", "ppo.entropy_cost", "ppo.discount"),
     *("sac.policy_learning_rate", "sac.critic_learning_rate", "sac.discount"),
@@ -58,6 +60,13 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
     )
     algorithm_kwargs: EntryPointKwargs = setting(
         {}, "Keyword arguments for your own algorithm, as JSON: '{\"learning_rate\": 0.001}'.", LEARNING
+    )
+    recipe: str | None = setting(
+        None,
+        "A recipe: tuned settings for a task, which take the place of the defaults. rollcast recipes lists them. "
+        "Default: none.",
+        FREE,
+        examples=list(recipe_names()),
     )
     impala: ImpalaSettings = Field(default_factory=ImpalaSettings, description="Settings of IMPALA.")
     ppo: PpoSettings = Field(default_factory=PpoSettings, description="Settings of PPO.")
@@ -203,13 +212,23 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
     log_level: LogLevel = setting("WARNING", "Least severe messages to log, on stderr.", FREE)
 
     @classmethod
+    def preset(cls, origins: Origins) -> Mapping[str, Any]:
+        """Returns the settings of the recipe that is named, if there is one.
+
+        Raises:
+            ConfigurationError: There is no such recipe.
+        """
+        recipe = origins.value_of("recipe")
+        return {} if recipe is None else read_recipe(str(recipe))
+
+    @classmethod
     def help_scope(cls, origins: Origins) -> HelpScope:
         """Returns the options and the defaults of the chosen algorithm."""
         algorithm = origins.value_of("algorithm") or cls.model_fields["algorithm"].default
         others = [name for name in ALGORITHM_DEFAULTS if name != algorithm]
         return HelpScope(
             hidden=tuple(sorted(foreign_groups(str(algorithm)))),
-            defaults={**ALGORITHM_DEFAULTS.get(str(algorithm), {}), "algorithm": algorithm},
+            defaults={**_joined(ALGORITHM_DEFAULTS.get(str(algorithm), {}), origins.preset), "algorithm": algorithm},
             note=f"Options and defaults are {algorithm}'s; for others: --algorithm {'|'.join(others)} {HELP}",
         )
 
@@ -252,13 +271,22 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
             ) from error
 
 
+def _joined(defaults: Mapping[str, Any], preset: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the defaults with the values of a preset in their place, in nested groups, too."""
+    joined = {**defaults, **preset}
+    for name in defaults.keys() & preset.keys():
+        if isinstance(defaults[name], Mapping):
+            joined[name] = _joined(defaults[name], preset[name])
+    return joined
+
+
 def _refuse_other_algorithms(settings: LearnerSettings, origins: Origins) -> None:
     """Refuses options of algorithms that are not chosen, because they would change nothing.
 
     Variables of the environment may be left over and pass. So do defaults in a file: a run's settings.yaml has all.
 
     Raises:
-        ConfigurationError: If the command line has such an option, or the file such a value.
+        ConfigurationError: If the command line has such an option, or the file or the recipe such a value.
     """
     lines = []
     for group in sorted(foreign_groups(settings.algorithm)):
@@ -266,10 +294,11 @@ def _refuse_other_algorithms(settings: LearnerSettings, origins: Origins) -> Non
         for option in origins.options_in(group):
             lines.append(f"{option}: the algorithm is {settings.algorithm!r}, which does not use it; {expected}")
         kind = type(getattr(settings, group))
-        if group in origins.from_file and kind.model_validate(origins.from_file[group]) != kind():
-            lines.append(
-                f"{group} (from {str(origins.file)!r}): the algorithm is {settings.algorithm!r}, which does not use "
-                f"it; {expected}"
-            )
+        for source, values in ((repr(str(origins.file)), origins.from_file), ("the recipe", origins.preset)):
+            if group in values and kind.model_validate(values[group]) != kind():
+                lines.append(
+                    f"{group} (from {source}): the algorithm is {settings.algorithm!r}, which does not use it; "
+                    f"{expected}"
+                )
     if lines:
         raise ConfigurationError("\n".join(lines))

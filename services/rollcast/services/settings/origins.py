@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,13 @@ class Origins:
         arguments: The command line.
         from_file: The values of the file.
         file: The file; None: there is none.
+        preset: The values that take the place of defaults, such as those of a recipe.
     """
 
     arguments: Sequence[str] = ()
     from_file: Mapping[str, Any]
     file: Path | None = None
+    preset: Mapping[str, Any] = field(default_factory=dict)
 
     def value_of(self, name: str) -> object:
         """Returns the given value of a setting that is not nested, unchecked; None if it is not given."""
@@ -31,7 +33,7 @@ class Origins:
                 return self.arguments[index + 1]
             if argument.startswith(f"{option}="):
                 return argument.partition("=")[2]
-        return self._variables().get(variable_name((name,))) or self.from_file.get(name)
+        return self._variables().get(variable_name((name,))) or self.from_file.get(name, self.preset.get(name))
 
     def options_in(self, group: str) -> list[str]:
         """Returns the options of the command line that set something in a group: `--sac.tau` for `sac`."""

@@ -1,5 +1,6 @@
 """Defines the base of every process's settings: command line, then environment, then file, then default."""
 
+import dataclasses
 import json
 import re
 import sys
@@ -81,6 +82,7 @@ class ProcessSettings(BaseSettings):
     first_options: ClassVar[tuple[str, ...]] = ()
 
     _from_file: ClassVar[Mapping[str, Any]] = {}
+    _preset: ClassVar[Mapping[str, Any]] = {}
 
     @classmethod
     def settings_customise_sources(
@@ -91,9 +93,10 @@ class ProcessSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Orders the sources: the command line (which pydantic-settings puts first), arguments, environment, file."""
+        """Orders the sources: command line (pydantic-settings puts it first), arguments, environment, file, preset."""
         del env_settings, dotenv_settings, file_secret_settings
-        return init_settings, _Environment(settings_cls), InitSettingsSource(settings_cls, dict(cls._from_file))
+        plain = (InitSettingsSource(settings_cls, dict(values)) for values in (cls._from_file, cls._preset))
+        return init_settings, _Environment(settings_cls), *plain
 
     @classmethod
     def from_command_line(cls, program: str, arguments: Sequence[str]) -> Self:
@@ -109,16 +112,17 @@ class ProcessSettings(BaseSettings):
             SystemExit: From `--help` and `--help-all` (0).
         """
         rest, file = take_config(arguments)
-        from_file = {} if file is None else _read_config(file)
-        origins = Origins(arguments=rest, from_file=from_file, file=file)
+        origins = Origins(arguments=rest, from_file={} if file is None else _read_config(file), file=file)
+        origins = dataclasses.replace(origins, preset=cls.preset(origins))
         scope = cls.help_scope(origins)
         if not {"-h", HELP, HELP_ALL}.isdisjoint(rest):
             width = 100 if sys.stdout.isatty() else 120
             everything = HELP_ALL in rest
             sys.stdout.write(help_text(program, cls, scope, cls.first_options, everything=everything, width=width))
             raise SystemExit(0)
-        # A new subclass, so that one call's file does not affect the next.
-        reader = type(cls.__name__, (cls,), {"_from_file": from_file, "__module__": cls.__module__})
+        # A new subclass, so that one call's file and preset do not affect the next.
+        given = {"_from_file": origins.from_file, "_preset": origins.preset, "__module__": cls.__module__}
+        reader = type(cls.__name__, (cls,), given)
         parser = CommandLineParser(program, HelpScope().spellings(cls), scope.spellings(cls))
         try:
             source: CliSettingsSource[Any] = CliSettingsSource(
@@ -130,6 +134,19 @@ class ProcessSettings(BaseSettings):
         except SettingsError as error:
             raise ConfigurationError(_describe_settings_error(error)) from error
         return settings.completed(origins)
+
+    @classmethod
+    def preset(cls, origins: Origins) -> Mapping[str, Any]:
+        """Returns values that take the place of defaults because a setting names them; a subclass may override it.
+
+        Args:
+            origins: The values given.
+
+        Raises:
+            ConfigurationError: There is nothing by that name.
+        """
+        del origins
+        return {}
 
     def completed(self, origins: Origins) -> Self:
         """Returns the settings with the values that depend on several of them; a subclass may override it.

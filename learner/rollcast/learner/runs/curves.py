@@ -1,0 +1,149 @@
+"""Reads the curves of runs, and computes the median and the spread of runs that differ in their seed only."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcast.learner.runs.directory import RunDirectory
+from rollcast.services.errors import ConfigurationError
+
+# Settings that say where a run is and what it tells of itself, and the seed: runs that differ in them are alike.
+_UNLIKE_IN_NAME: Final = frozenset(
+    {"seed", "run_dir", "summary_json", "address", "log_level", "log_interval_s", "resume", "recipe"}
+)
+_TIME: Final = "time"
+_ENV_STEPS: Final = "env_steps"
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A metric of one run.
+
+    Attributes:
+        x: float64 `[N]`, environment steps or seconds since the first record; they rise.
+        y: float64 `[N]`, finite.
+    """
+
+    x: NDArray[np.float64]
+    y: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The curves of several runs, as one.
+
+    Attributes:
+        x: float64 `[N]`, every place at which one of them has a value.
+        median: float64 `[N]`, of those that have begun and not ended.
+        low: float64 `[N]`, their first quartile.
+        high: float64 `[N]`, their third quartile.
+    """
+
+    x: NDArray[np.float64]
+    median: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+
+def read_curve(run: RunDirectory, metric: str, *, over_seconds: bool = False) -> Curve:
+    """Reads a metric of a run from its `metrics.jsonl`.
+
+    Args:
+        run: The run.
+        metric: The tag, such as `train/mean_return`.
+        over_seconds: True: over the seconds since the first record; False: over the environment steps.
+
+    Raises:
+        ConfigurationError: The run has no such metric.
+    """
+    records = list(_records(run.metrics_path))
+    points = [
+        (record[_TIME] - records[0][_TIME] if over_seconds else record[_ENV_STEPS], record[metric])
+        for record in records
+        if isinstance(record.get(metric), int | float) and np.isfinite(record[metric])
+    ]
+    if not points:
+        tags = sorted({tag for record in records for tag in record} - {_TIME, _ENV_STEPS})
+        known = f"expected one of {', '.join(tags)}" if tags else "it has no records yet"
+        raise ConfigurationError(f"{str(run.path)!r} has no values of {metric!r}; {known}; see docs/metrics.md")
+    x, y = np.array(points, np.float64).T
+    return Curve(x, y)
+
+
+def spread_of(curves: Sequence[Curve]) -> Spread:
+    """Computes median and quartiles of curves. A curve keeps its value until its next point, and ends with its last.
+
+    Args:
+        curves: At least one.
+    """
+    x = np.unique(np.concatenate([curve.x for curve in curves]))
+    values = np.full((len(curves), len(x)), np.nan)
+    for row, curve in zip(values, curves, strict=True):
+        index = np.searchsorted(curve.x, x, side="right") - 1
+        lives = (index >= 0) & (x <= curve.x[-1])
+        row[lives] = curve.y[index[lives]]
+    low, median, high = np.nanquantile(values, [0.25, 0.5, 0.75], axis=0)
+    return Spread(x, median, low, high)
+
+
+def alike(runs: Sequence[RunDirectory]) -> dict[str, list[RunDirectory]]:
+    """Groups runs that differ in their seed only.
+
+    Args:
+        runs: The runs.
+
+    Returns:
+        The runs of each group, by a name: algorithm, environment, and the settings in which groups of the same
+        algorithm and environment differ.
+
+    Raises:
+        ConfigurationError: A folder is no run.
+    """
+    groups: dict[str, list[RunDirectory]] = {}
+    settings: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        values = dict(_flat(run.read_settings()))
+        key = json.dumps(values, sort_keys=True, default=str)
+        groups.setdefault(key, []).append(run)
+        settings[key] = values
+    named: dict[str, list[RunDirectory]] = {}
+    for key, group in groups.items():
+        own = settings[key]
+        rivals = [other for other in settings.values() if _title(other) == _title(own)]
+        different = sorted(name for name in own if any(other.get(name) != own[name] for other in rivals))
+        named[" ".join([_title(own), *(f"{name}={own[name]}" for name in different)])] = group
+    return named
+
+
+def _title(settings: Mapping[str, Any]) -> str:
+    return f"{settings.get('algorithm', '?')} {settings.get('env_id', '?')}"
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the settings that matter by their full names, `ppo.discount`."""
+    for name, value in settings.items():
+        if not prefix and name in _UNLIKE_IN_NAME:
+            continue
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _records(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Yields the records of a file; skips lines that are none, since a run may be writing or have been killed."""
+    if not path.is_file():
+        return
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(record, dict) and _TIME in record and _ENV_STEPS in record:
+                yield record

@@ -1,0 +1,22 @@
+"""The settings of `rollcast plot`. Imports neither torch nor grpc."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic_settings import CliPositionalArg
+
+from rollcast.services.settings.settings import ProcessSettings
+
+
+class PlotSettings(ProcessSettings):
+    """Draws the curves of runs: the median of those that differ in their seed only, and their quartiles."""
+
+    runs: CliPositionalArg[Annotated[list[Path], Field(min_length=1)]] = Field(description="The folders of the runs.")
+    out: Path = Field(Path("curves.png"), description="The picture to write: a .png or .svg file.")
+    metric: str | None = Field(
+        None,
+        description="The metric to draw. Default: eval/mean_return where all runs have it, else train/mean_return.",
+    )
+    over: Literal["env_steps", "seconds"] = Field("env_steps", description="The unit of the horizontal axis.")
+    threshold: float | None = Field(None, description="Draw a line at this value. Default: none.")

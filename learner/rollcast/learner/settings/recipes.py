@@ -1,0 +1,45 @@
+"""Reads recipes: the tuned settings of an algorithm for a task. Imports neither torch nor grpc."""
+
+from pathlib import Path
+from typing import Any, Final
+
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.settings.file import read_settings
+from rollcast.services.settings.suggestions import did_you_mean
+
+_PACKAGE: Final = Path(__file__).resolve().parent.parent
+# In the wheel the recipes lie in this package, in a checkout at its top level.
+_FOLDERS: Final = (_PACKAGE / "recipes", _PACKAGE.parents[2] / "recipes")
+
+
+def recipe_names() -> tuple[str, ...]:
+    """Returns the names of all recipes, `ALGORITHM-TASK`, in alphabetical order."""
+    return tuple(sorted(path.stem for folder in _FOLDERS for path in folder.glob("*.yaml")))
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    """Returns the settings of a recipe, unchecked, as `--config` reads a file.
+
+    Args:
+        name: The name of the recipe.
+
+    Raises:
+        ConfigurationError: There is no such recipe, or its file cannot be read.
+    """
+    return read_settings(recipe_file(name), expected="a recipe", advice="restore it")
+
+
+def recipe_file(name: str) -> Path:
+    """Returns the file of a recipe.
+
+    Raises:
+        ConfigurationError: There is no such recipe.
+    """
+    names = recipe_names()
+    if name not in names:
+        guess = did_you_mean(name, names)
+        raise ConfigurationError(
+            f"--recipe: there is no recipe {name!r}; expected one of {', '.join(names)}; "
+            f"{guess or 'rollcast recipes lists them with their tasks'}"
+        )
+    return next(path for folder in _FOLDERS if (path := folder / f"{name}.yaml").is_file())
