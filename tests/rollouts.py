@@ -44,6 +44,7 @@ def build_rollout(
     final_observation: Observation | None = None,
     log_prob: np.ndarray | None = None,
     final_index: np.ndarray | Sequence[tuple[int, int]] = (),
+    initial_state: np.ndarray | None = None,
     key: str = FLAT_SUBSTEP,
     **fields: object,
 ) -> Rollout:
@@ -56,6 +57,7 @@ def build_rollout(
         final_observation: Path -> [N, ...]; none by default.
         log_prob: [T, B]; zeros by default.
         final_index: N pairs (t, b).
+        initial_state: [B, S] of a recurrent policy; none by default.
         key: The substep.
         fields: The other fields of the rollout.
     """
@@ -68,6 +70,7 @@ def build_rollout(
         final_observation={path: leaf[:0] for path, leaf in last_observation.items()}
         if final_observation is None
         else dict(final_observation),
+        initial_state=initial_state,
     )
     made: dict[str, object] = {
         "actor_id": "a",

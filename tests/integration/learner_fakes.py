@@ -55,6 +55,7 @@ class FakeStream:
     spaces: EnvironmentSpaces = field(default_factory=lambda: SPACES)
     n_rollout_steps: int = 3
     n_envs: int = 2
+    state_size: int = 0
     seen: int = 0
     closes: list[bool] = field(default_factory=list)
 

@@ -21,6 +21,8 @@ class BatchColumns:
         log_prob: float32 `[T, B]`, of the action under the policy that acted.
         last_observation: `[B, ...]` for every leaf, the observation after the last step.
         final_observation: `[N, ...]` for every leaf, the true last observations at `Batch.final_index`.
+        initial_state: float32 `[B, S]`, the states with which a recurrent policy acted in the first valid rows; None
+            if the policy is not recurrent, and for samples of a replay buffer.
     """
 
     observation: Mapping[str, Tensor]
@@ -28,6 +30,7 @@ class BatchColumns:
     log_prob: Tensor
     last_observation: Mapping[str, Tensor]
     final_observation: Mapping[str, Tensor]
+    initial_state: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

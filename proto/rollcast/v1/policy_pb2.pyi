@@ -50,19 +50,23 @@ class PolicyChunk(_message.Message):
     def __init__(self, version: _Optional[int] = ..., index: _Optional[int] = ..., count: _Optional[int] = ..., total_bytes: _Optional[int] = ..., digest: _Optional[bytes] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class ActRequest(_message.Message):
-    __slots__ = ("observation", "deterministic", "substep_key")
+    __slots__ = ("observation", "deterministic", "substep_key", "state")
     OBSERVATION_FIELD_NUMBER: _ClassVar[int]
     DETERMINISTIC_FIELD_NUMBER: _ClassVar[int]
     SUBSTEP_KEY_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
     observation: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.NamedTensor]
     deterministic: bool
     substep_key: str
-    def __init__(self, observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ..., deterministic: _Optional[bool] = ..., substep_key: _Optional[str] = ...) -> None: ...
+    state: _tensor_pb2.Tensor
+    def __init__(self, observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ..., deterministic: _Optional[bool] = ..., substep_key: _Optional[str] = ..., state: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ...) -> None: ...
 
 class ActResponse(_message.Message):
-    __slots__ = ("action", "policy_version")
+    __slots__ = ("action", "policy_version", "state")
     ACTION_FIELD_NUMBER: _ClassVar[int]
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
     action: _tensor_pb2.Tensor
     policy_version: int
-    def __init__(self, action: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., policy_version: _Optional[int] = ...) -> None: ...
+    state: _tensor_pb2.Tensor
+    def __init__(self, action: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., policy_version: _Optional[int] = ..., state: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ...) -> None: ...

@@ -87,16 +87,20 @@ class JoinResponse(_message.Message):
     def __init__(self, actor_id: _Optional[str] = ..., slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., acknowledged_sequence: _Optional[int] = ..., n_rollout_steps: _Optional[int] = ..., env_seed: _Optional[int] = ..., agent_seed: _Optional[int] = ..., policy: _Optional[_Union[PolicySpec, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., n_envs: _Optional[int] = ..., learner_nonce: _Optional[int] = ..., awaiting_s: _Optional[float] = ..., policy_version: _Optional[int] = ..., digest: _Optional[int] = ..., substeps: _Optional[_Iterable[_Union[_space_pb2.SubstepSpaces, _Mapping]]] = ...) -> None: ...
 
 class PolicySpec(_message.Message):
-    __slots__ = ("network", "hidden_sizes", "activation", "head")
+    __slots__ = ("network", "hidden_sizes", "activation", "head", "recurrence", "recurrent_size")
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_SIZES_FIELD_NUMBER: _ClassVar[int]
     ACTIVATION_FIELD_NUMBER: _ClassVar[int]
     HEAD_FIELD_NUMBER: _ClassVar[int]
+    RECURRENCE_FIELD_NUMBER: _ClassVar[int]
+    RECURRENT_SIZE_FIELD_NUMBER: _ClassVar[int]
     network: str
     hidden_sizes: _containers.RepeatedScalarFieldContainer[int]
     activation: str
     head: str
-    def __init__(self, network: _Optional[str] = ..., hidden_sizes: _Optional[_Iterable[int]] = ..., activation: _Optional[str] = ..., head: _Optional[str] = ...) -> None: ...
+    recurrence: str
+    recurrent_size: int
+    def __init__(self, network: _Optional[str] = ..., hidden_sizes: _Optional[_Iterable[int]] = ..., activation: _Optional[str] = ..., head: _Optional[str] = ..., recurrence: _Optional[str] = ..., recurrent_size: _Optional[int] = ...) -> None: ...
 
 class StreamRolloutsRequest(_message.Message):
     __slots__ = ("open", "rollout", "frame", "failure", "digest", "body")
@@ -155,20 +159,22 @@ class Rollout(_message.Message):
     def __init__(self, actor_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., policy_version: _Optional[int] = ..., substeps: _Optional[_Iterable[_Union[SubstepColumns, _Mapping]]] = ..., reward: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., terminated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., truncated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., valid: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., final_index: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., episodes: _Optional[_Iterable[_Union[EpisodeStatistics, _Mapping]]] = ..., env_seeds: _Optional[_Iterable[int]] = ..., event_statistics: _Optional[_Iterable[_Union[EventStatistic, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[EventValue, _Mapping]]] = ...) -> None: ...
 
 class SubstepColumns(_message.Message):
-    __slots__ = ("key", "observation", "action", "log_prob", "last_observation", "final_observation")
+    __slots__ = ("key", "observation", "action", "log_prob", "last_observation", "final_observation", "initial_state")
     KEY_FIELD_NUMBER: _ClassVar[int]
     OBSERVATION_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
     LOG_PROB_FIELD_NUMBER: _ClassVar[int]
     LAST_OBSERVATION_FIELD_NUMBER: _ClassVar[int]
     FINAL_OBSERVATION_FIELD_NUMBER: _ClassVar[int]
+    INITIAL_STATE_FIELD_NUMBER: _ClassVar[int]
     key: str
     observation: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.NamedTensor]
     action: _tensor_pb2.Tensor
     log_prob: _tensor_pb2.Tensor
     last_observation: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.NamedTensor]
     final_observation: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.NamedTensor]
-    def __init__(self, key: _Optional[str] = ..., observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ..., action: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., log_prob: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., last_observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ..., final_observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ...) -> None: ...
+    initial_state: _tensor_pb2.Tensor
+    def __init__(self, key: _Optional[str] = ..., observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ..., action: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., log_prob: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., last_observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ..., final_observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ..., initial_state: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ...) -> None: ...
 
 class EpisodeStatistics(_message.Message):
     __slots__ = ("env_index", "episode_return", "n_steps", "events")

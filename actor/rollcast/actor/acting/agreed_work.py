@@ -24,17 +24,20 @@ def check_agreed_work(spaces: EnvironmentSpaces, agreement: JoinAgreement, *, ma
         spaces,
         agreement.n_rollout_steps,
         n_envs,
+        state_size=agreement.policy.state_size,
         max_rollout_bytes=max_rollout_bytes,
         advice="that is what the learner asks of this actor: lower n_rollout_steps or envs_per_actor there, or raise "
         "--max-rollout-bytes here",
     )
     n_agents = max(substep.n_agents for substep in spaces.values())
-    widest = max(agreement.policy.hidden_sizes, default=0)
+    # an LSTM computes four gates of its size
+    memory = 4 * agreement.policy.recurrent_size if agreement.policy.state_size else 0
+    widest = max((*agreement.policy.hidden_sizes, memory))
     n_bytes = n_envs * n_agents * widest * _FLOAT32_BYTES
     if n_bytes > max_rollout_bytes:
         raise LimitExceededError(
             f"a hidden layer of {widest} for {n_envs} environments takes {n_bytes} bytes in a step; expected at most "
-            f"{max_rollout_bytes}; that is what the learner asks of this actor: lower hidden_sizes or envs_per_actor "
-            "there, or raise --max-rollout-bytes here",
+            f"{max_rollout_bytes}; that is what the learner asks of this actor: lower hidden_sizes, recurrent_size or "
+            "envs_per_actor there, or raise --max-rollout-bytes here",
             limit="max_rollout_bytes",
         )

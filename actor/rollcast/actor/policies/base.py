@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +13,12 @@ from rollcast.actor.policies.exploration import Exploration, read_exploration, w
 from rollcast.actor.policies.heads import head_distribution
 from rollcast.actor.policies.uniform_actions import uniform_actions
 from rollcast.actor.statistics.firing import FiresEvents
-from rollcast.services.errors import NotReadyError
+from rollcast.services.errors import InvalidInputError, NotReadyError
 from rollcast.services.policies.policies import PolicyHead, PolicyState
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, Observation
+
+# float32 [N, S]: the recurrent states of N trajectories.
+RecurrentState: TypeAlias = NDArray[np.float32]
 
 
 class Policy(ABC):
@@ -24,10 +28,24 @@ class Policy(ABC):
         action, parameters = policy.act(observation)
         log_prob = policy.log_prob(parameters, action)
 
+    The caller keeps the state of a recurrent policy, from `initial_state`, and sets it to 0 for those whose episode
+    begins:
+
+        state = policy.initial_state(len(observation))
+        action, parameters = policy.act(observation, state=state)
+
     Not thread-safe: it owns buffers and a random generator. The thread that acts also loads, between rollouts.
     """
 
-    def __init__(self, spaces: EnvironmentSpaces, *, seed: int, head: PolicyHead = "default", slot: int = 0) -> None:
+    def __init__(
+        self,
+        spaces: EnvironmentSpaces,
+        *,
+        seed: int,
+        head: PolicyHead = "default",
+        slot: int = 0,
+        state_size: int = 0,
+    ) -> None:
         """Prepares the policy for the spaces.
 
         Args:
@@ -35,6 +53,7 @@ class Policy(ABC):
             seed: Seeds the sampling of actions.
             head: The meaning of the network's outputs.
             slot: The actor's slot, at least 0; selects its rate of exploration.
+            state_size: S, the numbers of its recurrent state; 0: it has none.
 
         Raises:
             InvalidSpaceError: If an action space is not supported, or not with this head, or an action mask has a
@@ -43,6 +62,7 @@ class Policy(ABC):
         self.spaces = spaces
         self._head: PolicyHead = head
         self._slot = slot
+        self._state_size = state_size
         self._distributions = {key: head_distribution(substep, head) for key, substep in spaces.items()}
         self._uniform = {key: uniform_actions(substep) for key, substep in spaces.items()}
         self._masks = {key: action_mask_of(substep) for key, substep in spaces.items()}
@@ -60,6 +80,10 @@ class Policy(ABC):
         """The exploration that came with the loaded weights."""
         return self._exploration
 
+    def initial_state(self, n: int) -> RecurrentState | None:
+        """Returns the state of `n` trajectories that begin an episode: zeros `[n, S]`; None if it is not recurrent."""
+        return np.zeros((n, self._state_size), np.float32) if self._state_size else None
+
     def event_sources(self) -> Sequence[FiresEvents]:
         """Returns its parts that fire events: itself, if it is a `FiresEvents`."""
         return (self,) if isinstance(self, FiresEvents) else ()
@@ -73,7 +97,12 @@ class Policy(ABC):
         self._rng = np.random.Generator(np.random.SFC64(seed))
 
     def act(
-        self, observation: Observation, *, deterministic: bool = False, substep_key: str = FLAT_SUBSTEP
+        self,
+        observation: Observation,
+        *,
+        deterministic: bool = False,
+        substep_key: str = FLAT_SUBSTEP,
+        state: RecurrentState | None = None,
     ) -> tuple[Action, Parameters]:
         """Chooses an action for each observation; only allowed ones, if the observation has an `action_mask`.
 
@@ -81,6 +110,8 @@ class Policy(ABC):
             observation: `[B, ...]` for every leaf of the observation space.
             deterministic: Take the likeliest action instead of a sample, without exploration.
             substep_key: The substep to act in.
+            state: float32 `[B, S]`, the state of a recurrent policy, changed in place to the one for the next
+                observations; uniform exploration leaves it as it is. None for a policy without.
 
         Returns:
             The actions, `[B, ...]` in the space's dtype, a fresh array; and the parameters of their distributions,
@@ -89,13 +120,15 @@ class Policy(ABC):
 
         Raises:
             NotReadyError: If no weights have been loaded.
+            InvalidInputError: If the state has another shape.
         """
         if self._version is None:
             raise NotReadyError("the policy has no weights yet; expected load() before act(); load a version first")
+        self._check_state(state, observation)
         if self._exploration.uniform and not deterministic:
             return self._act_uniformly(observation, substep_key)
         distribution = self._distributions[substep_key]
-        parameters = self._parameters_of(observation, substep_key)
+        parameters = self._parameters_of(observation, substep_key, state)
         if deterministic:
             return distribution.mode(parameters), parameters
         return distribution.sample(parameters, self._rng), parameters
@@ -145,9 +178,18 @@ class Policy(ABC):
             mask.forbid(nothing, observation)
         return self._uniform[substep_key].sample(nothing, self._rng), nothing
 
+    def _check_state(self, state: RecurrentState | None, observation: Observation) -> None:
+        found = None if state is None else state.shape
+        expected = (len(next(iter(observation.values()))), self._state_size) if self._state_size else None
+        if found != expected:
+            raise InvalidInputError(
+                f"the recurrent state has shape {found}; expected {expected} of this policy for these observations; "
+                "pass state=policy.initial_state(n) for n observations that begin an episode, then the same array again"
+            )
+
     @abstractmethod
-    def _parameters_of(self, observation: Observation, substep_key: str) -> Parameters:
-        """Computes parameters, float32 `[B, P]`, with the action mask applied."""
+    def _parameters_of(self, observation: Observation, substep_key: str, state: RecurrentState | None) -> Parameters:
+        """Computes parameters, float32 `[B, P]`, with the action mask applied; changes the state in place."""
 
     @abstractmethod
     def _load(self, state: PolicyState) -> None:

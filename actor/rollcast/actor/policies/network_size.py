@@ -1,11 +1,13 @@
 """Computes the size of the automatic network, and limits it, before it is allocated."""
 
 import itertools
+import math
 from typing import Any, Final
 
 from gymnasium import Space
 
 from rollcast.actor.policies.features import FeatureLayout
+from rollcast.actor.policies.recurrence import recurrent_shapes
 from rollcast.services.errors import LimitExceededError
 from rollcast.services.limits.limits import MAX_POLICY_BYTES
 from rollcast.services.policies.policies import PolicySpec
@@ -18,16 +20,27 @@ CONVOLUTIONS: Final = ((8, 4, 32), (4, 2, 64), (3, 1, 64))
 _FLOAT32_BYTES: Final = 4
 
 
-def layer_sizes(layout: FeatureLayout, n_outputs: int, spec: PolicySpec) -> tuple[int, ...]:
-    """Returns the sizes of the layers after the images: inputs, hidden layers, outputs.
+def layer_shapes(layout: FeatureLayout, n_outputs: int, spec: PolicySpec) -> tuple[tuple[int, int], ...]:
+    """Returns inputs and outputs of each layer after the images: hidden layers, then the output layer.
 
     Args:
         layout: The inputs of the network.
         n_outputs: Number of outputs for an observation.
-        spec: The hidden sizes; a network of images alone has no hidden layers.
+        spec: The hidden sizes; a network of images alone has no hidden layers. With a recurrence, its output is the
+            input of the output layer.
     """
+    sizes = _sizes_before_output(layout, spec)
+    return (*itertools.pairwise(sizes), (spec.recurrent_size if spec.state_size else sizes[-1], n_outputs))
+
+
+def n_recurrent_inputs(layout: FeatureLayout, spec: PolicySpec) -> int:
+    """Returns the number of inputs of a recurrence: the outputs of the last hidden layer, or all features."""
+    return _sizes_before_output(layout, spec)[-1]
+
+
+def _sizes_before_output(layout: FeatureLayout, spec: PolicySpec) -> tuple[int, ...]:
     hidden_sizes = spec.hidden_sizes if layout.vectors else ()
-    return (len(layout.images) * N_IMAGE_FEATURES + layout.n_features, *hidden_sizes, n_outputs)
+    return (len(layout.images) * N_IMAGE_FEATURES + layout.n_features, *hidden_sizes)
 
 
 def side_after_convolutions(side: int) -> int:
@@ -44,19 +57,22 @@ def check_network_size(layout: FeatureLayout, observation_space: Space[Any], n_o
         layout: The inputs of the network.
         observation_space: The observation space.
         n_outputs: Number of outputs for an observation.
-        spec: The hidden sizes.
+        spec: The hidden sizes, and the recurrence.
 
     Raises:
         LimitExceededError: If the weights are above `MAX_POLICY_BYTES`.
     """
-    sizes = layer_sizes(layout, n_outputs, spec)
-    n_weights = sum((n_in + 1) * n_out for n_in, n_out in itertools.pairwise(sizes))
+    shapes = layer_shapes(layout, n_outputs, spec)
+    n_weights = sum((n_in + 1) * n_out for n_in, n_out in shapes)
+    if spec.state_size:
+        n_weights += sum(map(math.prod, recurrent_shapes(spec, n_recurrent_inputs(layout, spec)).values()))
     leaves = space_leaves(observation_space)
     n_weights += sum(_image_weights(leaves[path], layout.images[path] == "channel_last") for path in layout.images)
     n_bytes = n_weights * _FLOAT32_BYTES
     if n_bytes > MAX_POLICY_BYTES:
         raise LimitExceededError(
-            f"the network for observations of {describe_space(observation_space)} has layers of {_shown(sizes)} and "
+            f"the network for observations of {describe_space(observation_space)} has layers of "
+            f"{_shown((*_sizes_before_output(layout, spec), n_outputs))}{_memory(spec)} and "
             f"{n_bytes} bytes of weights; expected at most {MAX_POLICY_BYTES}, the largest policy that can be sent; "
             "make the spaces smaller (each value of a Discrete is an input or an output), or the hidden sizes",
             limit="max_policy_bytes",
@@ -72,6 +88,10 @@ def _image_weights(leaf: Space[Any], is_channel_last: bool) -> int:
         channels = n_out
     n_pixels = side_after_convolutions(height) * side_after_convolutions(width)
     return n_weights + (channels * n_pixels + 1) * N_IMAGE_FEATURES
+
+
+def _memory(spec: PolicySpec) -> str:
+    return f", a memory ({spec.recurrence}) of {spec.recurrent_size}" if spec.state_size else ""
 
 
 def _shown(sizes: tuple[int, ...]) -> str:

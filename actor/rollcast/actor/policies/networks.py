@@ -1,7 +1,7 @@
 """Builds networks, in torch: an MLP for vectors, the Nature CNN for images, or a user's own."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -15,9 +15,11 @@ from rollcast.actor.policies.network_size import (
     CONVOLUTIONS,
     N_IMAGE_FEATURES,
     check_network_size,
-    layer_sizes,
+    layer_shapes,
+    n_recurrent_inputs,
     side_after_convolutions,
 )
+from rollcast.actor.policies.torch_recurrence import SequenceStarts, TorchRecurrence
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import AUTO_NETWORK, PolicySpec
 from rollcast.services.spaces.spaces import space_leaves
@@ -31,7 +33,7 @@ def build_network(
     """Builds the network that a spec asks for.
 
     Its forward takes `Mapping[str, Tensor]`, `[N, ...]` for every leaf of the observation space in the space's own
-    dtype, and returns float32 `[N, n_outputs]`.
+    dtype, and returns float32 `[N, n_outputs]`. With a recurrence it is a `RecurrentNetwork`.
 
     Args:
         observation_space: The observation space.
@@ -44,12 +46,18 @@ def build_network(
         The network.
 
     Raises:
-        ConfigurationError: If the factory cannot be loaded, or its network does not fit.
+        ConfigurationError: If the factory cannot be loaded, its network does not fit, or it is to be recurrent.
         InvalidSpaceError: If the observation space is not supported.
         LimitExceededError: If its weights are too large for a policy.
     """
     if spec.network == AUTO_NETWORK:
-        return AutoNetwork(feature_layout(observation_space), observation_space, n_outputs, spec, output_gain)
+        kind = RecurrentNetwork if spec.state_size else AutoNetwork
+        return kind(feature_layout(observation_space), observation_space, n_outputs, spec, output_gain)
+    if spec.state_size:
+        raise ConfigurationError(
+            f"recurrence {spec.recurrence!r} with the network {spec.network!r}; expected one of the two: a memory "
+            f"is put into rollcast's own networks only; choose network {AUTO_NETWORK!r}, or recurrence 'none'"
+        )
     network = load_entry_point(spec.network)(observation_space, n_outputs)
     if not isinstance(network, nn.Module):
         raise ConfigurationError(
@@ -95,11 +103,10 @@ class AutoNetwork(nn.Module):
         )
         self._vectors = layout.vectors
         self._activation = spec.activation
-        sizes = layer_sizes(layout, n_outputs, spec)
-        gains = [math.sqrt(2.0)] * (len(sizes) - 2) + [output_gain]
+        shapes = layer_shapes(layout, n_outputs, spec)
+        gains = [math.sqrt(2.0)] * (len(shapes) - 1) + [output_gain]
         self.layers = nn.ModuleList(
-            _orthogonal(nn.Linear(n_in, n_out), gain)
-            for n_in, n_out, gain in zip(sizes[:-1], sizes[1:], gains, strict=True)
+            _orthogonal(nn.Linear(n_in, n_out), gain) for (n_in, n_out), gain in zip(shapes, gains, strict=True)
         )
 
     def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
@@ -111,12 +118,75 @@ class AutoNetwork(nn.Module):
         Returns:
             float32 `[N, n_outputs]`.
         """
+        return mlp(self._features(observation), self._parameters_of(self.layers), self._activation)
+
+    def _features(self, observation: Mapping[str, Tensor]) -> Tensor:
+        """Returns the inputs of the first layer, `[N, F]`."""
         parts = [cnn(observation[path]) for path, cnn in zip(self._image_paths, self.images, strict=True)]
         parts += [_leaf_features(leaf, observation[leaf.path]) for leaf in self._vectors]
-        x = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-        # Not self.layers.parameters(), which costs as much as the product of a small layer.
-        parameters = [p for layer in self.layers for p in layer._parameters.values() if p is not None]
-        return mlp(x, parameters, self._activation)
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+    @staticmethod
+    def _parameters_of(layers: Iterable[nn.Module]) -> list[Tensor]:
+        # Not layers.parameters(), which costs as much as the product of a small layer.
+        return [p for layer in layers for p in layer._parameters.values() if p is not None]
+
+
+class RecurrentNetwork(AutoNetwork):
+    """The automatic network with a memory, an LSTM or a GRU, between its hidden layers and its output layer.
+
+    The names of the memory's parameters, `recurrence.weight_ih_l0` and so on, are a contract with `numpy_acting`.
+    """
+
+    def __init__(
+        self,
+        layout: FeatureLayout,
+        observation_space: Space[Any],
+        n_outputs: int,
+        spec: PolicySpec,
+        output_gain: float,
+    ) -> None:
+        """Builds the layers; arguments and errors are those of `AutoNetwork`."""
+        super().__init__(layout, observation_space, n_outputs, spec, output_gain)
+        self.recurrence = TorchRecurrence(spec, n_recurrent_inputs(layout, spec))
+
+    def forward(self, observation: Mapping[str, Tensor], state: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        """Computes a step.
+
+        Args:
+            observation: `[N, ...]` for every leaf.
+            state: float32 `[N, S]`.
+
+        Returns:
+            The outputs, float32 `[N, n_outputs]`, and the states after them, float32 `[N, S]`.
+        """
+        state = self.recurrence(self._encoded(observation), state)
+        return self.layers[-1](self.recurrence.output_of(state)), state
+
+    def unroll(
+        self, observation: Mapping[str, Tensor], initial_state: Tensor, starts: SequenceStarts
+    ) -> tuple[Tensor, Tensor]:
+        """Computes T steps of B trajectories.
+
+        Args:
+            observation: `[T * B, ...]` for every leaf, row by row.
+            initial_state: float32 `[B, S]`; gets no gradient.
+            starts: The rows where the state does not follow from the row before.
+
+        Returns:
+            The outputs, float32 `[T * B, n_outputs]`, and the states after each row, float32 `[T, B, S]`.
+        """
+        encoded = self._encoded(observation).view(*starts.begins.shape, -1)
+        states = self.recurrence.unroll(encoded, initial_state, starts)
+        return self.layers[-1](self.recurrence.output_of(states).flatten(0, 1)), states
+
+    def _encoded(self, observation: Mapping[str, Tensor]) -> Tensor:
+        """Returns the inputs of the memory: the features, through the hidden layers."""
+        x, hidden = self._features(observation), self.layers[:-1]
+        if not len(hidden):
+            return x
+        x = mlp(x, self._parameters_of(hidden), self._activation)
+        return torch.tanh(x) if self._activation == "tanh" else torch.relu(x)
 
 
 class NatureCnn(nn.Module):

@@ -3,10 +3,11 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.actor.policies.base import Policy
+from rollcast.actor.policies.base import Policy, RecurrentState
 from rollcast.actor.policies.distributions import Parameters
 from rollcast.actor.policies.features import FeatureLayout, VectorFeatures, feature_layout
-from rollcast.actor.policies.network_size import check_network_size, layer_sizes
+from rollcast.actor.policies.network_size import check_network_size, layer_shapes, n_recurrent_inputs
+from rollcast.actor.policies.recurrence import NumpyRecurrence, recurrent_shapes
 from rollcast.actor.policies.state_check import check_policy_state
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec, PolicyState
@@ -23,7 +24,7 @@ class NumpyMlpPolicy(Policy):
 
         Args:
             spaces: The environment's spaces by substep key; no leaf is an image.
-            spec: Hidden sizes, activation and head.
+            spec: Hidden sizes, activation, head and recurrence.
             seed: Seeds the sampling of actions.
             slot: The actor's slot, at least 0; selects its rate of exploration.
 
@@ -32,7 +33,7 @@ class NumpyMlpPolicy(Policy):
             InvalidSpaceError: If a space is not supported, or not with this head.
             LimitExceededError: If its weights are too large for a policy.
         """
-        super().__init__(spaces, seed=seed, head=spec.head, slot=slot)
+        super().__init__(spaces, seed=seed, head=spec.head, slot=slot, state_size=spec.state_size)
         self._networks: dict[str, _Mlp] = {}
         for key, substep in spaces.items():
             layout = feature_layout(substep.observation)
@@ -51,8 +52,8 @@ class NumpyMlpPolicy(Policy):
                 has_log_std=distribution.n_outputs != distribution.n_parameters,
             )
 
-    def _parameters_of(self, observation: Observation, substep_key: str) -> Parameters:
-        parameters = self._networks[substep_key](observation)
+    def _parameters_of(self, observation: Observation, substep_key: str, state: RecurrentState | None) -> Parameters:
+        parameters = self._networks[substep_key](observation, state)
         if (mask := self._masks[substep_key]) is not None:
             mask.forbid(parameters, observation)
         return parameters
@@ -69,11 +70,18 @@ class _Mlp:
 
     def __init__(self, key: str, layout: FeatureLayout, n_outputs: int, spec: PolicySpec, *, has_log_std: bool) -> None:
         self._features = VectorFeatures(layout)
-        self._sizes = layer_sizes(layout, n_outputs, spec)
+        self._layer_shapes = layer_shapes(layout, n_outputs, spec)
         self._is_tanh = spec.activation == "tanh"
-        # The names of the parameters in TorchPolicy and AutoNetwork.
-        self._weights = [f"networks.{key}.layers.{i}.weight" for i in range(len(self._sizes) - 1)]
-        self._biases = [f"networks.{key}.layers.{i}.bias" for i in range(len(self._sizes) - 1)]
+        # The names of the parameters in TorchPolicy, AutoNetwork and RecurrentNetwork.
+        self._weights = [f"networks.{key}.layers.{i}.weight" for i in range(len(self._layer_shapes))]
+        self._biases = [f"networks.{key}.layers.{i}.bias" for i in range(len(self._layer_shapes))]
+        self._recurrence: NumpyRecurrence | None = None
+        self._recurrent_shapes: dict[str, tuple[int, ...]] = {}
+        self._recurrent_prefix = f"networks.{key}.recurrence."
+        if spec.state_size:
+            n_inputs = n_recurrent_inputs(layout, spec)
+            self._recurrence = NumpyRecurrence(spec, n_inputs)
+            self._recurrent_shapes = recurrent_shapes(spec, n_inputs)
         self._log_std = f"log_std.{key}" if has_log_std else None
         self._layers: list[tuple[NDArray[np.float32], NDArray[np.float32]]] = []
         self._log_std_values: NDArray[np.float32] | None = None
@@ -83,12 +91,12 @@ class _Mlp:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the network's arrays, by name."""
-        pairs = list(zip(self._sizes[:-1], self._sizes[1:], strict=True))
         shapes: dict[str, tuple[int, ...]] = {
-            name: (n_out, n_in) for name, (n_in, n_out) in zip(self._weights, pairs, strict=True)
+            name: (n_out, n_in) for name, (n_in, n_out) in zip(self._weights, self._layer_shapes, strict=True)
         }
-        shapes |= {name: (n_out,) for name, (_, n_out) in zip(self._biases, pairs, strict=True)}
-        return shapes if self._log_std is None else shapes | {self._log_std: (self._sizes[-1],)}
+        shapes |= {name: (n_out,) for name, (_, n_out) in zip(self._biases, self._layer_shapes, strict=True)}
+        shapes |= {self._recurrent_prefix + name: shape for name, shape in self._recurrent_shapes.items()}
+        return shapes if self._log_std is None else shapes | {self._log_std: (self._layer_shapes[-1][1],)}
 
     def load(self, state: PolicyState) -> None:
         """Copies the network's arrays from a checked state."""
@@ -97,17 +105,21 @@ class _Mlp:
             (np.array(state[weight].T, dtype=np.float32, order="C"), np.array(state[bias], dtype=np.float32))
             for weight, bias in zip(self._weights, self._biases, strict=True)
         ]
+        if self._recurrence is not None:
+            self._recurrence.load({name: state[self._recurrent_prefix + name] for name in self._recurrent_shapes})
         if self._log_std is not None:
             self._log_std_values = np.array(state[self._log_std], dtype=np.float32)
 
-    def __call__(self, observation: Observation) -> Parameters:
-        """Computes parameters, float32 `[B, P]`, in a buffer that the next call overwrites."""
+    def __call__(self, observation: Observation, state: RecurrentState | None) -> Parameters:
+        """Computes parameters, float32 `[B, P]`, in a buffer that the next call overwrites; updates `state`."""
         x = self._features(observation)
         if len(x) != self._n:
             self._n = len(x)
-            self._buffers = [np.empty((self._n, size), dtype=np.float32) for size in self._sizes[1:]]
+            self._buffers = [np.empty((self._n, n_out), dtype=np.float32) for _, n_out in self._layer_shapes]
         last = len(self._layers) - 1
         for i, ((weight, bias), out) in enumerate(zip(self._layers, self._buffers, strict=True)):
+            if i == last and self._recurrence is not None and state is not None:
+                x = self._recurrence.step(x, state)
             np.dot(x, weight, out=out)
             np.add(out, bias, out=out)
             if i != last:

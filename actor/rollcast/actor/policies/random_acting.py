@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.actor.policies.base import Policy
+from rollcast.actor.policies.base import Policy, RecurrentState
 from rollcast.actor.policies.distributions import Action, Parameters
 from rollcast.actor.policies.state_check import check_policy_state
 from rollcast.services.policies.policies import PolicyState
@@ -18,7 +18,12 @@ class RandomPolicy(Policy):
     """
 
     def act(
-        self, observation: Observation, *, deterministic: bool = False, substep_key: str = FLAT_SUBSTEP
+        self,
+        observation: Observation,
+        *,
+        deterministic: bool = False,
+        substep_key: str = FLAT_SUBSTEP,
+        state: RecurrentState | None = None,
     ) -> tuple[Action, Parameters]:
         """Draws an action for each observation; arguments and returns are those of `Policy.act`."""
         return self._act_uniformly(observation, substep_key)
@@ -27,7 +32,7 @@ class RandomPolicy(Policy):
         """Returns log-probabilities (for Box: log-densities); arguments and returns are those of `Policy.log_prob`."""
         return self._uniform[substep_key].log_prob(parameters, action)
 
-    def _parameters_of(self, observation: Observation, substep_key: str) -> Parameters:
+    def _parameters_of(self, observation: Observation, substep_key: str, state: RecurrentState | None) -> Parameters:
         return self._act_uniformly(observation, substep_key)[1]
 
     def _load(self, state: PolicyState) -> None:

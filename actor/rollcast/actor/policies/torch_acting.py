@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rollcast.actor.policies.base import Policy
+from rollcast.actor.policies.base import Policy, RecurrentState
 from rollcast.actor.policies.distributions import Parameters
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.statistics.firing import FiresEvents
@@ -34,7 +34,7 @@ class TorchActingPolicy(Policy):
             ConfigurationError: If no network fits the spaces.
             InvalidSpaceError: If a space is not supported, or not with this head.
         """
-        super().__init__(spaces, seed=seed, head=spec.head, slot=slot)
+        super().__init__(spaces, seed=seed, head=spec.head, slot=slot, state_size=spec.state_size)
         self._device = torch.device(device)
         self._policy = TorchPolicy(spaces, spec).to(self._device).eval()
 
@@ -43,10 +43,15 @@ class TorchActingPolicy(Policy):
         modules = (module for module in self._policy.modules() if isinstance(module, FiresEvents))
         return (*super().event_sources(), *modules)
 
-    def _parameters_of(self, observation: Observation, substep_key: str) -> Parameters:
+    def _parameters_of(self, observation: Observation, substep_key: str, state: RecurrentState | None) -> Parameters:
         with torch.inference_mode():
             tensors = {path: self._tensor(array) for path, array in observation.items()}
-            parameters: Parameters = self._policy.parameters_of(tensors, substep_key).cpu().numpy()
+            if state is None:
+                computed = self._policy.parameters_of(tensors, substep_key)
+            else:
+                computed, after = self._policy.step(tensors, self._tensor(state), substep_key)
+                state[...] = after.cpu().numpy()
+            parameters: Parameters = computed.cpu().numpy()
         return parameters
 
     def _load(self, state: PolicyState) -> None:

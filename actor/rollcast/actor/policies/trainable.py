@@ -16,9 +16,10 @@ from rollcast.actor.policies.exploration import (
     without_exploration,
 )
 from rollcast.actor.policies.heads import OFF_POLICY_HEADS, Q_HEADS, head_distribution
-from rollcast.actor.policies.networks import build_network
+from rollcast.actor.policies.networks import RecurrentNetwork, build_network
 from rollcast.actor.policies.state_check import check_policy_state
 from rollcast.actor.policies.torch_action_masks import allowed_actions, forbid
+from rollcast.actor.policies.torch_recurrence import SequenceStarts
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec, PolicyState
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces
@@ -103,8 +104,58 @@ class TorchPolicy(nn.Module):
         Returns:
             float32 `[N, P]`, in the layout of `distributions`. Parameters of forbidden actions are
             `action_masks.FORBIDDEN` and have no gradient.
+
+        Raises:
+            ConfigurationError: If the policy is recurrent; use `step` or `unroll`.
         """
-        outputs = forbid(self.networks[substep_key](observation), self.allowed_actions(observation, substep_key))
+        if self.spec.state_size:
+            raise ConfigurationError(
+                f"the policy has the recurrence {self.spec.recurrence!r}, so its parameters depend on what was seen "
+                "before; expected a policy without; call step() or unroll(), which take the state"
+            )
+        return self._parameters_from(self.networks[substep_key](observation), observation, substep_key)
+
+    def step(
+        self, observation: Mapping[str, Tensor], state: Tensor, substep_key: str = FLAT_SUBSTEP
+    ) -> tuple[Tensor, Tensor]:
+        """Computes the parameters of the distributions over actions of a recurrent policy.
+
+        Args:
+            observation: `[N, ...]` for every leaf of the observation space.
+            state: float32 `[N, S]`.
+            substep_key: The substep.
+
+        Returns:
+            The parameters, float32 `[N, P]`, as of `parameters_of`; and the states after these observations, `[N, S]`.
+        """
+        outputs, state = self.networks[substep_key](observation, state)
+        return self._parameters_from(outputs, observation, substep_key), state
+
+    def unroll(
+        self,
+        observation: Mapping[str, Tensor],
+        initial_state: Tensor,
+        starts: SequenceStarts,
+        substep_key: str = FLAT_SUBSTEP,
+    ) -> tuple[Tensor, Tensor]:
+        """Computes the parameters of a recurrent policy in T rows of B trajectories, over the borders of episodes.
+
+        Args:
+            observation: `[T * B, ...]` for every leaf of the observation space, row by row.
+            initial_state: float32 `[B, S]`, the states that the policy acted with in the first transitions.
+            starts: The rows where the state does not follow from the row before, `[T, B]`.
+            substep_key: The substep.
+
+        Returns:
+            The parameters, float32 `[T * B, P]`, as of `parameters_of`; and the states after each row, `[T, B, S]`.
+        """
+        network = self.networks[substep_key]
+        assert isinstance(network, RecurrentNetwork)
+        outputs, states = network.unroll(observation, initial_state, starts)
+        return self._parameters_from(outputs, observation, substep_key), states
+
+    def _parameters_from(self, outputs: Tensor, observation: Mapping[str, Tensor], substep_key: str) -> Tensor:
+        outputs = forbid(outputs, self.allowed_actions(observation, substep_key))
         if substep_key not in self.log_std:
             return outputs
         return torch.cat([outputs, self.log_std[substep_key].expand(len(outputs), -1)], dim=1)

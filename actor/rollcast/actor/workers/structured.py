@@ -43,7 +43,13 @@ class StructuredRolloutWorker(Worker[StructuredVectorEnv]):
             )
         self._n_agents = {key: substep.n_agents for key, substep in spaces.items()}
         self._recorders = {
-            key: SubstepRecorder(substep, self._n_steps, n_envs * substep.n_agents) for key, substep in spaces.items()
+            key: SubstepRecorder(
+                substep,
+                self._n_steps,
+                n_envs * substep.n_agents,
+                initial_state=self._policy.initial_state(n_envs * substep.n_agents),
+            )
+            for key, substep in spaces.items()
         }
         self._env_seeds = seed_each(env_seed, n_envs)
         # The current turn of each environment; empty before the first `collect`.
@@ -122,8 +128,11 @@ class StructuredRolloutWorker(Worker[StructuredVectorEnv]):
 
     def _choose(self, key: str, trajectories: Rows) -> NDArray[Any]:
         recorder, policy = self._recorders[key], self._policy
-        action, parameters = policy.act(recorder.seen(trajectories), deterministic=self._deterministic, substep_key=key)
-        recorder.act(trajectories, action, policy.log_prob(parameters, action, key))
+        state = recorder.state_of(trajectories)
+        action, parameters = policy.act(
+            recorder.seen(trajectories), deterministic=self._deterministic, substep_key=key, state=state
+        )
+        recorder.act(trajectories, action, policy.log_prob(parameters, action, key), state)
         return self._executed[key](action)
 
     def _record(self, index: int, turn: Turn) -> None:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.actor.policies.base import RecurrentState
 from rollcast.services.rollouts.rollouts import EpisodeStatistics, SubstepColumns
 from rollcast.services.rollouts.statistics import EventValue
 from rollcast.services.spaces.spaces import Observation, SubstepSpaces, space_leaves
@@ -53,9 +54,18 @@ class SubstepRecorder:
         spaces: The spaces of the substep.
         n_steps: T.
         n_trajectories: B.
+        initial_state: float32 `[B, S]`, the states of a recurrent policy at the start of an episode, which are 0; the
+            recorder keeps the array. None: the policy is not recurrent.
     """
 
-    def __init__(self, spaces: SubstepSpaces, n_steps: int, n_trajectories: int) -> None:
+    def __init__(
+        self,
+        spaces: SubstepSpaces,
+        n_steps: int,
+        n_trajectories: int,
+        *,
+        initial_state: RecurrentState | None = None,
+    ) -> None:
         self._leaves = space_leaves(spaces.observation)
         self._action_space = spaces.action
         self._n_steps = n_steps
@@ -67,6 +77,10 @@ class SubstepRecorder:
         self._length = np.zeros(n_trajectories, np.int64)
         self._finals: list[_Final] = []
         self._episodes: list[EpisodeStatistics] = []
+        # The states for the next observations; those before the last row, and before the first.
+        self._state = initial_state
+        self._state_before_last = None if initial_state is None else initial_state.copy()
+        self._first_state = None if initial_state is None else initial_state.copy()
         self._allocate()
 
     def _allocate(self) -> None:
@@ -110,15 +124,31 @@ class SubstepRecorder:
         rows = self._used[trajectories]
         return {path: column[rows, trajectories] for path, column in self._observation.items()}
 
-    def act(self, trajectories: Rows, action: NDArray[Any], log_prob: NDArray[np.float32]) -> None:
+    def state_of(self, trajectories: Rows) -> RecurrentState | None:
+        """Returns the states of agents for their current observations, float32 `[N, S]`, as a copy."""
+        return None if self._state is None else self._state[trajectories]
+
+    def act(
+        self,
+        trajectories: Rows,
+        action: NDArray[Any],
+        log_prob: NDArray[np.float32],
+        state: RecurrentState | None = None,
+    ) -> None:
         """Begins a row for each of the trajectories.
 
         Args:
             trajectories: int64 `[N]`, each at most once.
             action: `[N, ...]`.
             log_prob: float32 `[N]`, log-probability of each action under the policy that acted.
+            state: float32 `[N, S]`, the states of a recurrent policy after these observations.
         """
         rows = self._used[trajectories]
+        if self._state is not None and self._state_before_last is not None and self._first_state is not None:
+            before = self._state[trajectories]
+            self._state_before_last[trajectories] = before
+            self._first_state[trajectories[rows == 0]] = before[rows == 0]
+            self._state[trajectories] = state
         self._action[rows, trajectories] = action
         self._log_prob[rows, trajectories] = log_prob
         self._is_open[trajectories] = True
@@ -145,6 +175,7 @@ class SubstepRecorder:
             self._finals.append(_Final(row, trajectory, {path: np.array(leaf) for path, leaf in leaves.items()}))
             self._store(trajectory, leaves)
             self._complete(trajectory)
+        self._forget(trajectory)
         has_acted = bool(self._length[trajectory])
         if has_acted:
             self._episodes.append(
@@ -160,6 +191,7 @@ class SubstepRecorder:
 
     def drop(self, trajectory: int) -> None:
         """Drops an agent's last action, whose results are unknown; cuts the episode before it, without statistics."""
+        self._forget(trajectory)
         if self._is_open[trajectory]:
             self._is_open[trajectory] = False
             self._earned[trajectory] = 0.0
@@ -201,6 +233,7 @@ class SubstepRecorder:
                     path: np.array([final.leaves[path] for final in taken], leaf.dtype).reshape(-1, *(leaf.shape or ()))
                     for path, leaf in self._leaves.items()
                 },
+                initial_state=None if self._first_state is None else self._first_state.copy(),
             ),
             reward=aligned(self._reward),
             terminated=_only_valid(aligned(self._terminated), valid),
@@ -228,9 +261,15 @@ class SubstepRecorder:
         has_row = np.flatnonzero(left)
         for old, new in zip(before, now, strict=True):
             new[0, has_row] = old[n_taken[has_row], has_row]
+        if self._first_state is not None and self._state_before_last is not None:
+            self._first_state[has_row] = self._state_before_last[has_row]
         self._finals = [final._replace(row=0) for final in self._finals if final.row >= self._n_steps]
         self._episodes = []
         self._used = left
+
+    def _forget(self, trajectory: int) -> None:
+        if self._state is not None:
+            self._state[trajectory] = 0.0
 
     def _has_ended(self, row: int, trajectory: int) -> bool:
         return bool(self._terminated[row, trajectory] or self._truncated[row, trajectory])

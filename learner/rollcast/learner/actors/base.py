@@ -280,6 +280,7 @@ class DistributedActors(ABC):
                     n_rollout_steps=self.n_rollout_steps,
                     batch_size=self.batch_size,
                     device=torch.device(learner_device),
+                    state_size=self.policy.spec.state_size,
                 )
                 for key, substep in self.policy.spaces.items()
             }

@@ -165,6 +165,7 @@ class ServedDistributedActors(DistributedActors):
                 self.policy.spaces,
                 self.n_rollout_steps,
                 self._work.envs_per_actor,
+                state_size=self.policy.spec.state_size,
                 max_rollout_bytes=self._limits.max_rollout_bytes,
                 advice="lower n_rollout_steps or envs_per_actor, or raise --limits.max-rollout-bytes",
             )
@@ -172,7 +173,10 @@ class ServedDistributedActors(DistributedActors):
     def _recover(self, durable: DurableRollouts) -> None:
         """Opens the log, and finds what a killed learner had acknowledged; those rollouts are handed out first."""
         header = RecordingHeader(
-            spaces=self.policy.spaces, n_rollout_steps=self.n_rollout_steps, n_envs=self._work.envs_per_actor
+            spaces=self.policy.spaces,
+            n_rollout_steps=self.n_rollout_steps,
+            n_envs=self._work.envs_per_actor,
+            state_size=self.policy.spec.state_size,
         )
         inventory = durable.open(header, self._log_before)
         self._actors_before = inventory.actors(self._actors_before)

@@ -6,14 +6,18 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from rollcast.actor.policies.torch_distributions import log_prob_and_entropy
+from rollcast.actor.policies.torch_recurrence import SequenceStarts
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.actor_critic_settings import ActorCriticSettings
-from rollcast.learner.algorithms.critics import ValueCritic
+from rollcast.learner.algorithms.critics import RecurrentValueCritic, ValueCritic
 from rollcast.learner.algorithms.divergence import DivergenceWatch
 from rollcast.learner.algorithms.flat_parameters import FlatParameters
 from rollcast.learner.algorithms.one_policy import OnePolicy
 from rollcast.learner.algorithms.schedules import make_schedule
 from rollcast.learner.algorithms.training_state import StatePart
+from rollcast.learner.algorithms.trajectories import observations_to_value, sequence_starts, states_before_ends
+from rollcast.learner.batch import Batch, BatchColumns
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
@@ -30,6 +34,20 @@ class LossTerms(NamedTuple):
     critic_grad_norm: Tensor
 
 
+class Forward(NamedTuple):
+    """The outputs of both networks for a batch, with their graphs.
+
+    Attributes:
+        log_prob: float32 `[T * B]`, of the actions that were taken.
+        entropy: float32 `[T * B]`, in nats.
+        values: float32 `[(T + 1) * B + N]`, of all rows, the last observations and the N final observations.
+    """
+
+    log_prob: Tensor
+    entropy: Tensor
+    values: Tensor
+
+
 class ActorCritic(OnePolicy[OwnSettings]):
     """Base of an algorithm that follows the policy's gradient, with a critic's values as the baseline.
 
@@ -37,10 +55,13 @@ class ActorCritic(OnePolicy[OwnSettings]):
     with one optimiser.
     """
 
+    learns_recurrent_policies = True
+
     def _build(self, spaces: EnvironmentSpaces, spec: PolicySpec, settings: OwnSettings, seed: int) -> None:
         self._action_space = spaces[self._substep_key].action
         self._policy = TorchPolicy(spaces, spec).to(self._device)
-        self._critic = ValueCritic(spaces, spec, substep_key=self._substep_key).to(self._device)
+        critic = RecurrentValueCritic if spec.state_size else ValueCritic
+        self._critic = critic(spaces, spec, substep_key=self._substep_key).to(self._device)
         self._parameters = FlatParameters({"policy": self._policy, "critic": self._critic})
         self._optimizer = self._make_optimizer(settings, self._parameters.vector)
         self._learning_rate = make_schedule(settings.learning_rate_schedule, settings.learning_rate, 0.0)
@@ -61,6 +82,38 @@ class ActorCritic(OnePolicy[OwnSettings]):
             eps=settings.optimizer_epsilon,
             fused=True,  # one kernel instead of ten, on the CPU and on CUDA
         )
+
+    def _forward(self, batch: Batch, columns: BatchColumns) -> Forward:
+        """Runs both networks on a batch: on its T * B rows, and the critic also on what follows them."""
+        n_rows, action = batch.reward.numel(), columns.action.flatten(0, 1)
+        rows = observations_to_value(batch, columns)
+        observation = {path: leaf[:n_rows] for path, leaf in rows.items()}
+        if columns.initial_state is None:
+            values = self._critic(rows)
+            parameters = self._policy.parameters_of(observation, self._substep_key)
+        else:
+            parameters, values, states = self._unroll(observation, columns.initial_state, sequence_starts(batch))
+            with torch.no_grad():
+                ends = {path: leaf[n_rows:] for path, leaf in rows.items()}
+                _, after = self._policy.step(ends, states_before_ends(batch, states), self._substep_key)
+                values = torch.cat([values, self._critic(ends, after)])
+        return Forward(*log_prob_and_entropy(self._action_space, parameters, action), values)
+
+    def _unroll(
+        self, observation: Mapping[str, Tensor], initial_state: Tensor, starts: SequenceStarts
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Runs a recurrent policy and its critic.
+
+        Args:
+            observation: `[T * B, ...]` for every leaf.
+            initial_state: float32 `[B, S]`.
+            starts: The rows where the state does not follow from the row before.
+
+        Returns:
+            The policy's parameters, `[T * B, P]`; the values, `[T * B]`; and the states after each row, `[T, B, S]`.
+        """
+        parameters, states = self._policy.unroll(observation, initial_state, starts, self._substep_key)
+        return parameters, self._critic(observation, states.flatten(0, 1)), states
 
     def _follow_schedules(self, progress: float) -> dict[str, float]:
         """Sets the optimiser's learning rate; returns the scheduled quantities by the names of their metrics."""

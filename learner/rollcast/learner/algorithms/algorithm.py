@@ -15,7 +15,7 @@ from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.training_state import StatePart, load_parts, read_training_state, write_parts
 from rollcast.learner.batch import Batch
 from rollcast.services.errors import ConfigurationError
-from rollcast.services.policies.policies import PolicyState
+from rollcast.services.policies.policies import PolicySpec, PolicyState
 
 # 0-dim tensors on the algorithm's device, or floats. `float(value)` waits for the device: call it only when logging.
 Metrics = Mapping[str, Tensor | float]
@@ -52,6 +52,9 @@ class Algorithm(ABC):
 
     # True: every batch must have been played by the policy of the last update; actors wait while it learns.
     on_policy: bool = False
+
+    # True: it can train a recurrent policy, from the recurrent states that rollouts bring.
+    learns_recurrent_policies: bool = False
 
     @property
     @abstractmethod
@@ -165,3 +168,21 @@ class Algorithm(ABC):
                 "Resume with the algorithm of that run."
             )
         return arrays, values
+
+
+def check_learns_recurrence(algorithm: Algorithm, spec: PolicySpec, name: str) -> None:
+    """Checks that an algorithm can train a policy, if that is recurrent.
+
+    Args:
+        algorithm: The algorithm, which need not be initialised.
+        spec: The architecture of the policy.
+        name: The algorithm's name, for the message.
+
+    Raises:
+        ConfigurationError: If it cannot.
+    """
+    if spec.state_size and not algorithm.learns_recurrent_policies:
+        raise ConfigurationError(
+            f"--recurrence {spec.recurrence} with {name}, which cannot train recurrent policies; expected impala or "
+            "ppo, or an own algorithm whose learns_recurrent_policies is True; choose one of them, or --recurrence none"
+        )

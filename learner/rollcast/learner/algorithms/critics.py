@@ -48,6 +48,45 @@ class ValueCritic(nn.Module):
         return values.squeeze(-1)
 
 
+class RecurrentValueCritic(nn.Module):
+    """V(x, s) for a recurrent policy: a network of the observation and of the policy's state after it.
+
+    The policy's state says what was seen before, and actors send it. So the critic needs no memory of its own, whose
+    state at the start of a rollout nobody would know. No gradient of a value flows into the policy: they share no
+    parameter.
+    """
+
+    def __init__(self, spaces: EnvironmentSpaces, spec: PolicySpec, *, substep_key: str) -> None:
+        """Builds the network.
+
+        Args:
+            spaces: The environment's spaces by substep key.
+            spec: The architecture of the policy; the critic has its hidden layers.
+            substep_key: The substep whose observations are valued.
+
+        Raises:
+            ConfigurationError: If no network fits the observation space.
+        """
+        super().__init__()
+        state = Box(-np.inf, np.inf, (spec.state_size,), np.float32)
+        seen = Dict({"observation": spaces[substep_key].observation, "state": state})
+        self.network = build_network(seen, 1, dataclasses.replace(spec, recurrence="none"), output_gain=1.0)
+
+    def forward(self, observation: Mapping[str, Tensor], state: Tensor) -> Tensor:
+        """Estimates the values of observations.
+
+        Args:
+            observation: `[N, ...]` for every leaf of the observation space.
+            state: float32 `[N, S]`, the policy's states after these observations; gets no gradient.
+
+        Returns:
+            float32 `[N]`.
+        """
+        seen = {f"observation/{path}" if path else "observation": leaf for path, leaf in observation.items()}
+        values: Tensor = self.network({**seen, "state": state.detach()})
+        return values.squeeze(-1)
+
+
 class TwinCritic(nn.Module):
     """Q_1 and Q_2: two networks of the policy's architecture. Callers use the smaller of both values.
 

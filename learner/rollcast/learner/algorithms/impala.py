@@ -6,12 +6,11 @@ https://arxiv.org/abs/1802.01561.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from rollcast.actor.policies.torch_distributions import log_prob_and_entropy
 from rollcast.learner.algorithms.actor_critic import ActorCritic
 from rollcast.learner.algorithms.algorithm import Metrics
 from rollcast.learner.algorithms.impala_loss import impala_loss
@@ -20,27 +19,12 @@ from rollcast.learner.algorithms.one_substep import columns_of
 from rollcast.learner.algorithms.trajectories import (
     explained_variance,
     normalized,
-    observations_to_value,
     shaped_rewards,
     values_and_next_values,
 )
 from rollcast.learner.algorithms.vtrace import VTraceReturns, vtrace
-from rollcast.learner.batch import Batch, BatchColumns
+from rollcast.learner.batch import Batch
 from rollcast.services.errors import ConfigurationError
-
-
-class _Forward(NamedTuple):
-    """The outputs of both networks for a batch, with their graphs.
-
-    Attributes:
-        log_prob: float32 `[T * B]`, of the actions that were taken.
-        entropy: float32 `[T * B]`, in nats.
-        values: float32 `[(T + 1) * B + N]`, of all rows, the last observations and the N final observations.
-    """
-
-    log_prob: Tensor
-    entropy: Tensor
-    values: Tensor
 
 
 class Impala(ActorCritic[ImpalaSettings]):
@@ -105,15 +89,6 @@ class Impala(ActorCritic[ImpalaSettings]):
                 f"{source} was written by 'impala' with the optimizer {saved!r}; expected 'impala' with {own!r}. "
                 "Resume with the algorithm and the optimizer of that run."
             )
-
-    def _forward(self, batch: Batch, columns: BatchColumns) -> _Forward:
-        """Runs the policy on the T * B rows, and the critic on those, the last and the final observations at once."""
-        n_rows = batch.reward.numel()
-        rows = observations_to_value(batch, columns)
-        values = self._critic(rows)
-        parameters = self._policy.parameters_of({path: leaf[:n_rows] for path, leaf in rows.items()}, self._substep_key)
-        log_prob, entropy = log_prob_and_entropy(self._action_space, parameters, columns.action.flatten(0, 1))
-        return _Forward(log_prob, entropy, values)
 
     def _returns(self, batch: Batch, log_rho_t: Tensor, values: Tensor) -> VTraceReturns:
         """Computes targets and advantages from clipped and scaled rewards and each step's true next observation."""

@@ -10,18 +10,20 @@ import torch
 from torch import Tensor
 
 from rollcast.actor.policies.torch_distributions import log_prob_and_entropy
+from rollcast.actor.policies.torch_recurrence import SequenceStarts
 from rollcast.learner.algorithms.actor_critic import ActorCritic, LossTerms
 from rollcast.learner.algorithms.algorithm import Metrics
 from rollcast.learner.algorithms.gae import gae
 from rollcast.learner.algorithms.one_substep import columns_of
 from rollcast.learner.algorithms.ppo_loss import ppo_loss
-from rollcast.learner.algorithms.ppo_settings import PpoSettings
+from rollcast.learner.algorithms.ppo_settings import PpoSettings, items_in_minibatch
 from rollcast.learner.algorithms.schedules import make_schedule
 from rollcast.learner.algorithms.training_state import StatePart
 from rollcast.learner.algorithms.trajectories import (
     explained_variance,
     normalized,
     observations_to_value,
+    sequence_starts,
     shaped_rewards,
     values_and_next_values,
 )
@@ -34,8 +36,29 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces
 _KL_MARGIN = 1.5
 
 
+class _Memory(NamedTuple):
+    """The states of a recurrent policy in B whole trajectories.
+
+    Attributes:
+        initial_state: float32 `[B, S]`.
+        starts: The rows `[T, B]` where the state does not follow from the row before.
+    """
+
+    initial_state: Tensor
+    starts: SequenceStarts
+
+    @property
+    def n_trajectories(self) -> int:
+        """B."""
+        return len(self.initial_state)
+
+    def at(self, index: Tensor) -> "_Memory":
+        """Returns the memory of the trajectories at an int64 index `[M]`."""
+        return _Memory(self.initial_state[index], SequenceStarts(*(rows[:, index] for rows in self.starts)))
+
+
 class _Steps(NamedTuple):
-    """The N = T * B steps of a batch, or those of a minibatch, in any order.
+    """The N = T * B steps of a batch, or those of a minibatch: in any order, or whole trajectories, row by row.
 
     Attributes:
         observation: `[N, ...]` for every leaf.
@@ -45,6 +68,7 @@ class _Steps(NamedTuple):
         advantage: float32 `[N]`.
         target: float32 `[N]`, of the critic.
         valid: float32 `[N]`, 1 where the step is a transition, else 0.
+        memory: Of a recurrent policy, whose minibatches are whole trajectories; None without.
     """
 
     observation: Mapping[str, Tensor]
@@ -54,11 +78,32 @@ class _Steps(NamedTuple):
     advantage: Tensor
     target: Tensor
     valid: Tensor
+    memory: _Memory | None
+
+    @property
+    def n_items(self) -> int:
+        """The number of steps, or, with a memory, of trajectories: what minibatches are drawn from."""
+        return len(self.valid) if self.memory is None else self.memory.n_trajectories
 
     def at(self, index: Tensor) -> "_Steps":
-        """Returns the steps at an int64 index `[M]`."""
-        observation = {path: leaf[index] for path, leaf in self.observation.items()}
-        return _Steps(observation, *(column[index] for column in self[1:]))
+        """Returns the steps, or with a memory the trajectories, at an int64 index `[M]`."""
+        n = self.n_items
+
+        def taken(column: Tensor) -> Tensor:
+            if self.memory is None:
+                return column[index]
+            return column.view(-1, n, *column.shape[1:])[:, index].flatten(0, 1)
+
+        return _Steps(
+            observation={path: taken(leaf) for path, leaf in self.observation.items()},
+            action=taken(self.action),
+            log_prob=taken(self.log_prob),
+            value=taken(self.value),
+            advantage=taken(self.advantage),
+            target=taken(self.target),
+            valid=taken(self.valid),
+            memory=None if self.memory is None else self.memory.at(index),
+        )
 
 
 class Ppo(ActorCritic[PpoSettings]):
@@ -88,7 +133,7 @@ class Ppo(ActorCritic[PpoSettings]):
         while n_epochs < self._settings.n_epochs:
             of_pass = [
                 self._step(steps.at(index), clip_range=schedules["clip_range"], entropy_cost=schedules["entropy_cost"])
-                for index in self._minibatches(len(steps.valid))
+                for index in self._minibatches(steps.n_items, len(steps.valid) // steps.n_items)
             ]
             sums = torch.stack(of_pass).sum(dim=0)
             total, n_minibatches, n_epochs = total + sums, n_minibatches + len(of_pass), n_epochs + 1
@@ -119,7 +164,11 @@ class Ppo(ActorCritic[PpoSettings]):
                 f"--ppo.minibatch-steps: {settings.minibatch_steps}, and a batch has {n_steps} steps (batch_size * "
                 "n_rollout_steps); expected no more than that; lower it, or raise --batch-size or --n-rollout-steps"
             )
-        values = self._critic(observations_to_value(batch, columns))
+        if columns.initial_state is None:
+            values, memory = self._critic(observations_to_value(batch, columns)), None
+        else:
+            values = self._forward(batch, columns).values
+            memory = _Memory(columns.initial_state, sequence_starts(batch))
         v_t, v_tp1 = values_and_next_values(batch, values)
         advantage, target = gae(
             r_t=shaped_rewards(batch.reward, settings.reward_clip, settings.reward_scale),
@@ -137,13 +186,19 @@ class Ppo(ActorCritic[PpoSettings]):
             advantage=advantage.flatten(),
             target=target.flatten(),
             valid=batch.valid.flatten().to(torch.float32),
+            memory=memory,
         )
 
-    def _minibatches(self, n_steps: int) -> Iterator[Tensor]:
-        """Yields the indices of the minibatches of one pass; the last is as large as the others, or left out."""
-        size = self._settings.minibatch_steps
-        order = torch.randperm(n_steps, generator=self._generator, device=self._device)
-        for start in range(0, n_steps - size + 1, size):
+    def _minibatches(self, n_items: int, steps_of_item: int = 1) -> Iterator[Tensor]:
+        """Yields the indices of the minibatches of one pass; the last is as large as the others, or left out.
+
+        Args:
+            n_items: The steps of the batch, or its trajectories.
+            steps_of_item: 1, or the steps of a trajectory.
+        """
+        size = items_in_minibatch(self._settings.minibatch_steps, steps_of_item)
+        order = torch.randperm(n_items, generator=self._generator, device=self._device)
+        for start in range(0, n_items - size + 1, size):
             yield order[start : start + size]
 
     def _step(self, steps: _Steps, *, clip_range: float, entropy_cost: float) -> Tensor:
@@ -151,13 +206,17 @@ class Ppo(ActorCritic[PpoSettings]):
         settings = self._settings
         weight = steps.valid / steps.valid.sum().clamp(min=1.0)
         advantage = normalized(steps.advantage, weight) if settings.normalize_advantages else steps.advantage
-        parameters = self._policy.parameters_of(steps.observation, self._substep_key)
+        if steps.memory is None:
+            parameters = self._policy.parameters_of(steps.observation, self._substep_key)
+            value = self._critic(steps.observation)
+        else:
+            parameters, value, _ = self._unroll(steps.observation, *steps.memory)
         log_prob, entropy = log_prob_and_entropy(self._action_space, parameters, steps.action)
         loss = ppo_loss(
             log_prob=log_prob,
             acted_log_prob=steps.log_prob,
             entropy=entropy,
-            value=self._critic(steps.observation),
+            value=value,
             acted_value=steps.value,
             target=steps.target,
             advantage=advantage,

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import NonNegativeFloat, PositiveFloat
 
 from rollcast.learner.algorithms.actor_critic_settings import ActorCriticSettings
+from rollcast.services.errors import ConfigurationError
 from rollcast.services.settings.numbers import AtLeastOne, ZeroToOne
 from rollcast.services.settings.resume_rules import LEARNING
 from rollcast.services.settings.setting import setting
@@ -47,3 +48,21 @@ class PpoSettings(ActorCriticSettings):
         "0. It is asked after each pass. Default: never.",
         LEARNING,
     )
+
+
+def items_in_minibatch(minibatch_steps: int, steps_of_item: int) -> int:
+    """Returns how many items a minibatch has: steps, or whole trajectories if the policy is recurrent.
+
+    Args:
+        minibatch_steps: The steps of the minibatch.
+        steps_of_item: The steps of an item: 1, or T.
+
+    Raises:
+        ConfigurationError: If no number of items has that many steps.
+    """
+    if minibatch_steps % steps_of_item:
+        raise ConfigurationError(
+            f"--ppo.minibatch-steps: {minibatch_steps} with a recurrent policy, whose minibatches are of whole "
+            f"trajectories; expected a multiple of --n-rollout-steps, {steps_of_item}; change one of them"
+        )
+    return minibatch_steps // steps_of_item

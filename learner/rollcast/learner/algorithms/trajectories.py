@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from rollcast.actor.policies.torch_recurrence import SequenceStarts
 from rollcast.learner.batch import Batch, BatchColumns
 
 RewardClip = Literal["none", "unit", "soft_asymmetric"]
@@ -30,6 +31,38 @@ def observations_to_value(batch: Batch, columns: BatchColumns) -> dict[str, Tens
         path: torch.cat([leaf.flatten(0, 1), *(end[path] for end in ends)])
         for path, leaf in columns.observation.items()
     }
+
+
+def states_before_ends(batch: Batch, states: Tensor) -> Tensor:
+    """Returns the recurrent states with which a policy sees the last and the final observations.
+
+    The state of a final observation is that of its episode, not the one with which the next episode begins.
+
+    Args:
+        batch: Trajectories `[T, B, ...]`.
+        states: float32 `[T, B, S]`, the states after each row.
+
+    Returns:
+        float32 `[B + N, S]`.
+    """
+    return torch.cat([states[-1], states[batch.final_index[:, 0], batch.final_index[:, 1]]])
+
+
+def sequence_starts(batch: Batch) -> SequenceStarts:
+    """Finds the rows in which the state of a recurrent policy does not follow from the row before.
+
+    A row begins an episode if the row before is no transition, or if it is a transition and an episode ended in the row
+    before. The row between two episodes that some vector environments have goes on with the state of the first one.
+
+    Args:
+        batch: Trajectories `[T, B, ...]`.
+    """
+    valid, ended = batch.valid, batch.terminated | batch.truncated
+    begins = torch.zeros_like(valid)
+    begins[1:] = ~valid[:-1] | (ended[:-1] & valid[1:])
+    held = torch.ones_like(valid)
+    held[1:] = ~valid[:-1].cummax(dim=0).values
+    return SequenceStarts(begins & ~held, held)
 
 
 def values_and_next_values(batch: Batch, values: Tensor) -> tuple[Tensor, Tensor]:

@@ -214,6 +214,7 @@ class RecoveredRollouts:
             entry.n_envs,
             actor_id=entry.actor_id,
             incarnation=entry.incarnation,
+            state_size=self._header.state_size,
         ).assemble(*payload)
         written = entry.sequence, entry.n_trajectories, entry.policy_version
         read = rollout.sequence, rollout.n_envs, rollout.policy_version

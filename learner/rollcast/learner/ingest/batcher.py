@@ -33,13 +33,16 @@ class _SubstepSlot:
     action: _Column
     log_prob: _Column
     last_observation: dict[str, _Column]
+    initial_state: _Column | None
     final_observation: dict[str, list[NDArray[np.generic]]] = field(default_factory=dict)
 
 
 class _Slot:
     """Memory for one batch."""
 
-    def __init__(self, spaces: EnvironmentSpaces, n_steps: int, batch_size: int, *, pinned: bool) -> None:
+    def __init__(
+        self, spaces: EnvironmentSpaces, n_steps: int, batch_size: int, *, state_size: int, pinned: bool
+    ) -> None:
         def column(*shape: int, dtype: np.dtype[np.generic] | type[np.generic]) -> _Column:
             tensor = torch.from_numpy(np.zeros(shape, dtype))
             if pinned:
@@ -60,6 +63,7 @@ class _Slot:
                 action=column(n_steps, batch_size, *action_shape, dtype=action_dtype),
                 log_prob=column(n_steps, batch_size, dtype=np.float32),
                 last_observation=leaf_columns(batch_size, leaves=leaves),
+                initial_state=column(batch_size, state_size, dtype=np.float32) if state_size else None,
             )
         self.reward = column(n_steps, batch_size, dtype=np.float32)
         self.terminated = column(n_steps, batch_size, dtype=np.bool_)
@@ -93,15 +97,25 @@ class Batcher:
         n_rollout_steps: T.
         batch_size: B, in trajectories.
         device: The device on which the batches are wanted.
+        state_size: S, the size of the recurrent state in the rollouts; 0: the policy is not recurrent.
     """
 
     def __init__(
-        self, spaces: EnvironmentSpaces, *, n_rollout_steps: int, batch_size: int, device: torch.device
+        self,
+        spaces: EnvironmentSpaces,
+        *,
+        n_rollout_steps: int,
+        batch_size: int,
+        device: torch.device,
+        state_size: int = 0,
     ) -> None:
         self._batch_size = batch_size
         self._device = device
         self._copies = device.type != "cpu"
-        self._slots = [_Slot(spaces, n_rollout_steps, batch_size, pinned=device.type == "cuda") for _ in range(N_SLOTS)]
+        self._slots = [
+            _Slot(spaces, n_rollout_steps, batch_size, state_size=state_size, pinned=device.type == "cuda")
+            for _ in range(N_SLOTS)
+        ]
         self._current = 0
         self._filled = 0
 
@@ -132,6 +146,8 @@ class Batcher:
             for path, column in room.observation.items():
                 column.array[:, target] = columns.observation[path][:, source]
                 room.last_observation[path].array[target] = columns.last_observation[path][source]
+            if room.initial_state is not None and columns.initial_state is not None:
+                room.initial_state.array[target] = columns.initial_state[source]
         slot.reward.array[:, target] = rollout.reward[:, source]
         slot.terminated.array[:, target] = rollout.terminated[:, source]
         slot.truncated.array[:, target] = rollout.truncated[:, source]
@@ -222,6 +238,7 @@ class Batcher:
             final_observation={
                 path: self._on_device(torch.from_numpy(array)) for path, array in final_observation.items()
             },
+            initial_state=None if substep.initial_state is None else self._on_device(substep.initial_state.tensor),
         )
 
     def _on_device(self, tensor: Tensor) -> Tensor:

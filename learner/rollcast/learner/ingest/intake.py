@@ -66,6 +66,7 @@ class RolloutIntake:
             rule=rule or CreditRule(),
             spaces=spaces,
             n_rollout_steps=n_rollout_steps,
+            state_size=policy.state_size,
         )
         self._seeds = seeds
         self._policy = policy
@@ -197,6 +198,7 @@ class RolloutIntake:
             self._parts.spaces,
             self._parts.n_rollout_steps,
             offer.n_envs,
+            state_size=self._parts.state_size,
             max_rollout_bytes=self._max_rollout_bytes,
             advice="lower n_rollout_steps, or the environments of the actor (--envs-per-actor), or raise "
             "--limits.max-rollout-bytes of the learner",

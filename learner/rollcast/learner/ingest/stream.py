@@ -59,6 +59,7 @@ class SharedParts:
         rule: Says how credits are given.
         spaces: The environment's spaces.
         n_rollout_steps: T.
+        state_size: S of the recurrent state in rollouts; 0 if the policy is not recurrent.
         counts: Duplicates and rejections.
         ended: Set once training has ended.
     """
@@ -69,6 +70,7 @@ class SharedParts:
     rule: CreditRule
     spaces: EnvironmentSpaces
     n_rollout_steps: int
+    state_size: int
     counts: IntakeCounts = field(default_factory=IntakeCounts)
     ended: threading.Event = field(default_factory=threading.Event)
 
@@ -94,6 +96,7 @@ class IntakeStream:
         self.incarnation = record.incarnation
         self.spaces = parts.spaces
         self.n_rollout_steps = parts.n_rollout_steps
+        self.state_size = parts.state_size
         self.n_envs = record.offer.n_envs
         self._last_on_stream = 0
         # The actor chooses which substep it sends next, so room is reserved for the largest.

@@ -21,9 +21,9 @@ from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.learner.settings.recipes import read_recipe, recipe_names
 from rollcast.services.errors import ConfigurationError
-from rollcast.services.limits.limits import MAX_HIDDEN_LAYERS
+from rollcast.services.limits.limits import MAX_HIDDEN_LAYERS, MAX_RECURRENT_SIZE
 from rollcast.services.limits.settings import ServerLimitSettings, TimeoutSeconds
-from rollcast.services.policies.policies import Activation
+from rollcast.services.policies.policies import Activation, Recurrence
 from rollcast.services.security.settings import ServerSecuritySettings
 from rollcast.services.settings.command_line import HELP
 from rollcast.services.settings.help_text import HelpScope
@@ -41,7 +41,7 @@ FIRST_OF_LEARNING: Final = (
     *("sac.policy_learning_rate", "sac.critic_learning_rate", "sac.discount"),
     *("dqn.learning_rate", "dqn.discount", "dqn.epsilon"),
     *("replay.capacity", "replay.samples_per_insert", "n_rollout_steps", "batch_size", "envs_per_actor"),
-    *("network", "hidden_sizes", "device"),
+    *("network", "hidden_sizes", "recurrence", "device"),
 )
 
 
@@ -100,6 +100,15 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
     )
     activation: Activation = setting(
         "tanh", "Activation function of the MLP.", stays("the checkpoint's weights were learnt with it")
+    )
+    recurrence: Recurrence = setting(
+        "none",
+        "The policy's memory, for environments that do not show everything at once: lstm or gru, between the hidden "
+        "layers and the outputs. For impala and ppo, and --network auto.",
+        stays("the checkpoint has the weights of that memory"),
+    )
+    recurrent_size: Annotated[int, Field(ge=1, le=MAX_RECURRENT_SIZE)] = setting(
+        64, "Size of the memory.", stays("the checkpoint has weights of that size")
     )
     n_rollout_steps: AtLeastOne = setting(
         64,

@@ -10,7 +10,10 @@ from rollcast.services.policies.policies import PolicySpec, SavedPolicy
 from rollcast.services.policies.saved import read_saved_policy
 from rollcast.services.spaces.spaces import EnvironmentSpaces, described_spaces
 
-_SPEC_OPTIONS = {"network": "--network", "hidden_sizes": "--hidden-sizes", "activation": "--activation"}
+_SPEC_OPTIONS = {
+    name: f"--{name.replace('_', '-')}"
+    for name in ("network", "hidden_sizes", "activation", "recurrence", "recurrent_size")
+}
 
 
 def begin_with_policy(algorithm: Algorithm, source: Path) -> str:

@@ -2,6 +2,7 @@
 
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.algorithms.algorithm import Algorithm
+from rollcast.learner.algorithms.ppo_settings import items_in_minibatch
 from rollcast.learner.settings.learning import LearnerSettings
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.run_parts import plays_in_rounds
@@ -18,6 +19,8 @@ def check_settings(settings: LearnerSettings) -> None:
         _check_deterministic(settings)
     if settings.durable:
         _check_durable(settings)
+    if settings.algorithm == "ppo" and settings.recurrence != "none":
+        items_in_minibatch(settings.ppo.minibatch_steps, settings.n_rollout_steps)
 
 
 def check_on_policy(settings: LearnerSettings, algorithm: Algorithm) -> None:

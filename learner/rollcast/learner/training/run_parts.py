@@ -52,7 +52,13 @@ def make_algorithm(settings: LearnerSettings, spaces: EnvironmentSpaces, device:
     Raises:
         ConfigurationError: The algorithm cannot learn on these spaces.
     """
-    spec = PolicySpec(network=settings.network, hidden_sizes=settings.hidden_sizes, activation=settings.activation)
+    spec = PolicySpec(
+        network=settings.network,
+        hidden_sizes=settings.hidden_sizes,
+        activation=settings.activation,
+        recurrence=settings.recurrence,
+        recurrent_size=settings.recurrent_size,
+    )
     name, kwargs = settings.algorithm, settings.algorithm_kwargs
     if kwargs and not is_own(name):
         raise ConfigurationError(

@@ -35,6 +35,9 @@ MAX_NETWORK_LENGTH: Final = 512
 # Hidden layers of a policy's network. `MAX_POLICY_BYTES` bounds their sizes.
 MAX_HIDDEN_LAYERS: Final = 64
 
+# The largest memory of a recurrent policy; its weights alone then have 512 MiB.
+MAX_RECURRENT_SIZE: Final = 4096
+
 # Names of actors that a learner remembers; beyond that, it forgets the actor that has been gone for longest.
 MAX_REMEMBERED_ACTORS: Final = 16384
 

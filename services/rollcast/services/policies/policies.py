@@ -14,6 +14,7 @@ AUTO_NETWORK = "auto"
 Activation = Literal["tanh", "relu"]
 # The policies that a run keeps: the newest, and the one with the highest mean return.
 PolicyName = Literal["last", "best"]
+Recurrence = Literal["none", "lstm", "gru"]
 PolicyHead = Literal["default", "squashed_gaussian", "q_values", "dueling_q_values"]
 
 # A state_dict as numpy arrays, by torch's names of parameters and buffers.
@@ -33,12 +34,22 @@ class PolicySpec:
             `"squashed_gaussian"`, means and log standard deviations before a tanh that fits the Box's bounds;
             `"q_values"`, the value of each Discrete action; `"dueling_q_values"`, the value of the observation and then
             the advantage of each Discrete action.
+        recurrence: The memory between the hidden layers and the outputs: none, or an LSTM or a GRU of one layer, as
+            torch computes them.
+        recurrent_size: H, the size of the memory.
     """
 
     network: str = AUTO_NETWORK
     hidden_sizes: tuple[int, ...] = (64, 64)
     activation: Activation = "tanh"
     head: PolicyHead = "default"
+    recurrence: Recurrence = "none"
+    recurrent_size: int = 64
+
+    @property
+    def state_size(self) -> int:
+        """S, the size of a trajectory's recurrent state: an LSTM's output, then its cell; a GRU's output; 0: none."""
+        return {"none": 0, "lstm": 2, "gru": 1}[self.recurrence] * self.recurrent_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

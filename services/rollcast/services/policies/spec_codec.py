@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from typing import Final, TypeVar, get_args
 
 from rollcast.services.errors import InvalidInputError
-from rollcast.services.limits.limits import MAX_HIDDEN_LAYERS, MAX_NETWORK_LENGTH
-from rollcast.services.policies.policies import Activation, PolicyHead, PolicySpec
+from rollcast.services.limits.limits import MAX_HIDDEN_LAYERS, MAX_NETWORK_LENGTH, MAX_RECURRENT_SIZE
+from rollcast.services.policies.policies import Activation, PolicyHead, PolicySpec, Recurrence
 from rollcast.v1 import rollout_pb2
 
 _ACTIVATIONS: Final[tuple[Activation, ...]] = get_args(Activation)
 _HEADS: Final[tuple[PolicyHead, ...]] = get_args(PolicyHead)
+_RECURRENCES: Final[tuple[Recurrence, ...]] = get_args(Recurrence)
 _Choice = TypeVar("_Choice", bound=str)
 
 
@@ -25,6 +26,8 @@ def policy_spec_to_proto(spec: PolicySpec) -> rollout_pb2.PolicySpec:
         activation=spec.activation,
         # Empty, so that the message is the one of before there were heads, which old actors understand.
         head="" if spec.head == "default" else spec.head,
+        recurrence="" if spec.recurrence == "none" else spec.recurrence,
+        recurrent_size=spec.recurrent_size if spec.state_size else 0,
     )
 
 
@@ -35,14 +38,25 @@ def policy_spec_from_proto(proto: rollout_pb2.PolicySpec) -> PolicySpec:
         proto: The message.
 
     Raises:
-        InvalidInputError: It has too many layers or one of size 0, or an unknown activation or head.
+        InvalidInputError: It has too many layers or one of size 0, a memory of size 0, or an unknown activation,
+            head or recurrence.
     """
     _check_network(proto)
+    recurrence = _known(proto.recurrence or "none", _RECURRENCES, "recurrence")
+    if recurrence != "none" and not 1 <= proto.recurrent_size <= MAX_RECURRENT_SIZE:
+        raise InvalidInputError(
+            f"the learner's policy has a recurrent_size of {proto.recurrent_size}; expected 1 to {MAX_RECURRENT_SIZE}; "
+            "install the same rollcast on both sides",
+            limit="max_recurrent_size",
+        )
+    memory = {} if recurrence == "none" else {"recurrent_size": proto.recurrent_size}
     return PolicySpec(
         network=proto.network,
         hidden_sizes=tuple(proto.hidden_sizes),
         activation=_known(proto.activation, _ACTIVATIONS, "activation"),
         head=_known(proto.head or "default", _HEADS, "head"),
+        recurrence=recurrence,
+        **memory,
     )
 
 

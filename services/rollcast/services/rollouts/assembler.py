@@ -61,6 +61,7 @@ class RolloutAssembler:
         max_rollout_bytes: The largest rollout, in bytes of its tensors; None: as many as the spaces, T and B need.
         actor_id: The actor that every rollout must name; None: any.
         incarnation: The incarnation that every rollout must name; None: any.
+        state_size: S, the size of the recurrent state in every rollout; 0: the policy is not recurrent.
         hold: Called before the bytes of a message are kept; may wait until there is room, or raise.
     """
 
@@ -73,6 +74,7 @@ class RolloutAssembler:
         *,
         actor_id: str | None = None,
         incarnation: int | None = None,
+        state_size: int = 0,
         hold: Hold = lambda _n_bytes, *, completes: None,
     ) -> None:
         self._hold = hold
@@ -83,6 +85,7 @@ class RolloutAssembler:
             max_rollout_bytes=max_rollout_bytes,
             actor_id=actor_id,
             incarnation=incarnation,
+            state_size=state_size,
         )
         self._pending: _Pending | None = None
 
@@ -267,4 +270,5 @@ def _substep(schema: SubstepSchema, values: Mapping[str, NDArray[Any]]) -> Subst
         log_prob=values[schema.log_prob.name],
         last_observation={path: values[column.name] for path, column in schema.last_observation.items()},
         final_observation={path: values[column.name] for path, column in schema.final_observation.items()},
+        initial_state=None if schema.initial_state is None else values[schema.initial_state.name],
     )

@@ -124,6 +124,8 @@ def _leaf_columns(columns: SubstepColumns) -> Iterator[tuple[str, Iterable[tuple
     yield "log_prob", (("", columns.log_prob),)
     yield "last_observation", columns.last_observation.items()
     yield "final_observation", columns.final_observation.items()
+    if columns.initial_state is not None:
+        yield "initial_state", (("", columns.initial_state),)
 
 
 def _fill_numbers(header: rollout_pb2.Rollout, rollout: Rollout) -> None:

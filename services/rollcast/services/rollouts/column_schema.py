@@ -52,17 +52,21 @@ class ColumnSchema:
 
 @dataclass(frozen=True, slots=True)
 class SubstepSchema:
-    """The schemas of one substep's columns; those of observations by path, in the order of the space."""
+    """The schemas of one substep's columns; those of observations by path, in the order of the space.
+
+    `initial_state` is None if the policy is not recurrent.
+    """
 
     observation: Mapping[str, ColumnSchema]
     action: ColumnSchema
     log_prob: ColumnSchema
     last_observation: Mapping[str, ColumnSchema]
     final_observation: Mapping[str, ColumnSchema]
+    initial_state: ColumnSchema | None
 
     @classmethod
-    def of(cls, key: str, spaces: SubstepSpaces, n_steps: int, n_trajectories: int) -> Self:
-        """Makes the schemas of a substep from its key, its spaces, T and B."""
+    def of(cls, key: str, spaces: SubstepSpaces, n_steps: int, n_trajectories: int, *, state_size: int = 0) -> Self:
+        """Makes the schemas of a substep from its key, its spaces, T, B, and S of a recurrent policy."""
         leaves = {path: leaf_schema(leaf) for path, leaf in space_leaves(spaces.observation).items()}
 
         def observation(column: str, axes: tuple[str, ...], leading: tuple[int, ...]) -> dict[str, ColumnSchema]:
@@ -78,4 +82,9 @@ class SubstepSchema:
             log_prob=ColumnSchema.of(column_name(key, "log_prob"), LeafSchema(FLOAT32), STEP_AXES, step_shape),
             last_observation=observation("last_observation", LAST_AXES, (n_trajectories,)),
             final_observation=observation("final_observation", FINAL_AXES, (-1,)),
+            initial_state=ColumnSchema.of(
+                column_name(key, "initial_state"), LeafSchema(FLOAT32, (state_size,)), LAST_AXES, (n_trajectories,)
+            )
+            if state_size
+            else None,
         )

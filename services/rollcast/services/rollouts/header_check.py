@@ -27,6 +27,7 @@ class HeaderCheck:
         max_rollout_bytes: The largest rollout, in bytes of its tensors; None: as many as the spaces, T and B need.
         actor_id: The actor that every rollout must name; None: any.
         incarnation: The incarnation that every rollout must name; None: any.
+        state_size: S, the size of the recurrent state in every rollout; 0: the policy is not recurrent.
     """
 
     def __init__(
@@ -38,12 +39,18 @@ class HeaderCheck:
         max_rollout_bytes: int | None = None,
         actor_id: str | None = None,
         incarnation: int | None = None,
+        state_size: int = 0,
     ) -> None:
         self._actor_id = actor_id
         self._incarnation = incarnation
         self._substeps = {
             key: SubstepHeaderCheck(
-                key, substep, n_rollout_steps, n_envs * substep.n_agents, max_rollout_bytes=max_rollout_bytes
+                key,
+                substep,
+                n_rollout_steps,
+                n_envs * substep.n_agents,
+                max_rollout_bytes=max_rollout_bytes,
+                state_size=state_size,
             )
             for key, substep in spaces.items()
         }
@@ -88,6 +95,7 @@ class SubstepHeaderCheck:
         n_steps: T.
         n_trajectories: B.
         max_rollout_bytes: As for `HeaderCheck`.
+        state_size: As for `HeaderCheck`.
     """
 
     def __init__(
@@ -98,11 +106,12 @@ class SubstepHeaderCheck:
         n_trajectories: int,
         *,
         max_rollout_bytes: int | None,
+        state_size: int = 0,
     ) -> None:
         self.key: Final = key
         self.step_shape: Final = (n_steps, n_trajectories)
         self.n_agents: Final = spaces.n_agents
-        self.schema: Final = SubstepSchema.of(key, spaces, n_steps, n_trajectories)
+        self.schema: Final = SubstepSchema.of(key, spaces, n_steps, n_trajectories, state_size=state_size)
         flags = (("terminated", BOOL), ("truncated", BOOL), ("valid", BOOL))
         self._scalars = {
             name: ColumnSchema.of(name, LeafSchema(dtype), STEP_AXES, self.step_shape)
@@ -162,6 +171,10 @@ class SubstepHeaderCheck:
         else:
             for column in schema.final_observation.values():
                 yield Column(column, None, (0, *column.shape[1:]), 0)
+        if schema.initial_state is not None:
+            yield _checked(header, schema.initial_state, substep.initial_state)
+        elif substep.HasField("initial_state"):
+            refuse(header, "a column initial_state", "none: the learner's policy is not recurrent")
         # A column that was left out reads as an empty tensor, whose dtype is refused.
         yield _checked(header, self._scalars["reward"], header.reward)
         yield _checked(header, self._scalars["terminated"], header.terminated)

@@ -6,6 +6,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from rollcast.services.errors import InvalidInputError, ProtocolMismatchError, RecordingError
+from rollcast.services.limits.limits import MAX_RECURRENT_SIZE
 from rollcast.services.rollouts.join import PROTOCOL_VERSION
 from rollcast.services.rollouts.size import rollout_bytes
 from rollcast.services.spaces.codec import environment_spaces_from_proto, environment_spaces_to_proto
@@ -35,11 +36,19 @@ class RecordingHeader:
     env_id: str = ""
     played_by: str = ""
     software_version: str = ""
+    state_size: int = 0
 
     @property
     def max_rollout_bytes(self) -> int:
         """The largest size of a rollout in the file: every observation could also be a final one."""
-        n_bytes = rollout_bytes(self.spaces, self.n_rollout_steps, self.n_envs, step_bytes=_STEP_BYTES, has_finals=True)
+        n_bytes = rollout_bytes(
+            self.spaces,
+            self.n_rollout_steps,
+            self.n_envs,
+            state_size=self.state_size,
+            step_bytes=_STEP_BYTES,
+            has_finals=True,
+        )
         return min(n_bytes + _NAMES_BYTES, MAX_MESSAGE_BYTES)
 
 
@@ -61,6 +70,7 @@ def recording_header_to_proto(header: RecordingHeader) -> recording_pb2.Recordin
         n_envs=header.n_envs,
         env_id=header.env_id,
         played_by=header.played_by,
+        state_size=header.state_size,
     )
 
 
@@ -73,7 +83,7 @@ def recording_header_from_proto(proto: recording_pb2.RecordingHeader) -> Recordi
     Raises:
         RecordingError: It is the first message of another kind of file.
         ProtocolMismatchError: It has another version of the protocol.
-        InvalidInputError: T or B is below 1.
+        InvalidInputError: T or B is below 1, or the recurrent state is too large.
         InvalidSpaceError: A space is malformed or not supported.
         InvalidTensorError: A bound of a space is malformed.
     """
@@ -90,6 +100,10 @@ def recording_header_from_proto(proto: recording_pb2.RecordingHeader) -> Recordi
     for name, value in (("n_rollout_steps", proto.n_rollout_steps), ("n_envs", proto.n_envs)):
         if value < 1:
             raise InvalidInputError(f"its {name} is {value}; expected at least 1; record it again")
+    if proto.state_size > 2 * MAX_RECURRENT_SIZE:
+        raise InvalidInputError(
+            f"its state_size is {proto.state_size}; expected at most {2 * MAX_RECURRENT_SIZE}; record it again"
+        )
     spaces = environment_spaces_from_proto(proto.substeps)
     for key, substep in spaces.items():
         check_action_space_supported(substep.action, where=f"substep {key!r}")
@@ -100,6 +114,7 @@ def recording_header_from_proto(proto: recording_pb2.RecordingHeader) -> Recordi
         env_id=proto.env_id[:512],
         played_by=proto.played_by[:512],
         software_version=proto.software_version[:128],
+        state_size=proto.state_size,
     )
 
 

@@ -80,6 +80,8 @@ class SubstepColumns:
         last_observation: `[B, ...]` for every leaf, the observation after the last step.
         final_observation: `[N, ...]` for every leaf, the true last observation of the episodes that ended at
             `Rollout.final_index`.
+        initial_state: float32 `[B, S]`, the state with which a recurrent policy acted in the first valid row of each
+            trajectory; None if the policy is not recurrent. `rollcast.v1.SubstepColumns` says how it goes on.
     """
 
     observation: Observation
@@ -87,6 +89,7 @@ class SubstepColumns:
     log_prob: NDArray[np.float32]
     last_observation: Observation
     final_observation: Observation
+    initial_state: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

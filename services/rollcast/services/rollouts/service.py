@@ -81,6 +81,10 @@ class RolloutStream(Protocol):
     def n_envs(self) -> int:
         """B of its rollouts."""
 
+    @property
+    def state_size(self) -> int:
+        """S of the recurrent state in its rollouts; 0 if the policy is not recurrent."""
+
     def progress(self) -> StreamProgress:
         """Returns the stream's progress, which is sent as soon as it opens."""
 
@@ -229,6 +233,7 @@ class RolloutServicer:
             self._max_rollout_bytes,
             actor_id=stream.actor_id,
             incarnation=stream.incarnation,
+            state_size=stream.state_size,
             hold=in_flight.hold,
         )
         while True:

@@ -77,6 +77,9 @@ class ValueCheck:
         yield _Column("reward", STEP_AXES, _NUMBER, rollout.reward)
         yield _Column(column_name(key, "action"), STEP_AXES, self._actions[key], columns.action)
         yield _Column(column_name(key, "log_prob"), STEP_AXES, _NUMBER, columns.log_prob)
+        if columns.initial_state is not None:
+            leaf = LeafSchema(FLOAT32, columns.initial_state.shape[1:])
+            yield _Column(column_name(key, "initial_state"), LAST_AXES, leaf, columns.initial_state)
 
     def _observations(
         self, key: str, column: str, axes: tuple[str, ...], values: Mapping[str, NDArray[Any]]

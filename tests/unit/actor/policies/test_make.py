@@ -7,7 +7,7 @@ from rollcast.actor.policies.make import make_policy
 from rollcast.actor.policies.numpy_acting import NumpyMlpPolicy
 from rollcast.actor.policies.torch_acting import TorchActingPolicy
 from rollcast.actor.policies.trainable import TorchPolicy
-from rollcast.services.errors import ConfigurationError, NotReadyError, ProtocolMismatchError
+from rollcast.services.errors import ConfigurationError, InvalidInputError, NotReadyError, ProtocolMismatchError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import SubstepSpaces
 from tests.unit.actor.policies.test_features import batch_of
@@ -167,3 +167,39 @@ def test_gpu_policy_agrees_with_cpu_policy():
         policy.load(1, state)
     on_cpu, on_gpu = (policy.act(batch)[1] for policy in policies)
     np.testing.assert_allclose(on_gpu, on_cpu, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+@pytest.mark.parametrize("hidden_sizes", [(), (16, 8)])
+@pytest.mark.parametrize("action", ["discrete", "box"])
+def test_numpy_and_torch_agree_on_what_they_remember(kind, hidden_sizes, action):
+    substeps = spaces_of(action=ACTION_SPACES[action])
+    spec = PolicySpec(hidden_sizes=hidden_sizes, recurrence=kind, recurrent_size=6)
+    state = state_of(substeps, spec)
+    policies = [kind(substeps, spec, seed=3) for kind in (NumpyMlpPolicy, TorchActingPolicy)]
+    memories = [policy.initial_state(5) for policy in policies]
+    for policy in policies:
+        policy.load(1, state)
+    assert type(make_policy(substeps, spec, seed=0)) is NumpyMlpPolicy
+    for step in range(4):
+        batch = {"": np.random.default_rng(step).normal(size=(5, 4)).astype(np.float32)}
+        one, other = (
+            policy.act(batch, deterministic=True, state=memory)[1].copy()
+            for policy, memory in zip(policies, memories, strict=True)
+        )
+        np.testing.assert_allclose(one, other, atol=1e-5, rtol=1e-5)
+        np.testing.assert_allclose(*memories, atol=1e-5, rtol=1e-5)
+    assert np.abs(memories[0]).max() > 0.01
+    _, fresh = policies[0].act(batch, deterministic=True, state=policies[0].initial_state(5))
+    assert not np.allclose(fresh, one), "what was seen before matters"
+
+
+def test_state_must_fit_the_policy():
+    spec = PolicySpec(hidden_sizes=(8,), recurrence="lstm", recurrent_size=6)
+    policy, plain, batch = loaded(spaces_of(), spec), loaded(spaces_of()), batch_of(VECTOR, 3)
+    assert plain.initial_state(3) is None
+    for wrong in (None, np.zeros((3, 6), np.float32), np.zeros((2, 12), np.float32)):
+        with pytest.raises(InvalidInputError, match=r"recurrent state has shape .*; expected \(3, 12\)"):
+            policy.act(batch, state=wrong)
+    with pytest.raises(InvalidInputError, match=r"has shape \(3, 12\); expected None"):
+        plain.act(batch, state=np.zeros((3, 12), np.float32))

@@ -99,3 +99,17 @@ def test_own_network_is_built_and_unchanged_by_its_trial_run():
 def test_rejects_own_networks_that_do_not_fit(name, message):
     with pytest.raises(ConfigurationError, match=message):
         build_network(VECTOR, 3, PolicySpec(network=f"{OWN}:{name}"))
+
+
+def test_own_network_cannot_be_recurrent():
+    with pytest.raises(ConfigurationError, match=r"recurrence 'gru' with the network '.*'; expected one of the two"):
+        build_network(VECTOR, 2, PolicySpec(network=f"{OWN}:Own", recurrence="gru"))
+
+
+@pytest.mark.parametrize("name", IMAGE_SPACES)
+def test_images_are_remembered(name):
+    network = build_network(IMAGE_SPACES[name], 3, PolicySpec(hidden_sizes=(8,), recurrence="gru", recurrent_size=4))
+    outputs, state = network(tensors_of(IMAGE_SPACES[name]), torch.zeros(6, 4))
+    assert outputs.shape == (6, 3)
+    assert state.shape == (6, 4)
+    assert state.abs().max() > 0

@@ -9,13 +9,16 @@ from rollcast.learner.algorithms.trajectories import (
     explained_variance,
     normalized,
     observations_to_value,
+    sequence_starts,
     shaped_rewards,
+    states_before_ends,
     values_and_next_values,
     weighted_variance,
 )
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.batches import make_batch
 
+T, F = True, False
 WEIGHT = torch.tensor([0.5, 0.25, 0.0, 0.25])
 
 
@@ -66,3 +69,31 @@ def test_explained_variance_is_one_for_right_values_and_zero_for_a_constant():
     target = torch.tensor([1.0, 3.0, 4.0, 5.0])
     assert float(explained_variance(target, target, WEIGHT)) == 1.0
     assert float(explained_variance(torch.full((4,), 9.0), target, WEIGHT)) == pytest.approx(0.0, abs=1e-6)
+
+
+# (valid, ended) of the rows of a trajectory; what is expected: "-" goes on, "0" begins an episode, "i" is held.
+@pytest.mark.parametrize(
+    ("valid", "ended", "expected"),
+    [
+        pytest.param([T, T, T, T], [F, F, F, F], "i---", id="nothing ends"),
+        pytest.param([T, T, T, T], [F, T, F, T], "i-0-", id="reset in the same step"),
+        pytest.param([T, T, T, T], [T, T, F, F], "i00-", id="an episode of one step"),
+        pytest.param([T, T, F, T, T], [F, T, F, F, F], "i--0-", id="a reset row goes on with the old state"),
+        pytest.param([F, T, T], [F, F, F], "ii-", id="the reset row of an episode of the rollout before"),
+        pytest.param([T, F, F, T], [T, F, F, F], "i-00", id="two steps dropped, one after the other"),
+        pytest.param([F, F, T, T], [F, F, T, F], "iii0", id="rows before the first of an agent"),
+        pytest.param([F, F, F], [F, F, F], "iii", id="no transition"),
+    ],
+)
+def test_state_starts_anew_where_an_episode_begins(valid: list[bool], ended: list[bool], expected: str):
+    n_steps = len(valid)
+    columns = {"valid": torch.tensor(valid)[:, None], "truncated": torch.tensor(ended)[:, None]}
+    starts = sequence_starts(make_batch(n_steps=n_steps, n_envs=1, **columns))
+    found = ["i" if held else "0" if begins else "-" for begins, held in zip(*starts, strict=True)]
+    assert "".join(found) == expected
+
+
+def test_last_and_final_observations_are_seen_with_the_state_after_their_row():
+    batch = make_batch(final_index=torch.tensor([[2, 1], [4, 3]]), final_observation=torch.zeros(2, 3))
+    states = torch.arange(20.0).view(5, 4, 1)
+    assert states_before_ends(batch, states).flatten().tolist() == [16.0, 17.0, 18.0, 19.0, 9.0, 19.0]

@@ -5,8 +5,8 @@ from typing import get_args
 import pytest
 
 from rollcast.services.errors import InvalidInputError
-from rollcast.services.limits.limits import MAX_HIDDEN_LAYERS, MAX_NETWORK_LENGTH
-from rollcast.services.policies.policies import PolicyHead, PolicySpec
+from rollcast.services.limits.limits import MAX_HIDDEN_LAYERS, MAX_NETWORK_LENGTH, MAX_RECURRENT_SIZE
+from rollcast.services.policies.policies import PolicyHead, PolicySpec, Recurrence
 from rollcast.services.policies.spec_codec import policy_spec_from_proto, policy_spec_to_proto
 
 
@@ -20,11 +20,29 @@ def test_every_head_comes_back_and_the_default_is_left_out(head: PolicyHead):
     assert policy_spec_from_proto(proto) == spec
 
 
+@pytest.mark.parametrize("recurrence", get_args(Recurrence))
+def test_every_recurrence_comes_back_and_none_is_left_out(recurrence: Recurrence):
+    spec = PolicySpec(recurrence=recurrence, **({} if recurrence == "none" else {"recurrent_size": 7}))
+    proto = policy_spec_to_proto(spec)
+    assert (proto.recurrence, proto.recurrent_size) == (("", 0) if recurrence == "none" else (recurrence, 7))
+    assert policy_spec_from_proto(proto) == spec
+    assert spec.state_size == {"none": 0, "lstm": 14, "gru": 7}[recurrence]
+
+
+@pytest.mark.parametrize("size", [0, MAX_RECURRENT_SIZE + 1])
+def test_refuses_memory_of_impossible_size(size: int):
+    proto = policy_spec_to_proto(PolicySpec(recurrence="gru"))
+    proto.recurrent_size = size
+    with pytest.raises(InvalidInputError, match=f"a recurrent_size of {size}; expected 1 to {MAX_RECURRENT_SIZE}"):
+        policy_spec_from_proto(proto)
+
+
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
         ("activation", "gelu", "activation 'gelu'; expected one of"),
         ("head", "two", "head 'two'; expected one of"),
+        ("recurrence", "rnn", "recurrence 'rnn'; expected one of"),
         ("hidden_sizes", (64, 0), "2 hidden layers, the first of .64, 0.; expected at most 64, each of at least 1"),
         ("hidden_sizes", (1,) * (MAX_HIDDEN_LAYERS + 1), "65 hidden layers"),
         ("network", "n" * (MAX_NETWORK_LENGTH + 1), "a name of 513 characters; expected at most 512"),

@@ -19,6 +19,11 @@ def test_counts_the_bytes_of_a_rollout_without_final_observations(key: str):
     assert rollout_bytes({key: NESTED[key]}, 6, 3) == sum(array.nbytes for array in arrays)
 
 
+def test_counts_the_state_of_a_recurrent_policy():
+    more = rollout_bytes(SPACES, 6, 3, state_size=5) - rollout_bytes(SPACES, 6, 3)
+    assert more == 3 * 5 * np.dtype(np.float32).itemsize
+
+
 def test_the_largest_substep_counts():
     assert rollout_bytes(NESTED, 6, 3) == max(rollout_bytes({key: NESTED[key]}, 6, 3) for key in NESTED)
 

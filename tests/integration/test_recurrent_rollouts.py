@@ -1,0 +1,225 @@
+"""A recurrent policy's rollouts, through the wire: the learner finds the states, log-probabilities and values again."""
+
+import dataclasses
+from collections.abc import Iterator
+
+import gymnasium
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from rollcast.actor.environments.masked_cartpole import make
+from rollcast.actor.environments.recovering import RecoveringEnv
+from rollcast.actor.policies.numpy_acting import NumpyMlpPolicy
+from rollcast.actor.policies.torch_acting import TorchActingPolicy
+from rollcast.actor.policies.torch_distributions import log_prob
+from rollcast.actor.policies.trainable import TorchPolicy
+from rollcast.actor.vector.make import environment_spaces
+from rollcast.actor.vector.structured import StructuredVectorEnv
+from rollcast.actor.workers.flat import RolloutWorker
+from rollcast.actor.workers.structured import StructuredRolloutWorker
+from rollcast.learner.algorithms.impala import Impala
+from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+from rollcast.learner.algorithms.trajectories import sequence_starts
+from rollcast.learner.batch import Batch
+from rollcast.learner.ingest.batcher import Batcher
+from rollcast.learner.ingest.queue import RolloutSlice
+from rollcast.services.policies.policies import PolicySpec, PolicyState
+from rollcast.services.rollouts.assembler import RolloutAssembler
+from rollcast.services.rollouts.codec import RolloutEncoder
+from rollcast.services.rollouts.rollouts import Rollout
+from rollcast.services.rollouts.service import parse_request
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces
+from tests.unit.actor.structured_environments import SPACES as STRUCTURED
+from tests.unit.actor.structured_environments import ScriptedEnv, alternating
+
+T, B, N_ROLLOUTS = 17, 3, 8
+KINDS = ("lstm", "gru")
+ACTING = (NumpyMlpPolicy, TorchActingPolicy)
+
+
+class Raising(gymnasium.Wrapper):
+    """Raises in every 23rd step."""
+
+    n_steps = 0
+
+    def step(self, action):
+        self.n_steps += 1
+        if self.n_steps % 23 == 0:
+            raise RuntimeError("broken")
+        return super().step(action)
+
+
+def spec_of(kind: str) -> PolicySpec:
+    return PolicySpec(hidden_sizes=(16,), recurrence=kind, recurrent_size=8)
+
+
+def weights(policy: TorchPolicy) -> PolicyState:
+    """Weights far from their first values, so that what is remembered counts."""
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    return policy.state_arrays()
+
+
+def through_the_wire(rollout: Rollout, spaces: EnvironmentSpaces, n_envs: int, spec: PolicySpec) -> Rollout:
+    assembler = RolloutAssembler(spaces, rollout.n_steps, n_envs, state_size=spec.state_size)
+    for message in RolloutEncoder().encode(rollout):
+        arrived = assembler.add(*parse_request(message))
+    assert arrived is not None
+    return arrived
+
+
+def batch_of(rollout: Rollout, spaces: EnvironmentSpaces, spec: PolicySpec) -> Batch:
+    key = rollout.substep_key
+    acting = rollout.n_envs if rollout.valid is None else int(rollout.valid.any(axis=0).sum())
+    batcher = Batcher(
+        {key: spaces[key]},
+        n_rollout_steps=rollout.n_steps,
+        batch_size=acting,
+        device=torch.device("cpu"),
+        state_size=spec.state_size,
+    )
+    batcher.add(RolloutSlice(rollout, 0, rollout.n_envs))
+    return batcher.finish()
+
+
+def replayed_log_prob(policy: TorchPolicy, batch: Batch) -> torch.Tensor:
+    ((key, columns),) = batch.substeps.items()
+    observation = {path: leaf.flatten(0, 1) for path, leaf in columns.observation.items()}
+    assert columns.initial_state is not None
+    with torch.no_grad():
+        parameters, _ = policy.unroll(observation, columns.initial_state, sequence_starts(batch), key)
+        replayed = log_prob(policy.spaces[key].action, parameters, columns.action.flatten(0, 1))
+    return replayed.view_as(columns.log_prob)
+
+
+def assert_replays(policy: TorchPolicy, batch: Batch) -> None:
+    (columns,) = batch.substeps.values()
+    difference = (replayed_log_prob(policy, batch) - columns.log_prob)[batch.valid]
+    assert difference.abs().max().item() < 1e-5
+
+
+def flat_rollouts(kind: str, acting: type, mode: AutoresetMode, *, raises: bool = False) -> Iterator[tuple]:
+    def environment() -> gymnasium.Env:
+        env: gymnasium.Env = gymnasium.wrappers.TimeLimit(make(), 12)
+        return RecoveringEnv(Raising(env)) if raises else env
+
+    vector_env = SyncVectorEnv([environment] * B, autoreset_mode=mode)
+    spaces, spec = environment_spaces(vector_env), spec_of(kind)
+    learning = TorchPolicy(spaces, spec)
+    policy = acting(spaces, spec, seed=0)
+    policy.load(1, weights(learning))
+    worker = RolloutWorker(vector_env, policy, T, actor_id="a", incarnation=1, env_seed=0)
+    for _ in range(N_ROLLOUTS):
+        rollout = worker.collect()
+        assert rollout is not None
+        yield learning, through_the_wire(rollout, spaces, B, spec)
+    worker.close()
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
+@pytest.mark.parametrize("acting", ACTING)
+@pytest.mark.parametrize("kind", KINDS)
+def test_replayed_rollouts_give_the_actors_log_probabilities(kind: str, acting: type, mode: AutoresetMode):
+    n_ends = 0
+    for learning, rollout in flat_rollouts(kind, acting, mode):
+        assert_replays(learning, batch_of(rollout, learning.spaces, learning.spec))
+        n_ends += int(rollout.terminated.sum() + rollout.truncated.sum())
+        assert (rollout.valid is not None) is (mode is AutoresetMode.NEXT_STEP)
+    assert n_ends > 2 * N_ROLLOUTS
+
+
+def test_steps_in_which_an_environment_raised_are_replayed_too():
+    n_dropped = 0
+    for learning, rollout in flat_rollouts("lstm", NumpyMlpPolicy, AutoresetMode.SAME_STEP, raises=True):
+        assert_replays(learning, batch_of(rollout, learning.spaces, learning.spec))
+        n_dropped += 0 if rollout.valid is None else int((~rollout.valid).sum())
+    assert n_dropped > 3
+
+
+def test_state_matters_for_the_replay():
+    """A replay that forgot the states at t = 0, or the ends of episodes, would show."""
+    *_, (learning, rollout) = flat_rollouts("lstm", NumpyMlpPolicy, AutoresetMode.SAME_STEP)
+    batch = batch_of(rollout, learning.spaces, learning.spec)
+    (columns,) = batch.substeps.values()
+    forgotten = dataclasses.replace(columns, initial_state=torch.zeros_like(columns.initial_state))
+    endless = dataclasses.replace(batch, terminated=torch.zeros_like(batch.terminated), truncated=~batch.valid)
+    for wrong in (dataclasses.replace(batch, substeps={FLAT_SUBSTEP: forgotten}), endless):
+        assert (replayed_log_prob(learning, wrong) - columns.log_prob).abs().max().item() > 1e-4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n_steps", [3, 7])
+def test_states_of_agents_that_act_at_different_times_are_replayed(kind: str, n_steps: int):
+    episodes = [alternating(5), alternating(3, truncated=True), alternating(1)]
+    spec = spec_of(kind)
+    learning = TorchPolicy(STRUCTURED, spec)
+    policy = NumpyMlpPolicy(STRUCTURED, spec, seed=0)
+    policy.load(1, weights(learning))
+    worker = StructuredRolloutWorker(
+        StructuredVectorEnv([lambda: ScriptedEnv(episodes), lambda: ScriptedEnv(episodes[1:])]),
+        policy,
+        n_steps,
+        actor_id="a",
+        incarnation=1,
+        env_seed=0,
+    )
+    n_padded = 0
+    for _ in range(16):
+        rollout = worker.collect()
+        assert rollout is not None
+        rollout = through_the_wire(rollout, STRUCTURED, 2, spec)
+        n_padded += 0 if rollout.valid is None else int((~rollout.valid).sum())
+        assert_replays(learning, batch_of(rollout, STRUCTURED, spec))
+    assert n_padded
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_equal_those_of_single_steps_with_the_state_before_the_reset(kind: str, mode: AutoresetMode):
+    algorithm: Impala | None = None
+    for learning, rollout in flat_rollouts(kind, NumpyMlpPolicy, mode):
+        if algorithm is None:
+            algorithm = Impala(learning.spaces, learning.spec, ImpalaSettings())
+            algorithm.begin_with(learning.state_arrays(), None)
+        batch = batch_of(rollout, learning.spaces, learning.spec)
+        (columns,) = batch.substeps.values()
+        with torch.no_grad():
+            values = algorithm._forward(batch, columns).values
+            expected = _values_one_by_one(algorithm, batch)
+        used = torch.cat([batch.valid.flatten(), torch.ones(len(values) - batch.valid.numel(), dtype=torch.bool)])
+        if mode is AutoresetMode.NEXT_STEP:
+            # The row between two episodes gives the value of what the first one ended with.
+            used[B : T * B] |= batch.truncated[:-1].flatten()
+        torch.testing.assert_close(values[used], expected[used], atol=1e-5, rtol=1e-4)
+
+
+def _values_one_by_one(algorithm: Impala, batch: Batch) -> torch.Tensor:
+    """Steps each trajectory by itself, with the actor's rule: an episode begins with a state of zeros."""
+    (columns,) = batch.substeps.values()
+    finals = {(int(t), int(b)): i for i, (t, b) in enumerate(batch.final_index)}
+    of_rows, of_last, of_final = torch.zeros(T, B), torch.zeros(B), torch.zeros(len(finals))
+
+    def step(observation: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        _, after = algorithm.policy.step({"": observation[None]}, state)
+        return algorithm._critic({"": observation[None]}, after)[0], after
+
+    for b in range(B):
+        state, has_reset_row = columns.initial_state[b : b + 1], False
+        for t in range(T):
+            if not batch.valid[t, b]:
+                has_reset_row = True
+            of_rows[t, b], state = step(columns.observation[""][t, b], state)
+            if (t, b) in finals:
+                of_final[finals[t, b]], _ = step(columns.final_observation[""][finals[t, b]], state)
+            ends = bool(batch.terminated[t, b] | batch.truncated[t, b])
+            begins_next = ends if finals else has_reset_row
+            last_state = state
+            if t == 0 and has_reset_row:
+                state = columns.initial_state[b : b + 1]
+            elif begins_next:
+                state = torch.zeros_like(state)
+            has_reset_row = False
+        of_last[b], _ = step(columns.last_observation[""][b], last_state)
+    return torch.cat([of_rows.flatten(), of_last, of_final])
