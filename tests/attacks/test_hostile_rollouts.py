@@ -73,6 +73,32 @@ def test_columns_that_do_not_fit(field, array, match):
     refused(with_tensor(message(), field, array), match=f"actor 'a', rollout 1.*{match}")
 
 
+@pytest.mark.parametrize(
+    ("array", "match"),
+    [
+        (None, "column 0/initial_state has dtype number 0"),
+        (np.zeros((B, 5), np.float32), r"column 0/initial_state has shape \[2, 5\]; expected \[2, 4\]"),
+        (np.zeros((B + 1, 4), np.float32), r"column 0/initial_state has shape \[3, 4\]"),
+        (np.zeros((B, 4)), "column 0/initial_state has dtype float64"),
+        (np.full((B, 4), np.nan, np.float32), r"column 0/initial_state holds nan at \(b\) = \(0\)"),
+    ],
+)
+def test_recurrent_states_that_do_not_fit(array, match):
+    request = message()
+    if array is not None:
+        request.rollout.substeps[0].initial_state.CopyFrom(tensor_to_proto(array))
+    with pytest.raises(InvalidInputError, match=f"actor 'a', rollout 1.*{match}"):
+        RolloutAssembler(NESTED, T, B, state_size=4).add(request)
+
+
+def test_recurrent_state_that_nobody_asked_for():
+    request = message()
+    request.rollout.substeps[0].initial_state.CopyFrom(tensor_to_proto(np.zeros((B, 4), np.float32)))
+    refused(
+        request, InvalidRolloutError, "a column initial_state; expected none: the learner's policy is not recurrent"
+    )
+
+
 def test_columns_that_are_missing():
     for field in ("reward", "terminated", "truncated"):
         request = message()

@@ -150,8 +150,16 @@ class _Source:
     """A learner whose policy acts with zeros."""
 
     spaces = SMALL
+    state_size = 2
 
-    def act(self, observation: Observation, *, substep_key: str, deterministic: bool) -> tuple[NDArray[Any], int]:
+    def act(
+        self,
+        observation: Observation,
+        *,
+        substep_key: str,
+        deterministic: bool,
+        state: NDArray[np.float32] | None = None,
+    ) -> tuple[NDArray[Any], int]:
         n_rows = len(next(iter(observation.values())))
         return np.zeros((n_rows, 2), np.int64), 1
 

@@ -184,6 +184,7 @@ class FakeSource:
         self.n_encodings = 0
         self.ended = False
         self.spaces = SPACES
+        self.state_size = 0
 
     def publish(self, version: int, state: Mapping[str, np.ndarray]) -> None:
         encoded = encode_policy(version, state)
@@ -208,9 +209,17 @@ class FakeSource:
             return self.encoded if self.encoded and self.encoded.version > version else None
 
     def act(
-        self, observation: Mapping[str, np.ndarray], *, substep_key: str, deterministic: bool
+        self,
+        observation: Mapping[str, np.ndarray],
+        *,
+        substep_key: str,
+        deterministic: bool,
+        state: np.ndarray | None = None,
     ) -> tuple[np.ndarray, int]:
         assert substep_key == "0"
+        assert (state is None) is (not self.state_size)
+        if state is not None:
+            state += observation[""][:, :1]
         version = self.newest().version
         return (observation[""][:, 0] > 0).astype(np.int64) + int(deterministic) * 0, version
 

@@ -1,5 +1,6 @@
 """Loads a policy that a run has saved, to act with it in a program of one's own."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.actor.environments.executed_actions import ExecutedActions
+from rollcast.actor.policies.base import RecurrentState
 from rollcast.actor.policies.make import make_saved_policy
 from rollcast.services.errors import ConfigurationError, InvalidInputError, InvalidTensorError
 from rollcast.services.policies.policies import AUTO_NETWORK, PolicyName, SavedPolicy
@@ -34,6 +36,8 @@ def load_policy(
         policy = load_policy("runs/mine")
         observation, _ = env.reset()
         action = policy.act(observation, deterministic=True)
+
+    A recurrent policy keeps its state from call to call: call `policy.reset()` where an episode begins.
 
     An MLP acts in numpy and needs no torch; a CNN, or a network of one's own, needs the extra `torch`.
 
@@ -75,7 +79,7 @@ def load_policy(
 
 
 class LoadedPolicy:
-    """A saved policy that acts.
+    """A saved policy that acts; a recurrent one keeps its state from call to call.
 
     Not thread-safe.
 
@@ -97,11 +101,34 @@ class LoadedPolicy:
         """
         self.saved, self.spaces = saved, spaces
         self._policy = make_saved_policy(saved, spaces, seed=seed, allowed_network=saved.spec.network)
+        # By substep key; none before the first call, and for a policy that is not recurrent.
+        self._states: dict[str, RecurrentState] = {}
         self._executed = {key: ExecutedActions(substep.action) for key, substep in spaces.items()}
 
     def seed(self, seed: int) -> None:
         """Starts the sampling of actions over; the same seed and observations give the same actions."""
         self._policy.seed(seed)
+
+    def reset(self, ended: Sequence[bool] | NDArray[np.bool_] | None = None) -> None:
+        """Forgets what was seen, because episodes begin. Does nothing if the policy is not recurrent.
+
+        Args:
+            ended: bool `[N]`: the environments of a batch whose episode begins with the next observation. None: all.
+
+        Raises:
+            InvalidInputError: There is another number than of the observations before.
+        """
+        if ended is None:
+            self._states.clear()
+            return
+        rows = np.asarray(ended, np.bool_)
+        for key, state in self._states.items():
+            if rows.shape != (len(state),):
+                raise InvalidInputError(
+                    f"ended has shape {list(rows.shape)}; expected [{len(state)}], as many as there were observations "
+                    f"in the last act() of substep {key!r}; pass one for each, or None for all"
+                )
+            state[rows] = 0.0
 
     def act(
         self, observation: NestedObservation, *, deterministic: bool = False, substep_key: str | None = None
@@ -120,14 +147,29 @@ class LoadedPolicy:
 
         Raises:
             InvalidTensorError: The observation does not fit the space, or holds NaN or a value outside of the space.
-            InvalidInputError: There is no such substep, or several and none is named.
+            InvalidInputError: There is no such substep, or several and none is named; or a recurrent policy gets
+                another number of observations than before.
         """
         key = self._substep(substep_key)
         leaves, is_single = _batch(self.spaces[key].observation, observation)
-        action, _ = self._policy.act(leaves, deterministic=deterministic, substep_key=key)
+        state = self._state(key, len(next(iter(leaves.values()))))
+        action, _ = self._policy.act(leaves, deterministic=deterministic, substep_key=key, state=state)
         executed = self._executed[key](action)
         chosen: NDArray[Any] = executed[0] if is_single else executed
         return chosen
+
+    def _state(self, key: str, n: int) -> RecurrentState | None:
+        state = self._states.get(key)
+        if state is None:
+            state = self._policy.initial_state(n)
+            if state is not None:
+                self._states[key] = state
+        elif len(state) != n:
+            raise InvalidInputError(
+                f"there are {n} observations, and there were {len(state)} in the last act(); expected as many: this "
+                "policy is recurrent, and remembers each of them; call reset() before, or load another policy"
+            )
+        return state
 
     def _substep(self, key: str | None) -> str:
         if key is None and len(self.spaces) == 1:

@@ -200,3 +200,33 @@ def test_mlp_acts_where_torch_is_not_installed(tmp_path: Path):
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.stdout == "True\n", done.stderr
+
+
+def test_recurrent_policy_remembers_until_it_is_reset(tmp_path: Path):
+    spec = PolicySpec(hidden_sizes=(8,), recurrence="lstm", recurrent_size=4)
+    rng = np.random.default_rng(0)
+    shapes = {name: array.shape for name, array in TorchPolicy(CARTPOLE, spec).state_arrays().items()}
+    weights = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    policy = load_policy(save(tmp_path / "p.safetensors", CARTPOLE, spec, **weights))
+    batch = rng.normal(size=(12, 2, 4)).astype(np.float32)
+    episode = [policy.act(observation, deterministic=True).tolist() for observation in batch]
+    without_memory = []
+    for observation in batch:
+        policy.reset()
+        without_memory.append(policy.act(observation, deterministic=True).tolist())
+    policy.reset()
+    again = [policy.act(observation, deterministic=True).tolist() for observation in batch]
+    assert episode == again != without_memory
+    policy.reset()
+    for observation in batch[:3]:
+        policy.act(observation, deterministic=True)
+    policy.reset([False, True])
+    first, second = policy._states["0"]
+    assert first.any()
+    assert not second.any()
+    with pytest.raises(InvalidInputError, match=r"ended has shape \[3\]; expected \[2\]"):
+        policy.reset([True, False, False])
+    with pytest.raises(InvalidInputError, match="there are 1 observations, and there were 2 in the last act"):
+        policy.act(batch[0, 0])
+    policy.reset()
+    assert policy.act(batch[0, 0], deterministic=True) == episode[0][0]

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.actor.environments.executed_actions import ExecutedActions
-from rollcast.actor.policies.base import Policy
+from rollcast.actor.policies.base import Policy, RecurrentState
 from rollcast.actor.policies.make import make_policy
 from rollcast.services.errors import InvalidInputError, NotReadyError
 from rollcast.services.policies.codec import EncodedPolicy, encode_policy
@@ -22,6 +22,7 @@ class PolicyPublisher:
 
     Attributes:
         spaces: See Args.
+        state_size: S, the size of a recurrent policy's state; 0 if it is not recurrent.
 
     Args:
         spaces: The spaces of the policy's observations and actions.
@@ -32,6 +33,7 @@ class PolicyPublisher:
 
     def __init__(self, spaces: EnvironmentSpaces, spec: PolicySpec, *, seed: int, first_version: int = 1) -> None:
         self.spaces = spaces
+        self.state_size = spec.state_size
         self._spec = spec
         self._executed = {key: ExecutedActions(substep.action) for key, substep in spaces.items()}
         self._seed = seed
@@ -89,15 +91,16 @@ class PolicyPublisher:
             return self._newest[0] if self._newest is not None and newer() else None
 
     def act(
-        self, observation: Observation, *, substep_key: str, deterministic: bool
+        self, observation: Observation, *, substep_key: str, deterministic: bool, state: RecurrentState | None = None
     ) -> tuple[NDArray[np.generic], int]:
         """Chooses actions `[N, ...]` for observations `[N, ...]` with the newest policy; returns them and its version.
 
-        The actions are as an environment gets them: inside the space.
+        The actions are as an environment gets them: inside the space. The state `[N, S]` of a recurrent policy is
+        changed in place to the one for the next observations.
 
         Raises:
             NotReadyError: There is no policy yet.
-            InvalidInputError: There is no such substep.
+            InvalidInputError: There is no such substep, or the state has another shape.
         """
         if substep_key not in self.spaces:
             raise InvalidInputError(
@@ -105,12 +108,12 @@ class PolicyPublisher:
             )
         with self._acting:
             with self._changed:
-                encoded, state = self._require_newest()
+                encoded, weights = self._require_newest()
             if self._policy is None:
                 self._policy = make_policy(self.spaces, self._spec, seed=self._seed, allowed_network=self._spec.network)
             if self._policy.version != encoded.version:
-                self._policy.load(encoded.version, state)
-            action, _ = self._policy.act(observation, deterministic=deterministic, substep_key=substep_key)
+                self._policy.load(encoded.version, weights)
+            action, _ = self._policy.act(observation, deterministic=deterministic, substep_key=substep_key, state=state)
             return np.array(self._executed[substep_key](action)), encoded.version
 
     def _require_newest(self) -> tuple[EncodedPolicy, PolicyState]:

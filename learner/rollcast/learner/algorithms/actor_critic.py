@@ -96,7 +96,8 @@ class ActorCritic(OnePolicy[OwnSettings]):
             with torch.no_grad():
                 ends = {path: leaf[n_rows:] for path, leaf in rows.items()}
                 _, after = self._policy.step(ends, states_before_ends(batch, states), self._substep_key)
-                values = torch.cat([values, self._critic(ends, after)])
+                of_ends = self._critic(ends, after)
+            values = torch.cat([values, of_ends])
         return Forward(*log_prob_and_entropy(self._action_space, parameters, action), values)
 
     def _unroll(

@@ -92,6 +92,7 @@ def record(settings: RecordSettings, output: IO[str]) -> int:
             n_envs=settings.envs_per_actor,
             env_id=player.env_factory.env_id,
             played_by=player.name,
+            state_size=0 if player.saved is None else player.saved.spec.state_size,
         )
         summary, failure = RecordingSummary(), None
         with RolloutWriter(settings.output, header, overwrite=settings.overwrite) as writer:

@@ -4,6 +4,9 @@ import threading
 from collections.abc import Callable
 from typing import NoReturn
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rollcast.services.errors import CollectTimeoutError, NotReadyError, RefusedError
 from rollcast.services.limits.limits import Limits
 from rollcast.services.policies.codec import EncodedPolicy
@@ -56,6 +59,7 @@ class _Reception:
 
     def __init__(self) -> None:
         self.spaces: EnvironmentSpaces = {}
+        self.state_size = 0
         self.ended = False
         self._offered = threading.Event()
         self._offer: JoinOffer | None = None
@@ -86,9 +90,16 @@ class _Reception:
         del version, timeout_s
         self._not_ready()
 
-    def act(self, observation: Observation, *, substep_key: str, deterministic: bool) -> NoReturn:
+    def act(
+        self,
+        observation: Observation,
+        *,
+        substep_key: str,
+        deterministic: bool,
+        state: NDArray[np.float32] | None = None,
+    ) -> NoReturn:
         """Asks the client to come back."""
-        del observation, substep_key, deterministic
+        del observation, substep_key, deterministic, state
         self._not_ready()
 
     def describe(self) -> LearnerDescription:

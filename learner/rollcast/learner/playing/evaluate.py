@@ -16,7 +16,7 @@ from rollcast.actor.environments.executed_actions import ExecutedActions
 from rollcast.actor.environments.make import EnvFactory, EnvironmentFactory, make_single_env
 from rollcast.actor.environments.one_of_vector import OneOfVector
 from rollcast.actor.environments.structured import ActorId, SingleAgentEnv, StructuredEnv
-from rollcast.actor.policies.base import Policy
+from rollcast.actor.policies.base import Policy, RecurrentState
 from rollcast.actor.seeds import derive_seeds
 from rollcast.actor.vector.structured import StructuredVectorEnv
 from rollcast.services.errors import ConfigurationError
@@ -145,10 +145,12 @@ def _play_episode(
     executed = {key: ExecutedActions(substep.action) for key, substep in vector_env.spaces.items()}
     turn = vector_env.reset(0, seed=seed)
     returns: dict[ActorId, float] = dict.fromkeys(turn.observations, 0.0)
+    # Each agent of a recurrent policy has a state of its own.
+    states: dict[ActorId, RecurrentState | None] = {}
     n_turns = 0
     while turn.observations:
         actions = {
-            actor: executed[actor.substep_key](_act(policy, actor, observation, deterministic))
+            actor: executed[actor.substep_key](_act(policy, actor, observation, deterministic, states))
             for actor, observation in turn.observations.items()
         }
         turn = vector_env.step(0, actions)
@@ -158,11 +160,18 @@ def _play_episode(
     return returns, n_turns
 
 
-def _act(policy: Policy, actor: ActorId, leaves: Observation, deterministic: bool) -> NDArray[Any]:
+def _act(
+    policy: Policy,
+    actor: ActorId,
+    leaves: Observation,
+    deterministic: bool,
+    states: dict[ActorId, RecurrentState | None],
+) -> NDArray[Any]:
     action, _ = policy.act(
         {path: leaf[None] for path, leaf in leaves.items()},
         deterministic=deterministic,
         substep_key=actor.substep_key,
+        state=states.setdefault(actor, policy.initial_state(1)),
     )
     chosen: NDArray[Any] = action[0]
     return chosen

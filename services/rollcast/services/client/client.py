@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from numpy.typing import NDArray
 
@@ -17,6 +18,7 @@ from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
 from rollcast.services.rollouts.join_codec import join_agreement_from_proto, join_offer_to_proto
 from rollcast.services.rollouts.uplink import RolloutUplink
 from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
+from rollcast.services.spaces.leaf_schema import FLOAT32
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, Observation
 from rollcast.services.status.codec import actor_from_proto, status_from_proto
 from rollcast.services.status.description import LearnerDescription
@@ -129,7 +131,12 @@ class LearnerClient(Client):
         raise InvalidTensorError(f"the policy of {self.address} ended in the middle; expected all chunks; get it again")
 
     def act(
-        self, observation: Observation, *, deterministic: bool = False, substep_key: str = FLAT_SUBSTEP
+        self,
+        observation: Observation,
+        *,
+        deterministic: bool = False,
+        substep_key: str = FLAT_SUBSTEP,
+        state: NDArray[np.float32] | None = None,
     ) -> tuple[NDArray[Any], int]:
         """Asks the newest policy for actions.
 
@@ -137,12 +144,15 @@ class LearnerClient(Client):
             observation: `[N, ...]` for every leaf of the observation space, by path.
             deterministic: Return the most likely action instead of a sample.
             substep_key: The substep whose policy acts.
+            state: float32 `[N, S]` of a recurrent policy, changed in place to the one for the next observations. Begin
+                with zeros, `describe().policy.state_size` for each observation, and set those to 0 again whose episode
+                begins. None: the policy is not recurrent, or all episodes begin.
 
         Returns:
             Actions `[N, ...]` and the version of the policy.
 
         Raises:
-            InvalidTensorError: The observation does not fit the learner's observation space.
+            InvalidTensorError: The observation does not fit the learner's observation space, or the state its policy.
             NotReadyError: There is no policy yet.
             LearnerUnreachableError: No learner answers.
         """
@@ -151,7 +161,11 @@ class LearnerClient(Client):
             for path, array in observation.items()
         ]
         request = policy_pb2.ActRequest(observation=leaves, deterministic=deterministic, substep_key=substep_key)
+        if state is not None:
+            request.state.CopyFrom(tensor_to_proto(state, what="the state"))
         response = self._call(self._policies.Act, request)
+        if state is not None:
+            state[...] = tensor_from_proto(response.state, dtype=FLOAT32, shape=state.shape, what="the state")
         return tensor_from_proto(response.action, what="the action"), response.policy_version
 
     def describe(self) -> LearnerDescription:

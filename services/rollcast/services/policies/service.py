@@ -4,12 +4,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, Protocol
 
 import grpc
+import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.services.errors import InvalidTensorError, NotReadyError
 from rollcast.services.limits.stream_gate import StreamGate
 from rollcast.services.policies.codec import EncodedPolicy
-from rollcast.services.spaces.leaf_schema import leaf_schema
+from rollcast.services.spaces.leaf_schema import FLOAT32, LeafSchema, leaf_schema
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, Observation, space_leaves
 from rollcast.services.wire.tensors import tensor_from_proto, tensor_to_proto
 from rollcast.v1 import policy_pb2, tensor_pb2
@@ -25,6 +26,10 @@ class PolicySource(Protocol):
     @property
     def spaces(self) -> EnvironmentSpaces:
         """The spaces that the policy acts in."""
+
+    @property
+    def state_size(self) -> int:
+        """S, the size of a recurrent policy's state; 0 if it is not recurrent."""
 
     @property
     def ended(self) -> bool:
@@ -48,13 +53,22 @@ class PolicySource(Protocol):
             The newest version; None at the deadline, or as soon as no newer version will come.
         """
 
-    def act(self, observation: Observation, *, substep_key: str, deterministic: bool) -> tuple[NDArray[Any], int]:
+    def act(
+        self,
+        observation: Observation,
+        *,
+        substep_key: str,
+        deterministic: bool,
+        state: NDArray[np.float32] | None = None,
+    ) -> tuple[NDArray[Any], int]:
         """Acts with the newest policy.
 
         Args:
             observation: `[N, ...]` for each leaf, checked against the space and in its order.
             substep_key: The substep whose policy acts, one of `spaces`.
             deterministic: Return the most likely action instead of a sample.
+            state: float32 `[N, S]`, checked, of a recurrent policy; changed in place to the one for the next
+                observations. None: the policy is not recurrent.
 
         Returns:
             Actions `[N, ...]`, inside the action space, and the version of the policy.
@@ -110,8 +124,15 @@ class PolicyServicer:
         if key not in spaces:
             raise InvalidTensorError(f"substep_key is {key!r}; expected one of {list(spaces)}; correct it")
         observation = _observation(request.observation, spaces, key)
-        action, version = self._source.act(observation, substep_key=key, deterministic=request.deterministic)
-        return policy_pb2.ActResponse(action=tensor_to_proto(action, what="the action"), policy_version=version)
+        state = _state(request, len(next(iter(observation.values()))), self._source.state_size)
+        action, version = self._source.act(
+            observation, substep_key=key, deterministic=request.deterministic, state=state
+        )
+        return policy_pb2.ActResponse(
+            action=tensor_to_proto(action, what="the action"),
+            policy_version=version,
+            state=None if state is None else tensor_to_proto(state, what="the state"),
+        )
 
 
 def add_policy_service(servicer: PolicyServicer, server: grpc.Server) -> None:
@@ -135,6 +156,22 @@ def add_policy_service(servicer: PolicyServicer, server: grpc.Server) -> None:
         ),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
+
+
+def _state(request: policy_pb2.ActRequest, n: int, state_size: int) -> NDArray[np.float32] | None:
+    """Returns the recurrent state of a request, float32 `[n, S]`, as a copy: zeros if it has none."""
+    if not state_size:
+        if request.HasField("state"):
+            raise InvalidTensorError(
+                "the request has a state; expected none, because the policy is not recurrent; leave it out"
+            )
+        return None
+    if not request.HasField("state"):
+        return np.zeros((n, state_size), FLOAT32)
+    schema = LeafSchema(FLOAT32, (state_size,))
+    state = tensor_from_proto(request.state, dtype=FLOAT32, shape=(n, state_size), what="the state")
+    schema.check_values(state, what="the state", axes=("n",))
+    return state.copy()
 
 
 def _observation(

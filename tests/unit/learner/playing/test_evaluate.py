@@ -165,3 +165,22 @@ def test_error_of_failed_environment_has_its_seed(what: str, message: str):
     policy.load(0, {})
     with pytest.raises(EnvironmentFailedError, match=rf"environment 0 \(seed \d+\) .*{message}"):
         evaluate_policy(factory, policy, n_episodes=1, seed=0, deterministic=False)
+
+
+def test_recurrent_policy_begins_every_episode_without_memory():
+    spec = PolicySpec(hidden_sizes=(8,), recurrence="gru", recurrent_size=4)
+    policy = make_policy(SPACES, spec, seed=0)
+    policy.load(1, TorchPolicy(SPACES, spec).state_arrays())
+    seen: list[tuple[bool, float]] = []
+    act = policy.act
+
+    def watched(observation, *, state, **arguments):
+        began = not state.any()
+        result = act(observation, state=state, **arguments)
+        seen.append((began, float(np.abs(state).max())))
+        return result
+
+    policy.act = watched  # type: ignore[method-assign]
+    many = evaluate_policy(FACTORY, policy, n_episodes=3, seed=3, deterministic=False)
+    assert [index for index, (began, _) in enumerate(seen) if began] == [0, *np.cumsum(many.lengths)[:-1].tolist()]
+    assert all(remembered > 0 for _, remembered in seen)

@@ -91,6 +91,33 @@ def test_rejects_observation_that_does_not_fit(learner, client, observation, opt
         client.act(observation, **options)
 
 
+def test_act_returns_the_state_for_the_next_call(learner, client):
+    learner.source.state_size = 3
+    learner.source.publish(3, state(3))
+    observation, memory = {"": np.array([[1, 0, 0, 0], [-2, 0, 0, 0]], np.float32)}, np.zeros((2, 3), np.float32)
+    for n_calls in (1, 2):
+        client.act(observation, state=memory)
+        np.testing.assert_array_equal(memory, n_calls * np.array([[1, 1, 1], [-2, -2, -2]]))
+    client.act(observation)  # every episode begins
+
+
+@pytest.mark.parametrize(
+    ("wrong", "state_size", "match"),
+    [
+        (np.zeros((2, 3), np.float32), 3, r"the state has shape \[2, 3\]; expected \[1, 3\]"),
+        (np.zeros((1, 4), np.float32), 3, r"the state has shape \[1, 4\]; expected \[1, 3\]"),
+        (np.zeros((1, 3)), 3, "the state has dtype float64; expected float32"),
+        (np.full((1, 3), np.inf, np.float32), 3, "the state holds inf"),
+        (np.zeros((1, 3), np.float32), 0, "has a state; expected none, because the policy is not recurrent"),
+    ],
+)
+def test_rejects_state_that_does_not_fit(learner, client, wrong, state_size, match):
+    learner.source.state_size = state_size
+    learner.source.publish(1, state(1))
+    with pytest.raises(InvalidTensorError, match=match):
+        client.act({"": np.zeros((1, 4), np.float32)}, state=wrong)
+
+
 def test_rejects_request_that_does_not_parse(learner):
     with make_channel(learner.address) as channel:
         for method in ("Act", "GetPolicy"):

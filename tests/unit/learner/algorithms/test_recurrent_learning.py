@@ -1,0 +1,111 @@
+"""Recurrent policies in algorithms: those that learn them, those that refuse them, and whole trajectories in PPO."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rollcast.learner.algorithms.algorithm import Algorithm
+from rollcast.learner.algorithms.dqn import Dqn
+from rollcast.learner.algorithms.dqn_settings import DqnSettings
+from rollcast.learner.algorithms.impala import Impala
+from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+from rollcast.learner.algorithms.own_algorithm import make_own_algorithm
+from rollcast.learner.algorithms.ppo import Ppo
+from rollcast.learner.algorithms.ppo_settings import PpoSettings, items_in_minibatch
+from rollcast.learner.algorithms.sac import Sac
+from rollcast.learner.algorithms.sac_settings import SacSettings
+from rollcast.learner.batch import Batch
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP
+from tests.actor_critics import bools, parameters_of
+from tests.batches import SPACES, make_batch
+
+LSTM = PolicySpec(hidden_sizes=(16,), recurrence="lstm", recurrent_size=6)
+OWN = "tests.unit.learner.algorithms.own_algorithms"
+
+
+def recurrent_batch(**given: object) -> Batch:
+    batch = make_batch(**given)
+    columns = batch.substeps[FLAT_SUBSTEP]
+    initial = torch.randn(batch.reward.shape[1], LSTM.state_size, generator=torch.Generator().manual_seed(7))
+    return dataclasses.replace(batch, substeps={FLAT_SUBSTEP: dataclasses.replace(columns, initial_state=initial)})
+
+
+def made(kind: str, **settings: object) -> Impala | Ppo:
+    if kind == "impala":
+        return Impala(SPACES, LSTM, ImpalaSettings(**settings))
+    return Ppo(SPACES, LSTM, PpoSettings(**{"minibatch_steps": 10, "n_epochs": 2, **settings}))
+
+
+@pytest.mark.parametrize("kind", ["impala", "ppo"])
+def test_update_moves_every_parameter_of_policy_and_critic(kind: str):
+    algorithm = made(kind)
+    before = {name: array.copy() for name, array in algorithm.policy.state_arrays().items()}
+    critic = [parameter.clone() for parameter in algorithm._critic.parameters()]
+    for _ in range(2):  # in the first, the small last layer lets little through
+        metrics = algorithm.update(recurrent_batch(terminated=bools(5, 4, (2, 1))), progress=0.0)
+    assert all(np.isfinite(float(value)) for value in metrics.values())
+    for name, array in algorithm.policy.state_arrays().items():
+        assert (array != before[name]).any(), name
+    assert all((now != then).any() for now, then in zip(algorithm._critic.parameters(), critic, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["impala", "ppo"])
+def test_rows_of_an_episode_do_not_depend_on_the_episode_before(kind: str):
+    """Neither the log-probabilities nor the values: the state begins with zeros."""
+    algorithm = made(kind)
+    batch = recurrent_batch(terminated=bools(5, 4, (2, 0), (2, 1), (2, 2), (2, 3)))
+    columns = batch.substeps[FLAT_SUBSTEP]
+    other = {"": torch.cat([torch.randn(3, 4, 3), columns.observation[""][3:]])}
+    changed = dataclasses.replace(columns, observation=other, initial_state=torch.randn(4, LSTM.state_size))
+    with torch.no_grad():
+        one, two = (algorithm._forward(batch, its) for its in (columns, changed))
+    torch.testing.assert_close(one.log_prob.view(5, 4)[3:], two.log_prob.view(5, 4)[3:])
+    torch.testing.assert_close(one.values.view(6, 4)[3:], two.values.view(6, 4)[3:])
+    assert not torch.allclose(one.values.view(6, 4)[:3], two.values.view(6, 4)[:3])
+
+
+def test_minibatches_of_ppo_are_whole_trajectories():
+    algorithm = made("ppo")
+    steps = algorithm._prepare(recurrent_batch())
+    assert steps.n_items == 4
+    taken = steps.at(torch.tensor([2, 0]))
+    assert taken.memory is not None
+    columns = steps.observation[""].view(5, 4, 3)
+    assert torch.equal(taken.observation[""].view(5, 2, 3), columns[:, [2, 0]])
+    assert torch.equal(taken.target.view(5, 2), steps.target.view(5, 4)[:, [2, 0]])
+    assert torch.equal(taken.memory.initial_state, steps.memory.initial_state[[2, 0]])
+    assert taken.memory.starts.held.tolist() == [[True, True]] + [[False, False]] * 4
+    assert [len(index) for index in algorithm._minibatches(4, 5)] == [2, 2]
+
+
+def test_refuses_minibatches_that_would_cut_trajectories():
+    with pytest.raises(ConfigurationError, match=r"minibatch-steps: 12 .*expected a multiple of --n-rollout-steps, 5"):
+        made("ppo", minibatch_steps=12).update(recurrent_batch(), progress=0.0)
+    assert items_in_minibatch(128, 32) == 4
+
+
+def test_algorithms_that_cannot_learn_recurrent_policies_refuse_them():
+    def own() -> Algorithm:
+        return make_own_algorithm(f"{OWN}:SaysNothing", SPACES, LSTM, {}, device=torch.device("cpu"), seed=0)
+
+    for make in (lambda: Sac(SPACES, LSTM, SacSettings()), lambda: Dqn(SPACES, LSTM, DqnSettings()), own):
+        with pytest.raises(
+            ConfigurationError, match=r"--recurrence lstm with --algorithm .*expected impala or ppo, or"
+        ):
+            make()
+
+
+@pytest.mark.parametrize("kind", ["impala", "ppo"])
+def test_checkpoint_brings_the_same_next_update(kind: str, tmp_path: Path):
+    algorithm, resumed = made(kind), made(kind)
+    algorithm.update(recurrent_batch(), progress=0.0)
+    algorithm.save(tmp_path)
+    resumed.load(tmp_path)
+    for each in (algorithm, resumed):
+        each.update(recurrent_batch(seed=3), progress=0.5)
+    assert torch.equal(parameters_of(algorithm), parameters_of(resumed))
