@@ -46,16 +46,17 @@ class ActorCritic(Algorithm):
     def update(self, batch: Batch, *, progress: float) -> Metrics:
         """Makes one step of gradient descent."""
         columns = batch.substeps[self._key]
-        observation = {path: leaf.flatten(0, 1) for path, leaf in columns.observation.items()}
+        normalized = self._policy.normalized  # as --normalize-observations says
+        observation = normalized({path: leaf.flatten(0, 1) for path, leaf in columns.observation.items()}, self._key)
         returns, goes_on = [], ~(batch.terminated | batch.truncated)
         with torch.no_grad():
-            following = self._critic(columns.last_observation)
+            following = self._critic(normalized(columns.last_observation, self._key))
             for t in reversed(range(len(batch.reward))):
                 following = batch.reward[t] + self._discount * goes_on[t] * following
                 returns.insert(0, following)
         values = self._critic(observation).view_as(batch.reward)
         errors = (torch.stack(returns) - values)[batch.valid]
-        distribution = Categorical(logits=self._policy(observation, self._key))
+        distribution = Categorical(logits=self._policy.parameters_of(observation, self._key, is_normalized=True))
         log_prob = distribution.log_prob(columns.action.flatten()).view_as(batch.reward)[batch.valid]
         advantages = (errors.detach() - errors.detach().mean()) / (errors.detach().std() + 1e-6)
         policy_loss, value_loss = -(advantages * log_prob).mean(), 0.5 * errors.square().mean()

@@ -87,20 +87,24 @@ class JoinResponse(_message.Message):
     def __init__(self, actor_id: _Optional[str] = ..., slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., acknowledged_sequence: _Optional[int] = ..., n_rollout_steps: _Optional[int] = ..., env_seed: _Optional[int] = ..., agent_seed: _Optional[int] = ..., policy: _Optional[_Union[PolicySpec, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., n_envs: _Optional[int] = ..., learner_nonce: _Optional[int] = ..., awaiting_s: _Optional[float] = ..., policy_version: _Optional[int] = ..., digest: _Optional[int] = ..., substeps: _Optional[_Iterable[_Union[_space_pb2.SubstepSpaces, _Mapping]]] = ...) -> None: ...
 
 class PolicySpec(_message.Message):
-    __slots__ = ("network", "hidden_sizes", "activation", "head", "recurrence", "recurrent_size")
+    __slots__ = ("network", "hidden_sizes", "activation", "head", "recurrence", "recurrent_size", "normalize_observations", "observation_clip")
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_SIZES_FIELD_NUMBER: _ClassVar[int]
     ACTIVATION_FIELD_NUMBER: _ClassVar[int]
     HEAD_FIELD_NUMBER: _ClassVar[int]
     RECURRENCE_FIELD_NUMBER: _ClassVar[int]
     RECURRENT_SIZE_FIELD_NUMBER: _ClassVar[int]
+    NORMALIZE_OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
+    OBSERVATION_CLIP_FIELD_NUMBER: _ClassVar[int]
     network: str
     hidden_sizes: _containers.RepeatedScalarFieldContainer[int]
     activation: str
     head: str
     recurrence: str
     recurrent_size: int
-    def __init__(self, network: _Optional[str] = ..., hidden_sizes: _Optional[_Iterable[int]] = ..., activation: _Optional[str] = ..., head: _Optional[str] = ..., recurrence: _Optional[str] = ..., recurrent_size: _Optional[int] = ...) -> None: ...
+    normalize_observations: bool
+    observation_clip: float
+    def __init__(self, network: _Optional[str] = ..., hidden_sizes: _Optional[_Iterable[int]] = ..., activation: _Optional[str] = ..., head: _Optional[str] = ..., recurrence: _Optional[str] = ..., recurrent_size: _Optional[int] = ..., normalize_observations: _Optional[bool] = ..., observation_clip: _Optional[float] = ...) -> None: ...
 
 class StreamRolloutsRequest(_message.Message):
     __slots__ = ("open", "rollout", "frame", "failure", "digest", "body")

@@ -19,6 +19,7 @@ from rollcast.actor.policies.network_size import (
     n_recurrent_inputs,
     side_after_convolutions,
 )
+from rollcast.actor.policies.observation_moments import normalized_leaves
 from rollcast.actor.policies.torch_recurrence import SequenceStarts, TorchRecurrence
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import AUTO_NETWORK, PolicySpec
@@ -33,7 +34,8 @@ def build_network(
     """Builds the network that a spec asks for.
 
     Its forward takes `Mapping[str, Tensor]`, `[N, ...]` for every leaf of the observation space in the space's own
-    dtype, and returns float32 `[N, n_outputs]`. With a recurrence it is a `RecurrentNetwork`.
+    dtype (float32 if it is normalised), and returns float32 `[N, n_outputs]`. With a recurrence it is a
+    `RecurrentNetwork`.
 
     Args:
         observation_space: The observation space.
@@ -63,7 +65,7 @@ def build_network(
         raise ConfigurationError(
             f"network {spec.network!r} returned a {type(network).__name__}; expected a torch.nn.Module; return one"
         )
-    _check_output(network, observation_space, n_outputs, spec.network)
+    _check_output(network, observation_space, n_outputs, spec)
     return network
 
 
@@ -246,11 +248,15 @@ def _orthogonal(layer: _Layer, gain: float) -> _Layer:
     return layer
 
 
-def _check_output(network: nn.Module, observation_space: Space[Any], n_outputs: int, name: str) -> None:
+def _check_output(network: nn.Module, observation_space: Space[Any], n_outputs: int, spec: PolicySpec) -> None:
     """Runs a user's network once, so that a mistake shows when it is built and not in the first rollout."""
-    n = 2
+    n, name = 2, spec.network
+    normalized = normalized_leaves(observation_space) if spec.normalize_observations else {}
     observation = {
-        path: torch.zeros((n, *(leaf.shape or ())), dtype=getattr(torch, str(leaf.dtype), torch.float32))
+        path: torch.zeros(
+            (n, *(leaf.shape or ())),
+            dtype=torch.float32 if path in normalized else getattr(torch, str(leaf.dtype), torch.float32),
+        )
         for path, leaf in space_leaves(observation_space).items()
     }
     was_training = network.training

@@ -17,8 +17,10 @@ from rollcast.actor.policies.exploration import (
 )
 from rollcast.actor.policies.heads import OFF_POLICY_HEADS, Q_HEADS, head_distribution
 from rollcast.actor.policies.networks import RecurrentNetwork, build_network
+from rollcast.actor.policies.observation_moments import check_moments, normalized_leaves
 from rollcast.actor.policies.state_check import check_policy_state
 from rollcast.actor.policies.torch_action_masks import allowed_actions, forbid
+from rollcast.actor.policies.torch_observation_moments import ObservationMoments
 from rollcast.actor.policies.torch_recurrence import SequenceStarts
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec, PolicyState
@@ -30,7 +32,8 @@ class TorchPolicy(nn.Module):
 
     Its parameters are `networks.<substep>.<name in the network>`, and `log_std.<substep>`, which starts at 0. The
     exploration of actors is part of its state: the buffers `exploration.uniform` and, for heads of values,
-    `exploration.epsilons`. With the default head these exist after they have been set.
+    `exploration.epsilons`. With the default head these exist after they have been set. With `normalize_observations`,
+    the moments of observations are its buffers, too: `normalization.<substep>.mean`, `.variance` and `.count`.
     """
 
     def __init__(self, spaces: EnvironmentSpaces, spec: PolicySpec) -> None:
@@ -60,6 +63,13 @@ class TorchPolicy(nn.Module):
             self.networks[key] = build_network(substep.observation, distribution.n_outputs, spec)
             if distribution.n_outputs != distribution.n_parameters:
                 self.log_std[key] = nn.Parameter(torch.zeros(distribution.n_parameters - distribution.n_outputs))
+
+        # Shared by the learners of several substeps, as the networks are.
+        self.normalization = nn.ModuleDict()
+        for key, substep in spaces.items():
+            leaves = normalized_leaves(substep.observation) if spec.normalize_observations else {}
+            if leaves:
+                self.normalization[key] = ObservationMoments(leaves, clip=spec.observation_clip)
 
         # A module, because it gives the buffers their names.
         self.exploration = nn.Module()
@@ -94,12 +104,16 @@ class TorchPolicy(nn.Module):
         rates = checked_epsilons(np.array(epsilons, dtype=np.float32))
         self._set_buffer("epsilons", torch.from_numpy(rates))
 
-    def parameters_of(self, observation: Mapping[str, Tensor], substep_key: str = FLAT_SUBSTEP) -> Tensor:
+    def parameters_of(
+        self, observation: Mapping[str, Tensor], substep_key: str = FLAT_SUBSTEP, *, is_normalized: bool = False
+    ) -> Tensor:
         """Computes the parameters of the distributions over actions.
 
         Args:
             observation: `[N, ...]` for every leaf of the observation space.
             substep_key: The substep.
+            is_normalized: True if the observations have passed through `normalized`, as once for all passes over a
+                batch.
 
         Returns:
             float32 `[N, P]`, in the layout of `distributions`. Parameters of forbidden actions are
@@ -113,10 +127,17 @@ class TorchPolicy(nn.Module):
                 f"the policy has the recurrence {self.spec.recurrence!r}, so its parameters depend on what was seen "
                 "before; expected a policy without; call step() or unroll(), which take the state"
             )
+        if not is_normalized:
+            observation = self.normalized(observation, substep_key)
         return self._parameters_from(self.networks[substep_key](observation), observation, substep_key)
 
     def step(
-        self, observation: Mapping[str, Tensor], state: Tensor, substep_key: str = FLAT_SUBSTEP
+        self,
+        observation: Mapping[str, Tensor],
+        state: Tensor,
+        substep_key: str = FLAT_SUBSTEP,
+        *,
+        is_normalized: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Computes the parameters of the distributions over actions of a recurrent policy.
 
@@ -124,10 +145,13 @@ class TorchPolicy(nn.Module):
             observation: `[N, ...]` for every leaf of the observation space.
             state: float32 `[N, S]`.
             substep_key: The substep.
+            is_normalized: As of `parameters_of`.
 
         Returns:
             The parameters, float32 `[N, P]`, as of `parameters_of`; and the states after these observations, `[N, S]`.
         """
+        if not is_normalized:
+            observation = self.normalized(observation, substep_key)
         outputs, state = self.networks[substep_key](observation, state)
         return self._parameters_from(outputs, observation, substep_key), state
 
@@ -137,6 +161,8 @@ class TorchPolicy(nn.Module):
         initial_state: Tensor,
         starts: SequenceStarts,
         substep_key: str = FLAT_SUBSTEP,
+        *,
+        is_normalized: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Computes the parameters of a recurrent policy in T rows of B trajectories, over the borders of episodes.
 
@@ -145,12 +171,15 @@ class TorchPolicy(nn.Module):
             initial_state: float32 `[B, S]`, the states that the policy acted with in the first transitions.
             starts: The rows where the state does not follow from the row before, `[T, B]`.
             substep_key: The substep.
+            is_normalized: As of `parameters_of`.
 
         Returns:
             The parameters, float32 `[T * B, P]`, as of `parameters_of`; and the states after each row, `[T, B, S]`.
         """
         network = self.networks[substep_key]
         assert isinstance(network, RecurrentNetwork)
+        if not is_normalized:
+            observation = self.normalized(observation, substep_key)
         outputs, states = network.unroll(observation, initial_state, starts)
         return self._parameters_from(outputs, observation, substep_key), states
 
@@ -159,6 +188,33 @@ class TorchPolicy(nn.Module):
         if substep_key not in self.log_std:
             return outputs
         return torch.cat([outputs, self.log_std[substep_key].expand(len(outputs), -1)], dim=1)
+
+    def normalized(self, observation: Mapping[str, Tensor], substep_key: str = FLAT_SUBSTEP) -> Mapping[str, Tensor]:
+        """Normalises observations, if the policy does; critics should see them so, too.
+
+        Args:
+            observation: `[..., *shape]` for every leaf of the observation space.
+            substep_key: The substep.
+
+        Returns:
+            The same leaves; those that are normalised are float32, see `observation_moments`.
+        """
+        moments = self._moments(substep_key)
+        return observation if moments is None else moments.normalize(observation)
+
+    def observe(
+        self, observation: Mapping[str, Tensor], valid: Tensor, n_valid: int, substep_key: str = FLAT_SUBSTEP
+    ) -> None:
+        """Merges observations into the moments by which the next version normalises. Only the learner does, each once.
+
+        Args:
+            observation: `[..., *shape]` for every leaf of the observation space, on the policy's device.
+            valid: bool `[...]`, the rows that count.
+            n_valid: Their number.
+            substep_key: The substep.
+        """
+        if (moments := self._moments(substep_key)) is not None:
+            moments.observe(observation, valid, n_valid)
 
     def allowed_actions(self, observation: Mapping[str, Tensor], substep_key: str = FLAT_SUBSTEP) -> Tensor | None:
         """Returns the actions that observations allow.
@@ -217,10 +273,16 @@ class TorchPolicy(nn.Module):
         expected = {name: (tuple(tensor.shape), np.dtype(str(tensor.dtype)[6:])) for name, tensor in own.items()}
         parameters = {name for name, _ in self.named_parameters()}
         check_policy_state(expected, state, buffers=expected.keys() - parameters)
+        check_moments(state)
         with torch.no_grad():
             for name, tensor in own.items():
                 # A copy, because torch warns of read-only arrays, as those that came over the wire are.
                 tensor.copy_(torch.from_numpy(np.array(state[name])))
+
+    def _moments(self, substep_key: str) -> ObservationMoments | None:
+        moments = self.normalization[substep_key] if substep_key in self.normalization else None  # noqa: SIM401 - no dict
+        assert moments is None or isinstance(moments, ObservationMoments)
+        return moments
 
     def _set_buffer(self, name: str, value: Tensor) -> None:
         # In place if possible, so that holders of the state_dict see the change.

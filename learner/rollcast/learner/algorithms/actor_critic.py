@@ -86,16 +86,17 @@ class ActorCritic(OnePolicy[OwnSettings]):
     def _forward(self, batch: Batch, columns: BatchColumns) -> Forward:
         """Runs both networks on a batch: on its T * B rows, and the critic also on what follows them."""
         n_rows, action = batch.reward.numel(), columns.action.flatten(0, 1)
-        rows = observations_to_value(batch, columns)
+        rows = self._policy.normalized(observations_to_value(batch, columns), self._substep_key)
         observation = {path: leaf[:n_rows] for path, leaf in rows.items()}
         if columns.initial_state is None:
             values = self._critic(rows)
-            parameters = self._policy.parameters_of(observation, self._substep_key)
+            parameters = self._policy.parameters_of(observation, self._substep_key, is_normalized=True)
         else:
             parameters, values, states = self._unroll(observation, columns.initial_state, sequence_starts(batch))
             with torch.no_grad():
                 ends = {path: leaf[n_rows:] for path, leaf in rows.items()}
-                _, after = self._policy.step(ends, states_before_ends(batch, states), self._substep_key)
+                before = states_before_ends(batch, states)
+                _, after = self._policy.step(ends, before, self._substep_key, is_normalized=True)
                 of_ends = self._critic(ends, after)
             values = torch.cat([values, of_ends])
         return Forward(*log_prob_and_entropy(self._action_space, parameters, action), values)
@@ -106,14 +107,16 @@ class ActorCritic(OnePolicy[OwnSettings]):
         """Runs a recurrent policy and its critic.
 
         Args:
-            observation: `[T * B, ...]` for every leaf.
+            observation: `[T * B, ...]` for every leaf, normalised.
             initial_state: float32 `[B, S]`.
             starts: The rows where the state does not follow from the row before.
 
         Returns:
             The policy's parameters, `[T * B, P]`; the values, `[T * B]`; and the states after each row, `[T, B, S]`.
         """
-        parameters, states = self._policy.unroll(observation, initial_state, starts, self._substep_key)
+        parameters, states = self._policy.unroll(
+            observation, initial_state, starts, self._substep_key, is_normalized=True
+        )
         return parameters, self._critic(observation, states.flatten(0, 1)), states
 
     def _follow_schedules(self, progress: float) -> dict[str, float]:

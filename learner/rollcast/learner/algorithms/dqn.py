@@ -80,7 +80,11 @@ class Dqn(OnePolicy[DqnSettings]):
         """Learns from a batch of transitions; see `Algorithm.update`."""
         settings = self._settings
         transitions = transitions_of(
-            batch, self._substep_key, discount=settings.discount, reward_scale=settings.reward_scale
+            batch,
+            self._substep_key,
+            discount=settings.discount,
+            reward_scale=settings.reward_scale,
+            normalized=self._policy.normalized,
         )
         head = self._policy.spec.head
         target = self._targets(transitions)
@@ -125,7 +129,12 @@ class Dqn(OnePolicy[DqnSettings]):
         return False
 
     def _checkpoint_parts(self) -> Mapping[str, StatePart]:
-        return {"policy": self._policy.networks, "target": self._target.module, "optimizer": self._optimizer}
+        return {
+            "policy": self._policy.networks,
+            "normalization": self._policy.normalization,
+            "target": self._target.module,
+            "optimizer": self._optimizer,
+        }
 
     def _checkpoint_values(self) -> Mapping[str, Any]:
         return {"epsilon": self._ladder_base}

@@ -158,6 +158,8 @@ def _joined(spaces: EnvironmentSpaces, policies: Mapping[str, TorchPolicy]) -> T
     joined.exploration = first.exploration
     for key, policy in policies.items():
         joined.networks[key] = policy.networks[key]
+        if key in policy.normalization:
+            joined.normalization[key] = policy.normalization[key]
         if key in policy.log_std:
             joined.log_std[key] = policy.log_std[key]
         policy.exploration = first.exploration

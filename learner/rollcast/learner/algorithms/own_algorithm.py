@@ -88,6 +88,12 @@ def make_own_algorithm(
             f"the policy of --algorithm {name!r} has the network {policy.spec.network!r}; expected {spec.network!r}, "
             "which actors are started with; make the policy with the spec that is given"
         )
+    found, expected = ((s.normalize_observations, s.observation_clip) for s in (policy.spec, spec))
+    if found != expected:
+        raise ConfigurationError(
+            f"the policy of --algorithm {name!r} has (normalize_observations, observation_clip) {found}; expected "
+            f"{expected}, as the settings say; make the policy with the spec that is given"
+        )
     return OwnAlgorithm(name, made)
 
 

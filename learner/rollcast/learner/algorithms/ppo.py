@@ -61,7 +61,7 @@ class _Steps(NamedTuple):
     """The N = T * B steps of a batch, or those of a minibatch: in any order, or whole trajectories, row by row.
 
     Attributes:
-        observation: `[N, ...]` for every leaf.
+        observation: `[N, ...]` for every leaf, as networks see it.
         action: `[N, ...]`.
         log_prob: float32 `[N]`, under the policy that acted.
         value: float32 `[N]`, by the critic before the first pass.
@@ -164,8 +164,9 @@ class Ppo(ActorCritic[PpoSettings]):
                 f"--ppo.minibatch-steps: {settings.minibatch_steps}, and a batch has {n_steps} steps (batch_size * "
                 "n_rollout_steps); expected no more than that; lower it, or raise --batch-size or --n-rollout-steps"
             )
+        rows = self._policy.normalized(observations_to_value(batch, columns), self._substep_key)
         if columns.initial_state is None:
-            values, memory = self._critic(observations_to_value(batch, columns)), None
+            values, memory = self._critic(rows), None
         else:
             values = self._forward(batch, columns).values
             memory = _Memory(columns.initial_state, sequence_starts(batch))
@@ -179,7 +180,7 @@ class Ppo(ActorCritic[PpoSettings]):
             lambda_=settings.gae_lambda,
         )
         return _Steps(
-            observation={path: leaf.flatten(0, 1) for path, leaf in columns.observation.items()},
+            observation={path: leaf[:n_steps] for path, leaf in rows.items()},
             action=columns.action.flatten(0, 1),
             log_prob=columns.log_prob.flatten(),
             value=v_t.flatten(),
@@ -207,7 +208,7 @@ class Ppo(ActorCritic[PpoSettings]):
         weight = steps.valid / steps.valid.sum().clamp(min=1.0)
         advantage = normalized(steps.advantage, weight) if settings.normalize_advantages else steps.advantage
         if steps.memory is None:
-            parameters = self._policy.parameters_of(steps.observation, self._substep_key)
+            parameters = self._policy.parameters_of(steps.observation, self._substep_key, is_normalized=True)
             value = self._critic(steps.observation)
         else:
             parameters, value, _ = self._unroll(steps.observation, *steps.memory)

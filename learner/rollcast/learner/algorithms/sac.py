@@ -77,7 +77,11 @@ class Sac(OnePolicy[SacSettings]):
         """Learns from a batch of transitions; see `Algorithm.update`. SAC does not use `progress`."""
         settings = self._settings
         transitions = transitions_of(
-            batch, self._substep_key, discount=settings.discount, reward_scale=settings.reward_scale
+            batch,
+            self._substep_key,
+            discount=settings.discount,
+            reward_scale=settings.reward_scale,
+            normalized=self._policy.normalized,
         )
         temperature = self._log_temperature.detach().exp()
         critic_loss, critic_norm, mean_value = self._update_critics(transitions, temperature)
@@ -106,7 +110,7 @@ class Sac(OnePolicy[SacSettings]):
     def _update_critics(self, transitions: Transitions, temperature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Updates the critics; returns loss, gradient norm and mean value, each 0-dim."""
         with torch.no_grad():
-            outputs = self._policy.parameters_of(transitions.next_observation, self._substep_key)
+            outputs = self._policy.parameters_of(transitions.next_observation, self._substep_key, is_normalized=True)
             soft_value = self._actions.soft_value(
                 outputs, self._targets.module, transitions.next_observation, temperature
             )
@@ -126,7 +130,7 @@ class Sac(OnePolicy[SacSettings]):
 
     def _update_policy(self, transitions: Transitions, temperature: Tensor) -> tuple[PolicyImprovement, Tensor]:
         """Updates the policy; returns its loss with the gradient, and the gradient norm, 0-dim."""
-        outputs = self._policy.parameters_of(transitions.observation, self._substep_key)
+        outputs = self._policy.parameters_of(transitions.observation, self._substep_key, is_normalized=True)
         improvement = self._actions.improve(outputs, self._critics, transitions.observation, temperature)
         self._policy_parameters.backward([outputs], [improvement.outputs_gradient * transitions.weight[:, None]])
         with torch.no_grad():

@@ -1,7 +1,7 @@
 """Reads a replay buffer's batch as transitions, for off-policy algorithms."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -17,7 +17,7 @@ class Transitions(NamedTuple):
     """B transitions of one substep.
 
     Attributes:
-        observation: `[B, ...]` for every leaf of the observation space.
+        observation: `[B, ...]` for every leaf of the observation space, as networks see it.
         action: `[B, ...]`, in the space's dtype.
         reward: float32 `[B]`, scaled.
         next_observation: `[B, ...]` for every leaf, the true next observation.
@@ -34,7 +34,14 @@ class Transitions(NamedTuple):
 
 
 @torch.no_grad()
-def transitions_of(batch: Batch, substep_key: str, *, discount: float, reward_scale: float) -> Transitions:
+def transitions_of(
+    batch: Batch,
+    substep_key: str,
+    *,
+    discount: float,
+    reward_scale: float,
+    normalized: Callable[[Mapping[str, Tensor], str], Mapping[str, Tensor]] = lambda observation, _key: observation,
+) -> Transitions:
     """Reads the transitions of a batch.
 
     Args:
@@ -42,6 +49,7 @@ def transitions_of(batch: Batch, substep_key: str, *, discount: float, reward_sc
         substep_key: The substep whose columns to read.
         discount: The discount of one step, for batches without discounts.
         reward_scale: Factor of every reward.
+        normalized: Normalises the observations of a substep; see `TorchPolicy.normalized`.
 
     Returns:
         The transitions; views of the batch where nothing is computed.
@@ -61,10 +69,10 @@ def transitions_of(batch: Batch, substep_key: str, *, discount: float, reward_sc
     continues = ~batch.terminated[0]
     weight = batch.valid[0] * (1.0 / n)
     return Transitions(
-        observation={path: leaf[0] for path, leaf in columns.observation.items()},
+        observation=normalized({path: leaf[0] for path, leaf in columns.observation.items()}, substep_key),
         action=columns.action[0],
         reward=reward,
-        next_observation=columns.last_observation,
+        next_observation=normalized(columns.last_observation, substep_key),
         discount=continues * (discount if batch.discount is None else batch.discount),
         weight=weight if batch.weights is None else weight.mul_(batch.weights),
     )

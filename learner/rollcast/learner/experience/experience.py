@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rollcast.learner.actors.base import DistributedActors
+from rollcast.learner.algorithms.observing import observe_batch
 from rollcast.learner.batch import Batch
 from rollcast.services.replay.replay import ReplayStatus
 from rollcast.services.rollouts.rollouts import EpisodeStatistics
@@ -71,7 +72,7 @@ class ExperienceSource(ABC):
 
     def __init__(self, actors: DistributedActors) -> None:
         self.actors = actors
-        self.moving = threading.Lock()
+        self.moving = threading.RLock()
 
     def __enter__(self) -> Self:
         self.start()
@@ -145,5 +146,9 @@ class FreshExperience(ExperienceSource):
         )
 
     def learnt(self, batch: Batch, priorities: Tensor | None) -> None:
-        """Tells the actors that training has used the batch."""
+        """Tells the actors that training has used the batch, and merges its observations into the policy's moments.
+
+        After the update, which saw observations as the actors did; the next version has the new moments.
+        """
+        observe_batch(self.actors.policy, batch)
         self.actors.covered(self.actors.batch_names)

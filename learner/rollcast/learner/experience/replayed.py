@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.base import DistributedActors
+from rollcast.learner.algorithms.observing import observe_rollout
 from rollcast.learner.algorithms.schedules import Schedule
 from rollcast.learner.batch import Batch
 from rollcast.learner.experience.experience import Experience, ExperienceSource, SaveExperience
@@ -279,6 +280,7 @@ class ReplayedExperience(ExperienceSource):
         try:
             with self.moving:
                 buffer.insert(rollout, timeout_s=timeout_s, who=ACTORS)
+                observe_rollout(self._policy, rollout)
                 self.actors.covered([piece.name])
         except NotReadyError:
             if self._refused is None:

@@ -21,6 +21,7 @@ def load_recording(
     spaces: EnvironmentSpaces,
     *,
     announce: Callable[[str], None] = logger.info,
+    observe: Callable[[Rollout], None] | None = None,
 ) -> None:
     """Fills each empty buffer with the rollouts of its substep from a file; see `load_demonstrations`.
 
@@ -29,6 +30,7 @@ def load_recording(
         path: The file; see `rollcast.services.rollouts.recording`.
         spaces: The environments' spaces.
         announce: Called for each buffer with one line about what was loaded.
+        observe: Called with each rollout.
 
     Raises:
         ConfigurationError: The file cannot be opened, or has no rollouts of a substep.
@@ -39,7 +41,7 @@ def load_recording(
     for key, buffer in buffers.items():
         rollouts = (rollout for rollout in read_rollouts(path, spaces) if rollout.substep_key == key)
         source = f"{path}, substep {key!r}" if len(buffers) > 1 else str(path)
-        load_demonstrations(buffer, rollouts, source=source, announce=announce)
+        load_demonstrations(buffer, rollouts, source=source, announce=announce, observe=observe)
 
 
 def load_demonstrations(
@@ -48,6 +50,7 @@ def load_demonstrations(
     *,
     source: str,
     announce: Callable[[str], None] = logger.info,
+    observe: Callable[[Rollout], None] | None = None,
 ) -> tuple[EpisodeStatistics, ...]:
     """Fills an empty buffer; its rate limiter goes on as if actors had filled it up to its `min_size`.
 
@@ -59,6 +62,7 @@ def load_demonstrations(
         rollouts: Rollouts of its spaces, of any T and any number of environments, as `read_rollouts` yields them.
         source: Where they come from, for messages.
         announce: Called with one line about what was loaded.
+        observe: Called with each rollout.
 
     Returns:
         The episodes that ended in the rollouts.
@@ -78,6 +82,8 @@ def load_demonstrations(
         for rollout in rollouts:
             n_rollouts += 1
             episodes.extend(rollout.episodes)
+            if observe is not None:
+                observe(rollout)
             yield rollout
 
     try:

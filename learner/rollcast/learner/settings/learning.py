@@ -23,7 +23,7 @@ from rollcast.learner.settings.recipes import read_recipe, recipe_names
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.limits.limits import MAX_HIDDEN_LAYERS, MAX_RECURRENT_SIZE
 from rollcast.services.limits.settings import ServerLimitSettings, TimeoutSeconds
-from rollcast.services.policies.policies import Activation, Recurrence
+from rollcast.services.policies.policies import MAX_OBSERVATION_CLIP, Activation, Recurrence
 from rollcast.services.security.settings import ServerSecuritySettings
 from rollcast.services.settings.command_line import HELP
 from rollcast.services.settings.help_text import HelpScope
@@ -109,6 +109,17 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
     )
     recurrent_size: Annotated[int, Field(ge=1, le=MAX_RECURRENT_SIZE)] = setting(
         64, "Size of the memory.", stays("the checkpoint has weights of that size")
+    )
+    normalize_observations: bool = setting(
+        False,
+        "Normalise observations, the Box leaves of floats, by the mean and deviation of all that training has had. "
+        "The moments are part of the policy: actors, evaluate and Act use those of its version.",
+        stays("the checkpoint's weights were learnt with it"),
+    )
+    observation_clip: Annotated[float, Field(gt=0, le=MAX_OBSERVATION_CLIP)] = setting(
+        10.0,
+        "Clip normalised observations to this many deviations, above 0.",
+        stays("the checkpoint's weights were learnt with it"),
     )
     n_rollout_steps: AtLeastOne = setting(
         64,

@@ -128,9 +128,10 @@ class TrainingCheckpoints:
             )
             staged = self._store.stage(info.n_updates)
             try:
-                self._algorithm.save(staged)
-                # Last, because saving the algorithm is likelier to fail, and the buffers keep copies from here on.
+                # The algorithm, too: what moves changes the moments of its policy.
                 with self._experience.moving:
+                    self._algorithm.save(staged)
+                    # Last, because saving the algorithm is likelier to fail, and the buffers keep copies from here on.
                     actors = self._experience.actors.state()
                     save_experience = self._experience.begin_save()
                 state = {

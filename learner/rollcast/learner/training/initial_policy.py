@@ -12,7 +12,10 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces, described_spaces
 
 _SPEC_OPTIONS = {
     name: f"--{name.replace('_', '-')}"
-    for name in ("network", "hidden_sizes", "activation", "recurrence", "recurrent_size")
+    for name in (
+        *("network", "hidden_sizes", "activation", "recurrence", "recurrent_size"),
+        *("normalize_observations", "observation_clip"),
+    )
 }
 
 

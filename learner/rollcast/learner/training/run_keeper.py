@@ -54,6 +54,7 @@ class RunKeeper:
         self._run = run
         self._algorithm = algorithm
         self._actors = experience.actors
+        self._moving = experience.moving
         self._progress = progress
         self._schedule = schedule
         store = CheckpointStore(run.checkpoints_path, keep=schedule.keep_checkpoints)
@@ -139,7 +140,7 @@ class RunKeeper:
             NotReadyError: It, or the checkpoint before, is not written in time.
         """
         self._checkpoints.finish(_DUE_TIMEOUT_S)
-        with between_updates():
+        with between_updates(), self._moving:
             written, version = self._begin_or_refuse(), self._actors.policy_version
         return self._checkpoints.wait(written, WRITE_TIMEOUT_S), version
 

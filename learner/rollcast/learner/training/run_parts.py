@@ -2,11 +2,14 @@
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
 from rollcast.actor.entry_points import load_entry_point
+from rollcast.actor.policies.observation_moments import normalized_leaves
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.algorithms.algorithm import Algorithm
@@ -14,6 +17,7 @@ from rollcast.learner.algorithms.defaults import is_own
 from rollcast.learner.algorithms.dqn import Dqn
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.independent_learners import IndependentLearners
+from rollcast.learner.algorithms.observing import observe_rollout
 from rollcast.learner.algorithms.own_algorithm import make_own_algorithm, wants_replay
 from rollcast.learner.algorithms.ppo import Ppo
 from rollcast.learner.algorithms.sac import Sac
@@ -32,7 +36,7 @@ from rollcast.learner.training.control import TrainingControl
 from rollcast.learner.training.schedule import TrainingSchedule
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.spaces.spaces import EnvironmentSpaces
+from rollcast.services.spaces.spaces import EnvironmentSpaces, describe_space
 
 # The discount in a replay buffer for an own algorithm without a `discount` among its arguments.
 _DISCOUNT = 0.99
@@ -58,7 +62,10 @@ def make_algorithm(settings: LearnerSettings, spaces: EnvironmentSpaces, device:
         activation=settings.activation,
         recurrence=settings.recurrence,
         recurrent_size=settings.recurrent_size,
+        normalize_observations=settings.normalize_observations,
+        observation_clip=settings.observation_clip,
     )
+    _check_normalization(settings, spaces)
     name, kwargs = settings.algorithm, settings.algorithm_kwargs
     if kwargs and not is_own(name):
         raise ConfigurationError(
@@ -80,6 +87,16 @@ def make_algorithm(settings: LearnerSettings, spaces: EnvironmentSpaces, device:
             "learns_from_replay on the function"
         )
     return algorithm
+
+
+def _check_normalization(settings: LearnerSettings, spaces: EnvironmentSpaces) -> None:
+    observations = [substep.observation for substep in spaces.values()]
+    if settings.normalize_observations and not any(normalized_leaves(space) for space in observations):
+        found = ", ".join(describe_space(space) for space in observations)
+        raise ConfigurationError(
+            f"--normalize-observations, and observations are {found}; expected a Box of floats among their leaves: "
+            "images, Discrete ones and other integers are not normalised; leave it out"
+        )
 
 
 def learns_from_replay(settings: LearnerSettings) -> bool:
@@ -127,7 +144,7 @@ def make_replay_buffers(
 
 def load_initial_data(
     settings: LearnerSettings,
-    spaces: EnvironmentSpaces,
+    policy: TorchPolicy,
     buffers: SubstepBuffers | None,
     *,
     announce: Callable[[str], None],
@@ -148,7 +165,7 @@ def load_initial_data(
             f"--initial-data: {str(path)!r} with --algorithm {settings.algorithm}, which learns from fresh rollouts "
             f"and has no replay buffer; expected {off_policy}; choose one of them, or leave --initial-data out"
         )
-    load_recording(buffers, path, spaces, announce=announce)
+    load_recording(buffers, path, policy.spaces, announce=announce, observe=partial(observe_rollout, policy))
 
 
 def make_experience(

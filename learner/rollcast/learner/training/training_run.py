@@ -185,9 +185,9 @@ def _open_folder(
     if settings.resume is not None:
         directory, checkpoint = find_checkpoint(settings, stack, announce)
         if checkpoint is None:
-            load_initial_data(settings, learner.algorithm.policy.spaces, learner.buffers, announce=announce)
+            load_initial_data(settings, learner.algorithm.policy, learner.buffers, announce=announce)
     else:
-        load_initial_data(settings, learner.algorithm.policy.spaces, learner.buffers, announce=announce)
+        load_initial_data(settings, learner.algorithm.policy, learner.buffers, announce=announce)
         directory, checkpoint = create_run(settings, stack), None
     write_settings(settings, directory, 0 if checkpoint is None else checkpoint[1].env_steps, announce)
     return _Folder(directory, checkpoint, is_new=settings.resume is None)

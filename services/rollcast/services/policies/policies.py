@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.services.errors import InvalidInputError
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 AUTO_NETWORK = "auto"
@@ -16,6 +17,9 @@ Activation = Literal["tanh", "relu"]
 PolicyName = Literal["last", "best"]
 Recurrence = Literal["none", "lstm", "gru"]
 PolicyHead = Literal["default", "squashed_gaussian", "q_values", "dueling_q_values"]
+
+# Beyond it, normalising would bound nothing: deviations of trained observations are far below.
+MAX_OBSERVATION_CLIP: Final = 1e6
 
 # A state_dict as numpy arrays, by torch's names of parameters and buffers.
 PolicyState = Mapping[str, NDArray[np.generic]]
@@ -37,6 +41,9 @@ class PolicySpec:
         recurrence: The memory between the hidden layers and the outputs: none, or an LSTM or a GRU of one layer, as
             torch computes them.
         recurrent_size: H, the size of the memory.
+        normalize_observations: Whether Box leaves of floats are normalised by the moments of all observations so far,
+            which are part of the policy's arrays.
+        observation_clip: Bound of normalised numbers, above 0 and finite.
     """
 
     network: str = AUTO_NETWORK
@@ -45,6 +52,15 @@ class PolicySpec:
     head: PolicyHead = "default"
     recurrence: Recurrence = "none"
     recurrent_size: int = 64
+    normalize_observations: bool = False
+    observation_clip: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.observation_clip <= MAX_OBSERVATION_CLIP:
+            raise InvalidInputError(
+                f"the policy has observation_clip {self.observation_clip}; expected a number above 0 and at most "
+                f"{MAX_OBSERVATION_CLIP:g}; correct it"
+            )
 
     @property
     def state_size(self) -> int:

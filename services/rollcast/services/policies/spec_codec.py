@@ -1,7 +1,7 @@
 """Encodes the architecture of a policy as protobuf, and back."""
 
 from collections.abc import Sequence
-from typing import Final, TypeVar, get_args
+from typing import Any, Final, TypeVar, get_args
 
 from rollcast.services.errors import InvalidInputError
 from rollcast.services.limits.limits import MAX_HIDDEN_LAYERS, MAX_NETWORK_LENGTH, MAX_RECURRENT_SIZE
@@ -28,6 +28,9 @@ def policy_spec_to_proto(spec: PolicySpec) -> rollout_pb2.PolicySpec:
         head="" if spec.head == "default" else spec.head,
         recurrence="" if spec.recurrence == "none" else spec.recurrence,
         recurrent_size=spec.recurrent_size if spec.state_size else 0,
+        # Absent by default, for the same reason.
+        normalize_observations=spec.normalize_observations,
+        observation_clip=spec.observation_clip if spec.normalize_observations else 0.0,
     )
 
 
@@ -38,8 +41,8 @@ def policy_spec_from_proto(proto: rollout_pb2.PolicySpec) -> PolicySpec:
         proto: The message.
 
     Raises:
-        InvalidInputError: It has too many layers or one of size 0, a memory of size 0, or an unknown activation,
-            head or recurrence.
+        InvalidInputError: It has too many layers or one of size 0, a memory of size 0, an unknown activation, head or
+            recurrence, or a bound of normalised observations that is none.
     """
     _check_network(proto)
     recurrence = _known(proto.recurrence or "none", _RECURRENCES, "recurrence")
@@ -57,7 +60,14 @@ def policy_spec_from_proto(proto: rollout_pb2.PolicySpec) -> PolicySpec:
         head=_known(proto.head or "default", _HEADS, "head"),
         recurrence=recurrence,
         **memory,
+        **_normalization(proto),
     )
+
+
+def _normalization(proto: rollout_pb2.PolicySpec) -> dict[str, Any]:
+    if not proto.normalize_observations:
+        return {}
+    return {"normalize_observations": True, "observation_clip": proto.observation_clip}
 
 
 def _known(value: str, choices: Sequence[_Choice], what: str) -> _Choice:

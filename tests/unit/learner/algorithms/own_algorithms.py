@@ -7,6 +7,7 @@ import torch
 from examples.own_algorithm import ActorCritic
 from rollcast.learner.algorithms.dqn import Dqn
 from rollcast.learner.algorithms.dqn_settings import DqnSettings
+from rollcast.services.policies.policies import PolicySpec
 
 
 class OwnDqn(Dqn):
@@ -14,6 +15,11 @@ class OwnDqn(Dqn):
 
     def __init__(self, spaces, spec, *, device, seed, **kwargs):
         super().__init__(spaces, spec, DqnSettings(**kwargs), device=device, seed=seed)
+
+
+class NormalizesNothing(ActorCritic):
+    def __init__(self, spaces, spec, **kwargs):
+        super().__init__(spaces, PolicySpec(network=spec.network), **kwargs)
 
 
 class WantsTheNewestPolicy(ActorCritic):

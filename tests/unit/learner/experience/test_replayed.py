@@ -24,7 +24,7 @@ T, BATCH = 4, 16
 
 def make_source(*, beta: Schedule | None = None, n_steps: int = 5, **replay: object) -> ReplayedExperience:
     env_factory = EnvironmentFactory("tests.environments:CountingEnv", {"n_steps": n_steps})
-    policy = TorchPolicy(probe_spaces(env_factory), PolicySpec(hidden_sizes=(4,)))
+    policy = TorchPolicy(probe_spaces(env_factory), PolicySpec(hidden_sizes=(4,), normalize_observations=True))
     actors = SequentialDistributedActors(env_factory, policy, T, 1, 1, envs_per_actor=2)
     buffer = make_buffer(
         policy.spaces,
@@ -212,3 +212,13 @@ def test_a_stop_ends_the_wait():
         source.actors.interrupt()
         with pytest.raises(CollectInterruptedError):
             source.next("cpu")
+
+
+def test_every_inserted_step_enters_the_moments_once():
+    with make_source(samples_per_insert=4.0, error_buffer=400.0) as source:
+        steps = sum(source.next("cpu").env_steps for _ in range(40))
+        state = source.actors.policy.state_arrays()
+        buffer = source.buffers[FLAT_SUBSTEP]
+        assert state["normalization.0.count"] == steps == buffer.info().inserted
+        seen = buffer.sample(200 * BATCH, who="a test").substeps[FLAT_SUBSTEP].observation[""]
+    np.testing.assert_allclose(state["normalization.0.mean"], seen.reshape(-1, 4).mean(axis=0), rtol=0.2, atol=0.2)

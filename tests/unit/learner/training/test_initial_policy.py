@@ -5,6 +5,7 @@ import shutil
 import numpy as np
 import pytest
 import safetensors.numpy
+import torch
 
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.loaded_policy import load_policy
@@ -75,6 +76,29 @@ def test_the_policy_of_a_run_acts_in_a_program_of_ones_own(trained, name):
     assert policy.spaces["0"].action.contains(policy.act(policy.spaces["0"].observation.sample()))
 
 
+@pytest.mark.parametrize("name", ["impala", "ppo", "sac", "dqn"])
+def test_moments_come_along_and_go_on(tmp_path, name):
+    train(settings_for(tmp_path / "run", name, "--normalize-observations"))
+    saved = RunDirectory(tmp_path / "run").read_policy("last")
+    assert saved.state["normalization.0.count"] > 0
+    algorithm = new_algorithm(tmp_path, name, "--normalize-observations")
+    begin_with_policy(algorithm, tmp_path / "run")
+    begun = algorithm.policy_state()
+    moments = [key for key in begun if key.startswith("normalization.")]
+    assert len(moments) == 3
+    for key in moments:
+        np.testing.assert_array_equal(begun[key], saved.state[key], strict=True)
+    # the same policy in a program of one's own
+    space = algorithm.policy.spaces["0"].observation
+    policy = load_policy(tmp_path / "run", name="last")
+    observation = np.stack([space.sample() for _ in range(5)])
+    with torch.no_grad():
+        learner = algorithm.policy.normalized({"": torch.from_numpy(observation)})[""].numpy()
+    network = policy._policy._networks["0"]
+    assert network._normalizer(network._features({"": observation})).tobytes() == learner.tobytes()
+    assert policy.spaces["0"].action.contains(policy.act(observation[0]))
+
+
 def test_the_target_of_dqn_follows_the_policy_at_once(tmp_path, trained):
     algorithm = new_algorithm(tmp_path, "dqn")
     begin_with_policy(algorithm, trained["dqn"])
@@ -108,6 +132,7 @@ def test_several_substeps_each_get_their_part(tmp_path):
         (("--env-id", "Acrobot-v1"), r"the spaces differ at 0/observation: this run has Box.*\(6,\).* Box.*\(4,\)"),
         (("--hidden-sizes", "9"), r"hidden_sizes \(8,\); expected \(8, 9\).*set --hidden-sizes"),
         (("--activation", "relu"), "activation tanh; expected relu"),
+        (("--normalize-observations",), "normalize_observations False; expected True.*set --normalize-observations"),
     ],
 )
 def test_a_policy_that_does_not_fit_is_refused_by_name(tmp_path, trained, options, message):

@@ -37,6 +37,23 @@ def test_refuses_memory_of_impossible_size(size: int):
         policy_spec_from_proto(proto)
 
 
+def test_normalisation_comes_back_and_is_left_out_of_the_message_of_before():
+    spec = PolicySpec(normalize_observations=True, observation_clip=5.5)
+    assert policy_spec_from_proto(policy_spec_to_proto(spec)) == spec
+    assert (
+        policy_spec_to_proto(PolicySpec()).SerializeToString()
+        == policy_spec_to_proto(PolicySpec(observation_clip=3.0)).SerializeToString()
+    ), "an old actor's message"
+
+
+@pytest.mark.parametrize("clip", [0.0, -1.0, float("nan"), float("inf"), 1e7])
+def test_refuses_a_bound_that_is_none(clip: float):
+    proto = policy_spec_to_proto(PolicySpec(normalize_observations=True))
+    proto.observation_clip = clip
+    with pytest.raises(InvalidInputError, match=r"observation_clip .*; expected a number above 0 and at most 1e"):
+        policy_spec_from_proto(proto)
+
+
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [

@@ -1,0 +1,114 @@
+"""Running moments, and the normalisation of observations by them, in torch; see `observation_moments`."""
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from rollcast.actor.policies.observation_moments import VARIANCE_EPSILON
+
+_LARGEST = torch.finfo(torch.float32).max
+_LEAST_SCALE = torch.finfo(torch.float32).tiny
+
+
+class RunningMoments(nn.Module):
+    """The mean and the variance of everything that was observed, for each of F numbers, in float64.
+
+    Chan et al. 1979, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", equation 2.1: the
+    moments of two sets of n and m observations, merged, are those of all n + m, however they were cut:
+
+        mean     = mean_n + (mean_m - mean_n) m / (n + m)
+        variance = (n variance_n + m variance_m + (mean_m - mean_n)^2 n m / (n + m)) / (n + m)
+
+    Before the first observation the mean is 0 and the variance 1. Its state is the buffers `mean` and `variance`,
+    float64 `[F]`, and `count`, int64 `[]`. One thread merges.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    count: Tensor
+
+    def __init__(self, n_numbers: int) -> None:
+        """Makes the moments of no observation.
+
+        Args:
+            n_numbers: F.
+        """
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(n_numbers, dtype=torch.float64))
+        self.register_buffer("variance", torch.ones(n_numbers, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    @torch.no_grad()
+    def merge(self, values: Tensor, valid: Tensor, n_valid: int) -> None:
+        """Adds observations. Nothing waits for the device.
+
+        Args:
+            values: `[N, F]` on the device of the moments, finite as float32.
+            valid: bool `[N]`, the rows that count.
+            n_valid: Their number.
+        """
+        if not n_valid:
+            return
+        weight = valid.to(torch.float64)
+        values = values.to(torch.float64)
+        mean = torch.mv(values.t(), weight) / n_valid
+        squares = torch.mv((values - mean).square_().t(), weight)
+        before = self.count.to(torch.float64)
+        total = before + n_valid
+        delta = mean - self.mean
+        squares += self.variance * before + delta.square() * (before * n_valid / total)
+        self.mean += delta * (n_valid / total)
+        self.variance.copy_(squares / total)
+        self.count += n_valid
+
+
+class ObservationMoments(RunningMoments):
+    """The moments of a substep's observations, and the normalisation by them."""
+
+    def __init__(self, leaves: Mapping[str, tuple[int, ...]], *, clip: float) -> None:
+        """Makes the moments of no observation.
+
+        Args:
+            leaves: The leaves that are normalised, as `observation_moments.normalized_leaves` returns them.
+            clip: Bound of normalised numbers, above 0.
+        """
+        self._shapes = dict(leaves)
+        self._sizes = [math.prod(shape) for shape in leaves.values()]
+        self._clip = clip
+        super().__init__(sum(self._sizes))
+
+    @torch.no_grad()
+    def normalize(self, observation: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns observations with normalised leaves.
+
+        Args:
+            observation: `[..., *shape]` for every leaf, in the dtypes of the space.
+
+        Returns:
+            The normalised leaves as float32, the others as they are, in the given order.
+        """
+        # Derived anew each time: loading, merging and sharing then need to know of the buffers only.
+        mean = self.mean.to(torch.float32)
+        scale = (1.0 / (self.variance + VARIANCE_EPSILON).sqrt()).clamp_(min=_LEAST_SCALE).to(torch.float32)
+        found = dict(observation)
+        for (path, shape), part_mean, part_scale in zip(
+            self._shapes.items(), torch.split(mean, self._sizes), torch.split(scale, self._sizes), strict=True
+        ):
+            centred = observation[path].to(torch.float32) - part_mean.view(shape)
+            found[path] = centred.mul_(part_scale.view(shape)).clamp_(-self._clip, self._clip)
+        return found
+
+    def observe(self, observation: Mapping[str, Tensor], valid: Tensor, n_valid: int) -> None:
+        """Merges observations into the moments.
+
+        Args:
+            observation: `[..., *shape]` for every leaf, on the device of the moments.
+            valid: bool `[...]`, the rows that count.
+            n_valid: Their number.
+        """
+        flat = [observation[path].reshape(-1, size) for path, size in zip(self._shapes, self._sizes, strict=True)]
+        # As float32, as networks see them; what is beyond its range counts as its largest number.
+        values = torch.cat([leaf.to(torch.float32) for leaf in flat], dim=1).clamp_(-_LARGEST, _LARGEST)
+        self.merge(values, valid.reshape(-1), n_valid)

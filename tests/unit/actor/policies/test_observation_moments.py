@@ -1,0 +1,187 @@
+"""Normalised observations in numpy and in torch: the same bits, and those of the formula."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from rollcast.actor.policies.make import make_policy
+from rollcast.actor.policies.numpy_acting import NumpyMlpPolicy
+from rollcast.actor.policies.observation_moments import mean_and_scale, moments_layout, normalized_leaves
+from rollcast.actor.policies.torch_acting import TorchActingPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
+from rollcast.services.errors import InvalidTensorError, ProtocolMismatchError
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import SubstepSpaces
+from tests.unit.actor.policies.test_features import batch_of
+from tests.unit.actor.sample_environments import IMAGE_SPACES, OBSERVATION_SPACES
+
+ODD = np.array(
+    [0.0, -0.0, 1.0, -1.0, 1e-45, -1e-38, 1e38, -3.4028235e38, 3.4028235e38, 7.0000005, 1 / 3, 1e-8], np.float32
+)
+
+
+def policy_of(observation, **spec):
+    substeps = {"0": SubstepSpaces(observation=observation, action=spaces.Discrete(3))}
+    return TorchPolicy(substeps, PolicySpec(normalize_observations=True, **spec))
+
+
+def state_with(policy, mean, variance, count=10):
+    state = dict(policy.state_arrays())
+    n = len(state["normalization.0.mean"])
+    state["normalization.0.mean"] = np.resize(np.asarray(mean, np.float64), n)
+    state["normalization.0.variance"] = np.resize(np.asarray(variance, np.float64), n)
+    state["normalization.0.count"] = np.array(count, np.int64)
+    return state
+
+
+def numpy_normalized(policy, state, observation):
+    """The vector that the numpy policy's network sees."""
+    acting = NumpyMlpPolicy(policy.spaces, policy.spec, seed=0)
+    acting.load(1, state)
+    network = acting._networks["0"]
+    return network._normalizer(network._features(observation)).copy()
+
+
+def torch_normalized(policy, state, observation):
+    policy.load_state_arrays(state)
+    return policy.normalized({path: torch.from_numpy(leaf) for path, leaf in observation.items()})
+
+
+def test_only_boxes_of_floats_are_normalised():
+    space = spaces.Dict(
+        {
+            "image": spaces.Box(0, 255, (40, 40, 3), np.uint8),
+            "bytes": spaces.Box(0, 255, (7,), np.uint8),
+            "tile": spaces.Discrete(3),
+            "deep": spaces.Dict(
+                {"wide": spaces.Box(-1, 1, (2, 3), np.float64), "one": spaces.Box(0, 1, (), np.float32)}
+            ),
+            "action_mask": spaces.MultiBinary(3),
+        }
+    )
+    leaves = normalized_leaves(space)
+    assert leaves == {"deep/one": (), "deep/wide": (2, 3)} or leaves == {"deep/wide": (2, 3), "deep/one": ()}
+    assert moments_layout("s", leaves)["normalization.s.mean"] == ((7,), np.dtype(np.float64))
+    assert moments_layout("s", {}) == {}
+
+
+def test_a_new_policy_leaves_observations_as_they_are():
+    policy = policy_of(spaces.Box(-np.inf, np.inf, (4,), np.float32))
+    x = np.random.default_rng(0).uniform(-10, 10, (50, 4)).astype(np.float32)
+    np.testing.assert_array_equal(policy.normalized({"": torch.from_numpy(x)})[""].numpy(), x)
+    np.testing.assert_array_equal(numpy_normalized(policy, policy.state_arrays(), {"": x}), x)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("clip", [0.5, 10.0])
+@pytest.mark.parametrize(
+    "moments",
+    [
+        ((0.0, 1.0, -3.25, 1e30), (0.0, 1.0, 1e-12, 1e60)),
+        ((0.1, 1 / 3, -7e-9, 3.4028235e38), (1e77, 2.0**-80, 0.3, 1e-300)),
+    ],
+)
+def test_numpy_and_torch_give_the_bits_of_the_formula(dtype, clip, moments):
+    policy = policy_of(spaces.Box(-np.inf, np.inf, (12,), dtype), observation_clip=clip)
+    state = state_with(policy, *moments)
+    random = np.random.default_rng(0).standard_normal((40, 12)) * 10.0 ** np.arange(-6, 6)
+    with np.errstate(all="ignore"):
+        x = np.concatenate([np.stack([np.roll(ODD, i) for i in range(12)]), random]).astype(dtype)
+        x[~np.isfinite(x)] = 0.0  # refused before, by the checks of values
+        scale = np.float32(np.maximum(1 / np.sqrt(state["normalization.0.variance"] + 1e-8), np.finfo(np.float32).tiny))
+        y = (x.astype(np.float32) - state["normalization.0.mean"].astype(np.float32)) * scale
+        expected = np.clip(y, np.float32(-clip), np.float32(clip))
+    for found in (numpy_normalized(policy, state, {"": x}), torch_normalized(policy, state, {"": x})[""].numpy()):
+        assert found.dtype == np.float32
+        assert found.tobytes() == expected.tobytes(), "also the signs of zeros"
+        assert np.isfinite(found).all()
+
+
+def test_numbers_beyond_float32_are_clipped_and_never_nan():
+    policy = policy_of(spaces.Box(-np.inf, np.inf, (2,), np.float64))
+    x = np.array([[1e300, -1e300]])
+    state = state_with(policy, 0.0, 1e77)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(numpy_normalized(policy, state, {"": x}), [[10, -10]])
+    np.testing.assert_array_equal(torch_normalized(policy, state, {"": x})[""].numpy(), [[10, -10]])
+
+
+@pytest.mark.parametrize("name", [name for name, space in OBSERVATION_SPACES.items() if normalized_leaves(space)])
+def test_every_float_leaf_is_normalised_alike_and_the_others_pass(name):
+    space = OBSERVATION_SPACES[name]
+    policy = policy_of(space, hidden_sizes=(16, 8))
+    state = state_with(policy, [0.25, -0.5, 0.1], [0.3, 2.0, 1e-4, 7.0])
+    batch = batch_of(space, 7)
+    normalized = torch_normalized(policy, state, batch)
+    assert list(normalized) == list(batch)
+    for path, leaf in batch.items():
+        assert normalized[path].shape == leaf.shape
+        if path not in normalized_leaves(space):
+            assert normalized[path].dtype == torch.from_numpy(leaf).dtype
+            np.testing.assert_array_equal(normalized[path].numpy(), leaf)
+    plain = NumpyMlpPolicy(policy.spaces, PolicySpec(hidden_sizes=(16, 8)), seed=0)
+    plain.load(1, {key: array for key, array in state.items() if not key.startswith("normalization")})
+    expected = plain._networks["0"]._features({path: leaf.numpy() for path, leaf in normalized.items()})
+    assert numpy_normalized(policy, state, batch).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("space", [OBSERVATION_SPACES["dict"], IMAGE_SPACES["mixed"]])
+def test_actors_act_as_the_learner_does(space):
+    policy = policy_of(space, hidden_sizes=(8,))
+    state = state_with(policy, [0.25, -0.5, 0.1], [0.3, 2.0, 1e-4])
+    policy.load_state_arrays(state)
+    acting = make_policy(policy.spaces, policy.spec, seed=0)
+    acting.load(4, state)
+    batch = batch_of(space, 5)
+    with torch.no_grad():
+        expected = policy.parameters_of({path: torch.from_numpy(leaf) for path, leaf in batch.items()})
+    np.testing.assert_allclose(acting.act(batch)[1], expected, rtol=1e-4, atol=1e-6)
+    again = acting.act(batch, deterministic=True)[1].copy()
+    np.testing.assert_array_equal(acting.act(batch, deterministic=True)[1], again)
+    acting.load(5, state_with(policy, 100.0, 1.0))
+    assert (acting.act(batch)[1] != again).any(), "a version brings its own moments"
+
+
+def test_observations_stay_as_they_were():
+    policy = policy_of(spaces.Box(-1, 1, (4,), np.float32))
+    x = np.ones((3, 4), np.float32)
+    numpy_normalized(policy, state_with(policy, 5.0, 2.0), {"": x})
+    torch_normalized(policy, state_with(policy, 5.0, 2.0), {"": x})
+    assert (x == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("mean", math.inf, "'normalization.0.mean'.*inf.*expected finite numbers"),
+        ("mean", math.nan, "'normalization.0.mean'.*nan.*expected finite numbers"),
+        ("variance", -1e-9, "'normalization.0.variance' holds -1e-09; expected finite numbers of at least 0"),
+        ("variance", math.inf, "'normalization.0.variance'.*inf.*expected finite numbers"),
+        ("count", -1, "'normalization.0.count' holds -1; expected finite numbers of at least 0"),
+    ],
+)
+@pytest.mark.parametrize("kind", [NumpyMlpPolicy, TorchActingPolicy])
+def test_moments_that_nobody_can_use_are_refused(kind, name, value, message):
+    policy = policy_of(spaces.Box(-1, 1, (2,), np.float32))
+    state = dict(policy.state_arrays())
+    state[f"normalization.0.{name}"] = np.full_like(state[f"normalization.0.{name}"], value)
+    with pytest.raises(InvalidTensorError, match=message):
+        kind(policy.spaces, policy.spec, seed=0).load(1, state)
+
+
+def test_a_policy_that_normalises_and_one_that_does_not_are_told_apart():
+    policy = policy_of(spaces.Box(-1, 1, (2,), np.float32))
+    plain = make_policy(policy.spaces, PolicySpec(), seed=0)
+    with pytest.raises(ProtocolMismatchError, match=r"have \['normalization.0.count'"):
+        plain.load(1, policy.state_arrays())
+    acting = make_policy(policy.spaces, policy.spec, seed=0)
+    with pytest.raises(ProtocolMismatchError, match=r"lack \['normalization.0.count'"):
+        acting.load(1, TorchPolicy(policy.spaces, PolicySpec()).state_arrays())
+
+
+def test_scale_of_a_number_that_never_changed():
+    mean, scale = mean_and_scale(np.array([3.5]), np.array([0.0]))
+    assert (mean.item(), scale.item()) == (3.5, 10_000.0)

@@ -1,0 +1,115 @@
+"""Algorithms of policies that normalise: what they see, and what enters the moments."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from rollcast.learner.algorithms.dqn import Dqn
+from rollcast.learner.algorithms.dqn_settings import DqnSettings
+from rollcast.learner.algorithms.impala import Impala
+from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+from rollcast.learner.algorithms.independent_learners import IndependentLearners
+from rollcast.learner.algorithms.observing import observe_batch
+from rollcast.learner.algorithms.own_algorithm import make_own_algorithm
+from rollcast.learner.algorithms.ppo import Ppo
+from rollcast.learner.algorithms.ppo_settings import PpoSettings
+from rollcast.learner.algorithms.sac import Sac
+from rollcast.learner.algorithms.sac_settings import SacSettings
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
+from tests.actor_critics import bools
+from tests.batches import BOX_SPACES, SPACES, make_batch, transition_batch
+
+MEAN, VARIANCE = np.array([100.0, -3.0, 0.0]), np.array([400.0, 0.01, 9.0])
+
+
+def make(name, *, normalizes):
+    spec = PolicySpec(hidden_sizes=(8,), normalize_observations=normalizes)
+    if name == "impala":
+        return Impala(SPACES, spec, ImpalaSettings(), seed=1)
+    if name == "ppo":
+        return Ppo(SPACES, spec, PpoSettings(minibatch_steps=10), seed=1)
+    if name == "own":
+        name = "examples.own_algorithm:ActorCritic"
+        return make_own_algorithm(name, SPACES, spec, {}, device=torch.device("cpu"), seed=1)
+    if name == "dqn":
+        return Dqn(SPACES, spec, DqnSettings(), seed=1)
+    return Sac(SPACES if name == "sac" else BOX_SPACES, spec, SacSettings(), seed=1)
+
+
+def batch_for(name):
+    if name in ("impala", "ppo", "own"):
+        final = torch.randn(1, 3, generator=torch.Generator().manual_seed(5))
+        truncated = bools(5, 4, (2, 1))
+        return make_batch(truncated=truncated, final_index=torch.tensor([[2, 1]]), final_observation=final)
+    return transition_batch(box=name == "sac box")
+
+
+def with_observations(batch, change):
+    """The batch with every observation changed."""
+    (columns,) = batch.substeps.values()
+    names = ("observation", "last_observation", "final_observation")
+    changed = {name: {"": change(getattr(columns, name)[""])} for name in names}
+    return dataclasses.replace(batch, substeps={FLAT_SUBSTEP: dataclasses.replace(columns, **changed)})
+
+
+@pytest.mark.parametrize("name", ["impala", "ppo", "own", "dqn", "sac", "sac box"])
+def test_an_update_is_that_of_observations_normalised_before(name):
+    normalizing, plain = make(name, normalizes=True), make(name, normalizes=False)
+    moments = normalizing.policy.normalization[FLAT_SUBSTEP]
+    moments.mean.copy_(torch.from_numpy(MEAN))
+    moments.variance.copy_(torch.from_numpy(VARIANCE))
+    raw = with_observations(batch_for(name), lambda x: x * torch.tensor([20.0, 0.1, 30.0]) + torch.tensor(MEAN).float())
+    seen = with_observations(raw, lambda x: normalizing.policy.normalized({"": x})[""])
+    for _ in range(2):
+        metrics, expected = normalizing.update(raw, progress=0.0), plain.update(seen, progress=0.0)
+        assert {key: float(value) for key, value in metrics.items()} == {
+            key: float(value) for key, value in expected.items()
+        }
+    for key, array in plain.policy_state().items():
+        np.testing.assert_array_equal(normalizing.policy_state()[key], array)
+    assert moments.count == 0, "an update leaves the moments as they are"
+
+
+def test_the_transitions_of_a_batch_enter_the_moments_and_nothing_else_does():
+    policy = make("impala", normalizes=True).policy
+    batch = make_batch(valid=~bools(5, 4, (0, 1), (3, 2)))
+    for _ in range(2):
+        observe_batch(policy, batch)
+    state = policy.state_arrays()
+    rows = batch.substeps[FLAT_SUBSTEP].observation[""][batch.valid].double().numpy()
+    assert state["normalization.0.count"] == 2 * 18
+    np.testing.assert_allclose(state["normalization.0.mean"], rows.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(state["normalization.0.variance"], rows.var(axis=0), rtol=1e-12)
+    plain = make("impala", normalizes=False).policy
+    before = plain.state_arrays()
+    observe_batch(plain, batch)
+    assert before.keys() == plain.state_arrays().keys()
+
+
+def test_each_substep_has_its_own_moments():
+    vector = spaces.Box(-1, 1, (3,), np.float32)
+    substeps = {
+        key: SubstepSpaces(observation=observation, action=spaces.Discrete(2))
+        for key, observation in (("a", vector), ("b", vector), ("tiles", spaces.Discrete(3)))
+    }
+    spec = PolicySpec(hidden_sizes=(4,), normalize_observations=True)
+    algorithm = IndependentLearners(substeps, lambda one, *, seed: Impala(one, spec, ImpalaSettings(), seed=seed))
+    batch = make_batch()
+    observe_batch(algorithm.policy, dataclasses.replace(batch, substeps={"b": batch.substeps[FLAT_SUBSTEP]}))
+    state = algorithm.policy_state()
+    assert [state[f"normalization.{key}.count"] for key in "ab"] == [0, 20]
+    assert "normalization.tiles.mean" not in state
+
+
+def test_an_own_policy_without_the_normalisation_that_was_asked_for_is_refused():
+    spec = PolicySpec(normalize_observations=True)
+    name = "tests.unit.learner.algorithms.own_algorithms:NormalizesNothing"
+    with pytest.raises(
+        ConfigurationError, match=r"\(False, 10.0\); expected \(True, 10.0\).*with the spec that is given"
+    ):
+        make_own_algorithm(name, SPACES, spec, {}, device=torch.device("cpu"), seed=1)
