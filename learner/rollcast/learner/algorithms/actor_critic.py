@@ -1,6 +1,7 @@
 """The base of the algorithms that learn a policy and a critic from trajectories."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -14,11 +15,18 @@ from rollcast.learner.algorithms.critics import RecurrentValueCritic, ValueCriti
 from rollcast.learner.algorithms.divergence import DivergenceWatch
 from rollcast.learner.algorithms.flat_parameters import FlatParameters
 from rollcast.learner.algorithms.one_policy import OnePolicy
+from rollcast.learner.algorithms.reward_normalizer import RewardNormalizer
 from rollcast.learner.algorithms.schedules import make_schedule
-from rollcast.learner.algorithms.training_state import StatePart
-from rollcast.learner.algorithms.trajectories import observations_to_value, sequence_starts, states_before_ends
+from rollcast.learner.algorithms.training_state import StatePart, read_training_state
+from rollcast.learner.algorithms.trajectories import (
+    observations_to_value,
+    sequence_starts,
+    shaped_rewards,
+    states_before_ends,
+)
 from rollcast.learner.batch import Batch, BatchColumns
-from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.policies.policies import PolicySpec, PolicyState
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 OwnSettings = TypeVar("OwnSettings", bound=ActorCriticSettings)
@@ -67,6 +75,7 @@ class ActorCritic(OnePolicy[OwnSettings]):
         self._learning_rate = make_schedule(settings.learning_rate_schedule, settings.learning_rate, 0.0)
         end = settings.entropy_cost if settings.entropy_cost_end is None else settings.entropy_cost_end
         self._entropy_cost = make_schedule("linear", settings.entropy_cost, end)
+        self._rewards = RewardNormalizer(settings.discount).to(self._device) if settings.normalize_rewards else None
         self._watch = DivergenceWatch(
             ("policy loss", "value loss", "entropy", "policy's gradient norm", "critic's gradient norm"),
             device=self._device,
@@ -126,6 +135,23 @@ class ActorCritic(OnePolicy[OwnSettings]):
             group["lr"] = learning_rate
         return {"learning_rate": learning_rate, "entropy_cost": self._entropy_cost(progress)}
 
+    def _shaped_rewards(self, batch: Batch) -> Tensor:
+        """Returns the rewards to learn from, float32 `[T, B]`.
+
+        With `normalize_rewards`, those of the batch enter the moments first: call it once for each batch.
+        """
+        clip, scale = self._settings.reward_clip, self._settings.reward_scale
+        if self._rewards is None:
+            return shaped_rewards(batch.reward, clip, scale)
+        clipped = shaped_rewards(batch.reward, clip, 1.0)
+        self._rewards.observe(clipped, batch)
+        return self._rewards.normalize(clipped) * scale
+
+    def _reward_factor(self) -> Tensor | float:
+        """Returns the factor of clipped rewards in the last update, for the report."""
+        scale = self._settings.reward_scale
+        return scale if self._rewards is None else self._rewards.factor() * scale
+
     def _descend(self, total: Tensor, *, policy: Tensor, value: Tensor, entropy: Tensor) -> LossTerms:
         """Makes a step of the optimiser down the total loss.
 
@@ -148,4 +174,18 @@ class ActorCritic(OnePolicy[OwnSettings]):
         return terms
 
     def _checkpoint_parts(self) -> Mapping[str, StatePart]:
-        return {"policy": self._policy, "critic": self._critic, "optimizer": self._optimizer}
+        parts: dict[str, StatePart] = {"policy": self._policy, "critic": self._critic, "optimizer": self._optimizer}
+        return parts if self._rewards is None else {**parts, "rewards": self._rewards}
+
+    def begin_with(self, state: PolicyState, checkpoint: Path | None) -> bool:
+        """Loads policy and critic; see `Algorithm.begin_with`. The critic of other rewards is refused."""
+        values = {} if checkpoint is None else read_training_state(checkpoint)[1]
+        theirs = values.get("settings", {}).get("normalize_rewards", False)
+        own = self._settings.normalize_rewards
+        if values.get("algorithm") == self.name and theirs != own:
+            raise ConfigurationError(
+                f"--initial-policy: the critic of {checkpoint} was learnt with normalize_rewards {theirs}; expected "
+                f"{own}, as of this run; set --{self.name}.normalize-rewards to that, or give the file of the policy, "
+                "which has no critic"
+            )
+        return super().begin_with(state, checkpoint)

@@ -47,6 +47,12 @@ class ActorCriticSettings(BaseModel):
     normalize_advantages: bool = setting(
         True, "Scale the advantages that an optimiser step uses to mean 0 and standard deviation 1.", LEARNING
     )
+    normalize_rewards: bool = setting(
+        False,
+        "Divide rewards, after reward_clip, by the running deviation of discounted returns, and clip them to 10; "
+        "reward_scale is the factor after that. Statistics show the environment's own returns.",
+        stays("what the critics have learnt to expect depends on it"),
+    )
     reward_scale: PositiveFloat = setting(
         1.0,
         "Factor of every reward after clipping, above 0. Training is fastest if it makes returns about 1 to 10. "

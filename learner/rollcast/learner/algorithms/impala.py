@@ -19,7 +19,6 @@ from rollcast.learner.algorithms.one_substep import columns_of
 from rollcast.learner.algorithms.trajectories import (
     explained_variance,
     normalized,
-    shaped_rewards,
     values_and_next_values,
 )
 from rollcast.learner.algorithms.vtrace import VTraceReturns, vtrace
@@ -78,6 +77,7 @@ class Impala(ActorCritic[ImpalaSettings]):
         return {
             **terms._asdict(),
             **schedules,
+            "reward_factor": self._reward_factor(),
             "mean_rho": torch.dot(weight, log_rho_t.exp_().view(-1)),
             "explained_variance": explained_variance(value.detach(), target, weight),
         }
@@ -96,7 +96,7 @@ class Impala(ActorCritic[ImpalaSettings]):
         v_t, v_tp1 = values_and_next_values(batch, values)
         return vtrace(
             log_rho_t=log_rho_t,
-            r_t=shaped_rewards(batch.reward, settings.reward_clip, settings.reward_scale),
+            r_t=self._shaped_rewards(batch),
             discount_t=settings.discount * ~batch.terminated,
             # No trace runs from the next episode back into the one that ended.
             continues_t=~(batch.terminated | batch.truncated),

@@ -24,7 +24,6 @@ from rollcast.learner.algorithms.trajectories import (
     normalized,
     observations_to_value,
     sequence_starts,
-    shaped_rewards,
     values_and_next_values,
 )
 from rollcast.learner.batch import Batch
@@ -146,6 +145,7 @@ class Ppo(ActorCritic[PpoSettings]):
         return {
             **LossTerms(*terms)._asdict(),
             **schedules,
+            "reward_factor": self._reward_factor(),
             "approx_kl": approx_kl,
             "clip_fraction": clip_fraction,
             "explained_variance": explained_variance(
@@ -172,7 +172,7 @@ class Ppo(ActorCritic[PpoSettings]):
             memory = _Memory(columns.initial_state, sequence_starts(batch))
         v_t, v_tp1 = values_and_next_values(batch, values)
         advantage, target = gae(
-            r_t=shaped_rewards(batch.reward, settings.reward_clip, settings.reward_scale),
+            r_t=self._shaped_rewards(batch),
             discount_t=settings.discount * ~batch.terminated,
             continues_t=~(batch.terminated | batch.truncated),
             v_t=v_t,

@@ -112,6 +112,11 @@ ALGORITHM_METRICS: Final = (
     Metric("impala/explained_variance", "up to 1", "share of the targets' variance that the critic explains"),
     Metric("impala/learning_rate", "1", "learning rate of this update"),
     Metric("impala/entropy_cost", "1", "weight of the entropy bonus in this update"),
+    Metric(
+        "impala/reward_factor",
+        "1",
+        "factor of clipped rewards: reward_scale, divided by the deviation of returns with normalize_rewards",
+    ),
     Metric("ppo/policy_loss", "1", "mean clipped surrogate over the minibatches of the update, negated"),
     Metric("ppo/value_loss", "reward^2", "half the squared error of the critic against its targets"),
     Metric("ppo/entropy", "nats", "mean entropy of the policy; 0 is a policy that has stopped exploring"),
@@ -123,6 +128,11 @@ ALGORITHM_METRICS: Final = (
     Metric("ppo/learning_rate", "1", "learning rate of this update"),
     Metric("ppo/clip_range", "ratio", "clip range of this update"),
     Metric("ppo/entropy_cost", "1", "weight of the entropy bonus in this update"),
+    Metric(
+        "ppo/reward_factor",
+        "1",
+        "factor of clipped rewards: reward_scale, divided by the deviation of returns with normalize_rewards",
+    ),
     Metric("ppo/epochs", "1", "passes over the batch; fewer than n_epochs if target_kl stopped them"),
     Metric("dqn/loss", "reward^2", "weighted loss of the TD errors"),
     Metric("dqn/mean_value", "reward", "mean value of the actions in the batch"),

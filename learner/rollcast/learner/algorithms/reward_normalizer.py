@@ -1,0 +1,80 @@
+"""Scales rewards by the deviation of discounted returns."""
+
+import torch
+from torch import Tensor, nn
+
+from rollcast.actor.policies.observation_moments import VARIANCE_EPSILON
+from rollcast.actor.policies.torch_observation_moments import RunningMoments
+from rollcast.learner.batch import Batch
+
+# Bound of normalised rewards, that of SB3's VecNormalize.
+MAX_NORMALIZED_REWARD = 10.0
+
+
+class RewardNormalizer(nn.Module):
+    """Divides rewards by the running deviation of the discounted returns, so that returns are of the order of 1.
+
+    As gymnasium's NormalizeReward and SB3's VecNormalize do, after Engstrom et al. 2020, "Implementation Matters in
+    Deep RL: A Case Study on PPO and TRPO", https://arxiv.org/abs/2005.12729, section 3, optimisation 2: the mean is not
+    subtracted, because that would change which policy is best.
+
+    Those count on beside each environment. A learner gets pieces from actors that come and go, and drops some: here the
+    return begins with 0 at the beginning of each trajectory, as at the beginning of an episode:
+
+        R_t = r_t + discount continues_{t-1} R_{t-1},  R_{-1} = 0
+
+    So the deviation is that of at most T steps: too small by at most the factor 1 - discount^T.
+
+    The moments of the returns are its state. Not thread-safe: it belongs to the algorithm's thread.
+    """
+
+    def __init__(self, discount: float) -> None:
+        """Makes the normaliser of no reward so far, which leaves rewards as they are.
+
+        Args:
+            discount: The discount of one step.
+        """
+        super().__init__()
+        self._discount = discount
+        self.returns = RunningMoments(1)
+
+    @torch.no_grad()
+    def observe(self, reward: Tensor, batch: Batch) -> None:
+        """Merges the returns of a batch into the moments. Nothing waits for the device.
+
+        Args:
+            reward: float32 `[T, B]`, the rewards to scale.
+            batch: The batch that they belong to, for the ends of its episodes.
+        """
+        returns = discounted_returns(
+            reward * batch.valid, continues=~(batch.terminated | batch.truncated), discount=self._discount
+        )
+        self.returns.merge(returns.view(-1, 1), batch.valid.view(-1), batch.n_env_steps)
+
+    @torch.no_grad()
+    def factor(self) -> Tensor:
+        """Returns the factor of rewards, float32 0-dim."""
+        return (1.0 / (self.returns.variance + VARIANCE_EPSILON).sqrt()).to(torch.float32).squeeze(0)
+
+    def normalize(self, reward: Tensor) -> Tensor:
+        """Scales rewards and clips them to 10; float32, of any shape."""
+        return (reward * self.factor()).clamp_(-MAX_NORMALIZED_REWARD, MAX_NORMALIZED_REWARD)
+
+
+def discounted_returns(reward: Tensor, *, continues: Tensor, discount: float) -> Tensor:
+    """Computes the discounted sum of the rewards of an episode up to each step, within each trajectory.
+
+    Args:
+        reward: float32 `[T, B]`, 0 where a row is no transition.
+        continues: bool `[T, B]`, False where the episode ended with this step.
+        discount: In [0, 1].
+
+    Returns:
+        float64 `[T, B]`.
+    """
+    returns = reward.to(torch.float64)
+    rows = returns.unbind(0)
+    decay_rows = (continues.to(torch.float64) * discount).unbind(0)
+    for t in range(1, len(rows)):
+        rows[t].addcmul_(decay_rows[t - 1], rows[t - 1])
+    return returns

@@ -1,0 +1,124 @@
+"""Rewards divided by the deviation of discounted returns: against loops, and as part of IMPALA and PPO."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollcast.learner.algorithms.reward_normalizer import RewardNormalizer, discounted_returns
+from rollcast.services.errors import ConfigurationError
+from tests.actor_critics import bools, make_impala, make_ppo, on_policy_batch
+from tests.batches import make_batch
+
+MAKERS = {"impala": make_impala, "ppo": make_ppo}
+
+
+def twin(reward, ended, discount):
+    """The discounted sums, one trajectory after the other."""
+    returns = np.zeros(reward.shape)
+    for b in range(reward.shape[1]):
+        total = 0.0
+        for t in range(len(reward)):
+            total = total * discount + float(reward[t, b])
+            returns[t, b] = total
+            if ended[t, b]:
+                total = 0.0
+    return returns
+
+
+@settings(deadline=None, max_examples=40)
+@given(seed=st.integers(0, 2**32 - 1), discount=st.sampled_from([0.0, 0.5, 0.99, 1.0]))
+def test_returns_are_those_of_loops(seed, discount):
+    rng = np.random.default_rng(seed)
+    reward = rng.standard_normal((7, 3)).astype(np.float32)
+    ended = rng.random((7, 3)) < 0.3
+    found = discounted_returns(torch.from_numpy(reward), continues=torch.from_numpy(~ended), discount=discount)
+    np.testing.assert_allclose(found, twin(reward, ended, discount), rtol=1e-12, atol=1e-12)
+
+
+def test_the_deviation_is_that_of_all_returns_of_transitions():
+    normalizer = RewardNormalizer(0.9)
+    returns = []
+    for seed in range(4):
+        terminated, truncated = bools(5, 4, (1, 0), (3, 3)), bools(5, 4, (2, 2))
+        # the row after an end has no reward of its own; those before a trajectory's first transition are copies of it
+        valid = ~bools(5, 4, (2, 0), (0, 1), (1, 1))
+        batch = make_batch(seed=seed, terminated=terminated, truncated=truncated, valid=valid)
+        ended = (terminated | truncated).numpy()
+        returns.append(twin((batch.reward * valid).numpy(), ended, 0.9)[valid.numpy()])
+        normalizer.observe(batch.reward, batch)
+    deviation = np.concatenate(returns).std()
+    assert normalizer.returns.count == 4 * 17
+    np.testing.assert_allclose(normalizer.factor(), 1 / deviation, rtol=1e-6)
+    reward = torch.tensor([[1.0, -2.0, 1e6, -1e6]])
+    expected = np.clip(reward.numpy() / deviation, -10, 10)
+    np.testing.assert_allclose(normalizer.normalize(reward), expected, rtol=1e-6)
+
+
+def test_rewards_that_never_vary_stay_finite():
+    normalizer = RewardNormalizer(0.0)
+    assert normalizer.factor() == 1.0, "before the first batch"
+    for reward in (0.0, 3.0, 3.4e38):
+        batch = make_batch(reward=torch.full((5, 4), reward))
+        normalizer.observe(batch.reward, batch)
+        assert torch.isfinite(normalizer.normalize(batch.reward)).all()
+
+
+@pytest.mark.parametrize("name", ["impala", "ppo"])
+def test_the_size_of_rewards_does_not_matter(name):
+    made = [MAKERS[name](normalize_rewards=True) for _ in range(2)]
+    found = []
+    for algorithm, size in zip(made, (1.0, 4096.0), strict=True):  # a power of 2 keeps the bits
+        batches = [on_policy_batch(algorithm, seed=seed) for seed in range(2)]
+        metrics = [algorithm.update(dataclasses.replace(b, reward=b.reward * size), progress=0.0) for b in batches]
+        found.append((algorithm.policy_state(), metrics[-1]))
+    # 1e-8 beside the variance is the only difference
+    for key, array in found[0][0].items():
+        np.testing.assert_allclose(found[1][0][key], array, rtol=1e-4, atol=1e-6)
+    assert float(found[0][1]["reward_factor"]) == pytest.approx(4096 * float(found[1][1]["reward_factor"]), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["impala", "ppo"])
+def test_scale_and_clip_stay_what_they_are(name):
+    plain = MAKERS[name](reward_clip="unit", reward_scale=0.5)
+    assert plain.update(make_batch(), progress=0.0)["reward_factor"] == 0.5
+    algorithm = MAKERS[name](reward_clip="unit", reward_scale=0.5, normalize_rewards=True)
+    batch = make_batch()
+    rewards = algorithm._shaped_rewards(batch)
+    clipped = batch.reward.clamp(-1, 1)
+    deviation = discounted_returns(clipped, continues=~batch.terminated, discount=algorithm._settings.discount).std(
+        correction=0
+    )
+    torch.testing.assert_close(rewards, (clipped / deviation * 0.5).float(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["impala", "ppo"])
+def test_the_moments_are_in_the_checkpoint(tmp_path, name):
+    whole = MAKERS[name](normalize_rewards=True)
+    whole.update(make_batch(), progress=0.0)
+    whole.save(tmp_path)
+    part = MAKERS[name](seed=5, normalize_rewards=True)
+    part.load(tmp_path)
+    for algorithm in (whole, part):
+        algorithm.update(make_batch(seed=1), progress=0.0)
+    for key, array in whole.policy_state().items():
+        np.testing.assert_array_equal(part.policy_state()[key], array)
+
+
+@pytest.mark.parametrize("name", ["impala", "ppo"])
+def test_the_critic_of_other_rewards_is_no_beginning(tmp_path, name):
+    other = MAKERS[name](normalize_rewards=True)
+    other.update(make_batch(), progress=0.0)
+    other.save(tmp_path)
+    algorithm = MAKERS[name]()
+    with pytest.raises(
+        ConfigurationError, match=rf"normalize_rewards True; expected False.*set --{name}.normalize-rew"
+    ):
+        algorithm.begin_with(other.policy_state(), tmp_path)
+    same = MAKERS[name](normalize_rewards=True)
+    assert same.begin_with(other.policy_state(), tmp_path)
+    assert same._rewards.returns.count == other._rewards.returns.count
+    assert not algorithm.begin_with(other.policy_state(), None)
