@@ -98,7 +98,7 @@ class OnePolicy(Algorithm, Generic[Settings]):
         if values.get("algorithm") != self.name:
             return False
         for name, part in self._checkpoint_parts().items():
-            if isinstance(part, nn.Module) and name != "policy":
+            if isinstance(part, nn.Module) and name not in ("policy", "normalization"):
                 load_module(part, name, arrays, source=checkpoint)
         return True
 
@@ -126,7 +126,10 @@ class OnePolicy(Algorithm, Generic[Settings]):
 
     @abstractmethod
     def _checkpoint_parts(self) -> Mapping[str, StatePart]:
-        """Returns what a checkpoint has, by name; the policy's networks as `policy`."""
+        """Returns what a checkpoint has, by name; the policy's networks as `policy`.
+
+        If these are not all of the policy, its moments are in `normalization`.
+        """
 
     def _checkpoint_values(self) -> Mapping[str, Any]:
         """Returns further values for a checkpoint."""

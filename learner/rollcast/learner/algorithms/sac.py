@@ -147,6 +147,7 @@ class Sac(OnePolicy[SacSettings]):
         # Without the exploration of actors: a resumed run sets it again.
         return {
             "policy": self._policy.networks,
+            "normalization": self._policy.normalization,
             "critics": self._critics,
             "targets": self._targets.module,
             "policy_optimizer": self._policy_optimizer,
