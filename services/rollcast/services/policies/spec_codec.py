@@ -52,7 +52,7 @@ def policy_spec_from_proto(proto: rollout_pb2.PolicySpec) -> PolicySpec:
             "install the same rollcast on both sides",
             limit="max_recurrent_size",
         )
-    memory = {} if recurrence == "none" else {"recurrent_size": proto.recurrent_size}
+    memory: dict[str, Any] = {} if recurrence == "none" else {"recurrent_size": proto.recurrent_size}
     return PolicySpec(
         network=proto.network,
         hidden_sizes=tuple(proto.hidden_sizes),

@@ -128,6 +128,26 @@ def test_every_float_leaf_is_normalised_alike_and_the_others_pass(name):
     assert numpy_normalized(policy, state, batch).tobytes() == expected.tobytes()
 
 
+@pytest.mark.parametrize("kind", [NumpyMlpPolicy, TorchActingPolicy])
+def test_recurrent_policies_remember_normalised_observations(kind):
+    policy = policy_of(OBSERVATION_SPACES["dict"], hidden_sizes=(8,), recurrence="lstm", recurrent_size=4)
+    state = state_with(policy, [0.25, -0.5, 0.1], [0.3, 2.0, 1e-4])
+    policy.load_state_arrays(state)
+    acting = kind(policy.spaces, policy.spec, seed=0)
+    acting.load(4, state)
+    batch = batch_of(OBSERVATION_SPACES["dict"], 5)
+    tensors = {path: torch.from_numpy(leaf) for path, leaf in batch.items()}
+    memory, expected = np.zeros((5, 8), np.float32), torch.zeros(5, 8)
+    for _ in range(3):
+        with torch.no_grad():
+            parameters, expected = policy.step(tensors, expected)
+            same, _ = policy.step(policy.normalized(tensors), torch.from_numpy(memory), is_normalized=True)
+        found = acting._parameters_of(batch, "0", memory)
+        np.testing.assert_allclose(found, parameters, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(found, same, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(memory, expected, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("space", [OBSERVATION_SPACES["dict"], IMAGE_SPACES["mixed"]])
 def test_actors_act_as_the_learner_does(space):
     policy = policy_of(space, hidden_sizes=(8,))

@@ -24,14 +24,17 @@ from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
 from tests.actor_critics import bools
 from tests.batches import BOX_SPACES, SPACES, make_batch, transition_batch
 
+STATE_SIZE = 3
 MEAN, VARIANCE = np.array([100.0, -3.0, 0.0]), np.array([400.0, 0.01, 9.0])
 
 
 def make(name, *, normalizes):
     spec = PolicySpec(hidden_sizes=(8,), normalize_observations=normalizes)
-    if name == "impala":
+    if name.endswith(" gru"):
+        spec = dataclasses.replace(spec, recurrence="gru", recurrent_size=STATE_SIZE)
+    if name.startswith("impala"):
         return Impala(SPACES, spec, ImpalaSettings(), seed=1)
-    if name == "ppo":
+    if name.startswith("ppo"):
         return Ppo(SPACES, spec, PpoSettings(minibatch_steps=10), seed=1)
     if name == "own":
         name = "examples.own_algorithm:ActorCritic"
@@ -42,10 +45,15 @@ def make(name, *, normalizes):
 
 
 def batch_for(name):
-    if name in ("impala", "ppo", "own"):
+    if name in ("impala", "ppo", "own", "impala gru", "ppo gru"):
         final = torch.randn(1, 3, generator=torch.Generator().manual_seed(5))
         truncated = bools(5, 4, (2, 1))
-        return make_batch(truncated=truncated, final_index=torch.tensor([[2, 1]]), final_observation=final)
+        batch = make_batch(truncated=truncated, final_index=torch.tensor([[2, 1]]), final_observation=final)
+        if name.endswith(" gru"):
+            state = torch.randn(4, STATE_SIZE, generator=torch.Generator().manual_seed(6))
+            columns = dataclasses.replace(batch.substeps[FLAT_SUBSTEP], initial_state=state)
+            batch = dataclasses.replace(batch, substeps={FLAT_SUBSTEP: columns})
+        return batch
     return transition_batch(box=name == "sac box")
 
 
@@ -57,7 +65,7 @@ def with_observations(batch, change):
     return dataclasses.replace(batch, substeps={FLAT_SUBSTEP: dataclasses.replace(columns, **changed)})
 
 
-@pytest.mark.parametrize("name", ["impala", "ppo", "own", "dqn", "sac", "sac box"])
+@pytest.mark.parametrize("name", ["impala", "ppo", "impala gru", "ppo gru", "own", "dqn", "sac", "sac box"])
 def test_an_update_is_that_of_observations_normalised_before(name):
     normalizing, plain = make(name, normalizes=True), make(name, normalizes=False)
     moments = normalizing.policy.normalization[FLAT_SUBSTEP]
