@@ -1,5 +1,6 @@
 """Environments for tests, importable by actor processes: `tests.environments:CountingEnv`."""
 
+import multiprocessing
 import os
 import signal
 import threading
@@ -154,4 +155,13 @@ class HangingEnv(CountingEnv):
         if self._step + 1 == self._hang_at:
             released = threading.Event()
             released.wait()
+        return super().step(action)
+
+
+class FailsWhereItIsEvaluated(CountingEnv):
+    """An environment that raises in the process of a local evaluator."""
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        if multiprocessing.current_process().name == "rollcast-evaluator":
+            raise RuntimeError("has lost its licence")
         return super().step(action)

@@ -8,6 +8,7 @@ from rollcast.v1 import rollout_pb2
 
 INVALID, EXHAUSTED = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED
 JOIN, STREAM = "/rollcast.v1.RolloutService/Join", "/rollcast.v1.RolloutService/StreamRollouts"
+REPORT = "/rollcast.v1.RolloutService/ReportEvaluation"
 WATCH, STATUS = "/rollcast.v1.LearnerService/WatchStatus", "/rollcast.v1.LearnerService/GetStatus"
 ACT, SAMPLE = "/rollcast.v1.PolicyService/Act", "/rollcast.v1.ReplayService/Sample"
 OPENING = rollout_pb2.StreamRolloutsRequest(open=rollout_pb2.OpenStream(actor_id="a", incarnation=1))

@@ -6,21 +6,24 @@ import re
 import numpy as np
 import pytest
 
+from rollcast.learner.ingest.evaluations import Evaluations
 from rollcast.learner.replay.served import serve_buffers
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import InvalidInputError, LimitExceededError
 from rollcast.services.limits import limits
-from rollcast.services.limits.limits import MAX_WAITING_ROLLOUTS
+from rollcast.services.limits.limits import MAX_EVALUATORS, MAX_WAITING_ROLLOUTS
 from rollcast.services.policies.codec import EncodedPolicy
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.codec import RolloutEncoder, rollout_to_proto
+from rollcast.services.rollouts.evaluation import EvaluationPlan
+from rollcast.services.rollouts.join import ActorRole
 from rollcast.services.rollouts.join_codec import join_offer_to_proto
 from rollcast.v1 import learner_pb2, policy_pb2, replay_pb2, rollout_pb2, space_pb2, tensor_pb2
-from tests.attacks.limited_calls import ACT, EXHAUSTED, INVALID, JOIN, OPENING, SAMPLE, STREAM, WATCH, answer_to
+from tests.attacks.limited_calls import ACT, EXHAUSTED, INVALID, JOIN, OPENING, REPORT, SAMPLE, STREAM, WATCH, answer_to
 from tests.integration.learner_fakes import offer, serve
 from tests.integration.test_replay_service import SPACES as REPLAY_SPACES
 from tests.integration.test_replay_service import T, filled_buffer
-from tests.rollouts import make_rollout
+from tests.rollouts import CARTPOLE_LIKE, make_rollout
 
 
 @pytest.fixture
@@ -163,6 +166,27 @@ def test_max_policy_bytes():
 def test_max_chunk_bytes():
     n_bytes = (1 << 20) + 1
     assert refusal_of_a_policy(total_bytes=n_bytes, payload=bytes(n_bytes)) == "max_chunk_bytes"
+
+
+def evaluator(name):
+    return offer(name, spaces=CARTPOLE_LIKE, role=ActorRole.EVALUATE)
+
+
+def test_max_evaluators():
+    desk = Evaluations(EvaluationPlan(n_episodes=1, seed=0))
+    for number in range(MAX_EVALUATORS):
+        desk.join(evaluator(f"e{number}"))
+    with pytest.raises(LimitExceededError) as refused:
+        desk.join(evaluator("late"))
+    assert refused.value.limit == "max_evaluators"
+
+
+def test_max_evaluation_episodes():
+    desk = Evaluations(EvaluationPlan(n_episodes=1, seed=0))
+    evaluation = rollout_pb2.Evaluation(returns=[0.0] * 10_001, lengths=[1] * 10_001)
+    report = rollout_pb2.ReportEvaluationRequest(actor_id="e", incarnation=1, evaluation=evaluation)
+    with serve(evaluators=desk) as learner:
+        assert answer_to(learner.address, REPORT, report) == (INVALID, "max_evaluation_episodes")
 
 
 def test_max_hidden_layers():

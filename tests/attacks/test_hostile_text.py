@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
+from rollcast.actor.playing.evaluate import summarize
 from rollcast.learner.commands import cli
 from rollcast.learner.commands.evaluate import _print as print_evaluation
-from rollcast.learner.playing.evaluate import summarize
 from rollcast.learner.settings.evaluate import EvaluateSettings
 from rollcast.learner.writers.console import ConsoleView
 from rollcast.services.errors import ConfigurationError, RollcastError, SpacesMismatchError

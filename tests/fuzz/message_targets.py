@@ -12,12 +12,15 @@ from google.rpc import status_pb2
 from gymnasium import spaces
 
 from rollcast.services.errors import RollcastError
+from rollcast.services.rollouts.evaluation import EvaluationReport, PlayedEpisodes
+from rollcast.services.rollouts.evaluation_codec import evaluation_report_from_proto, evaluation_report_to_proto
 from rollcast.services.rollouts.join_codec import (
     join_agreement_from_proto,
     join_agreement_to_proto,
     join_offer_from_proto,
     join_offer_to_proto,
 )
+from rollcast.services.rollouts.rollouts import ActorFailure
 from rollcast.services.spaces import codec as space_codec
 from rollcast.services.spaces.codec import environment_spaces_from_proto, environment_spaces_to_proto
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces, space_leaves
@@ -108,6 +111,22 @@ def join_agreement(folder: Path) -> Target:
         limit_bytes=SPACES_BYTES,
         bytes_per_byte=512,
         limits=LOWERED_SPACES,
+    )
+
+
+def evaluation_report(folder: Path) -> Target:
+    """An evaluator's report."""
+    played = PlayedEpisodes(policy_version=3, returns=(1.0, -2.5), lengths=(7, 1), seconds=0.5)
+    failure = ActorFailure(exception_type="ValueError", message="m", traceback="t")
+    return _codec(
+        "evaluation report",
+        rollout_pb2.ReportEvaluationRequest,
+        evaluation_report_from_proto,
+        evaluation_report_to_proto,
+        [
+            evaluation_report_to_proto(EvaluationReport(actor_id="e", incarnation=1, learner_nonce=2, outcome=outcome))
+            for outcome in (played, failure)
+        ],
     )
 
 

@@ -80,6 +80,7 @@ NOT_TYPED = {
     "make chaos": "takes minutes; its options are checked in tests/unit/test_readme.py",
     "make soak": "takes half an hour; its options are checked in tests/unit/test_readme.py",
     "rollcast train --algorithm ppo --env-id LunarLander-v3": "takes minutes, and needs the extra box2d",
+    "rollcast train --env-id CartPole-v1 --eval-interval-steps 5000": "has smaller twins in test_evaluation.py",
     "export ROLLCAST_STOP_RETURN": "is for the containers after it: tests/e2e",
     "docker ": "needs an engine: tests/e2e",
     "kubectl ": "needs a cluster; tests/unit/test_deployments.py reads the manifests",

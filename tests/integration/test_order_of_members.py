@@ -67,7 +67,7 @@ def test_network_gets_leaves_in_the_order_of_the_learner():
 
     def play(actors: RemoteDistributedActors) -> None:
         with EnvironmentSupply(FarAndNear, N_ENVS) as environments:
-            offer = make_offer(environments, actor_id="a", network="auto")
+            offer = make_offer(environments.spaces, environments.n_envs, actor_id="a", network="auto")
             with LearnerConnection(actors.addresses[0], offer, stop=stop) as connection:
                 act_until_stopped(
                     environments, connection, network="auto", stop=stop, on_hang=lambda failure: stop.set()

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.playing.evaluate import evaluate_policy
 from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.vector.make import environment_spaces, make_vector_env, probe_spaces
 from rollcast.actor.workers.flat import RolloutWorker
 from rollcast.learner.commands.evaluate import evaluate
-from rollcast.learner.playing.evaluate import evaluate_policy
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.evaluate import EvaluateSettings
 from rollcast.services.errors import ConfigurationError

@@ -29,6 +29,9 @@ SUMMARY_KEYS = {
     "policy_version",
     "policy_lag_mean",
     "policy_lag_max",
+    "evaluations",
+    "eval_mean_return",
+    "best_eval_mean_return",
 }
 
 

@@ -70,10 +70,15 @@ class ActorSettings(ActingSettings, ClientSecuritySettings):
     """Steps environments with the newest policy and streams the rollouts to a learner."""
 
     first_options: ClassVar = (
-        *("learner_address", "env_id", "env_kwargs", "actor_id", "envs_per_actor", "network", "vectorization"),
+        *("learner_address", "role", "env_id", "env_kwargs", "actor_id", "envs_per_actor", "network", "vectorization"),
         *("connect_timeout_s", "reconnect_timeout_s", "tls_ca", "token_file", "log_level"),
     )
 
+    role: Literal["act", "evaluate"] = Field(
+        "act",
+        description="act: play rollouts for training; evaluate: play whole episodes with the likeliest actions, to "
+        "measure how good the policies are, for a learner with --eval-interval-s or --eval-interval-steps.",
+    )
     learner_address: str = Field("localhost:50051", description="The learner's address: host:port or unix:/path.")
     actor_id: Annotated[str, AfterValidator(_expand_name)] = Field(
         "{host}-{pid}",

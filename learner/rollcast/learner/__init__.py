@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from rollcast.services.exports import lazy_exports
 
 if TYPE_CHECKING:
+    from rollcast.actor.playing.evaluate import Evaluation, evaluate_policy
     from rollcast.learner.actors.base import DistributedActors
     from rollcast.learner.actors.docker import DockerDistributedActors
     from rollcast.learner.actors.remote import RemoteDistributedActors
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from rollcast.learner.commands.cli import main
     from rollcast.learner.experience.experience import Experience, ExperienceSource, FreshExperience
     from rollcast.learner.experience.replayed import ReplayedExperience
-    from rollcast.learner.playing.evaluate import Evaluation, evaluate_policy
     from rollcast.learner.replay.batches import to_batch
     from rollcast.learner.replay.buffer import ReplayBuffer
     from rollcast.learner.replay.settings import ReplaySettings

@@ -20,10 +20,14 @@ class GetPolicyResponse(_message.Message):
     def __init__(self, chunk: _Optional[_Union[PolicyChunk, _Mapping]] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class SubscribePolicyRequest(_message.Message):
-    __slots__ = ("after_version",)
+    __slots__ = ("after_version", "evaluator_id", "incarnation")
     AFTER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    EVALUATOR_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     after_version: int
-    def __init__(self, after_version: _Optional[int] = ...) -> None: ...
+    evaluator_id: str
+    incarnation: int
+    def __init__(self, after_version: _Optional[int] = ..., evaluator_id: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class SubscribePolicyResponse(_message.Message):
     __slots__ = ("chunk", "digest")

@@ -9,6 +9,11 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class ActorRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ACTOR_ROLE_UNSPECIFIED: _ClassVar[ActorRole]
+    ACTOR_ROLE_EVALUATE: _ClassVar[ActorRole]
+
 class StatisticReduction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     STATISTIC_REDUCTION_UNSPECIFIED: _ClassVar[StatisticReduction]
@@ -19,6 +24,8 @@ class StatisticReduction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STATISTIC_REDUCTION_SUM: _ClassVar[StatisticReduction]
     STATISTIC_REDUCTION_COUNT: _ClassVar[StatisticReduction]
     STATISTIC_REDUCTION_MEDIAN: _ClassVar[StatisticReduction]
+ACTOR_ROLE_UNSPECIFIED: ActorRole
+ACTOR_ROLE_EVALUATE: ActorRole
 STATISTIC_REDUCTION_UNSPECIFIED: StatisticReduction
 STATISTIC_REDUCTION_MEAN: StatisticReduction
 STATISTIC_REDUCTION_STD: StatisticReduction
@@ -29,7 +36,7 @@ STATISTIC_REDUCTION_COUNT: StatisticReduction
 STATISTIC_REDUCTION_MEDIAN: StatisticReduction
 
 class JoinRequest(_message.Message):
-    __slots__ = ("actor_id", "process_nonce", "protocol_version", "software_version", "substeps", "n_envs", "network", "incarnation", "acknowledged_sequence", "digest")
+    __slots__ = ("actor_id", "process_nonce", "protocol_version", "software_version", "substeps", "n_envs", "network", "incarnation", "acknowledged_sequence", "role", "digest")
     ACTOR_ID_FIELD_NUMBER: _ClassVar[int]
     PROCESS_NONCE_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +46,7 @@ class JoinRequest(_message.Message):
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     actor_id: str
     process_nonce: int
@@ -49,11 +57,12 @@ class JoinRequest(_message.Message):
     network: str
     incarnation: int
     acknowledged_sequence: int
+    role: ActorRole
     digest: int
-    def __init__(self, actor_id: _Optional[str] = ..., process_nonce: _Optional[int] = ..., protocol_version: _Optional[int] = ..., software_version: _Optional[str] = ..., substeps: _Optional[_Iterable[_Union[_space_pb2.SubstepSpaces, _Mapping]]] = ..., n_envs: _Optional[int] = ..., network: _Optional[str] = ..., incarnation: _Optional[int] = ..., acknowledged_sequence: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
+    def __init__(self, actor_id: _Optional[str] = ..., process_nonce: _Optional[int] = ..., protocol_version: _Optional[int] = ..., software_version: _Optional[str] = ..., substeps: _Optional[_Iterable[_Union[_space_pb2.SubstepSpaces, _Mapping]]] = ..., n_envs: _Optional[int] = ..., network: _Optional[str] = ..., incarnation: _Optional[int] = ..., acknowledged_sequence: _Optional[int] = ..., role: _Optional[_Union[ActorRole, str]] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
-    __slots__ = ("actor_id", "slot", "incarnation", "acknowledged_sequence", "n_rollout_steps", "env_seed", "agent_seed", "policy", "max_message_bytes", "n_envs", "learner_nonce", "awaiting_s", "policy_version", "digest", "substeps")
+    __slots__ = ("actor_id", "slot", "incarnation", "acknowledged_sequence", "n_rollout_steps", "env_seed", "agent_seed", "policy", "max_message_bytes", "n_envs", "learner_nonce", "awaiting_s", "policy_version", "digest", "substeps", "evaluation")
     ACTOR_ID_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +78,7 @@ class JoinResponse(_message.Message):
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     SUBSTEPS_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
     actor_id: str
     slot: int
     incarnation: int
@@ -84,7 +94,50 @@ class JoinResponse(_message.Message):
     policy_version: int
     digest: int
     substeps: _containers.RepeatedCompositeFieldContainer[_space_pb2.SubstepSpaces]
-    def __init__(self, actor_id: _Optional[str] = ..., slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., acknowledged_sequence: _Optional[int] = ..., n_rollout_steps: _Optional[int] = ..., env_seed: _Optional[int] = ..., agent_seed: _Optional[int] = ..., policy: _Optional[_Union[PolicySpec, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., n_envs: _Optional[int] = ..., learner_nonce: _Optional[int] = ..., awaiting_s: _Optional[float] = ..., policy_version: _Optional[int] = ..., digest: _Optional[int] = ..., substeps: _Optional[_Iterable[_Union[_space_pb2.SubstepSpaces, _Mapping]]] = ...) -> None: ...
+    evaluation: EvaluationPlan
+    def __init__(self, actor_id: _Optional[str] = ..., slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., acknowledged_sequence: _Optional[int] = ..., n_rollout_steps: _Optional[int] = ..., env_seed: _Optional[int] = ..., agent_seed: _Optional[int] = ..., policy: _Optional[_Union[PolicySpec, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., n_envs: _Optional[int] = ..., learner_nonce: _Optional[int] = ..., awaiting_s: _Optional[float] = ..., policy_version: _Optional[int] = ..., digest: _Optional[int] = ..., substeps: _Optional[_Iterable[_Union[_space_pb2.SubstepSpaces, _Mapping]]] = ..., evaluation: _Optional[_Union[EvaluationPlan, _Mapping]] = ...) -> None: ...
+
+class EvaluationPlan(_message.Message):
+    __slots__ = ("n_episodes", "seed")
+    N_EPISODES_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    n_episodes: int
+    seed: int
+    def __init__(self, n_episodes: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
+
+class ReportEvaluationRequest(_message.Message):
+    __slots__ = ("actor_id", "incarnation", "learner_nonce", "evaluation", "failure", "digest")
+    ACTOR_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    LEARNER_NONCE_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    actor_id: str
+    incarnation: int
+    learner_nonce: int
+    evaluation: Evaluation
+    failure: ActorFailure
+    digest: int
+    def __init__(self, actor_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., learner_nonce: _Optional[int] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., failure: _Optional[_Union[ActorFailure, _Mapping]] = ..., digest: _Optional[int] = ...) -> None: ...
+
+class Evaluation(_message.Message):
+    __slots__ = ("policy_version", "returns", "lengths", "seconds")
+    POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
+    RETURNS_FIELD_NUMBER: _ClassVar[int]
+    LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    policy_version: int
+    returns: _containers.RepeatedScalarFieldContainer[float]
+    lengths: _containers.RepeatedScalarFieldContainer[int]
+    seconds: float
+    def __init__(self, policy_version: _Optional[int] = ..., returns: _Optional[_Iterable[float]] = ..., lengths: _Optional[_Iterable[int]] = ..., seconds: _Optional[float] = ...) -> None: ...
+
+class ReportEvaluationResponse(_message.Message):
+    __slots__ = ("digest",)
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    digest: int
+    def __init__(self, digest: _Optional[int] = ...) -> None: ...
 
 class PolicySpec(_message.Message):
     __slots__ = ("network", "hidden_sizes", "activation", "head", "recurrence", "recurrent_size", "normalize_observations", "observation_clip")

@@ -51,6 +51,11 @@ class RolloutServiceStub:
                 request_serializer=rollcast_dot_v1_dot_rollout__pb2.StreamRolloutsRequest.SerializeToString,
                 response_deserializer=rollcast_dot_v1_dot_rollout__pb2.StreamRolloutsResponse.FromString,
                 _registered_method=True)
+        self.ReportEvaluation = channel.unary_unary(
+                '/rollcast.v1.RolloutService/ReportEvaluation',
+                request_serializer=rollcast_dot_v1_dot_rollout__pb2.ReportEvaluationRequest.SerializeToString,
+                response_deserializer=rollcast_dot_v1_dot_rollout__pb2.ReportEvaluationResponse.FromString,
+                _registered_method=True)
 
 
 class RolloutServiceServicer:
@@ -94,6 +99,19 @@ class RolloutServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportEvaluation(self, request, context):
+        """Reports what an evaluator has played with a policy, or why it ends. Idempotent: the report of a version that the
+        learner has counts once. Use a deadline of 5 s, and send it again with backoff while the learner is UNAVAILABLE.
+
+        NOT_FOUND: the evaluator has not joined (or the learner is a new one, which has no use for the report): Join, and
+        subscribe again. INVALID_ARGUMENT: numbers do not fit the plan agreed at Join, or are not finite; or the version is
+        not the one that the evaluator was given. ABORTED: another process has joined under the same name.
+        FAILED_PRECONDITION: this run evaluates no policies.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RolloutServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -106,6 +124,11 @@ def add_RolloutServiceServicer_to_server(servicer, server):
                     servicer.StreamRollouts,
                     request_deserializer=rollcast_dot_v1_dot_rollout__pb2.StreamRolloutsRequest.FromString,
                     response_serializer=rollcast_dot_v1_dot_rollout__pb2.StreamRolloutsResponse.SerializeToString,
+            ),
+            'ReportEvaluation': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportEvaluation,
+                    request_deserializer=rollcast_dot_v1_dot_rollout__pb2.ReportEvaluationRequest.FromString,
+                    response_serializer=rollcast_dot_v1_dot_rollout__pb2.ReportEvaluationResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -169,6 +192,33 @@ class RolloutService:
             '/rollcast.v1.RolloutService/StreamRollouts',
             rollcast_dot_v1_dot_rollout__pb2.StreamRolloutsRequest.SerializeToString,
             rollcast_dot_v1_dot_rollout__pb2.StreamRolloutsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportEvaluation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rollcast.v1.RolloutService/ReportEvaluation',
+            rollcast_dot_v1_dot_rollout__pb2.ReportEvaluationRequest.SerializeToString,
+            rollcast_dot_v1_dot_rollout__pb2.ReportEvaluationResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -6,6 +6,7 @@ all else crosses the socket, as it would from another machine.
 
 import contextlib
 import dataclasses
+import functools
 import json
 import multiprocessing
 import os
@@ -18,20 +19,26 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
+from rollcast.actor.acting.evaluating import evaluate_until_stopped
 from rollcast.actor.acting.loop import act_until_stopped, make_offer
+from rollcast.actor.connection.evaluator import EvaluatorConnection
 from rollcast.actor.connection.learner import LearnerConnection
 from rollcast.actor.environments.failures import EnvironmentFailedError
 from rollcast.actor.environments.make import DEFAULT_STEP_TIMEOUT_S, EnvFactory
 from rollcast.actor.threads import limit_threads
+from rollcast.actor.vector.make import probe_spaces
 from rollcast.actor.vector.supply import EnvironmentSupply
 from rollcast.services.errors import RollcastError, is_permanent, message_of
 from rollcast.services.limits.limits import DEFAULT_LIMITS
 from rollcast.services.process.printable import log_to_stderr
+from rollcast.services.rollouts.join import ActorRole
 from rollcast.services.rollouts.rollouts import ActorFailure
 from rollcast.services.wire.allocator import reuse_large_buffers
 
 # Time for a child to end after its learner has died, in seconds; then the process is ended.
 _ORPHAN_GRACE_S = 2.0
+# Training goes first where it and a local evaluator want the same core: the share of this niceness is a tenth.
+_EVALUATOR_NICE = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +55,7 @@ class LocalActorPlan:
         log_level: The lowest level that it logs to stderr.
         step_timeout_s: How long a step may take, in seconds.
         max_rollout_bytes: The learner's limit for a rollout, in bytes.
+        role: The part that it plays.
     """
 
     address: str
@@ -59,6 +67,7 @@ class LocalActorPlan:
     log_level: str = "WARNING"
     step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S
     max_rollout_bytes: int = DEFAULT_LIMITS.max_rollout_bytes
+    role: ActorRole = ActorRole.ACT
 
 
 def run_local_actor(plan: LocalActorPlan, failures: Connection) -> None:
@@ -83,7 +92,11 @@ def run_local_actor(plan: LocalActorPlan, failures: Connection) -> None:
     limit_threads(plan.n_threads)
     reuse_large_buffers()
     try:
-        _act(plan, stop, failures)
+        if plan.role is ActorRole.EVALUATE:
+            os.nice(_EVALUATOR_NICE)
+            _evaluate(plan, stop, failures)
+        else:
+            _act(plan, stop, failures)
     except BaseException as error:  # noqa: BLE001 - every end of the process is reported to its parent
         failure = ActorFailure(
             exception_type=type(error).__name__, message=message_of(error), traceback=_traceback_for_people(error)
@@ -108,13 +121,36 @@ def _traceback_for_people(error: BaseException) -> str:
     return "" if isinstance(error, RollcastError) else "".join(traceback.format_exception(error))
 
 
-def _act(plan: LocalActorPlan, stop: threading.Event, failures: Connection) -> None:
-    def end_process(failure: ActorFailure) -> None:
-        _report(failures, failure)
-        _end_now()
+def _evaluate(plan: LocalActorPlan, stop: threading.Event, failures: Connection) -> None:
+    spaces = probe_spaces(plan.env_factory)
+    offer = make_offer(spaces, 1, actor_id=plan.actor_id, network=plan.network, role=ActorRole.EVALUATE)
+    with EvaluatorConnection(
+        plan.address, offer, connect_timeout_s=30.0, reconnect_timeout_s=30.0, stop=stop
+    ) as connection:
+        try:
+            evaluate_until_stopped(
+                plan.env_factory,
+                spaces,
+                connection,
+                network=plan.network,
+                stop=stop,
+                on_hang=functools.partial(_end_process, failures),
+                step_timeout_s=plan.step_timeout_s,
+            )
+        except RollcastError:
+            if not stop.is_set():
+                raise
 
+
+def _end_process(failures: Connection, failure: ActorFailure) -> None:
+    """Tells the parent of a step that hangs, and ends this process."""
+    _report(failures, failure)
+    _end_now()
+
+
+def _act(plan: LocalActorPlan, stop: threading.Event, failures: Connection) -> None:
     with EnvironmentSupply(plan.env_factory, plan.n_envs, step_timeout_s=plan.step_timeout_s) as environments:
-        offer = make_offer(environments, actor_id=plan.actor_id, network=plan.network)
+        offer = make_offer(environments.spaces, environments.n_envs, actor_id=plan.actor_id, network=plan.network)
         # A learner on this machine that does not answer for 30 s has died or hangs; its supervisor starts us again.
         with LearnerConnection(
             plan.address, offer, connect_timeout_s=30.0, reconnect_timeout_s=30.0, stop=stop
@@ -125,7 +161,7 @@ def _act(plan: LocalActorPlan, stop: threading.Event, failures: Connection) -> N
                     connection,
                     network=plan.network,
                     stop=stop,
-                    on_hang=end_process,
+                    on_hang=functools.partial(_end_process, failures),
                     step_timeout_s=plan.step_timeout_s,
                     max_rollout_bytes=plan.max_rollout_bytes,
                 )

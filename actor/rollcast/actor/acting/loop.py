@@ -4,34 +4,31 @@ import logging
 import secrets
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from typing import Any
 
 from rollcast.actor.acting.agreed_work import check_agreed_work
+from rollcast.actor.acting.failures import describe_failure, step_timeout
 from rollcast.actor.acting.heartbeat import Heartbeat
-from rollcast.actor.acting.step_watchdog import StepWatchdog
+from rollcast.actor.acting.step_watchdog import GRACE_S, StepWatchdog
 from rollcast.actor.connection.learner import LearnerConnection
-from rollcast.actor.environments.failures import EnvironmentFailedError
 from rollcast.actor.environments.make import DEFAULT_STEP_TIMEOUT_S
 from rollcast.actor.policies.base import Policy
 from rollcast.actor.policies.make import make_policy
 from rollcast.actor.vector.supply import EnvironmentSupply
 from rollcast.actor.workers.base import Worker
 from rollcast.actor.workers.make import make_worker
-from rollcast.services.errors import LearnerUnreachableError, TrainingEndedError, message_of
+from rollcast.services.errors import LearnerUnreachableError, TrainingEndedError
 from rollcast.services.limits.limits import DEFAULT_LIMITS
-from rollcast.services.rollouts.join import JoinOffer
+from rollcast.services.rollouts.join import ActorRole, JoinOffer
 from rollcast.services.rollouts.rollouts import ActorFailure
+from rollcast.services.spaces.spaces import EnvironmentSpaces
 from rollcast.services.version import software_version
 
 logger = logging.getLogger(__name__)
 
 # Time for the last rollouts of a stopping actor to be acknowledged, in seconds.
 DRAIN_TIMEOUT_S = 2.0
-
-# Time beyond a step's limit before the process is ended, in seconds: environments in processes report first.
-GRACE_S = 5.0
 
 # Seconds between two checks of a waiting actor for the stop, and between two lines in its log.
 _WAIT_S = 1.0
@@ -100,13 +97,7 @@ def act_until_stopped(
         )
 
         def hangs(seconds: float, stack: str) -> None:
-            failure = ActorFailure(
-                exception_type="StepTimeout",
-                message=f"a step of the environments has taken {seconds:.0f} s; expected at most {step_timeout_s:g}; "
-                "mend the environment, the traceback shows where it hangs, or raise --step-timeout-s",
-                traceback=stack,
-                env_seed=agreement.env_seed,
-            )
+            failure = step_timeout(seconds, step_timeout_s, stack, agreement.env_seed)
             connection.fail(failure)
             connection.close()
             on_hang(failure)
@@ -124,7 +115,7 @@ def act_until_stopped(
             )
     except Exception as error:
         if not isinstance(error, LearnerUnreachableError):
-            connection.fail(_describe(error, agreement.env_seed))
+            connection.fail(describe_failure(error, agreement.env_seed))
         raise
     finally:
         left = connection.drain(DRAIN_TIMEOUT_S)
@@ -173,29 +164,29 @@ def _collect_and_send(
         next_report = waiting_since + _REPORT_EVERY_S
 
 
-def _describe(error: BaseException, env_seed: int) -> ActorFailure:
-    if isinstance(error, EnvironmentFailedError):
-        return ActorFailure(
-            exception_type=error.exception_type,
-            message=str(error),
-            traceback=error.exception_traceback,
-            env_seed=env_seed if error.env_seed is None else error.env_seed,
-        )
-    return ActorFailure(
-        exception_type=type(error).__name__,
-        message=message_of(error),
-        traceback="".join(traceback.format_exception(error)),
-        env_seed=env_seed,
-    )
+def make_offer(
+    spaces: EnvironmentSpaces,
+    n_envs: int | None,
+    *,
+    actor_id: str,
+    network: str,
+    role: ActorRole = ActorRole.ACT,
+) -> JoinOffer:
+    """Makes the offer with which an actor joins, with a nonce of its own.
 
-
-def make_offer(environments: EnvironmentSupply, *, actor_id: str, network: str) -> JoinOffer:
-    """Makes the offer with which an actor joins: its name, its environments, its network, and a nonce of its own."""
+    Args:
+        spaces: The spaces of its environments.
+        n_envs: The number of environments that it steps; None: the learner decides.
+        actor_id: Its name; empty: the learner chooses one.
+        network: The policy network with which it was started.
+        role: The part that it plays.
+    """
     return JoinOffer(
         actor_id=actor_id,
         process_nonce=secrets.randbits(64),
-        spaces=environments.spaces,
-        n_envs=environments.n_envs or 0,
+        spaces=spaces,
+        n_envs=n_envs or 0,
         network=network,
         software_version=software_version(),
+        role=role,
     )

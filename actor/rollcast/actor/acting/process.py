@@ -1,5 +1,7 @@
 """Runs an actor as a process: reads its settings, handles signals, acts in one run after the other."""
 
+import contextlib
+import functools
 import logging
 import math
 import os
@@ -10,19 +12,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
+from rollcast.actor.acting.evaluating import evaluate_until_stopped
 from rollcast.actor.acting.heartbeat import Heartbeat
-from rollcast.actor.acting.loop import GRACE_S, act_until_stopped, make_offer
+from rollcast.actor.acting.loop import act_until_stopped, make_offer
+from rollcast.actor.acting.step_watchdog import GRACE_S
+from rollcast.actor.connection.evaluator import EvaluatorConnection
 from rollcast.actor.connection.learner import LearnerConnection
-from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.environments.make import EnvFactory, EnvironmentFactory
 from rollcast.actor.settings import ActorSettings
 from rollcast.actor.threads import limit_threads
+from rollcast.actor.vector.make import probe_spaces
 from rollcast.actor.vector.supply import EnvironmentSupply
 from rollcast.services.errors import ConfigurationError, RollcastError
 from rollcast.services.process.exit_codes import bad_settings_exit_code
 from rollcast.services.process.printable import log_to_stderr, printable_lines
 from rollcast.services.process.stop_signals import stop_signals
+from rollcast.services.rollouts.join import ActorRole
 from rollcast.services.rollouts.rollouts import ActorFailure
 from rollcast.services.security.security import ClientSecurity
+from rollcast.services.spaces.spaces import EnvironmentSpaces
 from rollcast.services.wire.allocator import reuse_large_buffers
 
 logger = logging.getLogger("actor")
@@ -84,10 +92,20 @@ def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
     with (
         # The watchdog ends a process whose step hangs, and must report first.
         Heartbeat(heartbeat_file, patience_s=step_timeout_s + 2 * GRACE_S) as heartbeat,
-        EnvironmentSupply(env_factory, settings.envs_per_actor, step_timeout_s=step_timeout_s) as environments,
+        contextlib.ExitStack() as stack,
     ):
+        if settings.role == "evaluate":
+            spaces = probe_spaces(env_factory)
+            in_one_run = functools.partial(
+                _evaluate_in_one_run, settings, security, env_factory, spaces, heartbeat, stop
+            )
+        else:
+            environments = stack.enter_context(
+                EnvironmentSupply(env_factory, settings.envs_per_actor, step_timeout_s=step_timeout_s)
+            )
+            in_one_run = functools.partial(_act_in_one_run, settings, security, environments, heartbeat, stop)
         connect_timeout_s = settings.connect_timeout_s
-        while _act_in_one_run(settings, security, environments, heartbeat, stop, connect_timeout_s=connect_timeout_s):
+        while in_one_run(connect_timeout_s=connect_timeout_s):
             if not settings.wait_for_next_run:
                 return
             if math.isfinite(connect_timeout_s):
@@ -109,7 +127,7 @@ def _act_in_one_run(
     connect_timeout_s: float,
 ) -> bool:
     """Joins and acts; returns True if training has ended."""
-    offer = make_offer(environments, actor_id=settings.actor_id, network=settings.network)
+    offer = make_offer(environments.spaces, environments.n_envs, actor_id=settings.actor_id, network=settings.network)
     with LearnerConnection(
         settings.learner_address,
         offer,
@@ -127,6 +145,40 @@ def _act_in_one_run(
             on_hang=_end_process,
             step_timeout_s=settings.step_timeout_s,
             max_rollout_bytes=settings.max_rollout_bytes,
+            heartbeat=heartbeat,
+        )
+        return connection.ended
+
+
+def _evaluate_in_one_run(
+    settings: ActorSettings,
+    security: ClientSecurity,
+    env_factory: EnvFactory,
+    spaces: EnvironmentSpaces,
+    heartbeat: Heartbeat,
+    stop: threading.Event,
+    *,
+    connect_timeout_s: float,
+) -> bool:
+    """Joins and evaluates; returns True if training has ended."""
+    offer = make_offer(spaces, 1, actor_id=settings.actor_id, network=settings.network, role=ActorRole.EVALUATE)
+    with EvaluatorConnection(
+        settings.learner_address,
+        offer,
+        security=security,
+        connect_timeout_s=connect_timeout_s,
+        reconnect_timeout_s=settings.reconnect_timeout_s,
+        on_attempt=heartbeat.beat,
+        stop=stop,
+    ) as connection:
+        evaluate_until_stopped(
+            env_factory,
+            spaces,
+            connection,
+            network=settings.network,
+            stop=stop,
+            on_hang=_end_process,
+            step_timeout_s=settings.step_timeout_s,
             heartbeat=heartbeat,
         )
         return connection.ended

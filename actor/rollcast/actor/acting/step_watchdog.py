@@ -9,6 +9,9 @@ from typing import Self
 
 from rollcast.services.errors import ConfigurationError
 
+# Time beyond a step's limit before the process is ended, in seconds: environments in processes report first.
+GRACE_S = 5.0
+
 # Seconds between two looks; for a short limit, it looks at least four times within it.
 _LOOK_S = 1.0
 _LOOKS_A_LIMIT = 4

@@ -14,6 +14,7 @@ from rollcast.actor.statistics.events import LogStatsLevel
 from rollcast.actor.statistics.reductions import Statistic
 from rollcast.learner.batch import Batch
 from rollcast.learner.ingest.batcher import Batcher
+from rollcast.learner.ingest.evaluations import EvaluationResult, EvaluatorsInfo
 from rollcast.learner.ingest.queue import RolloutSlice, SliceName
 from rollcast.learner.waiting import WaitMonitor
 from rollcast.services.errors import ConfigurationError, NotReadyError
@@ -137,6 +138,22 @@ class DistributedActors(ABC):
             True if the actors have begun again, with the newest policy. Actors in other processes do not; they play on.
         """
         return False
+
+    @property
+    def evaluators(self) -> EvaluatorsInfo:
+        """The state of the evaluators of this run."""
+        return EvaluatorsInfo()
+
+    def evaluate_newest(self, env_steps: int) -> None:  # noqa: B027  # only runs with evaluation need it
+        """Has the newest policy evaluated, as soon as an evaluator is free. Does not wait for it.
+
+        Args:
+            env_steps: The environment steps of training so far.
+        """
+
+    def take_evaluations(self) -> Sequence[EvaluationResult]:
+        """Returns the evaluations that have ended since the last call, in the order in which they did."""
+        return ()
 
     def end_training(self) -> None:  # noqa: B027  # most kinds end their actors themselves
         """Tells the actors that training has ended, and goes on serving the last policy until `stop`.

@@ -65,6 +65,15 @@ class PolicyPublisher:
             self._changed.notify_all()
         return encoded.version
 
+    def newest_with_state(self) -> tuple[EncodedPolicy, PolicyState]:
+        """Returns the newest version, and its arrays.
+
+        Raises:
+            NotReadyError: There is no version yet.
+        """
+        with self._changed:
+            return self._require_newest()
+
     def end(self) -> None:
         """Notes that no further version will come, and wakes every subscriber."""
         with self._changed:

@@ -7,6 +7,7 @@ from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.publisher import PolicyPublisher
 from rollcast.learner.ingest.credits import CreditRule
 from rollcast.learner.ingest.destination import RolloutDestination, RolloutLog
+from rollcast.learner.ingest.evaluations import EvaluatedPolicy, Evaluations
 from rollcast.learner.ingest.intake import RolloutIntake
 from rollcast.learner.ingest.registry import ActorRegistry
 from rollcast.learner.ingest.rounds import Rounds
@@ -72,6 +73,7 @@ class Reception:
         in_step: Likewise.
         rounds: Likewise.
         durable: Keeps rollouts on the disk before they are acknowledged; None for no log.
+        evaluations: See `ServingOptions`.
         earlier: The state that an earlier learner of the run has left.
     """
 
@@ -86,11 +88,13 @@ class Reception:
         in_step: bool,
         rounds: Rounds | None,
         durable: RolloutLog | None,
+        evaluations: Evaluations | None,
         earlier: EarlierLearner,
     ) -> None:
         self.is_open = True
         self._limits = limits
         self._destination = destination
+        self._evaluations = evaluations
         self._servers: list[LearnerServer] = []
         self.registry = ActorRegistry(
             max_actors=limits.max_actors, join_lease_s=limits.join_lease_s, reserved_names=work.names
@@ -116,6 +120,7 @@ class Reception:
                 rounds=rounds,
             ),
             durable=durable,
+            evaluations=evaluations,
             max_rollout_bytes=limits.max_rollout_bytes,
         )
 
@@ -146,6 +151,7 @@ class Reception:
                 source=self.publisher,
                 control=control,
                 replay=replay,
+                evaluators=self._evaluations,
                 limits=self._limits,
                 security=endpoint.security,
             )
@@ -158,10 +164,19 @@ class Reception:
         if self._rounds is not None:
             self._rounds.begin(self.publisher.version)
 
+    def evaluate_newest(self, env_steps: int) -> None:
+        """Has the newest policy evaluated; see `DistributedActors.evaluate_newest`."""
+        if self._evaluations is not None:
+            encoded, state = self.publisher.newest_with_state()
+            policy = EvaluatedPolicy(version=encoded.version, env_steps=env_steps, state=state)
+            self._evaluations.offer(policy, encoded)
+
     def end_training(self) -> None:
         """Tells the actors that training has ended, and takes no rollout any more; policies are still served."""
         self.intake.end_training()
         self.publisher.end()
+        if self._evaluations is not None:
+            self._evaluations.end()
         self._destination.close()
 
     def close(self, *, training_goes_on: bool, grace_s: float) -> None:

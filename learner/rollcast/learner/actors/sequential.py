@@ -1,11 +1,14 @@
 """Actors that play in turn in the trainer's own thread: for debugging, and the same bits every time."""
 
 import contextlib
+import logging
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rollcast.actor.environments.make import EnvFactory
+from rollcast.actor.playing.evaluate import evaluate_policy
 from rollcast.actor.policies.base import Policy
 from rollcast.actor.policies.make import make_policy
 from rollcast.actor.policies.trainable import TorchPolicy
@@ -13,10 +16,14 @@ from rollcast.actor.vector.make import make_vector_env
 from rollcast.actor.workers.base import Worker
 from rollcast.actor.workers.make import make_worker
 from rollcast.learner.actors.base import DistributedActors
+from rollcast.learner.ingest.evaluations import EvaluatedPolicy, EvaluationResult, EvaluatorsInfo
 from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.learner.ingest.seeds import ActorSeeds
 from rollcast.services.errors import ActorFailedError, CollectInterruptedError
 from rollcast.services.policies.policies import PolicyState
+from rollcast.services.rollouts.evaluation import EvaluationPlan
+
+logger = logging.getLogger(__name__)
 
 
 def _name(slot: int) -> str:
@@ -46,6 +53,8 @@ class SequentialDistributedActors(DistributedActors):
         actor_agent_seeds: One seed per actor for its sampling of actions; None derives them from `seed`.
         envs_per_actor: The environments that each actor steps at once.
         seed: The seed from which all seeds derive that are not given.
+        evaluation: The episodes that are played with each policy that is to be evaluated, in this thread, too; None:
+            no policy is evaluated.
 
     Raises:
         ConfigurationError: A number or the seeds cannot be right.
@@ -65,6 +74,7 @@ class SequentialDistributedActors(DistributedActors):
         *,
         envs_per_actor: int = 1,
         seed: int = 0,
+        evaluation: EvaluationPlan | None = None,
     ) -> None:
         super().__init__(env_factory, policy, n_rollout_steps, n_actors, batch_size)
         self._env_factory = env_factory
@@ -76,6 +86,10 @@ class SequentialDistributedActors(DistributedActors):
         self._turn = 0
         self._queue: deque[RolloutSlice] = deque()
         self._version = 0
+        self._newest: PolicyState = {}
+        self._evaluation = evaluation
+        self._evaluations: list[EvaluationResult] = []
+        self._evaluation_error = ""
 
     def start(self) -> None:
         """Makes the environments and the policies."""
@@ -140,8 +154,60 @@ class SequentialDistributedActors(DistributedActors):
     def broadcast_updated_policy(self, state_dict: PolicyState) -> None:
         """Loads the next version into every actor, which uses it from its next rollout on."""
         self._version += 1
+        self._newest = state_dict
         for _, policy in self._workers:
             policy.load(self._version, state_dict)
+
+    @property
+    def evaluators(self) -> EvaluatorsInfo:
+        """This thread is the evaluator, if there is one."""
+        return EvaluatorsInfo(n_alive=int(self._evaluation is not None), last_error=self._evaluation_error)
+
+    def evaluate_newest(self, env_steps: int) -> None:
+        """Plays the episodes of the evaluation now, in an environment of its own, and keeps the result.
+
+        Raises:
+            CollectInterruptedError: Training is to end.
+        """
+        plan = self._evaluation
+        if plan is None:
+            return
+        policy = make_policy(
+            self.policy.spaces, self.policy.spec, seed=plan.seed, allowed_network=self.policy.spec.network
+        )
+        policy.load(self._version, self._newest)
+        began = time.monotonic()
+        try:
+            with self.waiting.waiting_for("an evaluation that is played in this thread"):
+                evaluation = evaluate_policy(
+                    self._env_factory,
+                    policy,
+                    n_episodes=plan.n_episodes,
+                    seed=plan.seed,
+                    deterministic=True,
+                    on_step=self._check_interrupted,
+                )
+        except ActorFailedError as error:
+            self._evaluation_error = str(error)
+            logger.error("the evaluation of version %d failed: %s; training goes on", self._version, error)  # noqa: TRY400
+            return
+        self._evaluation_error = ""
+        self._evaluations.append(
+            EvaluationResult(
+                policy=EvaluatedPolicy(version=self._version, env_steps=env_steps, state=self._newest),
+                evaluation=evaluation,
+                seconds=time.monotonic() - began,
+            )
+        )
+
+    def take_evaluations(self) -> Sequence[EvaluationResult]:
+        """See `DistributedActors.take_evaluations`."""
+        results, self._evaluations = self._evaluations, []
+        return results
+
+    def _check_interrupted(self) -> None:
+        if self.interrupted:
+            raise CollectInterruptedError("the evaluation was interrupted: training is to end")
 
     @property
     def policy_version(self) -> int:

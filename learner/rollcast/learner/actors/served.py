@@ -17,6 +17,7 @@ from rollcast.learner.durable.coverage import Coverage
 from rollcast.learner.durable.rollouts import DurableRollouts
 from rollcast.learner.ingest.arrivals import Arrivals
 from rollcast.learner.ingest.destination import RolloutDestination
+from rollcast.learner.ingest.evaluations import EvaluationResult, EvaluatorsInfo
 from rollcast.learner.ingest.queue import RolloutQueue, RolloutSlice, SliceName, queue_capacity
 from rollcast.learner.ingest.rounds import Rounds
 from rollcast.learner.ingest.seeds import ActorSeeds
@@ -147,6 +148,7 @@ class ServedDistributedActors(DistributedActors):
             in_step=bool(self._n_in_step),
             rounds=Rounds(self.batch_size) if self._serving.on_policy and not self._n_in_step else None,
             durable=durable,
+            evaluations=self._serving.evaluations,
             earlier=EarlierLearner(self._versions_before, self._actors_before),
         )
         order = SlotOrder(self._n_in_step, reception.registry.slot_of) if self._n_in_step else None
@@ -244,6 +246,21 @@ class ServedDistributedActors(DistributedActors):
     def broadcast_updated_policy(self, state_dict: PolicyState) -> None:
         """Encodes the next version once and wakes every subscriber."""
         self._started().cast(state_dict)
+
+    @property
+    def evaluators(self) -> EvaluatorsInfo:
+        """The state of the evaluators of this run."""
+        evaluations = self._serving.evaluations
+        return EvaluatorsInfo() if evaluations is None else evaluations.info()
+
+    def evaluate_newest(self, env_steps: int) -> None:
+        """See `DistributedActors.evaluate_newest`."""
+        self._started().evaluate_newest(env_steps)
+
+    def take_evaluations(self) -> Sequence[EvaluationResult]:
+        """See `DistributedActors.take_evaluations`."""
+        evaluations = self._serving.evaluations
+        return () if evaluations is None else evaluations.take()
 
     @property
     def policy_version(self) -> int:

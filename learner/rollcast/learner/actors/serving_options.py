@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from rollcast.learner.durable.rollouts import DurableRollouts
 from rollcast.learner.ingest.destination import RolloutDestination
+from rollcast.learner.ingest.evaluations import Evaluations
 from rollcast.services.limits.limits import DEFAULT_LIMITS, Limits
 from rollcast.services.replay.service import ReplaySource
 from rollcast.services.security.security import PLAIN_SERVER, ServerSecurity
@@ -37,6 +38,8 @@ class ServingOptions:
         replay: The replay buffers that `ReplayService` serves, by substep key; None serves none.
         destination: Takes the rollouts instead of the queue from which they are collected; None for the queue.
         durable: Keeps rollouts on the disk before they are acknowledged; None for no log.
+        evaluations: Gives evaluators their work and takes their reports; local processes come with one evaluator more
+            then. None: no policy is evaluated, and no evaluator may join.
     """
 
     addresses: tuple[str, ...] = ()
@@ -52,3 +55,4 @@ class ServingOptions:
     replay: Mapping[str, ReplaySource] | None = None
     destination: RolloutDestination | None = None
     durable: DurableRollouts | None = None
+    evaluations: Evaluations | None = None

@@ -1,10 +1,12 @@
 """Actors as processes on this machine, over a unix socket: the same path as from another machine."""
 
+import dataclasses
+import logging
 import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from rollcast.actor.acting.local_process import LocalActorPlan
 from rollcast.actor.environments.make import DEFAULT_STEP_TIMEOUT_S, EnvFactory
@@ -13,8 +15,16 @@ from rollcast.learner.actors.local_processes import LocalProcesses
 from rollcast.learner.actors.reception import Endpoint
 from rollcast.learner.actors.served import ServedDistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
+from rollcast.learner.ingest.evaluations import Evaluations
 from rollcast.learner.ingest.seeds import ActorSeeds
+from rollcast.services.errors import ActorFailedError
+from rollcast.services.rollouts.join import ActorRole
 
+logger = logging.getLogger(__name__)
+
+_EVALUATOR: Final = "evaluator"
+# An evaluator that fails so often in a row is not started again: nothing waits for it.
+_MAX_EVALUATOR_RESTARTS: Final = 10
 # The time in which the actors may end by themselves.
 _STOP_TIMEOUT_S = 3.0
 
@@ -83,6 +93,7 @@ class SubprocDistributedActors(ServedDistributedActors):
         self._step_timeout_s = step_timeout_s
         self._log_level = log_level
         self._processes: LocalProcesses | None = None
+        self._evaluator: LocalProcesses | None = None
         self._socket_dir: Path | None = None
 
     def start(self) -> None:
@@ -105,10 +116,25 @@ class SubprocDistributedActors(ServedDistributedActors):
             )
             # Before the server: a process that is forked must not inherit a running one.
             self._processes.start()
+            if self._serving.evaluations is not None:
+                self._evaluator = self._make_evaluator(address, self._serving.evaluations)
+                self._evaluator.start()
             self._serve([Endpoint(address, self._serving.security), *self._endpoints()])
         except BaseException:
             self.stop()
             raise
+
+    def _make_evaluator(self, address: str, evaluations: Evaluations) -> LocalProcesses:
+        def note_exit(name: str, report: str) -> None:
+            del name
+            evaluations.note_failure(report.splitlines()[0])
+
+        return LocalProcesses(
+            [dataclasses.replace(self._plan(_EVALUATOR, address), n_envs=1, role=ActorRole.EVALUATE)],
+            start_method=self._start_method,
+            max_restarts=_MAX_EVALUATOR_RESTARTS,
+            on_exit=note_exit,
+        )
 
     def _plan(self, actor_id: str, address: str) -> LocalActorPlan:
         return LocalActorPlan(
@@ -127,9 +153,10 @@ class SubprocDistributedActors(ServedDistributedActors):
         try:
             super().stop()
         finally:
-            if self._processes is not None:
-                self._processes.stop(0.0 if self.is_in_a_hurry else _STOP_TIMEOUT_S)
-                self._processes = None
+            for processes in (self._evaluator, self._processes):
+                if processes is not None:
+                    processes.stop(0.0 if self.is_in_a_hurry else _STOP_TIMEOUT_S)
+            self._processes = self._evaluator = None
             if self._socket_dir is not None:
                 shutil.rmtree(self._socket_dir, ignore_errors=True)
                 self._socket_dir = None
@@ -137,3 +164,8 @@ class SubprocDistributedActors(ServedDistributedActors):
     def _look_after_actors(self) -> None:
         if self._processes is not None:
             self._processes.look_after()
+        if self._evaluator is not None:
+            try:
+                self._evaluator.look_after()
+            except ActorFailedError as error:
+                logger.error("%s; training goes on, and no policy is evaluated any more", error)  # noqa: TRY400

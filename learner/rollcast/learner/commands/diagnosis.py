@@ -75,6 +75,7 @@ def diagnose(status: LearnerStatus, actors: Sequence[ActorInfo], *, own_version:
         *_missing(status, actors),
         *_quiet(actors),
         *_lost_work(status),
+        *_evaluation(status),
         *_throttled(status),
         *_versions(status, actors, own_version),
         *_balance(status),
@@ -152,6 +153,24 @@ def _lost_work(status: LearnerStatus) -> Iterator[Finding]:
             f"{status.stale_trajectories:,} trajectories were dropped as stale",
             "they were played for an earlier learner, or are older than --max-policy-lag: raise it, or use actors of "
             "equal speed",
+        )
+
+
+def _evaluation(status: LearnerStatus) -> Iterator[Finding]:
+    evaluation = status.evaluation
+    if evaluation is None or status.phase is not Phase.TRAINING:
+        return
+    if not evaluation.evaluators_alive:
+        why = f"; the last one failed: {evaluation.last_error}" if evaluation.last_error else ""
+        yield _wrong(
+            f"no evaluator is connected, and policies are to be evaluated{why}",
+            "start one: rollcast actor --role evaluate --learner-address HOST:PORT; a local one is started again",
+        )
+    if evaluation.skipped > evaluation.evaluations:
+        yield _note(
+            f"{evaluation.skipped:,} policies were due and not evaluated, {evaluation.evaluations:,} were: the "
+            "evaluator is slower than the policies are due",
+            "raise --eval-interval-s or --eval-interval-steps, lower --eval-episodes, or start another evaluator",
         )
 
 

@@ -4,11 +4,11 @@ import dataclasses
 import json
 from typing import IO
 
+from rollcast.actor.playing.evaluate import Evaluation, evaluate_policy
 from rollcast.actor.policies.make import make_saved_policy
 from rollcast.actor.threads import limit_threads
 from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.commands.printing import print_table
-from rollcast.learner.playing.evaluate import Evaluation, evaluate_policy
 from rollcast.learner.playing.saved_play import played_environment
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.evaluate import EvaluateSettings

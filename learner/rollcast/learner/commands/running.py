@@ -31,6 +31,7 @@ def run_and_report(run: TrainingRun, settings: LearnerSettings, console: Console
         run.control.status,
         console,
         stop_return=run.stop_return,
+        stops_on_evaluation=run.stops_on_evaluation,
         total_steps=settings.total_steps,
         statistics=run.trainer.statistics,
     )
@@ -82,10 +83,21 @@ def print_summary(output: IO[str], summary: TrainingSummary, run: TrainingRun, p
         program: What to type for rollcast.
     """
     mean_return = "no episode has ended" if summary.mean_return is None else f"{summary.mean_return:.1f}"
+    evaluated = "none has ended"
+    if summary.eval_mean_return is not None and summary.best_eval_mean_return is not None:
+        evaluated = f"{summary.eval_mean_return:.1f}, best of {summary.evaluations:,}: "
+        evaluated += f"{summary.best_eval_mean_return:.1f}"
     if run.stop_return is not None:
-        mean_return += f" ({'solved' if summary.solved else 'not solved'}: {run.stop_return:g} over 100 episodes)"
+        solved = f"({'solved' if summary.solved else 'not solved'}: {run.stop_return:g}"
+        if run.stops_on_evaluation:
+            evaluated += f" {solved})"
+        else:
+            mean_return += f" {solved} over 100 episodes)"
+    rows = [("mean return", mean_return)]
+    if summary.evaluations or run.stops_on_evaluation:
+        rows.append(("evaluation", evaluated))
     for name, value in (
-        ("mean return", mean_return),
+        *rows,
         ("env steps", f"{summary.env_steps:,} in {summary.seconds:.1f} s ({summary.env_steps_per_second:,.0f}/s)"),
         ("updates", f"{summary.updates:,}"),
         (

@@ -44,6 +44,7 @@ def train(settings: TrainSettings, console: Console) -> int:
                 actors_batch_size(settings, policy.spaces, settings.n_actors),
                 envs_per_actor=settings.envs_per_actor,
                 seed=settings.seed,
+                evaluation=None if serving.evaluations is None else serving.evaluations.plan,
             )
         return SubprocDistributedActors(
             env_factory,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rollcast.services.errors import CollectTimeoutError, NotReadyError, RefusedError
 from rollcast.services.limits.limits import Limits
 from rollcast.services.policies.codec import EncodedPolicy
-from rollcast.services.rollouts.join import JoinOffer
+from rollcast.services.rollouts.join import ActorRole, JoinOffer
 from rollcast.services.security.security import PLAIN_SERVER, ServerSecurity
 from rollcast.services.server.server import make_server
 from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation
@@ -70,8 +70,8 @@ class _Reception:
         return self._offer
 
     def join(self, offer: JoinOffer) -> NoReturn:
-        """Notes the offer, and asks the actor to come back."""
-        if self._offer is None:
+        """Notes the offer, and asks the actor to come back. An evaluator does not say what is learnt from."""
+        if self._offer is None and offer.role is ActorRole.ACT:
             self._offer = offer
             self._offered.set()
         self._not_ready()

@@ -7,13 +7,15 @@ from collections.abc import Callable
 
 from rollcast.learner.ingest.credits import CreditRule
 from rollcast.learner.ingest.destination import RolloutDestination, RolloutLog
+from rollcast.learner.ingest.evaluations import Evaluations
 from rollcast.learner.ingest.registry import ActorRegistry
 from rollcast.learner.ingest.seeds import ActorSeeds
 from rollcast.learner.ingest.stream import IntakeStream, SharedParts
-from rollcast.services.errors import NotReadyError, ProtocolMismatchError, TrainingEndedError
+from rollcast.services.errors import NotReadyError, ProtocolMismatchError, RefusedError, TrainingEndedError
 from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_MESSAGE_BYTES
+from rollcast.services.policies.evaluated import NO_EVALUATIONS
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
+from rollcast.services.rollouts.join import ActorRole, JoinAgreement, JoinOffer
 from rollcast.services.rollouts.size import check_rollout_size
 from rollcast.services.spaces.spaces import EnvironmentSpaces, check_spaces_match, leaf_order
 from rollcast.services.status.description import LearnerDescription
@@ -42,6 +44,7 @@ class RolloutIntake:
         envs_per_actor: The environments of an actor that leaves their number to the learner.
         rule: Says how credits are given.
         durable: Keeps rollouts on the disk before they are acknowledged; None for no log.
+        evaluations: Takes evaluators in; None: none may join.
         max_rollout_bytes: The largest rollout that is taken: actors whose rollouts would be larger are refused at Join.
     """
 
@@ -57,6 +60,7 @@ class RolloutIntake:
         envs_per_actor: int,
         rule: CreditRule | None = None,
         durable: RolloutLog | None = None,
+        evaluations: Evaluations | None = None,
         max_rollout_bytes: int = DEFAULT_LIMITS.max_rollout_bytes,
     ) -> None:
         self._parts = SharedParts(
@@ -74,6 +78,9 @@ class RolloutIntake:
         self._max_rollout_bytes = max_rollout_bytes
         # By this number, actors that come back tell whether the learner is still the same; 0 would say nothing.
         self._nonce = secrets.randbelow(2**64 - 1) + 1
+        self._evaluations = evaluations
+        if evaluations is not None:
+            evaluations.begin(self._nonce)
 
     @property
     def duplicate_rollouts(self) -> int:
@@ -90,7 +97,7 @@ class RolloutIntake:
         self._parts.ended.set()
 
     def join(self, offer: JoinOffer) -> JoinAgreement:
-        """Agrees with an actor on its work.
+        """Agrees with an actor, or an evaluator, on its work.
 
         Raises:
             TrainingEndedError: Training has ended.
@@ -98,6 +105,7 @@ class RolloutIntake:
                 environments, and all actors play in step.
             SpacesMismatchError: Its spaces are not the learner's.
             LimitExceededError: `max_actors` are there already, or its rollouts would be above `max_rollout_bytes`.
+            RefusedError: It is an evaluator, and this run evaluates no policies.
         """
         parts = self._parts
         if parts.ended.is_set():
@@ -107,6 +115,8 @@ class RolloutIntake:
         self._check_network(offer)
         check_spaces_match(parts.spaces, offer.spaces, expected_side="the learner", offered_side=_actor(offer))
         has_own_order = leaf_order(offer.spaces) != leaf_order(parts.spaces)
+        if offer.role is ActorRole.EVALUATE:
+            return self._join_evaluator(offer, parts.spaces if has_own_order else None)
         offer = dataclasses.replace(
             offer,
             n_envs=offer.n_envs or self._envs_per_actor,
@@ -134,6 +144,30 @@ class RolloutIntake:
             awaiting_s=record.awaiting_s(),
             policy_version=parts.rule.policy_version(),
             spaces=parts.spaces if has_own_order else None,
+        )
+
+    def _join_evaluator(self, offer: JoinOffer, spaces: EnvironmentSpaces | None) -> JoinAgreement:
+        """Agrees with an evaluator; `spaces` are the learner's, if its own have another order."""
+        if self._evaluations is None:
+            raise RefusedError(NO_EVALUATIONS)
+        name, incarnation = self._evaluations.join(offer)
+        plan = self._evaluations.plan
+        logger.info("evaluator %s joined: incarnation %d", name, incarnation)
+        return JoinAgreement(
+            actor_id=name,
+            slot=0,
+            incarnation=incarnation,
+            acknowledged_sequence=0,
+            n_rollout_steps=self._parts.n_rollout_steps,
+            env_seed=plan.seed,
+            agent_seed=plan.seed,
+            policy=self._policy,
+            max_message_bytes=MAX_MESSAGE_BYTES,
+            n_envs=offer.n_envs or 1,
+            learner_nonce=self._nonce,
+            policy_version=self._parts.rule.policy_version(),
+            spaces=spaces,
+            evaluation=plan,
         )
 
     def describe(self, *, algorithm: str, batch_size: int) -> LearnerDescription:

@@ -21,7 +21,7 @@ from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.learner.settings.recipes import read_recipe, recipe_names
 from rollcast.services.errors import ConfigurationError
-from rollcast.services.limits.limits import MAX_HIDDEN_LAYERS, MAX_RECURRENT_SIZE
+from rollcast.services.limits.limits import MAX_EVALUATION_EPISODES, MAX_HIDDEN_LAYERS, MAX_RECURRENT_SIZE
 from rollcast.services.limits.settings import ServerLimitSettings, TimeoutSeconds
 from rollcast.services.policies.policies import MAX_OBSERVATION_CLIP, Activation, Recurrence
 from rollcast.services.security.settings import ServerSecuritySettings
@@ -169,8 +169,37 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
     )
     stop_return: float | None = setting(
         None,
-        "End training at this mean return over 100 episodes. Default: the environment's reward threshold, if "
-        "it has one.",
+        "End training at this mean return: over 100 episodes, or of an evaluation (see --stop-on). Default: the "
+        "environment's reward threshold, if it has one.",
+        FREE,
+    )
+    eval_interval_s: PositiveFloat | None = setting(
+        None,
+        "Evaluate the newest policy every so many seconds, beside training. Default: no evaluation by time.",
+        FREE,
+    )
+    eval_interval_steps: AtLeastOne | None = setting(
+        None,
+        "Evaluate the newest policy every so many environment steps, instead of seconds. Default: no evaluation by "
+        "steps.",
+        FREE,
+    )
+    eval_episodes: Annotated[int, Field(ge=1, le=MAX_EVALUATION_EPISODES)] = setting(
+        10,
+        "Episodes of an evaluation. They have the same seeds for each policy, and the likeliest actions: "
+        "rollcast evaluate plays the same with the run's seed.",
+        FREE,
+    )
+    eval_patience: AtLeastOne | None = setting(
+        None,
+        "End training after so many evaluations in a row without a better mean return. Default: never.",
+        FREE,
+    )
+    stop_on: Literal["eval", "train"] | None = setting(
+        None,
+        "The mean return that --stop-return is about. eval: that of the newest evaluation; train: that of the last "
+        "100 episodes of training. Default: eval if policies are evaluated and the end would not depend on the clock "
+        "in a deterministic run, else train.",
         FREE,
     )
     seed: Seed = setting(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from concurrent import futures
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.checkpoints.manifest import CheckpointInfo, read_as_vouched_for
@@ -45,6 +45,18 @@ def read_log_state(checkpoint: Path) -> Mapping[str, Any] | None:
 def _read_state(checkpoint: Path) -> Mapping[str, Any]:
     state: Mapping[str, Any] = json.loads((checkpoint / _STATE_FILE).read_text(encoding="utf-8"))
     return state
+
+
+class RestoredBest(NamedTuple):
+    """The part of a checkpoint about the best policy.
+
+    Attributes:
+        best_return: The highest mean return of training; -inf if there was none.
+        evaluation: What `TrainingEvaluation.state` returned; None if no policy was evaluated.
+    """
+
+    best_return: float
+    evaluation: Mapping[str, Any] | None
 
 
 class TrainingCheckpoints:
@@ -95,6 +107,7 @@ class TrainingCheckpoints:
         self,
         *,
         best_return: float,
+        evaluation: Mapping[str, Any] | None = None,
         statistics: list[dict[str, Any]],
         has_ended: bool,
         then: Callable[[], None] = lambda: None,
@@ -103,6 +116,7 @@ class TrainingCheckpoints:
 
         Args:
             best_return: The highest mean return so far; -inf if there was none.
+            evaluation: The result of `TrainingEvaluation.state`; None if no policy is evaluated.
             statistics: The result of `EpochStatsAggregator.state`.
             has_ended: True if training has reached its end.
             then: Called in the thread once the checkpoint is written.
@@ -134,12 +148,14 @@ class TrainingCheckpoints:
                     # Last, because saving the algorithm is likelier to fail, and the buffers keep copies from here on.
                     actors = self._experience.actors.state()
                     save_experience = self._experience.begin_save()
-                state = {
+                state: dict[str, Any] = {
                     "progress": self._progress.state(),
                     "actors": actors,
                     "best_return": best_return if math.isfinite(best_return) else None,
                     "statistics": statistics,
                 }
+                if evaluation is not None:
+                    state["evaluation"] = dict(evaluation)
                 # The actors' values may be numpy scalars.
                 text = json.dumps(state, indent=1, default=lambda value: value.item())
             except BaseException:
@@ -206,26 +222,25 @@ class TrainingCheckpoints:
             )
         return written.result()
 
-    def restore(self, directory: Path) -> float:
+    def restore(self, directory: Path) -> RestoredBest:
         """Restores a checkpoint, and removes later ones. Call it before training starts.
 
         Args:
             directory: A checkpoint that `CheckpointStore.newest` has found whole.
 
         Returns:
-            The highest mean return so far; -inf if there was none.
+            What the checkpoint has of the best policy.
 
         Raises:
             ConfigurationError: It is of another algorithm, environment or network, or has contents that no run writes.
         """
         with read_as_vouched_for(directory):
-            best_return = self._read(directory)
+            restored = self._read(directory)
         self._previous = directory
         self._store.remove_after(directory)
-        return best_return
+        return restored
 
-    def _read(self, directory: Path) -> float:
-        """Reads everything, and returns the best return."""
+    def _read(self, directory: Path) -> RestoredBest:
         state = _read_state(directory)
         self._algorithm.load(directory)
         self._experience.load(directory)
@@ -233,7 +248,8 @@ class TrainingCheckpoints:
         actors.load_state(state["actors"])
         actors.get_epoch_stats_aggregator().load_state(state["statistics"])
         self._progress.load_state(state["progress"])
-        return -math.inf if state["best_return"] is None else float(state["best_return"])
+        best_return = -math.inf if state["best_return"] is None else float(state["best_return"])
+        return RestoredBest(best_return, state.get("evaluation"))
 
 
 def _run(write: Callable[[], Path], written: "Future[Path]", staged: Path, info: CheckpointInfo) -> None:

@@ -11,7 +11,7 @@ from rollcast.learner.experience.experience import ExperienceSource
 from rollcast.learner.experience.progress import TrainingProgress
 from rollcast.services.errors import NotReadyError, RefusedError
 from rollcast.services.status.description import LearnerDescription
-from rollcast.services.status.status import ActorInfo, LearnerStatus, Phase
+from rollcast.services.status.status import ActorInfo, EvaluationStatus, LearnerStatus, Phase
 from rollcast.services.version import software_version
 
 # The time that a caller waits for the running update to end; the largest updates take seconds.
@@ -30,6 +30,7 @@ class _Steered(NamedTuple):
     experience: ExperienceSource
     progress: TrainingProgress
     save: SaveCheckpoint | None
+    evaluation: Callable[[], EvaluationStatus] | None
 
 
 class TrainingControl:
@@ -58,15 +59,22 @@ class TrainingControl:
         # True once training has to end; a plain flag, so that a signal handler may set it
         self.stop_requested = False
 
-    def attach(self, experience: ExperienceSource, progress: TrainingProgress, save: SaveCheckpoint | None) -> None:
+    def attach(
+        self,
+        experience: ExperienceSource,
+        progress: TrainingProgress,
+        save: SaveCheckpoint | None,
+        evaluation: Callable[[], EvaluationStatus] | None = None,
+    ) -> None:
         """Sets the parts of the run. Called once, by the trainer, before training starts.
 
         Args:
             experience: The source of batches, with its actors.
             progress: The progress of training.
             save: Writes a checkpoint; see `SaveCheckpoint`. None if the run keeps no folder.
+            evaluation: Returns how good evaluators find the policies; None if the run evaluates none.
         """
-        self._steered = _Steered(experience, progress, save)
+        self._steered = _Steered(experience, progress, save, evaluation)
 
     def enter(self, phase: Phase) -> None:
         """Sets the phase that the status shows."""
@@ -178,7 +186,7 @@ class TrainingControl:
                 algorithm=self.algorithm,
                 software_version=software_version(),
             )
-        experience, progress, _ = self._steered
+        experience, progress, _, evaluation = self._steered
         of_actors = experience.actors.status()
         return dataclasses.replace(
             of_actors,
@@ -188,4 +196,5 @@ class TrainingControl:
             run_dir=str(self._run_dir or ""),
             replay=experience.replay_status(),
             algorithm=self.algorithm,
+            evaluation=None if evaluation is None else evaluation(),
         )

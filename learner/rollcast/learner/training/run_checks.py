@@ -5,7 +5,7 @@ from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.algorithms.ppo_settings import items_in_minibatch
 from rollcast.learner.settings.learning import LearnerSettings
 from rollcast.learner.settings.train import TrainSettings
-from rollcast.learner.training.run_parts import plays_in_rounds
+from rollcast.learner.training.run_parts import evaluation_may_decide, evaluation_schedule, plays_in_rounds
 from rollcast.services.errors import ConfigurationError
 
 
@@ -21,6 +21,7 @@ def check_settings(settings: LearnerSettings) -> None:
         _check_durable(settings)
     if settings.algorithm == "ppo" and settings.recurrence != "none":
         items_in_minibatch(settings.ppo.minibatch_steps, settings.n_rollout_steps)
+    _check_evaluation(settings)
 
 
 def check_on_policy(settings: LearnerSettings, algorithm: Algorithm) -> None:
@@ -88,6 +89,26 @@ def _check_deterministic(settings: LearnerSettings) -> None:
             f"{settings.updates_per_broadcast}; expected 1: actors play one rollout for each policy that is cast, "
             "and one of each makes a batch; leave it out"
         )
+
+
+def _check_evaluation(settings: LearnerSettings) -> None:
+    if settings.eval_interval_s is not None and settings.eval_interval_steps is not None:
+        raise ConfigurationError(
+            f"--eval-interval-s {settings.eval_interval_s:g} with --eval-interval-steps "
+            f"{settings.eval_interval_steps}; expected one of the two; leave the other out"
+        )
+    given = {"--stop-on eval": settings.stop_on == "eval", "--eval-patience": settings.eval_patience is not None}
+    for option, is_given in given.items():
+        if is_given and evaluation_schedule(settings) is None:
+            raise ConfigurationError(
+                f"{option} without an evaluation; expected --eval-interval-s or --eval-interval-steps; set one, "
+                f"or leave {option} out"
+            )
+        if is_given and not evaluation_may_decide(settings):
+            raise ConfigurationError(
+                f"{option} with --deterministic; expected evaluations by --eval-interval-steps, and --actor-kind "
+                "sequential: otherwise the clock decides after which update training ends; leave one of the two out"
+            )
 
 
 def _check_durable(settings: LearnerSettings) -> None:

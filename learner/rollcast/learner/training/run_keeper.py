@@ -17,6 +17,7 @@ from rollcast.learner.experience.progress import TrainingProgress
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.training.best_policy import BestPolicy
 from rollcast.learner.training.checkpointing import TrainingCheckpoints
+from rollcast.learner.training.evaluation import TrainingEvaluation
 from rollcast.learner.training.schedule import TrainingSchedule
 from rollcast.learner.wait_log import WaitLog
 from rollcast.services.errors import NotReadyError
@@ -41,6 +42,7 @@ class RunKeeper:
         experience: The source of its batches.
         progress: The progress of training.
         schedule: Says when checkpoints are due.
+        evaluation: Chooses the best policy; None: the mean return of training does.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class RunKeeper:
         experience: ExperienceSource,
         progress: TrainingProgress,
         schedule: TrainingSchedule,
+        evaluation: TrainingEvaluation | None = None,
     ) -> None:
         self._run = run
         self._algorithm = algorithm
@@ -60,6 +63,7 @@ class RunKeeper:
         store = CheckpointStore(run.checkpoints_path, keep=schedule.keep_checkpoints)
         store.tidy()
         self._checkpoints = TrainingCheckpoints(store, algorithm, experience, progress)
+        self._evaluation = evaluation
         self._best = BestPolicy(progress, self._policy)
         # A snapshot of the statistics for an operator's checkpoint: the trainer's thread changes the statistics.
         self._statistics: list[dict[str, Any]] = []
@@ -73,7 +77,10 @@ class RunKeeper:
         Raises:
             ConfigurationError: The checkpoint is of another algorithm, environment or network.
         """
-        self._best.resume(self._checkpoints.restore(checkpoint))
+        restored = self._checkpoints.restore(checkpoint)
+        self._best.resume(restored.best_return)
+        if self._evaluation is not None and restored.evaluation is not None:
+            self._evaluation.load_state(restored.evaluation)
         self.note_statistics()
 
     def note_statistics(self) -> None:
@@ -87,8 +94,10 @@ class RunKeeper:
             True if a checkpoint was due.
         """
         now = time.monotonic()
-        self._best.observe()
-        if now >= self._next_best:
+        if self._evaluation is None:
+            self._best.observe()
+        # Evaluations are rare, so that each best one is written at once.
+        if now >= self._next_best or self._evaluation is not None:
             self._next_best = now + _BEST_POLICY_INTERVAL_S
             with _training_goes_on("the best policy"):
                 self._save_best_policy()
@@ -172,15 +181,17 @@ class RunKeeper:
     def _begin(self, *, has_ended: bool = False) -> "Future[Path] | None":
         return self._checkpoints.begin(
             best_return=self._best.written_return,
+            evaluation=None if self._evaluation is None else self._evaluation.state(),
             statistics=self._statistics,
             has_ended=has_ended,
             then=functools.partial(self._run.write_policy, "last", self._policy()),
         )
 
     def _save_best_policy(self) -> None:
-        if self._best.unwritten is not None:
-            self._run.write_policy("best", self._best.unwritten)
-            self._best.note_written()
+        best = self._best if self._evaluation is None else self._evaluation
+        if best.unwritten is not None:
+            self._run.write_policy("best", best.unwritten)
+            best.note_written()
 
     def _policy(self) -> SavedPolicy:
         now = self._progress.snapshot()

@@ -26,16 +26,19 @@ from rollcast.learner.durable.rollouts import DurableRollouts
 from rollcast.learner.experience.experience import ExperienceSource, FreshExperience
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, ReplayedExperience
 from rollcast.learner.experience.replayed_rounds import ReplayedRounds
+from rollcast.learner.ingest.evaluations import Evaluations
 from rollcast.learner.ingest.slot_order import trajectories_of_an_actor
 from rollcast.learner.replay.demonstrations import load_recording
 from rollcast.learner.replay.served import serve_buffers
 from rollcast.learner.replay.substeps import SubstepBuffers, make_buffers
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.learning import LearnerSettings
+from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.control import TrainingControl
-from rollcast.learner.training.schedule import TrainingSchedule
+from rollcast.learner.training.schedule import EvaluationSchedule, TrainingSchedule
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.rollouts.evaluation import EvaluationPlan
 from rollcast.services.spaces.spaces import EnvironmentSpaces, describe_space
 
 # The discount in a replay buffer for an own algorithm without a `discount` among its arguments.
@@ -207,7 +210,10 @@ def serving_options(
     Raises:
         ConfigurationError: The files of certificates and tokens cannot be used.
     """
-    replay = durable = None
+    replay = durable = evaluations = None
+    if evaluation_schedule(settings) is not None:
+        plan = EvaluationPlan(n_episodes=settings.eval_episodes, seed=settings.seed)
+        evaluations = Evaluations(plan, join_lease_s=settings.server_limits().join_lease_s)
     if buffers is not None:
         replay = serve_buffers(buffers, algorithm.policy.spaces, n_rollout_steps=settings.n_rollout_steps)
     if settings.durable:
@@ -227,6 +233,7 @@ def serving_options(
         limits=settings.server_limits(),
         replay=replay,
         durable=durable,
+        evaluations=evaluations,
     )
 
 
@@ -246,7 +253,31 @@ def make_schedule(settings: LearnerSettings, stop_return: float | None) -> Train
         checkpoint_interval_updates=settings.checkpoint_interval_updates,
         keep_checkpoints=settings.keep_checkpoints,
         stop_timeout_s=settings.stop_timeout_s,
+        evaluation=evaluation_schedule(settings),
     )
+
+
+def evaluation_schedule(settings: LearnerSettings) -> EvaluationSchedule | None:
+    """Returns when the policies of a run are evaluated; None if they are not."""
+    if settings.eval_interval_s is None and settings.eval_interval_steps is None:
+        return None
+    stop_on = settings.stop_on or ("eval" if evaluation_may_decide(settings) else "train")
+    return EvaluationSchedule(
+        interval_s=settings.eval_interval_s,
+        interval_steps=settings.eval_interval_steps,
+        patience=settings.eval_patience,
+        decides=stop_on == "eval",
+    )
+
+
+def evaluation_may_decide(settings: LearnerSettings) -> bool:
+    """Returns whether an evaluation may end training: in a deterministic run, the clock must not.
+
+    An evaluator in another process reports when it has played, which is after another update in each run. Sequential
+    actors evaluate in the trainer's thread.
+    """
+    is_sequential = isinstance(settings, TrainSettings) and settings.actor_kind == "sequential"
+    return not settings.deterministic or (is_sequential and settings.eval_interval_s is None)
 
 
 def plays_in_rounds(settings: LearnerSettings) -> bool:

@@ -4,6 +4,23 @@ import dataclasses
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationSchedule:
+    """The schedule of the evaluations, and what follows from them.
+
+    Attributes:
+        interval_s: Seconds between two evaluations; None: `interval_steps` counts.
+        interval_steps: Environment steps between two evaluations; None: `interval_s` counts.
+        patience: Evaluations in a row without a better mean return after which training ends; None: it goes on.
+        decides: True if training ends when the newest evaluation reaches the return that ends it.
+    """
+
+    interval_s: float | None
+    interval_steps: int | None
+    patience: int | None = None
+    decides: bool = True
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSchedule:
     """The schedule of a run.
 
@@ -16,6 +33,7 @@ class TrainingSchedule:
         checkpoint_interval_updates: The updates between two checkpoints, in place of seconds; None counts seconds.
         keep_checkpoints: The number of last checkpoints that are kept, besides the best.
         stop_timeout_s: The seconds that a stopped run may take to save.
+        evaluation: When policies are evaluated; None for no evaluation.
     """
 
     total_steps: int
@@ -26,3 +44,4 @@ class TrainingSchedule:
     checkpoint_interval_updates: int | None = None
     keep_checkpoints: int = 3
     stop_timeout_s: float = 600.0
+    evaluation: EvaluationSchedule | None = None

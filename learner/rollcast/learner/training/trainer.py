@@ -17,6 +17,7 @@ from rollcast.learner.experience.experience import ExperienceSource
 from rollcast.learner.experience.progress import TrainingProgress
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.training.control import TrainingControl
+from rollcast.learner.training.evaluation import TrainingEvaluation
 from rollcast.learner.training.events import TrainingEvents
 from rollcast.learner.training.run_keeper import WRITE_TIMEOUT_S, RunKeeper
 from rollcast.learner.training.schedule import TrainingSchedule
@@ -41,13 +42,22 @@ class TrainingSummary:
     policy_version: int
     policy_lag_mean: float
     policy_lag_max: int
+    evaluations: int = 0
+    eval_mean_return: float | None = None
+    best_eval_mean_return: float | None = None
 
     def write_json(self, path: Path) -> None:
         """Writes the summary to a file."""
         path.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n", encoding="utf-8")
 
 
-_OF_PROGRESS: Final = same_fields(TrainingSummary, but=("env_steps_per_second", "solved", "policy_version"))
+_OF_PROGRESS: Final = same_fields(
+    TrainingSummary,
+    but=(
+        *("env_steps_per_second", "solved", "policy_version"),
+        *("evaluations", "eval_mean_return", "best_eval_mean_return"),
+    ),
+)
 
 
 class Trainer:
@@ -82,12 +92,22 @@ class Trainer:
         self._device = str(device)
         self._writers = writers
         self._progress = TrainingProgress()
-        self._keeper = None if run is None else RunKeeper(run, algorithm, experience, self._progress, schedule)
+        self._evaluation = None
+        if schedule.evaluation is not None:
+            self._evaluation = TrainingEvaluation(self._actors, self._progress, schedule.evaluation, algorithm.policy)
+        self._keeper = None
+        if run is not None:
+            self._keeper = RunKeeper(run, algorithm, experience, self._progress, schedule, self._evaluation)
         self._solved = self._has_ended = False
         self._statistics: Mapping[str, float] = {}
         self._events = self._actors.get_epoch_stats_aggregator().events(TrainingEvents)
         self._next_log = 0.0
-        control.attach(experience, self._progress, None if self._keeper is None else self._keeper.save_for_operator)
+        control.attach(
+            experience,
+            self._progress,
+            None if self._keeper is None else self._keeper.save_for_operator,
+            None if self._evaluation is None else self._evaluation.status,
+        )
 
     def resume(self, checkpoint: Path) -> None:
         """Continues from a checkpoint of the run. Call it before `run`.
@@ -153,9 +173,14 @@ class Trainer:
 
     def is_done(self) -> bool:
         """Returns whether there is a reason to stop: the steps, the return, or a request."""
-        mean_return, target = self._progress.recent_mean_return(), self._schedule.stop_return
+        evaluation, target = self._evaluation, self._schedule.stop_return
+        mean_return = self._progress.recent_mean_return()
+        if evaluation is not None and evaluation.schedule.decides:
+            mean_return = evaluation.mean_return
         self._solved = mean_return is not None and target is not None and mean_return >= target
         self._has_ended = self._solved or self._progress.env_steps >= self._schedule.total_steps
+        if evaluation is not None and evaluation.is_out_of_patience:
+            self._has_ended = True
         return self._has_ended or self._control.stop_requested
 
     def _train(self) -> None:
@@ -185,6 +210,9 @@ class Trainer:
     def _keep(self, metrics: Metrics) -> None:
         """Writes what is due: metrics, the best policy, a checkpoint."""
         now = time.monotonic()
+        if self._evaluation is not None:
+            self._evaluation.offer_due()
+            self._take_evaluations(self._evaluation)
         if now >= self._next_log:
             self._next_log = now + self._schedule.log_interval_s
             self._write_metrics(metrics)
@@ -192,6 +220,11 @@ class Trainer:
         if was_due and self._schedule.checkpoint_interval_updates is not None:
             # Only then: checkpoints by time come at another update in each run.
             self._experience.renew()
+
+    def _take_evaluations(self, evaluation: TrainingEvaluation) -> None:
+        """Writes the evaluations that have come; each is a record of its own, at the steps of its policy."""
+        for env_steps, values in evaluation.take():
+            write_all(self._writers, env_steps, values)
 
     def _save(self) -> None:
         """Writes everything that a run leaves behind."""
@@ -249,9 +282,15 @@ class Trainer:
 
     def _summary(self) -> TrainingSummary:
         now = self._progress.snapshot()
+        evaluated = None if self._evaluation is None else self._evaluation.status()
+        if evaluated is not None and not evaluated.evaluations:
+            evaluated = None
         return TrainingSummary(
             **_OF_PROGRESS(now),
             env_steps_per_second=now.env_steps / now.seconds,
             solved=self._solved,
             policy_version=self._actors.policy_version,
+            evaluations=0 if evaluated is None else evaluated.evaluations,
+            eval_mean_return=None if evaluated is None else evaluated.mean_return,
+            best_eval_mean_return=None if evaluated is None else evaluated.best_mean_return,
         )

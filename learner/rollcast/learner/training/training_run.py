@@ -64,6 +64,7 @@ class TrainingRun:
         actors: Its actors.
         run_directory: Keeps its files.
         stop_return: The mean return at which it ends; None for no such end.
+        stops_on_evaluation: True if that is the mean return of an evaluation.
     """
 
     trainer: Trainer
@@ -71,6 +72,7 @@ class TrainingRun:
     actors: DistributedActors
     run_directory: RunDirectory
     stop_return: float | None
+    stops_on_evaluation: bool = False
 
     def train(self, serve: Callable[[TrainingSummary], None] | None = None) -> TrainingSummary:
         """Trains to the end; see `Trainer.run`. Logs a trainer that stalls, with all stacks."""
@@ -218,17 +220,23 @@ def _make_run(
     writers: tuple[MetricsWriter, ...],
 ) -> TrainingRun:
     stop_return = settings.stop_return if settings.stop_return is not None else reward_threshold(settings.env_id)
+    schedule = make_schedule(settings, stop_return)
     trainer = Trainer(
         make_experience(settings, actors, learner.algorithm, learner.buffers),
         learner.algorithm,
         control,
-        make_schedule(settings, stop_return),
+        schedule,
         device=learner.device,
         run=directory,
         writers=writers,
     )
     return TrainingRun(
-        trainer=trainer, control=control, actors=actors, run_directory=directory, stop_return=stop_return
+        trainer=trainer,
+        control=control,
+        actors=actors,
+        run_directory=directory,
+        stop_return=stop_return,
+        stops_on_evaluation=schedule.evaluation is not None and schedule.evaluation.decides,
     )
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rollcast.services.process.printable import printable
-from rollcast.services.status.status import LearnerStatus, Phase
+from rollcast.services.status.status import EvaluationStatus, LearnerStatus, Phase
 
 # Rows of statistics in the view; the metrics files have all of them.
 _MAX_STATISTICS = 12
@@ -45,6 +45,7 @@ class ConsoleView:
         console: Console,
         *,
         stop_return: float | None = None,
+        stops_on_evaluation: bool = False,
         total_steps: int | None = None,
         statistics: Callable[[], Mapping[str, float]] = dict,
         refresh_interval_s: float = 0.5,
@@ -56,6 +57,7 @@ class ConsoleView:
             status: Returns the status of training; does not block.
             console: The console of the command line.
             stop_return: The mean return that ends training; None: no goal.
+            stops_on_evaluation: True if that is the mean return of an evaluation.
             total_steps: The number of environment steps that ends training; None: no goal.
             statistics: Returns the statistics of events by name; does not block.
             refresh_interval_s: Seconds between two drawings in a terminal, above 0. A drawing takes 5 ms of the
@@ -65,6 +67,7 @@ class ConsoleView:
         self._status = status
         self._console = console
         self._stop_return = stop_return
+        self._stops_on_evaluation = stops_on_evaluation
         self._total_steps = total_steps
         self._statistics = statistics
         self._interval_s = refresh_interval_s if console.is_terminal else plain_interval_s
@@ -123,8 +126,11 @@ class ConsoleView:
     def _line(status: LearnerStatus) -> str:
         # shorter waits are normal: the trainer waits for a batch between updates
         waiting = f"  {_waiting(status)}" if status.waiting_for and status.waiting_s >= 1 else ""
+        mean_return = _return(status.mean_return)
+        if status.evaluation is not None:
+            mean_return += f"  {_evaluation(status.evaluation)}"
         return (
-            f"{_duration(status.seconds)} {status.phase.name.lower()}  return {_return(status.mean_return)}  "
+            f"{_duration(status.seconds)} {status.phase.name.lower()}  return {mean_return}  "
             f"{status.env_steps:,} steps {status.env_steps_per_second:,.0f}/s  "
             f"updates {status.updates_per_second:,.0f}/s  "
             f"policy {status.policy_version} lag {status.policy_lag_mean:.1f}/{status.policy_lag_max}  "
@@ -143,12 +149,13 @@ class ConsoleView:
 
     def _goals(self, status: LearnerStatus) -> list[RenderableType]:
         goals: list[tuple[str, float, float, float, str]] = []
+        mean_return = _evaluated_return(status) if self._stops_on_evaluation else status.mean_return
         if self._first_return is None:
-            self._first_return = status.mean_return
+            self._first_return = mean_return
         if self._stop_return is not None:
             # A return of zero means nothing in general, so the bar begins at the first return.
             start = self._stop_return if self._first_return is None else self._first_return
-            reached = -math.inf if status.mean_return is None else status.mean_return
+            reached = -math.inf if mean_return is None else mean_return
             goals.append(("to return", start, reached, self._stop_return, f"{self._stop_return:g}"))
         if self._total_steps is not None:
             goals.append(("to steps", 0.0, float(status.env_steps), float(self._total_steps), f"{self._total_steps:,}"))
@@ -203,6 +210,17 @@ def _figures(status: LearnerStatus) -> Table:
             ("lag max", f"{status.policy_lag_max}"),
         ),
     )
+    if status.evaluation is not None:
+        evaluation = status.evaluation
+        has_any = evaluation.evaluations > 0
+        style = "" if evaluation.evaluators_alive else "yellow"
+        rows += (
+            (
+                ("eval", Text(_return(_evaluated_return(status)), "bold")),
+                ("best", _return(evaluation.best_mean_return if has_any else None)),
+                ("evals", Text(f"{evaluation.evaluations:,}" if evaluation.evaluators_alive else "none runs", style)),
+            ),
+        )
     for row in rows:
         table.add_row(*(cell for name, value in row for cell in (name, value, "")))
     return table
@@ -231,13 +249,35 @@ def _shown(statistics: Mapping[str, float]) -> list[tuple[str, str]]:
 
 def _footer(status: LearnerStatus) -> Text:
     # Always one line, because a view that changes its height jumps.
-    text = Text(printable(_waiting(status) or status.run_dir), "yellow" if status.waiting_for else "dim")
+    problem = _waiting(status) or _evaluation_problem(status.evaluation)
+    text = Text(printable(problem or status.run_dir), "yellow" if problem else "dim")
     text.no_wrap, text.overflow = True, "ellipsis"
     return text
 
 
 def _waiting(status: LearnerStatus) -> str:
     return f"waiting {status.waiting_s:.0f} s for {status.waiting_for}" if status.waiting_for else ""
+
+
+def _evaluated_return(status: LearnerStatus) -> float | None:
+    evaluation = status.evaluation
+    return evaluation.mean_return if evaluation is not None and evaluation.evaluations else None
+
+
+def _evaluation(evaluation: EvaluationStatus) -> str:
+    if not evaluation.evaluations:
+        text = "eval -"
+    else:
+        half_width = (evaluation.ci_high - evaluation.ci_low) / 2
+        text = f"eval {evaluation.mean_return:.1f} +/- {half_width:.1f} best {evaluation.best_mean_return:.1f}"
+    problem = _evaluation_problem(evaluation)
+    return f"{text} ({problem})" if problem else text
+
+
+def _evaluation_problem(evaluation: EvaluationStatus | None) -> str:
+    if evaluation is None or not evaluation.last_error:
+        return ""
+    return f"the evaluator failed: {evaluation.last_error}"
 
 
 def _return(mean_return: float | None) -> str:

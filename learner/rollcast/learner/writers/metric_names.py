@@ -65,6 +65,21 @@ DUPLICATE_ROLLOUTS: Final = Metric(
 REJECTED_ROLLOUTS: Final = Metric("queue/rejected_rollouts", "rollouts", "refused because they did not fit")
 ACTORS_ALIVE: Final = Metric("actors/alive", "actors", "actors with an open stream")
 
+EVAL_MEAN_RETURN: Final = Metric(
+    "eval/mean_return", "reward", "mean return of an evaluation's episodes, at the steps when its policy was due"
+)
+EVAL_CI_LOW: Final = Metric("eval/ci_low", "reward", "lower end of its 95 % confidence interval, by Student's t")
+EVAL_CI_HIGH: Final = Metric("eval/ci_high", "reward", "upper end of that interval")
+EVAL_STD: Final = Metric("eval/std", "reward", "standard deviation of the episodes' returns")
+EVAL_MEAN_LENGTH: Final = Metric("eval/mean_length", "steps", "mean length of the episodes")
+EVAL_BEST_MEAN_RETURN: Final = Metric("eval/best_mean_return", "reward", "highest mean return of an evaluation so far")
+EVAL_POLICY_VERSION: Final = Metric("eval/policy_version", "version", "version of the policy that was evaluated")
+EVAL_EVALUATIONS: Final = Metric("eval/evaluations", "policies", "policies that were evaluated")
+EVAL_SKIPPED: Final = Metric(
+    "eval/skipped", "policies", "policies that were due and not evaluated, because no evaluator was free in time"
+)
+EVAL_SECONDS: Final = Metric("eval/seconds", "seconds", "time that the episodes took")
+
 REPLAY_SIZE: Final = Metric("replay/size", "entries", "entries in the replay buffer")
 REPLAY_INSERTS: Final = Metric("replay/inserts", "entries", "entries that were inserted")
 REPLAY_SAMPLES: Final = Metric("replay/samples", "entries", "entries that were drawn")

@@ -14,7 +14,8 @@ class MetricsWriter(Protocol):
         """Writes a record.
 
         Args:
-            env_steps: The environment steps of training so far; never decreases.
+            env_steps: The environment steps of training so far; for an evaluation, those when its policy was due. Never
+                decreases in records of one kind.
             metrics: Values by name; a slash groups names (`"learner/policy_loss"`). NaN and infinity are allowed.
 
         Raises:

@@ -14,6 +14,8 @@ from rollcast.services.limits.limits import CALL_TIMEOUT_S, POLICY_TIMEOUT_S, UP
 from rollcast.services.policies.assembler import PolicyAssembler
 from rollcast.services.policies.policies import PolicyState
 from rollcast.services.policies.subscription import PolicySubscription
+from rollcast.services.rollouts.evaluation import EvaluationReport
+from rollcast.services.rollouts.evaluation_codec import evaluation_report_to_proto
 from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
 from rollcast.services.rollouts.join_codec import join_agreement_from_proto, join_offer_to_proto
 from rollcast.services.rollouts.uplink import RolloutUplink
@@ -67,6 +69,11 @@ class LearnerClient(Client):
             request_serializer=lambda request: seal(request.SerializeToString()),
             response_deserializer=None,
         )
+        self._report_evaluation: Any = self._channel.unary_unary(
+            "/rollcast.v1.RolloutService/ReportEvaluation",
+            request_serializer=lambda request: seal(request.SerializeToString()),
+            response_deserializer=None,
+        )
         self._policies = policy_pb2_grpc.PolicyServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._learner = learner_pb2_grpc.LearnerServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._health = health_pb2_grpc.HealthStub(self._channel)
@@ -102,13 +109,37 @@ class LearnerClient(Client):
         """
         return RolloutUplink(self._channel, self.address, actor_id, incarnation)
 
-    def subscribe_policy(self, after_version: int = 0) -> PolicySubscription:
+    def report_evaluation(self, report: EvaluationReport) -> None:
+        """Reports what an evaluator has played, or why it ends.
+
+        Args:
+            report: The report. The learner counts it once, however often it comes.
+
+        Raises:
+            UnknownActorError: The evaluator has not joined this learner.
+            ActorReplacedError: Another process has joined under its name.
+            InvalidInputError: The learner did not give it that version, or the numbers cannot be right.
+            RefusedError: This run evaluates no policies.
+            NotReadyError: The learner is stopping, or a message was damaged: try again with backoff.
+            LearnerUnreachableError: No learner answers.
+        """
+        response = self._call(self._report_evaluation, evaluation_report_to_proto(report))
+        parse_response(rollout_pb2.ReportEvaluationResponse, response)
+
+    def subscribe_policy(
+        self, after_version: int = 0, *, evaluator_id: str = "", incarnation: int = 0
+    ) -> PolicySubscription:
         """Subscribes to new policies, without a deadline; iterating raises the errors.
 
         Args:
             after_version: Skip versions up to this one; 0: begin with the newest.
+            evaluator_id: An evaluator's name: then only the versions that it is to evaluate come, each once the one
+                before has been reported. Empty: all versions.
+            incarnation: The evaluator's incarnation.
         """
-        return PolicySubscription(self._channel, self.address, after_version)
+        return PolicySubscription(
+            self._channel, self.address, after_version, evaluator_id=evaluator_id, incarnation=incarnation
+        )
 
     def get_policy(self) -> tuple[int, PolicyState]:
         """Gets the newest policy.

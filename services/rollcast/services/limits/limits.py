@@ -41,6 +41,10 @@ MAX_RECURRENT_SIZE: Final = 4096
 # Names of actors that a learner remembers; beyond that, it forgets the actor that has been gone for longest.
 MAX_REMEMBERED_ACTORS: Final = 16384
 
+# Evaluators that may be connected at once, and episodes that one plays with a policy.
+MAX_EVALUATORS: Final = 4
+MAX_EVALUATION_EPISODES: Final = 10_000
+
 # Event statistics in a rollout, values of events in an episode, attributes that group a value, characters of a name.
 MAX_EVENT_STATISTICS: Final = 256
 MAX_VALUES_PER_EPISODE: Final = 1024

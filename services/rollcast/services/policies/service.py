@@ -7,9 +7,10 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.services.errors import InvalidTensorError, NotReadyError
+from rollcast.services.errors import InvalidTensorError, NotReadyError, RefusedError
 from rollcast.services.limits.stream_gate import StreamGate
 from rollcast.services.policies.codec import EncodedPolicy
+from rollcast.services.policies.evaluated import NO_EVALUATIONS, EvaluatedPolicies
 from rollcast.services.spaces.leaf_schema import FLOAT32, LeafSchema, leaf_schema
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, Observation, space_leaves
 from rollcast.services.wire.tensors import tensor_from_proto, tensor_to_proto
@@ -84,11 +85,13 @@ class PolicyServicer:
     Args:
         source: The learner.
         gate: Tells when the server stops; shared with its other services.
+        evaluations: The versions for evaluators; None: this learner evaluates no policies.
     """
 
-    def __init__(self, source: PolicySource, gate: StreamGate) -> None:
+    def __init__(self, source: PolicySource, gate: StreamGate, evaluations: EvaluatedPolicies | None = None) -> None:
         self._source = source
         self._gate = gate
+        self._evaluations = evaluations
 
     def get_policy(self, _request: policy_pb2.GetPolicyRequest, _context: grpc.ServicerContext) -> Iterator[bytes]:
         """Serves rollcast.v1.PolicyService.GetPolicy with serialised messages."""
@@ -98,6 +101,9 @@ class PolicyServicer:
         self, request: policy_pb2.SubscribePolicyRequest, context: grpc.ServicerContext
     ) -> Iterator[bytes]:
         """Serves rollcast.v1.PolicyService.SubscribePolicy with serialised messages."""
+        if request.evaluator_id:
+            yield from self._policies_to_evaluate(request, context)
+            return
         version = self._first_version(request.after_version)
         while context.is_active():
             ended = self._source.ended  # before looking for a version, or the last one could be missed
@@ -109,6 +115,22 @@ class PolicyServicer:
                 yield from encoded.chunks
             elif ended:
                 return
+
+    def _policies_to_evaluate(
+        self, request: policy_pb2.SubscribePolicyRequest, context: grpc.ServicerContext
+    ) -> Iterator[bytes]:
+        if self._evaluations is None:
+            raise RefusedError(NO_EVALUATIONS)
+        with self._evaluations.subscription(
+            request.evaluator_id,
+            request.incarnation,
+            holds_version=request.after_version,
+        ) as wait_for_version:
+            while context.is_active() and not self._source.ended:
+                self._gate.check_running()
+                encoded = wait_for_version(_WAIT_S)
+                if encoded is not None:
+                    yield from encoded.chunks
 
     def _first_version(self, after_version: int) -> int:
         """Returns 0 for a subscriber that is ahead: its policy came from an earlier learner, so it gets the newest."""

@@ -24,6 +24,8 @@ class PolicySubscription:
         target: The learner's address, for messages.
         after_version: Skip versions up to this one; 0: begin with the newest.
         max_policy_bytes: The largest policy to accept.
+        evaluator_id: An evaluator's name; empty: every version comes.
+        incarnation: The evaluator's incarnation.
     """
 
     def __init__(
@@ -32,6 +34,9 @@ class PolicySubscription:
         target: str,
         after_version: int = 0,
         max_policy_bytes: int = MAX_POLICY_BYTES,
+        *,
+        evaluator_id: str = "",
+        incarnation: int = 0,
     ) -> None:
         self._target = target
         self._cancelled = False
@@ -42,7 +47,11 @@ class PolicySubscription:
             request_serializer=policy_pb2.SubscribePolicyRequest.SerializeToString,
             response_deserializer=None,
         )
-        self._call = subscribe(policy_pb2.SubscribePolicyRequest(after_version=after_version))
+        self._call = subscribe(
+            policy_pb2.SubscribePolicyRequest(
+                after_version=after_version, evaluator_id=evaluator_id, incarnation=incarnation
+            )
+        )
 
     def __iter__(self) -> Iterator[tuple[int, PolicyState]]:
         """Yields versions until training has ended or the subscription is cancelled.

@@ -1,11 +1,20 @@
 """Defines the agreement between an actor and a learner before the first rollout."""
 
+import enum
 from dataclasses import dataclass
 
 from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.rollouts.evaluation import EvaluationPlan
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 PROTOCOL_VERSION = 1
+
+
+class ActorRole(enum.Enum):
+    """The part that an actor plays."""
+
+    ACT = 0
+    EVALUATE = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +31,7 @@ class JoinOffer:
     acknowledged_sequence: int = 0
     protocol_version: int = PROTOCOL_VERSION
     peer: str = ""
+    role: ActorRole = ActorRole.ACT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,3 +53,5 @@ class JoinAgreement:
     policy_version: int = 0
     # The learner's spaces, if it has substeps or members of a Dict in another order; None: the offer's order holds.
     spaces: EnvironmentSpaces | None = None
+    # An evaluator's work; None for other roles.
+    evaluation: EvaluationPlan | None = None

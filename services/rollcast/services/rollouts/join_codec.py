@@ -7,7 +7,8 @@ from typing import Final
 from rollcast.services.errors import InvalidInputError, ProtocolMismatchError
 from rollcast.services.limits.limits import MAX_ACTOR_ID_LENGTH, MAX_ENVS_PER_ACTOR, MAX_NETWORK_LENGTH
 from rollcast.services.policies.spec_codec import policy_spec_from_proto, policy_spec_to_proto
-from rollcast.services.rollouts.join import PROTOCOL_VERSION, JoinAgreement, JoinOffer
+from rollcast.services.rollouts.evaluation_codec import evaluation_plan_from_proto, evaluation_plan_to_proto
+from rollcast.services.rollouts.join import PROTOCOL_VERSION, ActorRole, JoinAgreement, JoinOffer
 from rollcast.services.spaces.codec import environment_spaces_from_proto, environment_spaces_to_proto
 from rollcast.services.spaces.spaces import check_action_space_supported, check_spaces_match
 from rollcast.services.wire.same_fields import same_fields
@@ -17,8 +18,8 @@ _ACTOR_ID: Final = re.compile(r"[A-Za-z0-9._-]*", re.ASCII)
 # A run with a million rollouts a second reaches this number after 150,000 years.
 _MAX_COUNT: Final = 2**62
 # These have the contract's names.
-_offer_fields: Final = same_fields(JoinOffer, but=("spaces", "software_version", "peer"))
-_agreement_fields: Final = same_fields(JoinAgreement, but=("spaces", "policy", "n_envs"))
+_offer_fields: Final = same_fields(JoinOffer, but=("spaces", "software_version", "peer", "role"))
+_agreement_fields: Final = same_fields(JoinAgreement, but=("spaces", "policy", "n_envs", "evaluation"))
 
 
 def join_offer_to_proto(offer: JoinOffer) -> rollout_pb2.JoinRequest:
@@ -34,6 +35,7 @@ def join_offer_to_proto(offer: JoinOffer) -> rollout_pb2.JoinRequest:
         **_offer_fields(offer),
         software_version=offer.software_version,
         substeps=environment_spaces_to_proto(offer.spaces),
+        role=offer.role.value,  # type: ignore[arg-type]  # the stub's enum class exists for checkers only
     )
 
 
@@ -45,7 +47,7 @@ def join_offer_from_proto(proto: rollout_pb2.JoinRequest, *, peer: str = "") -> 
         peer: The caller's address, as gRPC names it.
 
     Raises:
-        ProtocolMismatchError: The actor speaks another version of the protocol.
+        ProtocolMismatchError: The actor speaks another version of the protocol, or has a role that is unknown here.
         InvalidInputError: The name or the network is malformed, or there are too many environments.
         InvalidSpaceError: A space is malformed or not supported.
         InvalidTensorError: A bound of a space is malformed.
@@ -54,6 +56,11 @@ def join_offer_from_proto(proto: rollout_pb2.JoinRequest, *, peer: str = "") -> 
         raise ProtocolMismatchError(
             f"actor {proto.actor_id[:128]!r} speaks protocol version {proto.protocol_version}; expected "
             f"{PROTOCOL_VERSION}; install the same rollcast on both sides"
+        )
+    if proto.role not in {role.value for role in ActorRole}:
+        raise ProtocolMismatchError(
+            f"actor {proto.actor_id[:128]!r} has role {proto.role}; expected one of "
+            f"{[role.value for role in ActorRole]}; install the same rollcast on both sides"
         )
     n_characters = len(proto.actor_id)
     if n_characters > MAX_ACTOR_ID_LENGTH or not _ACTOR_ID.fullmatch(proto.actor_id):
@@ -77,7 +84,13 @@ def join_offer_from_proto(proto: rollout_pb2.JoinRequest, *, peer: str = "") -> 
     spaces = environment_spaces_from_proto(proto.substeps)
     for key, substep in spaces.items():
         check_action_space_supported(substep.action, where=f"actor {proto.actor_id!r}, substep {key!r}")
-    return JoinOffer(**_offer_fields(proto), software_version=proto.software_version[:128], spaces=spaces, peer=peer)
+    return JoinOffer(
+        **_offer_fields(proto),
+        software_version=proto.software_version[:128],
+        spaces=spaces,
+        peer=peer,
+        role=ActorRole(proto.role),
+    )
 
 
 def join_agreement_to_proto(agreement: JoinAgreement) -> rollout_pb2.JoinResponse:
@@ -91,6 +104,7 @@ def join_agreement_to_proto(agreement: JoinAgreement) -> rollout_pb2.JoinRespons
         n_envs=agreement.n_envs,
         policy=policy_spec_to_proto(agreement.policy),
         substeps=environment_spaces_to_proto(agreement.spaces or {}),
+        evaluation=None if agreement.evaluation is None else evaluation_plan_to_proto(agreement.evaluation),
     )
 
 
@@ -105,7 +119,13 @@ def join_agreement_from_proto(proto: rollout_pb2.JoinResponse, offer: JoinOffer)
         InvalidInputError: The learner gives no name or another than offered, no incarnation, no work, another number of
             environments than offered, impossible numbers, an unknown policy, or a malformed space.
         SpacesMismatchError: The learner gives other spaces than offered.
+        ProtocolMismatchError: The learner has no work for an evaluator, because it does not know of any.
     """
+    if offer.role is ActorRole.EVALUATE and not proto.HasField("evaluation"):
+        raise ProtocolMismatchError(
+            f"the learner takes evaluator {proto.actor_id[:128]!r} for an actor; expected a learner that knows "
+            "evaluators; install the same rollcast on both sides"
+        )
     if not proto.actor_id or proto.incarnation < 1 or proto.n_rollout_steps < 1:
         raise InvalidInputError(
             f"the learner agreed to actor {proto.actor_id!r}, incarnation {proto.incarnation}, {proto.n_rollout_steps} "
@@ -123,7 +143,8 @@ def join_agreement_from_proto(proto: rollout_pb2.JoinResponse, offer: JoinOffer)
     spaces = environment_spaces_from_proto(proto.substeps) if proto.substeps else None
     if spaces is not None:
         check_spaces_match(offer.spaces, spaces, expected_side=f"actor {proto.actor_id!r}", offered_side="the learner")
-    return JoinAgreement(**_agreement_fields(proto), n_envs=n_envs, policy=policy, spaces=spaces)
+    evaluation = evaluation_plan_from_proto(proto.evaluation) if proto.HasField("evaluation") else None
+    return JoinAgreement(**_agreement_fields(proto), n_envs=n_envs, policy=policy, spaces=spaces, evaluation=evaluation)
 
 
 def _check_identity(proto: rollout_pb2.JoinResponse, offer: JoinOffer) -> None:

@@ -8,9 +8,12 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import grpc
 
-from rollcast.services.errors import DamagedMessageError, InvalidRolloutError, RollcastError
+from rollcast.services.errors import DamagedMessageError, InvalidRolloutError, RefusedError, RollcastError
 from rollcast.services.limits.bytes_in_flight import BytesInFlight, StreamBytes
+from rollcast.services.policies.evaluated import NO_EVALUATIONS
 from rollcast.services.rollouts.assembler import RolloutAssembler
+from rollcast.services.rollouts.evaluation import EvaluationReport
+from rollcast.services.rollouts.evaluation_codec import evaluation_report_from_proto
 from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
 from rollcast.services.rollouts.join_codec import join_agreement_to_proto, join_offer_from_proto
 from rollcast.services.rollouts.rollouts import ActorFailure, Rollout, StreamProgress, failure_fields, progress_fields
@@ -168,6 +171,19 @@ class RolloutSink(Protocol):
         """
 
 
+class EvaluationSink(Protocol):
+    """The learner as evaluators see it. Called from many threads."""
+
+    def report(self, report: EvaluationReport) -> None:
+        """Takes a report; one that it has already changes nothing.
+
+        Raises:
+            UnknownActorError: The evaluator has not joined this learner.
+            ActorReplacedError: A later incarnation has joined.
+            InvalidInputError: It was not given that version, or has played another number of episodes than agreed.
+        """
+
+
 class RolloutServicer:
     """Serves actors in lock-step: each rollout is answered once it has been accepted.
 
@@ -177,16 +193,34 @@ class RolloutServicer:
         sink: The learner.
         bytes_in_flight: Memory for the rollouts of all streams.
         max_rollout_bytes: The largest rollout to accept.
+        evaluations: Takes the reports of evaluators; None: this learner evaluates no policies.
     """
 
-    def __init__(self, sink: RolloutSink, bytes_in_flight: BytesInFlight, *, max_rollout_bytes: int) -> None:
+    def __init__(
+        self,
+        sink: RolloutSink,
+        bytes_in_flight: BytesInFlight,
+        *,
+        max_rollout_bytes: int,
+        evaluations: EvaluationSink | None = None,
+    ) -> None:
         self._sink = sink
+        self._evaluations = evaluations
         self._bytes_in_flight = bytes_in_flight
         self._max_rollout_bytes = max_rollout_bytes
 
     def join(self, request: rollout_pb2.JoinRequest, context: grpc.ServicerContext) -> rollout_pb2.JoinResponse:
         """Serves rollcast.v1.RolloutService.Join."""
         return join_agreement_to_proto(self._sink.join(join_offer_from_proto(request, peer=context.peer())))
+
+    def report_evaluation(
+        self, request: rollout_pb2.ReportEvaluationRequest, _context: grpc.ServicerContext
+    ) -> rollout_pb2.ReportEvaluationResponse:
+        """Serves rollcast.v1.RolloutService.ReportEvaluation."""
+        if self._evaluations is None:
+            raise RefusedError(NO_EVALUATIONS)
+        self._evaluations.report(evaluation_report_from_proto(request))
+        return rollout_pb2.ReportEvaluationResponse()
 
     def stream_rollouts(
         self, requests: Iterator[RequestWithBody], context: grpc.ServicerContext
@@ -278,6 +312,11 @@ def add_rollout_service(servicer: RolloutServicer, server: grpc.Server) -> None:
             request_deserializer=functools.partial(parse_sealed, rollout_pb2.JoinRequest),
             response_serializer=_sealed,
         ),
+        "ReportEvaluation": grpc.unary_unary_rpc_method_handler(
+            servicer.report_evaluation,
+            request_deserializer=functools.partial(parse_sealed, rollout_pb2.ReportEvaluationRequest),
+            response_serializer=_sealed,
+        ),
         "StreamRollouts": grpc.stream_stream_rpc_method_handler(
             servicer.stream_rollouts,
             request_deserializer=parse_request,
@@ -287,7 +326,9 @@ def add_rollout_service(servicer: RolloutServicer, server: grpc.Server) -> None:
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
 
 
-def _sealed(response: rollout_pb2.JoinResponse | rollout_pb2.StreamRolloutsResponse) -> bytes:
+def _sealed(
+    response: rollout_pb2.JoinResponse | rollout_pb2.StreamRolloutsResponse | rollout_pb2.ReportEvaluationResponse,
+) -> bytes:
     return seal(response.SerializeToString())
 
 

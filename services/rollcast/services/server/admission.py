@@ -20,6 +20,7 @@ _PROBES: Final = _UNCOUNTED | {"/rollcast.v1.LearnerService/GetStatus"}
 _LARGE_REQUESTS: Final = frozenset(
     {
         "/rollcast.v1.RolloutService/Join",
+        "/rollcast.v1.RolloutService/ReportEvaluation",
         "/rollcast.v1.PolicyService/Act",
         "/rollcast.v1.ReplayService/UpdatePriorities",
     }

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, Protocol
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -20,10 +20,11 @@ from rollcast.services.limits.half_open_calls import HalfOpenCalls
 from rollcast.services.limits.limits import DEFAULT_LIMITS, Limits
 from rollcast.services.limits.refusals import Refusals
 from rollcast.services.limits.stream_gate import StreamGate
+from rollcast.services.policies.evaluated import EvaluatedPolicies
 from rollcast.services.policies.service import PolicyServicer, PolicySource, add_policy_service
 from rollcast.services.process.installation import require_extra
 from rollcast.services.replay.service import ReplayServicer, ReplaySource, add_replay_service
-from rollcast.services.rollouts.service import RolloutServicer, RolloutSink, add_rollout_service
+from rollcast.services.rollouts.service import EvaluationSink, RolloutServicer, RolloutSink, add_rollout_service
 from rollcast.services.security.authorization import AuthorizationInterceptor
 from rollcast.services.security.credentials import server_credentials
 from rollcast.services.security.security import PLAIN_SERVER, ServerSecurity
@@ -68,6 +69,10 @@ _OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     *KEEPALIVE_OPTIONS,
     ("grpc.server_handshake_timeout_ms", _HANDSHAKE_TIMEOUT_MS),
 )
+
+
+class Evaluators(EvaluatedPolicies, EvaluationSink, Protocol):
+    """The learner as its evaluators see it."""
 
 
 class LearnerServer:
@@ -212,6 +217,7 @@ def make_server(
     source: PolicySource,
     control: LearnerControl,
     replay: Mapping[str, ReplaySource] | None = None,
+    evaluators: Evaluators | None = None,
     limits: Limits = DEFAULT_LIMITS,
     security: ServerSecurity = PLAIN_SERVER,
 ) -> LearnerServer:
@@ -223,6 +229,7 @@ def make_server(
         source: Provides the policies.
         control: Reports the status and takes an operator's commands.
         replay: The replay buffers to serve, by substep key; None: no ReplayService.
+        evaluators: Gives evaluators their work and takes their reports; None: the learner evaluates no policies.
         limits: Limits on clients; they also decide the number of threads, which are made when needed.
         security: TLS and tokens for clients that come over TCP; a unix socket uses neither.
 
@@ -256,8 +263,11 @@ def make_server(
     # As many again may wait for a thread for that moment; more than that is a flood.
     n_concurrent = 2 * n_threads
     server = grpc.server(executor, interceptors=interceptors, options=options, maximum_concurrent_rpcs=n_concurrent)
-    add_rollout_service(RolloutServicer(sink, bytes_in_flight, max_rollout_bytes=limits.max_rollout_bytes), server)
-    add_policy_service(PolicyServicer(source, gate), server)
+    rollouts = RolloutServicer(
+        sink, bytes_in_flight, max_rollout_bytes=limits.max_rollout_bytes, evaluations=evaluators
+    )
+    add_rollout_service(rollouts, server)
+    add_policy_service(PolicyServicer(source, gate, evaluators), server)
     learner_pb2_grpc.add_LearnerServiceServicer_to_server(LearnerServicer(control, gate, refusals, limits), server)  # type: ignore[no-untyped-call]
     services = _SERVICES
     if replay is not None:

@@ -5,12 +5,13 @@ from typing import Final
 from rollcast.services.errors import InvalidInputError
 from rollcast.services.limits.refusals import Throttled
 from rollcast.services.replay.codec import replay_status_from_proto, replay_status_to_proto
-from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
+from rollcast.services.status.status import ActorInfo, ActorState, EvaluationStatus, LearnerStatus, Phase
 from rollcast.services.wire.same_fields import same_fields
 from rollcast.v1 import learner_pb2
 
 # The numbers of the enums and the names of the fields are the contract's; tests compare both with the descriptors.
-_status_fields: Final = same_fields(LearnerStatus, but=("phase", "mean_return", "replay", "throttled"))
+_status_fields: Final = same_fields(LearnerStatus, but=("phase", "mean_return", "replay", "throttled", "evaluation"))
+_evaluation_fields: Final = same_fields(EvaluationStatus)
 _throttled_fields: Final = same_fields(Throttled)
 _actor_fields: Final = same_fields(ActorInfo, but=("state",))
 
@@ -22,7 +23,7 @@ def status_to_proto(status: LearnerStatus) -> learner_pb2.LearnerStatus:
         status: The status.
 
     Returns:
-        The message; without `mean_return` and `replay` if they are None.
+        The message; without `mean_return`, `replay` and `evaluation` if they are None.
     """
     proto = learner_pb2.LearnerStatus(**_status_fields(status))
     proto.phase = status.phase.value  # type: ignore[assignment]  # the stub's enum class exists for checkers only
@@ -30,6 +31,8 @@ def status_to_proto(status: LearnerStatus) -> learner_pb2.LearnerStatus:
         proto.mean_return = status.mean_return
     if status.replay is not None:
         proto.replay.CopyFrom(replay_status_to_proto(status.replay))
+    if status.evaluation is not None:
+        proto.evaluation.CopyFrom(learner_pb2.EvaluationStatus(**_evaluation_fields(status.evaluation)))
     for met in status.throttled:
         proto.throttled.add(**_throttled_fields(met))
     return proto
@@ -55,6 +58,7 @@ def status_from_proto(proto: learner_pb2.LearnerStatus) -> LearnerStatus:
         phase=phase,
         mean_return=proto.mean_return if proto.HasField("mean_return") else None,
         replay=replay_status_from_proto(proto.replay) if proto.HasField("replay") else None,
+        evaluation=EvaluationStatus(**_evaluation_fields(proto.evaluation)) if proto.HasField("evaluation") else None,
         throttled=tuple(Throttled(**_throttled_fields(met)) for met in proto.throttled),
         **_status_fields(proto),
     )

@@ -29,6 +29,24 @@ class ActorState(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationStatus:
+    """The evaluation of policies beside training; field by field as `rollcast.v1.EvaluationStatus` documents it."""
+
+    evaluators_alive: int = 0
+    evaluations: int = 0
+    skipped: int = 0
+    policy_version: int = 0
+    env_steps: int = 0
+    mean_return: float = 0.0
+    ci_low: float = 0.0
+    ci_high: float = 0.0
+    best_policy_version: int = 0
+    best_mean_return: float = 0.0
+    without_improvement: int = 0
+    last_error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerStatus:
     """The state of training; field by field as `rollcast.v1.LearnerStatus` documents it."""
 
@@ -58,6 +76,7 @@ class LearnerStatus:
     stale_trajectories: int = 0
     replay: ReplayStatus | None = None
     throttled: tuple[Throttled, ...] = ()
+    evaluation: EvaluationStatus | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,8 @@ for _sealed in (
     rollout_pb2.JoinResponse,
     rollout_pb2.StreamRolloutsRequest,
     rollout_pb2.StreamRolloutsResponse,
+    rollout_pb2.ReportEvaluationRequest,
+    rollout_pb2.ReportEvaluationResponse,
     policy_pb2.GetPolicyResponse,
     policy_pb2.SubscribePolicyResponse,
 ):

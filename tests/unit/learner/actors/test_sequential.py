@@ -3,7 +3,34 @@ import pytest
 from rollcast.actor.environments.failures import EnvironmentFailedError
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.learner.actors.sequential import SequentialDistributedActors
+from rollcast.services.errors import CollectInterruptedError
+from rollcast.services.rollouts.evaluation import EvaluationPlan
 from tests.actor_kinds import make_policy_for
+
+
+def test_evaluation_is_played_at_once_and_its_error_lets_training_go_on(caplog: pytest.LogCaptureFixture):
+    plan = EvaluationPlan(n_episodes=2, seed=0)
+    env_factory = EnvironmentFactory("tests.environments:CountingEnv")
+    with SequentialDistributedActors(env_factory, make_policy_for(env_factory), 2, 2, 1, evaluation=plan) as actors:
+        actors.evaluate_newest(7)
+        (result,) = actors.take_evaluations()
+        assert (result.policy.version, result.policy.env_steps, len(result.evaluation.returns)) == (1, 7, 2)
+        assert actors.take_evaluations() == []
+    env_factory = EnvironmentFactory("tests.environments:FailingEnv", {"fail_at": 1})
+    with SequentialDistributedActors(env_factory, make_policy_for(env_factory), 2, 2, 1, evaluation=plan) as actors:
+        actors.evaluate_newest(7)
+        assert actors.take_evaluations() == []
+        assert "has lost its licence" in actors.evaluators.last_error
+    assert "the evaluation of version 1 failed" in caplog.text
+
+
+def test_interrupted_evaluation_ends_at_once():
+    env_factory = EnvironmentFactory("tests.environments:CountingEnv")
+    plan = EvaluationPlan(n_episodes=2, seed=0)
+    with SequentialDistributedActors(env_factory, make_policy_for(env_factory), 2, 2, 1, evaluation=plan) as actors:
+        actors.interrupt()
+        with pytest.raises(CollectInterruptedError):
+            actors.evaluate_newest(7)
 
 
 def test_error_of_an_environment_has_the_name_of_its_actor():

@@ -9,6 +9,7 @@ from collections import deque
 import pytest
 
 from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.playing.evaluate import evaluate_policy
 from rollcast.actor.policies.make import make_policy
 from rollcast.actor.vector.make import environment_spaces, make_vector_env
 from rollcast.actor.workers.flat import RolloutWorker
@@ -21,7 +22,6 @@ from rollcast.learner.algorithms.ppo import Ppo
 from rollcast.learner.algorithms.ppo_settings import PpoSettings
 from rollcast.learner.algorithms.sac import Sac
 from rollcast.learner.algorithms.sac_settings import SacSettings
-from rollcast.learner.playing.evaluate import evaluate_policy
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 from tests.batches import rollout_batch

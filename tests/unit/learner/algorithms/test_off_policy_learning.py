@@ -4,6 +4,7 @@ import gymnasium
 import pytest
 
 from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.playing.evaluate import evaluate_policy
 from rollcast.actor.policies.make import make_policy
 from rollcast.actor.vector.make import environment_spaces, make_vector_env
 from rollcast.learner.algorithms.algorithm import Algorithm
@@ -11,7 +12,6 @@ from rollcast.learner.algorithms.dqn import Dqn
 from rollcast.learner.algorithms.dqn_settings import DqnSettings
 from rollcast.learner.algorithms.sac import Sac
 from rollcast.learner.algorithms.sac_settings import SacSettings
-from rollcast.learner.playing.evaluate import evaluate_policy
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 from tests.unit.learner.algorithms.replay_list import Actors, ReplayList, train

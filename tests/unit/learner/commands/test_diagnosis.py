@@ -7,7 +7,7 @@ from rollcast.learner.commands.diagnosis import Severity, diagnose
 from rollcast.services.limits.limits import Limits
 from rollcast.services.limits.refusals import Throttled
 from rollcast.services.replay.replay import ReplayStatus, ReplayWaiting
-from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
+from rollcast.services.status.status import ActorInfo, ActorState, EvaluationStatus, LearnerStatus, Phase
 
 
 def status_of(**changes):
@@ -109,3 +109,17 @@ def test_every_operator_limit_has_its_own_advice():
         "max_connections",
         "max_streams_per_connection",
     }
+
+
+def test_evaluation_without_evaluator_is_wrong_and_a_slow_one_a_note():
+    nobody = EvaluationStatus(last_error="ValueError: no licence")
+    assert found(status_of(evaluation=nobody)) == [
+        (
+            Severity.WRONG,
+            "no evaluator is connected, and policies are to be evaluated; the last one failed: ValueError: no licence",
+        )
+    ]
+    slow = EvaluationStatus(evaluators_alive=1, evaluations=3, skipped=4)
+    ((severity, what),) = found(status_of(evaluation=slow))
+    assert (severity, what[:46]) == (Severity.NOTE, "4 policies were due and not evaluated, 3 were:")
+    assert found(status_of(evaluation=EvaluationStatus(evaluators_alive=1, evaluations=4, skipped=4))) == []

@@ -3,8 +3,8 @@
 import pytest
 
 from rollcast.learner.settings.train import TrainSettings
-from rollcast.learner.training.run_checks import check_on_policy
-from rollcast.learner.training.run_parts import choose_device, make_algorithm
+from rollcast.learner.training.run_checks import check_on_policy, check_settings
+from rollcast.learner.training.run_parts import choose_device, evaluation_schedule, make_algorithm
 from rollcast.services.errors import ConfigurationError
 from tests.batches import SPACES
 from tests.two_substeps import SPACES as TWO_SUBSTEPS
@@ -41,3 +41,50 @@ def test_accepts_what_keeps_batches_on_policy(options: list[str]):
 
 def test_other_algorithms_may_use_older_policies():
     check("--updates-per-broadcast", "2", "--max-policy-lag", "3", "--batch-size", "12", algorithm="impala")
+
+
+BY_STEPS = ["--eval-interval-steps", "100"]
+
+
+def settings_of(*options: str) -> TrainSettings:
+    return TrainSettings.from_command_line("rollcast train", [*options])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([*BY_STEPS, "--eval-interval-s", "5"], "--eval-interval-s 5 with --eval-interval-steps 100; expected one"),
+        (["--stop-on", "eval"], "--stop-on eval without an evaluation; expected --eval-interval-s or"),
+        (["--eval-patience", "3"], "--eval-patience without an evaluation"),
+        ([*BY_STEPS, "--stop-on", "eval", "--deterministic"], "--stop-on eval with --deterministic; expected"),
+        ([*BY_STEPS, "--eval-patience", "3", "--deterministic"], "--eval-patience with --deterministic"),
+        (
+            ["--eval-interval-s", "5", "--stop-on", "eval", "--deterministic", "--actor-kind", "sequential"],
+            "otherwise the clock decides",
+        ),
+    ],
+)
+def test_rejects_evaluations_that_cannot_be(options: list[str], message: str):
+    with pytest.raises(ConfigurationError, match=message):
+        check_settings(settings_of(*options))
+
+
+@pytest.mark.parametrize(
+    ("options", "decides"),
+    [
+        ([], True),
+        (["--stop-on", "train"], False),
+        (["--deterministic"], False),
+        (["--deterministic", "--actor-kind", "sequential"], True),
+    ],
+)
+def test_evaluation_decides_the_end_unless_the_clock_would(options: list[str], decides: bool):
+    settings = settings_of(*BY_STEPS, *options)
+    check_settings(settings)
+    schedule = evaluation_schedule(settings)
+    assert schedule is not None
+    assert schedule.decides is decides
+
+
+def test_nothing_is_evaluated_by_default():
+    assert evaluation_schedule(settings_of()) is None

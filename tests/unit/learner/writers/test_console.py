@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from rollcast.learner.writers.console import ConsoleView
-from rollcast.services.status.status import LearnerStatus, Phase
+from rollcast.services.status.status import EvaluationStatus, LearnerStatus, Phase
 
 STATUS = LearnerStatus(
     phase=Phase.TRAINING,
@@ -150,3 +150,28 @@ def bars_of(*returns: float | None, stop_return: float) -> list[int]:
 )
 def test_the_bar_to_the_return_begins_at_the_first(returns, stop_return: float, bars: list[int]):
     assert bars_of(*returns, stop_return=stop_return) == bars
+
+
+EVALUATED = EvaluationStatus(
+    evaluators_alive=1, evaluations=7, policy_version=600, mean_return=410.25, ci_low=390.0, ci_high=430.5,
+    best_policy_version=512, best_mean_return=498.75,
+)  # fmt: skip
+
+
+def test_evaluation_is_shown_in_80_columns_and_fills_the_bar_of_its_goal():
+    screen = screen_of(replace(STATUS, evaluation=EVALUATED), stop_return=498.0, stops_on_evaluation=True)
+    last = screen[screen.rindex("rollcast") :]
+    for part in ("eval", "410.2", "best", "498.8", "evals", "7"):
+        assert part in last
+    assert max(len(line) for line in last.splitlines()) <= 80
+    plain = screen_of(replace(STATUS, evaluation=EVALUATED), terminal=False)
+    assert "return 312.4  eval 410.2 +/- 20.2 best 498.8" in plain
+
+
+def test_evaluator_that_failed_is_shown_with_its_reason():
+    failed = EvaluationStatus(last_error="ValueError: no \x1b licence")
+    screen = screen_of(replace(STATUS, evaluation=failed))
+    assert "none runs" in screen
+    assert "the evaluator failed: ValueError: no \\x1b licence" in screen
+    plain = screen_of(replace(STATUS, evaluation=failed), terminal=False)
+    assert "eval - (the evaluator failed: ValueError: no \\x1b licence)" in plain

@@ -105,5 +105,6 @@ def test_trainer_writes_the_listed_tags():
         device=torch.device("cpu"),
         writers=[kept],
     ).run()
-    elsewhere = ("replay/", "durable/", "ppo/", "dqn/", "sac/")
+    # tests/unit/learner/training/test_evaluation.py has those of evaluations
+    elsewhere = ("eval/", "replay/", "durable/", "ppo/", "dqn/", "sac/")
     assert kept.tags == {metric.tag for metric in ALL if not metric.tag.startswith(elsewhere)}

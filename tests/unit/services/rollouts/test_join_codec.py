@@ -7,7 +7,8 @@ from gymnasium import spaces
 
 from rollcast.services.errors import InvalidInputError, InvalidSpaceError, ProtocolMismatchError, SpacesMismatchError
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
+from rollcast.services.rollouts.evaluation import EvaluationPlan
+from rollcast.services.rollouts.join import ActorRole, JoinAgreement, JoinOffer
 from rollcast.services.rollouts.join_codec import (
     join_agreement_from_proto,
     join_agreement_to_proto,
@@ -48,6 +49,26 @@ AGREEMENT = JoinAgreement(
 def test_offer_and_agreement_come_back():
     assert join_offer_from_proto(join_offer_to_proto(OFFER), peer="p") == dataclasses.replace(OFFER, peer="p")
     assert join_agreement_from_proto(join_agreement_to_proto(AGREEMENT), OFFER) == AGREEMENT
+
+
+def test_evaluators_offer_and_its_plan_come_back():
+    offer = dataclasses.replace(OFFER, role=ActorRole.EVALUATE)
+    agreement = dataclasses.replace(AGREEMENT, evaluation=EvaluationPlan(n_episodes=3, seed=4))
+    assert join_offer_from_proto(join_offer_to_proto(offer)) == offer
+    assert join_agreement_from_proto(join_agreement_to_proto(agreement), offer) == agreement
+
+
+def test_evaluator_refuses_learner_that_takes_it_for_an_actor():
+    offer = dataclasses.replace(OFFER, role=ActorRole.EVALUATE)
+    with pytest.raises(ProtocolMismatchError, match=r"takes evaluator 'a-1.x_Y' for an actor; expected a learner that"):
+        join_agreement_from_proto(join_agreement_to_proto(AGREEMENT), offer)
+
+
+def test_rejects_role_that_is_unknown_here():
+    proto = join_offer_to_proto(OFFER)
+    proto.role = 7
+    with pytest.raises(ProtocolMismatchError, match=r"actor 'a-1.x_Y' has role 7; expected one of \[0, 1\]; install"):
+        join_offer_from_proto(proto)
 
 
 def test_agreement_carries_the_learners_order_of_spaces():

@@ -2,14 +2,13 @@
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import NormalDist, fmean, stdev
 from typing import Any
 
 import gymnasium
-from gymnasium.wrappers import RecordVideo
 from numpy.typing import NDArray
 
 from rollcast.actor.environments.executed_actions import ExecutedActions
@@ -60,6 +59,7 @@ def evaluate_policy(
     seed: int,
     deterministic: bool,
     video_dir: Path | None = None,
+    on_step: Callable[[], None] = lambda: None,
 ) -> Evaluation:
     """Plays episodes, one after the other in one environment.
 
@@ -73,6 +73,7 @@ def evaluate_policy(
         seed: Seed of all episodes, at least 0.
         deterministic: True: take the most likely action instead of a sample.
         video_dir: Folder for a video of every episode; None: no videos.
+        on_step: Called before every reset and step; what it raises ends the evaluation.
 
     Returns:
         Returns, lengths and their statistics.
@@ -91,7 +92,10 @@ def evaluate_policy(
     # a vector of one, because it checks what the environment returns, and its errors name environment and seed
     vector_env = StructuredVectorEnv([lambda: structured])
     try:
-        played = [_play_episode(vector_env, policy, episode_seed, deterministic) for episode_seed in seeds]
+        played = [
+            _play_episode(vector_env, policy, episode_seed, deterministic=deterministic, on_step=on_step)
+            for episode_seed in seeds
+        ]
     finally:
         vector_env.close()
     agents = sorted({actor for episode, _ in played for actor in episode})
@@ -138,11 +142,17 @@ def t_quantile_975(degrees_of_freedom: int) -> float:
 
 
 def _play_episode(
-    vector_env: StructuredVectorEnv, policy: Policy, seed: int, deterministic: bool
+    vector_env: StructuredVectorEnv,
+    policy: Policy,
+    seed: int,
+    *,
+    deterministic: bool,
+    on_step: Callable[[], None],
 ) -> tuple[dict[ActorId, float], int]:
     """Plays an episode; returns each agent's return, and the number of turns."""
     policy.seed(seed)
     executed = {key: ExecutedActions(substep.action) for key, substep in vector_env.spaces.items()}
+    on_step()
     turn = vector_env.reset(0, seed=seed)
     returns: dict[ActorId, float] = dict.fromkeys(turn.observations, 0.0)
     # Each agent of a recurrent policy has a state of its own.
@@ -153,6 +163,7 @@ def _play_episode(
             actor: executed[actor.substep_key](_act(policy, actor, observation, deterministic, states))
             for actor, observation in turn.observations.items()
         }
+        on_step()
         turn = vector_env.step(0, actions)
         for actor, reward in turn.rewards.items():
             returns[actor] = returns.get(actor, 0.0) + float(reward)
@@ -190,6 +201,8 @@ def _recording_env(env_factory: EnvFactory, video_dir: Path) -> gymnasium.Env[An
             "environment, which has other spaces than the single one and cannot render. Evaluate without a video, or "
             "train with --vectorization sync."
         )
+    from gymnasium.wrappers import RecordVideo  # an evaluator needs none of the wrappers
+
     env: gymnasium.Env[Any, Any] | StructuredEnv | None = None
     try:
         env = replace(env_factory, env_kwargs={**env_factory.env_kwargs, "render_mode": "rgb_array"})()

@@ -9,12 +9,12 @@ from gymnasium.spaces import Box, Discrete
 
 from rollcast.actor.environments.failures import EnvironmentFailedError
 from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.playing.evaluate import evaluate_policy, summarize, t_quantile_975
 from rollcast.actor.policies.base import Policy
 from rollcast.actor.policies.make import make_policy
 from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.vector.make import probe_spaces
-from rollcast.learner.playing.evaluate import evaluate_policy, summarize, t_quantile_975
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces

@@ -1,0 +1,127 @@
+"""Runs an evaluator's loop: wait for a policy that is due, play whole episodes with it, report."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from rollcast.actor.acting.failures import describe_failure, step_timeout
+from rollcast.actor.acting.heartbeat import Heartbeat
+from rollcast.actor.acting.step_watchdog import GRACE_S, StepWatchdog
+from rollcast.actor.connection.evaluator import EvaluatorConnection, GivenPolicy
+from rollcast.actor.environments.make import DEFAULT_STEP_TIMEOUT_S, EnvFactory
+from rollcast.actor.playing.evaluate import evaluate_policy
+from rollcast.actor.policies.base import Policy
+from rollcast.actor.policies.make import make_policy
+from rollcast.services.errors import LearnerUnreachableError, TrainingEndedError
+from rollcast.services.rollouts.evaluation import EvaluationPlan, PlayedEpisodes
+from rollcast.services.rollouts.rollouts import ActorFailure
+from rollcast.services.spaces.spaces import EnvironmentSpaces
+
+logger = logging.getLogger(__name__)
+
+# Seconds between two checks of a waiting evaluator for the stop.
+_WAIT_S = 1.0
+
+
+class _StoppedError(Exception):
+    """Ends the episodes that are played: the evaluator is to stop, or nobody has any use for them."""
+
+
+def evaluate_until_stopped(
+    env_factory: EnvFactory,
+    spaces: EnvironmentSpaces,
+    connection: EvaluatorConnection,
+    *,
+    network: str,
+    stop: threading.Event,
+    on_hang: Callable[[ActorFailure], None],
+    step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S,
+    heartbeat: Heartbeat | None = None,
+) -> None:
+    """Evaluates policies until `stop` is set or the learner says that training has ended.
+
+    Args:
+        env_factory: Makes the environment, one for each policy.
+        spaces: Its spaces.
+        connection: The connection to the learner, not joined yet; the caller closes it.
+        network: The policy network this process was started with; no other is imported.
+        stop: Ends the loop after the running step.
+        on_hang: As for `act_until_stopped`.
+        step_timeout_s: How long a step, or a reset, may take, in seconds.
+        heartbeat: Gets a beat in every turn of the loop and every step; None: none.
+
+    Raises:
+        RollcastError: If the learner refused, or was lost for good.
+        Exception: The exception of the environment or the policy, after the learner has been told.
+    """
+    heartbeat = heartbeat or Heartbeat(None, patience_s=step_timeout_s)
+    try:
+        agreement = connection.join()
+    except TrainingEndedError as error:
+        logger.info("there is nothing to do: %s", error)
+        return
+    logger.info("joined as evaluator %s, incarnation %d", agreement.actor_id, agreement.incarnation)
+
+    def hangs(seconds: float, stack: str) -> None:
+        failure = step_timeout(seconds, step_timeout_s, stack, agreement.env_seed)
+        connection.fail(failure)
+        connection.close()
+        on_hang(failure)
+
+    try:
+        policy = make_policy(
+            # The learner's network takes the leaves in the learner's order.
+            agreement.spaces or spaces,
+            agreement.policy,
+            seed=agreement.agent_seed,
+            allowed_network=network,
+        )
+        with StepWatchdog(step_timeout_s + min(step_timeout_s, GRACE_S), hangs) as watchdog:
+
+            def on_step() -> None:
+                heartbeat.beat()
+                watchdog.beat()
+                if stop.is_set() or connection.ended:
+                    raise _StoppedError  # noqa: TRY301  # it ends the episodes from within
+
+            while not (stop.is_set() or connection.ended):
+                heartbeat.beat()
+                given = connection.wait_for_policy(_WAIT_S)
+                if given is not None:
+                    _evaluate(env_factory, policy, given, connection, on_step, watchdog)
+    except _StoppedError:
+        pass
+    except Exception as error:
+        if not isinstance(error, LearnerUnreachableError):
+            connection.fail(describe_failure(error, agreement.env_seed))
+        raise
+
+
+def _evaluate(
+    env_factory: EnvFactory,
+    policy: Policy,
+    given: GivenPolicy,
+    connection: EvaluatorConnection,
+    on_step: Callable[[], None],
+    watchdog: StepWatchdog,
+) -> None:
+    """Plays the episodes of the plan with a policy, and reports them."""
+    plan = connection.agreement.evaluation
+    assert isinstance(plan, EvaluationPlan), "the codec refuses agreements without one"
+    policy.load(given.version, given.state)
+    began = time.monotonic()
+    try:
+        evaluation = evaluate_policy(
+            env_factory, policy, n_episodes=plan.n_episodes, seed=plan.seed, deterministic=True, on_step=on_step
+        )
+    finally:
+        watchdog.rest()
+    played = PlayedEpisodes(
+        policy_version=given.version,
+        returns=evaluation.returns,
+        lengths=evaluation.lengths,
+        seconds=time.monotonic() - began,
+    )
+    if not connection.report(given, played):
+        logger.info("the learner of version %d is gone: nobody takes the report", given.version)

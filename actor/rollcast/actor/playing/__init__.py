@@ -1,0 +1,1 @@
+"""Plays whole episodes with a policy, to measure how good it is."""

@@ -1,0 +1,195 @@
+"""Evaluates policies beside training: chooses those that are due, keeps the best, and says when none gets better."""
+
+import dataclasses
+import logging
+import math
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rollcast.actor.policies.trainable import TorchPolicy
+from rollcast.learner.actors.base import DistributedActors
+from rollcast.learner.experience.progress import TrainingProgress
+from rollcast.learner.ingest.evaluations import EvaluationResult
+from rollcast.learner.training.schedule import EvaluationSchedule
+from rollcast.learner.writers import metric_names
+from rollcast.services.policies.policies import SavedPolicy
+from rollcast.services.status.status import EvaluationStatus
+
+logger = logging.getLogger(__name__)
+
+# What a checkpoint keeps of the status.
+_KEPT: Final = (
+    *("evaluations", "policy_version", "env_steps", "mean_return", "ci_low", "ci_high"),
+    *("best_policy_version", "best_mean_return", "without_improvement"),
+)
+
+
+class TrainingEvaluation:
+    """The evaluation of a run's policies, and the best of them. The trainer's thread calls all but `status`.
+
+    The best policy is the one with the highest mean return; of equal ones the first.
+
+    Args:
+        actors: Have the newest policy evaluated.
+        progress: The progress of training.
+        schedule: Says which policies are due.
+        policy: The policy that is learnt, for its architecture and spaces.
+
+    Attributes:
+        schedule: See Args.
+        unwritten: The best policy, if it is better than the one on the disk; else None.
+    """
+
+    def __init__(
+        self,
+        actors: DistributedActors,
+        progress: TrainingProgress,
+        schedule: EvaluationSchedule,
+        policy: TorchPolicy,
+    ) -> None:
+        self.schedule = schedule
+        self.unwritten: SavedPolicy | None = None
+        self._actors = actors
+        self._progress = progress
+        self._policy = policy
+        self._next_s = time.monotonic() + (schedule.interval_s or 0.0)
+        self._next_step = schedule.interval_steps or 0
+        self._last_version = 0
+        self._lock = threading.Lock()  # guards the two below
+        self._status = EvaluationStatus()
+        # Version and mean return of the best policy on the disk.
+        self._written = (0, 0.0)
+
+    @property
+    def mean_return(self) -> float | None:
+        """The mean return of the newest evaluation; None before the first."""
+        status = self._status
+        return status.mean_return if status.evaluations else None
+
+    @property
+    def is_out_of_patience(self) -> bool:
+        """True once so many evaluations in a row brought no better mean return."""
+        patience = self.schedule.patience
+        return patience is not None and self._status.without_improvement >= patience
+
+    def status(self) -> EvaluationStatus:
+        """Returns how good the policies are. Any thread may call."""
+        evaluators = self._actors.evaluators
+        with self._lock:
+            return dataclasses.replace(
+                self._status,
+                evaluators_alive=evaluators.n_alive,
+                skipped=evaluators.skipped,
+                last_error=evaluators.last_error,
+            )
+
+    def state(self) -> dict[str, Any]:
+        """Returns what a checkpoint keeps: of the best policy, the one on the disk. Any thread may call.
+
+        An interval that is infinite, that of one episode, is left out.
+        """
+        with self._lock:
+            status, (version, mean_return) = self._status, self._written
+        status = dataclasses.replace(status, best_policy_version=version, best_mean_return=mean_return)
+        kept = {name: getattr(status, name) for name in _KEPT}
+        return {name: value for name, value in kept.items() if math.isfinite(value)} | {"next_step": self._next_step}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continues from an earlier `state`, whose best policy is on the disk. Call it before training starts."""
+        kept = {name: state[name] for name in _KEPT if name in state}
+        status = EvaluationStatus(**({"ci_low": -math.inf, "ci_high": math.inf} | kept))
+        if self.schedule.interval_steps is not None:
+            # Not before the next multiple of the interval, which may have changed.
+            self._next_step = min(int(state["next_step"]), self._first_multiple_above(self._progress.env_steps))
+        with self._lock:
+            self._status = status
+            self._written = status.best_policy_version, status.best_mean_return
+        self._last_version = status.policy_version
+
+    def offer_due(self) -> None:
+        """Has the newest policy evaluated if that is due. Called after every update; never waits for an evaluator."""
+        if self._actors.policy_version <= self._last_version:
+            return
+        every_s, every_step = self.schedule.interval_s, self.schedule.interval_steps
+        env_steps = self._progress.env_steps
+        if every_step is not None:
+            if env_steps < self._next_step:
+                return
+            # The first update after each multiple, however many steps an update brings.
+            self._next_step = self._first_multiple_above(env_steps)
+        elif every_s is not None:
+            now = time.monotonic()
+            if now < self._next_s:
+                return
+            self._next_s = now + every_s
+        self._last_version = self._actors.policy_version
+        self._actors.evaluate_newest(env_steps)
+
+    def take(self) -> list[tuple[int, dict[str, float]]]:
+        """Takes the results that have come.
+
+        Returns:
+            For each, the environment steps when its policy was due, and its metrics by tag.
+        """
+        return [(result.policy.env_steps, self._take(result)) for result in self._actors.take_evaluations()]
+
+    def note_written(self) -> None:
+        """Notes that the best policy was written."""
+        self.unwritten = None
+        self._written = self._status.best_policy_version, self._status.best_mean_return
+
+    def _first_multiple_above(self, env_steps: int) -> int:
+        every = self.schedule.interval_steps or 1
+        return (env_steps // every + 1) * every
+
+    def _to_save(self, result: EvaluationResult) -> SavedPolicy:
+        return SavedPolicy(
+            spec=self._policy.spec,
+            state=result.policy.state,
+            policy_version=result.policy.version,
+            env_steps=result.policy.env_steps,
+            mean_return=result.evaluation.mean,
+            spaces=self._policy.spaces,
+        )
+
+    def _take(self, result: EvaluationResult) -> dict[str, float]:
+        before, played, policy = self._status, result.evaluation, result.policy
+        is_best = not before.best_policy_version or played.mean > before.best_mean_return
+        if is_best:
+            self.unwritten = self._to_save(result)
+        low, high = played.confidence_interval
+        now = dataclasses.replace(
+            before,
+            evaluations=before.evaluations + 1,
+            policy_version=policy.version,
+            env_steps=policy.env_steps,
+            mean_return=played.mean,
+            ci_low=low,
+            ci_high=high,
+            best_policy_version=policy.version if is_best else before.best_policy_version,
+            best_mean_return=played.mean if is_best else before.best_mean_return,
+            without_improvement=0 if is_best else before.without_improvement + 1,
+        )
+        with self._lock:
+            self._status = now
+        if self.is_out_of_patience:
+            logger.warning(
+                "%d evaluations in a row brought no better mean return than %g, of version %d: training ends",
+                now.without_improvement,
+                now.best_mean_return,
+                now.best_policy_version,
+            )
+        return {
+            metric_names.EVAL_MEAN_RETURN.tag: played.mean,
+            metric_names.EVAL_CI_LOW.tag: low,
+            metric_names.EVAL_CI_HIGH.tag: high,
+            metric_names.EVAL_STD.tag: played.std,
+            metric_names.EVAL_MEAN_LENGTH.tag: sum(played.lengths) / len(played.lengths),
+            metric_names.EVAL_BEST_MEAN_RETURN.tag: now.best_mean_return,
+            metric_names.EVAL_POLICY_VERSION.tag: policy.version,
+            metric_names.EVAL_EVALUATIONS.tag: now.evaluations,
+            metric_names.EVAL_SKIPPED.tag: self._actors.evaluators.skipped,
+            metric_names.EVAL_SECONDS.tag: result.seconds,
+        }

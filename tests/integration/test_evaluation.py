@@ -1,0 +1,243 @@
+"""Evaluation beside training: local and remote evaluators, what follows from their reports, and what they survive."""
+
+import io
+import json
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.numpy
+from rich.console import Console
+from threadpoolctl import threadpool_limits
+
+from rollcast.learner.actors.subproc import SubprocDistributedActors
+from rollcast.learner.commands.train import train
+from rollcast.learner.ingest.evaluations import Evaluations
+from rollcast.learner.settings.train import TrainSettings
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import RollcastError
+from rollcast.services.policies.saved import read_run_policy
+from rollcast.services.rollouts.evaluation import EvaluationPlan
+from rollcast.services.status.status import EvaluationStatus
+from tests.actor_kinds import make_actors
+from tests.processes import free_port, rollcast, running, wait_until
+
+pytestmark = pytest.mark.slow
+
+COUNTING = ("--env-id", "tests.environments:CountingEnv")
+RETURN_OF_COUNTING = 15.0
+SEQUENTIAL = ("--actor-kind", "sequential", "--envs-per-actor", 2, "--n-rollout-steps", 8, "--batch-size", 4)
+
+
+@pytest.fixture(autouse=True)
+def threads_as_before() -> Iterator[None]:
+    """Deterministic runs limit this process to one; signals are the learner's while it runs."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    with threadpool_limits(limits=1):
+        yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def trained(run: Path, *options: object) -> tuple[dict[str, Any], str]:
+    """Trains in this process; returns the summary, and what was printed."""
+    printed, summary = io.StringIO(), run.with_suffix(".json")
+    given = ("--address", "localhost:0", "--run-dir", run, "--summary-json", summary, *options)
+    assert train(TrainSettings.from_command_line("rollcast train", [str(o) for o in given]), Console(file=printed)) == 0
+    return json.loads(summary.read_text()), printed.getvalue()
+
+
+def evaluations_of(run: Path) -> list[dict[str, float]]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if "eval/mean_return" in line]
+
+
+def assert_at_multiples(records: list[dict[str, float]], interval: int, *, n: int) -> None:
+    """Each evaluation is of the first update after a multiple, which an update of 32 steps or less never skips."""
+    assert [record["env_steps"] // interval for record in records] == list(range(1, n + 1))
+
+
+def evaluation_at(address: str) -> EvaluationStatus:
+    """Returns what the learner says of its evaluators; nothing yet if there is no learner."""
+    try:
+        with LearnerClient(address, timeout_s=5.0) as client:
+            return client.status().evaluation or EvaluationStatus()
+    except RollcastError:
+        return EvaluationStatus()
+
+
+def test_policies_are_evaluated_by_steps_and_evaluate_plays_the_same_episodes(tmp_path: Path):
+    run = tmp_path / "run"
+    options = ("--total-steps", 640, "--eval-interval-steps", 160, "--eval-episodes", 3, "--seed", 7)
+    summary, printed = trained(run, *SEQUENTIAL, *options, "--stop-return", 1e9)
+    records = evaluations_of(run)
+    assert_at_multiples(records, 160, n=4)
+    best = max(records, key=lambda record: record["eval/mean_return"])
+    saved = read_run_policy(run, "best")
+    assert saved.policy_version == best["eval/policy_version"]
+    assert saved.mean_return == best["eval/mean_return"] == summary["best_eval_mean_return"]
+    assert summary["evaluations"] == 4
+    assert summary["eval_mean_return"] == records[-1]["eval/mean_return"]
+    assert re.search(r"^evaluation +[\d.]+, best of 4: [\d.]+ \(not solved: 1e\+09\)$", printed, re.MULTILINE)
+    figures = tmp_path / "played.json"
+    played = rollcast("evaluate", run, "--n-episodes", 3, "--seed", 7, "--summary-json", figures)
+    assert played.returncode == 0, played.stderr
+    assert json.loads(figures.read_text())["mean"] == saved.mean_return
+
+
+def test_training_ends_when_an_evaluation_reaches_the_return(tmp_path: Path):
+    options = ("--eval-interval-steps", 100, "--eval-episodes", 2, "--stop-return", RETURN_OF_COUNTING)
+    summary, printed = trained(tmp_path / "run", *SEQUENTIAL, *COUNTING, *options)
+    assert summary["solved"] is True
+    assert summary["evaluations"] == 1
+    assert 100 <= summary["env_steps"] < 200
+    assert "15.0, best of 1: 15.0 (solved: 15)" in printed
+
+
+def test_training_ends_when_no_evaluation_gets_better(tmp_path: Path):
+    options = ("--eval-interval-steps", 100, "--eval-episodes", 2, "--eval-patience", 2, "--stop-return", 1e9)
+    summary, _ = trained(tmp_path / "run", *SEQUENTIAL, *COUNTING, *options)
+    assert summary["solved"] is False
+    assert summary["evaluations"] == 3, "the first is the best; two more bring no better one"
+
+
+def test_return_of_training_ends_it_if_that_is_asked_for(tmp_path: Path):
+    options = ("--eval-interval-steps", 1, "--eval-episodes", 1, "--stop-return", RETURN_OF_COUNTING)
+    summary, printed = trained(tmp_path / "run", *SEQUENTIAL, *COUNTING, *options, "--stop-on", "train")
+    assert summary["solved"] is True
+    assert summary["env_steps"] >= 500, "100 episodes"
+    assert "(solved: 15 over 100 episodes)" in printed
+
+
+def test_resumed_run_keeps_the_best_evaluation(tmp_path: Path):
+    run = tmp_path / "run"
+    common = ("--eval-interval-steps", 100, "--eval-episodes", 2, "--stop-return", 1e9)
+    trained(run, *SEQUENTIAL, *COUNTING, *common, "--total-steps", 320)
+    best = read_run_policy(run, "best")
+    again = ("--resume", run, "--total-steps", 620, "--summary-json", tmp_path / "again.json")
+    done = rollcast("train", *again)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "again.json").read_text())["evaluations"] == 6
+    assert_at_multiples(evaluations_of(run), 100, n=6)
+    assert read_run_policy(run, "best").policy_version == best.policy_version, "none was better than the first"
+
+
+@pytest.mark.parametrize("kind", ["sequential", "subprocess"])
+def test_evaluation_changes_no_bit_of_a_deterministic_run(kind: str, tmp_path: Path):
+    options = ("--deterministic", "--actor-kind", kind, "--envs-per-actor", 2, "--n-rollout-steps", 8)
+    options += ("--batch-size", 4, "--total-steps", 1600, "--stop-return", 1e9, "--seed", 3)
+    trained(tmp_path / "without", *options)
+    trained(tmp_path / "with", *options, "--eval-interval-steps", 100, "--eval-episodes", 2)
+    without, evaluated = (
+        safetensors.numpy.load_file(tmp_path / name / "policy_last.safetensors") for name in ("without", "with")
+    )
+    assert without.keys() == evaluated.keys()
+    assert all(array.tobytes() == evaluated[name].tobytes() for name, array in without.items())
+
+
+def test_killed_evaluator_is_started_again_and_training_goes_on():
+    desk = Evaluations(EvaluationPlan(n_episodes=2, seed=0))
+    actors = make_actors("subproc-forkserver", evaluations=desk)
+    assert isinstance(actors, SubprocDistributedActors)
+
+    def has_evaluated() -> bool:
+        actors.collect_outputs("cpu")
+        return bool(actors.take_evaluations())
+
+    with actors:
+        actors.evaluate_newest(0)
+        wait_until(has_evaluated, "the first evaluation", 60)
+        evaluator = actors._evaluator
+        assert evaluator is not None
+        evaluator.processes[0].kill()
+        actors.broadcast_updated_policy(actors.policy.state_arrays())
+        actors.evaluate_newest(1)
+
+        def is_noted() -> bool:
+            actors.collect_outputs("cpu")
+            return actors.evaluators.last_error == "signal 9"
+
+        wait_until(is_noted, "its end to be seen", 60)
+        wait_until(has_evaluated, "an evaluation by the next process", 60)
+        assert actors.evaluators.last_error == ""
+        assert actors.n_actors_alive == 2, "evaluators do not count"
+        assert [info.actor_id for info in actors.actor_infos] == ["local-0", "local-1"]
+
+
+def test_evaluator_whose_environment_fails_is_shown_and_training_goes_on():
+    desk = Evaluations(EvaluationPlan(n_episodes=2, seed=0))
+    actors = make_actors("subproc-forkserver", "tests.environments:FailsWhereItIsEvaluated", evaluations=desk)
+
+    def is_shown() -> bool:
+        actors.collect_outputs("cpu")
+        return "has lost its licence" in actors.evaluators.last_error
+
+    with actors:
+        actors.evaluate_newest(0)
+        wait_until(is_shown, "the evaluator's failure", 60)
+        actors.collect_outputs("cpu")
+
+
+def remote(port: int, *options: object) -> tuple[object, ...]:
+    return ("actor", "--learner-address", f"127.0.0.1:{port}", *options)
+
+
+def test_remote_evaluator_follows_a_run_over_a_restart_of_its_learner(tmp_path: Path):
+    port = free_port()
+    address, run = f"127.0.0.1:{port}", tmp_path / "run"
+    started = ("learner", "learner", "--address", address, "--run-dir", run, "--stop-return", 1e9)
+    started += ("--eval-interval-s", 0.5, "--eval-episodes", 2, "--envs-per-actor", 4, "--n-rollout-steps", 16)
+    started += ("--checkpoint-interval-s", 1)
+    with running(*remote(port, "--role", "evaluate", "--actor-id", "judge")) as judge, running(*remote(port)):
+        with running(*started) as learner:
+            wait_until(lambda: evaluation_at(address).evaluations >= 2, "two evaluations", 60)
+            assert evaluation_at(address).evaluators_alive == 1
+            with LearnerClient(address) as client:
+                assert (client.status().actors_alive, len(client.actors())) == (1, 1), "evaluators are no actors"
+            wait_until(lambda: any((run / "checkpoints").glob("0*")), "a checkpoint", 60)
+            learner.send_signal(signal.SIGTERM)
+            learner.wait(60)
+        (before, *_) = [record["eval/best_mean_return"] for record in reversed(evaluations_of(run))]
+        n_before = len(evaluations_of(run))
+        with running("learner", "learner", "--resume", run):
+            wait_until(lambda: evaluation_at(address).evaluations > n_before, "an evaluation of the resumed run", 60)
+            assert evaluation_at(address).best_mean_return >= before
+            assert judge.poll() is None, "the same process all along"
+            judge.send_signal(signal.SIGTERM)
+            assert judge.wait(60) == 0, judge.stdout.read()
+            wait_until(lambda: evaluation_at(address).evaluators_alive == 0, "the evaluator to have gone", 60)
+            with LearnerClient(address) as client:
+                assert client.status().actors_alive == 1, "training goes on"
+
+
+def test_remote_evaluators_that_do_not_fit_are_refused_with_the_reason(tmp_path: Path):
+    port = free_port()
+    address = f"127.0.0.1:{port}"
+    started = ("learner", "learner", "--address", address, "--stop-return", 1e9)
+    judge = remote(port, "--role", "evaluate", "--actor-id", "judge")[1:]
+    with running(*started, "--eval-interval-s", 1, "--run-dir", tmp_path / "with"):
+        done = rollcast("actor", *judge, "--env-id", "Pendulum-v1")
+        assert done.returncode == 1
+        assert re.search(r"SpacesMismatchError: .*actor 'judge'", done.stderr), done.stderr
+    with running(*started, "--run-dir", tmp_path / "without"):
+        done = rollcast("actor", *judge)
+        assert done.returncode == 1
+        assert "this run evaluates no policies; expected a learner with --eval-interval-s" in done.stderr
+
+
+def test_evaluator_ends_with_its_run(tmp_path: Path):
+    port = free_port()
+    started = ("learner", "learner", "--address", f"127.0.0.1:{port}", "--run-dir", tmp_path / "run")
+    options = ("--eval-interval-s", 0.2, "--eval-episodes", 2, "--stop-return", 15, "--total-steps", 10_000_000)
+    with (
+        running(*started, *COUNTING, *options) as learner,
+        running(*remote(port, *COUNTING)) as acting,
+        running(*remote(port, *COUNTING, "--role", "evaluate")) as judge,
+    ):
+        assert learner.wait(90) == 0, learner.stdout.read()
+        assert acting.wait(60) == 0, acting.stdout.read()
+        assert judge.wait(60) == 0, judge.stdout.read()
+    assert evaluations_of(tmp_path / "run")[-1]["eval/mean_return"] == RETURN_OF_COUNTING

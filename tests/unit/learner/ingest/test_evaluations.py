@@ -1,0 +1,265 @@
+"""Evaluators and the policies they are given: one at a time, the newest that is due, each counted once."""
+
+import contextlib
+
+import numpy as np
+import pytest
+
+from rollcast.learner.ingest.evaluations import EvaluatedPolicy, Evaluations
+from rollcast.services.errors import (
+    ActorReplacedError,
+    InvalidInputError,
+    LimitExceededError,
+    NotReadyError,
+    UnknownActorError,
+)
+from rollcast.services.limits.limits import MAX_EVALUATORS
+from rollcast.services.policies.codec import encode_policy
+from rollcast.services.rollouts.evaluation import EvaluationPlan, EvaluationReport, PlayedEpisodes
+from rollcast.services.rollouts.join import ActorRole
+from rollcast.services.rollouts.rollouts import ActorFailure
+from tests.unit.learner.ingest.intakes import offer
+
+NONCE = 77
+
+
+def evaluations(**options: float) -> Evaluations:
+    made = Evaluations(EvaluationPlan(n_episodes=2, seed=5), **options)
+    made.begin(NONCE)
+    return made
+
+
+def due(desk: Evaluations, *versions: int) -> None:
+    for version in versions:
+        state = {"w": np.full(1, version, np.float32)}
+        desk.offer(
+            EvaluatedPolicy(version=version, env_steps=100 * version, state=state), encode_policy(version, state)
+        )
+
+
+def join(desk: Evaluations, name: str = "e", nonce: int = 1) -> int:
+    joined, incarnation = desk.join(offer(actor_id=name, process_nonce=nonce, role=ActorRole.EVALUATE))
+    assert joined == name
+    return incarnation
+
+
+class Subscribed:
+    """An evaluator with an open subscription."""
+
+    def __init__(self, desk: Evaluations, name: str = "e", incarnation: int = 1, holds_version: int = 0) -> None:
+        self._open = contextlib.ExitStack()
+        self._wait = self._open.enter_context(desk.subscription(name, incarnation, holds_version=holds_version))
+
+    def version(self) -> int | None:
+        """The version that it is given now; None if it is given none."""
+        encoded = self._wait(0.0)
+        return None if encoded is None else encoded.version
+
+    def close(self) -> None:
+        self._open.close()
+
+
+def report(version: int, *returns: float, name: str = "e", incarnation: int = 1, nonce: int = NONCE):
+    played = PlayedEpisodes(policy_version=version, returns=returns or (1.0, 3.0), lengths=(1, 2), seconds=0.5)
+    return EvaluationReport(actor_id=name, incarnation=incarnation, learner_nonce=nonce, outcome=played)
+
+
+def versions_taken(desk: Evaluations) -> list[int]:
+    return [result.policy.version for result in desk.take()]
+
+
+def test_evaluator_gets_the_next_policy_once_it_has_reported_and_skips_to_the_newest():
+    desk = evaluations()
+    join(desk)
+    evaluator = Subscribed(desk)
+    assert evaluator.version() is None, "none is due"
+    due(desk, 3)
+    assert evaluator.version() == 3
+    due(desk, *range(4, 14))
+    assert evaluator.version() is None, "it still plays with version 3"
+    desk.report(report(3))
+    assert evaluator.version() == 13, "ten versions behind: it goes on with the newest"
+    (result,) = desk.take()
+    assert (result.policy.version, result.policy.env_steps, result.policy.state["w"]) == (3, 300, 3.0)
+    assert (result.evaluation.mean, result.seconds) == (2.0, 0.5)
+    assert desk.info().skipped == 9
+    assert desk.take() == []
+
+
+def test_each_policy_goes_to_one_of_several_evaluators():
+    desk = evaluations()
+    join(desk, "a")
+    join(desk, "b")
+    first, second = Subscribed(desk, "a"), Subscribed(desk, "b")
+    due(desk, 1)
+    assert (first.version(), second.version()) == (1, None)
+    due(desk, 2)
+    assert (first.version(), second.version()) == (None, 2)
+    desk.report(report(2, name="b"))
+    desk.report(report(1, name="a"))
+    assert versions_taken(desk) == [2, 1]
+
+
+def test_report_counts_once_however_often_it_comes():
+    desk = evaluations()
+    join(desk)
+    evaluator = Subscribed(desk)
+    due(desk, 1)
+    evaluator.version()
+    desk.report(report(1))
+    desk.report(report(1))
+    assert versions_taken(desk) == [1]
+    desk.report(report(1))
+    assert versions_taken(desk) == []
+
+
+def test_evaluator_that_comes_back_with_its_policy_goes_on_with_it():
+    desk = evaluations()
+    join(desk)
+    evaluator = Subscribed(desk)
+    due(desk, 1)
+    evaluator.version()
+    evaluator.close()
+    assert join(desk) == 1, "the same process"
+    again = Subscribed(desk, holds_version=1)
+    due(desk, 2)
+    assert again.version() is None
+    desk.report(report(1))
+    assert (versions_taken(desk), again.version()) == ([1], 2)
+
+
+def test_report_is_taken_while_the_subscription_is_broken():
+    desk = evaluations()
+    join(desk)
+    evaluator = Subscribed(desk)
+    due(desk, 1)
+    evaluator.version()
+    evaluator.close()
+    desk.report(report(1))
+    assert versions_taken(desk) == [1]
+
+
+@pytest.mark.parametrize(("newer", "given"), [((), 1), ((2,), 2)])
+def test_policy_of_a_process_that_ended_is_due_again_unless_a_newer_one_is(newer: tuple[int, ...], given: int):
+    desk = evaluations()
+    join(desk)
+    evaluator = Subscribed(desk)
+    due(desk, 1)
+    evaluator.version()
+    due(desk, *newer)
+    evaluator.close()
+    assert join(desk, nonce=2) == 2
+    restarted = Subscribed(desk, incarnation=2)
+    assert restarted.version() == given
+    assert desk.info().skipped == len(newer)
+
+
+def test_process_that_was_replaced_is_refused():
+    desk = evaluations()
+    join(desk)
+    old = Subscribed(desk)
+    join(desk, nonce=2)
+    for call in (old.version, lambda: desk.report(report(1)), lambda: Subscribed(desk)):
+        with pytest.raises(ActorReplacedError, match="'e', incarnation 1, was replaced by incarnation 2: give each"):
+            call()
+
+
+def test_newer_subscription_replaces_the_one_before():
+    desk = evaluations()
+    join(desk)
+    old, new = Subscribed(desk), Subscribed(desk)
+    due(desk, 1)
+    with pytest.raises(NotReadyError, match="'e' has opened another subscription"):
+        old.version()
+    old.close()
+    assert new.version() == 1
+    assert desk.info().n_alive == 1
+
+
+def test_rejects_evaluators_that_have_not_joined():
+    desk = evaluations()
+    for call in (lambda: desk.report(report(1)), lambda: Subscribed(desk)):
+        with pytest.raises(UnknownActorError, match="evaluator 'e', incarnation 1, has not joined this learner"):
+            call()
+
+
+def test_rejects_reports_for_another_learner():
+    desk = evaluations()
+    join(desk)
+    with pytest.raises(UnknownActorError, match="a policy of learner 0x4e; expected one of learner 0x4d"):
+        desk.report(report(1, nonce=NONCE + 1))
+
+
+@pytest.mark.parametrize(
+    ("version", "returns", "message"),
+    [
+        (2, (1.0, 1.0), "version 2 of the policy; expected version 1"),
+        (1, (1.0,), "has played 1 episodes with version 1; expected 2, as agreed at Join"),
+        (1, (1e308, 1e308), "returns from 1e\\+308 to 1e\\+308, whose mean or deviation is not finite"),
+    ],
+)
+def test_rejects_reports_that_do_not_fit(version: int, returns: tuple[float, ...], message: str):
+    desk = evaluations()
+    join(desk)
+    evaluator = Subscribed(desk)
+    due(desk, 1)
+    evaluator.version()
+    with pytest.raises(InvalidInputError, match=message):
+        desk.report(report(version, *returns))
+    assert desk.take() == []
+    desk.report(report(1))
+    assert versions_taken(desk) == [1], "nothing has changed"
+
+
+def test_rejects_report_of_a_version_that_was_not_given():
+    desk = evaluations()
+    join(desk)
+    with pytest.raises(InvalidInputError, match="version 9 of the policy; expected none, until it is given one"):
+        desk.report(report(9))
+
+
+def test_failure_is_shown_until_the_next_report_and_its_policy_is_due_again():
+    desk = evaluations()
+    join(desk)
+    evaluator = Subscribed(desk)
+    due(desk, 1)
+    evaluator.version()
+    failure = ActorFailure(exception_type="ValueError", message="no licence", traceback="")
+    desk.report(EvaluationReport(actor_id="e", incarnation=1, learner_nonce=NONCE, outcome=failure))
+    assert desk.info().last_error == "ValueError: no licence"
+    assert evaluator.version() == 1
+    desk.report(report(1))
+    assert desk.info().last_error == ""
+
+
+def test_too_many_evaluators_are_refused_until_one_has_gone():
+    desk = evaluations(join_lease_s=0.0)
+    open_ones = []
+    for number in range(MAX_EVALUATORS):
+        join(desk, f"e{number}")
+        open_ones.append(Subscribed(desk, f"e{number}"))
+    with pytest.raises(LimitExceededError, match=r"4 evaluators have joined; expected at most 4") as refused:
+        join(desk, "late")
+    assert refused.value.limit == "max_evaluators"
+    due(desk, 1)
+    assert open_ones[0].version() == 1
+    open_ones[0].close()
+    join(desk, "late")
+    late = Subscribed(desk, "late")
+    assert late.version() == 1, "what the forgotten one had is due again"
+    assert desk.info().n_alive == MAX_EVALUATORS
+
+
+def test_nothing_is_given_after_the_end():
+    desk = evaluations()
+    join(desk)
+    evaluator = Subscribed(desk)
+    due(desk, 1)
+    desk.end()
+    assert evaluator.version() is None
+
+
+def test_unnamed_evaluators_get_names():
+    desk = evaluations()
+    named = [desk.join(offer(actor_id="", process_nonce=nonce, role=ActorRole.EVALUATE))[0] for nonce in range(2)]
+    assert named == ["evaluator-0", "evaluator-1"]

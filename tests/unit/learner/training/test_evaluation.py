@@ -1,0 +1,170 @@
+"""The schedule of evaluations, the best policy among them, and the end of patience."""
+
+import json
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.playing.evaluate import summarize
+from rollcast.learner.actors.sequential import SequentialDistributedActors
+from rollcast.learner.experience.experience import Experience
+from rollcast.learner.experience.progress import TrainingProgress
+from rollcast.learner.ingest.evaluations import EvaluatedPolicy, EvaluationResult
+from rollcast.learner.training.evaluation import TrainingEvaluation
+from rollcast.learner.training.schedule import EvaluationSchedule
+from tests.actor_kinds import make_policy_for
+
+FACTORY = EnvironmentFactory("tests.environments:CountingEnv")
+
+
+class Offered(SequentialDistributedActors):
+    """Actors that note what they are to evaluate, and report what a test says."""
+
+    def __init__(self) -> None:
+        super().__init__(FACTORY, make_policy_for(FACTORY), 2, 1, 1)
+        self.offered: list[tuple[int, int]] = []
+        self.results: list[EvaluationResult] = []
+        self.version = 1
+
+    @property
+    def policy_version(self) -> int:
+        return self.version
+
+    def evaluate_newest(self, env_steps: int) -> None:
+        self.offered.append((self.version, env_steps))
+
+    def take_evaluations(self) -> Sequence[EvaluationResult]:
+        taken, self.results = self.results, []
+        return taken
+
+
+class Training:
+    """Updates of ten steps each, with an evaluation beside them."""
+
+    def __init__(self, **schedule: object) -> None:
+        self.actors, self.progress = Offered(), TrainingProgress()
+        given = {"interval_s": None, "interval_steps": None}
+        self.evaluation = TrainingEvaluation(
+            self.actors, self.progress, EvaluationSchedule(**(given | schedule)), self.actors.policy
+        )
+
+    def update(self, times: int = 1, steps: int = 10) -> None:
+        for _ in range(times):
+            self.progress.record(
+                Experience(batch=None, env_steps=steps, episodes=(), policy_lag=np.zeros(0, np.int64), waited_s=0.0)
+            )
+            self.actors.version += 1
+            self.evaluation.offer_due()
+
+    def report(self, version: int, *returns: float) -> dict[str, float]:
+        policy = EvaluatedPolicy(version=version, env_steps=10 * version, state={})
+        evaluation = summarize(returns, (5,) * len(returns))
+        self.actors.results.append(EvaluationResult(policy=policy, evaluation=evaluation, seconds=1.5))
+        ((env_steps, values),) = self.evaluation.take()
+        assert env_steps == 10 * version
+        return values
+
+
+def test_first_update_after_each_multiple_of_the_interval_is_evaluated():
+    training = Training(interval_steps=25)
+    training.update(10)
+    assert training.actors.offered == [(4, 30), (6, 50), (9, 80), (11, 100)]
+    training.update(steps=1000)
+    assert training.actors.offered[4:] == [(12, 1100)], "once, however many multiples an update passes"
+
+
+def test_interval_in_seconds_begins_with_training(monkeypatch: pytest.MonkeyPatch):
+    now = 100.0
+    monkeypatch.setattr("rollcast.learner.training.evaluation.time.monotonic", lambda: now)
+    training = Training(interval_s=5.0)
+    training.update()
+    assert training.actors.offered == []
+    now = 105.0
+    training.update(2)
+    assert training.actors.offered == [(3, 20)]
+    now = 111.0
+    training.update(2)
+    assert training.actors.offered == [(3, 20), (5, 40)]
+
+
+def test_policy_that_was_evaluated_is_not_evaluated_again():
+    training = Training(interval_steps=10)
+    training.update()
+    training.actors.version = 1
+    training.update()
+    assert training.actors.offered == [(2, 10)], "no newer policy was cast"
+
+
+def test_metrics_have_mean_interval_and_best():
+    training = Training(interval_steps=10)
+    values = training.report(2, 1.0, 2.0, 3.0)
+    # 4.303 is the 97.5 % quantile of Student's t with two degrees of freedom
+    margin = 4.303 / math.sqrt(3)
+    assert values == pytest.approx(
+        {
+            "eval/mean_return": 2.0,
+            "eval/ci_low": 2.0 - margin,
+            "eval/ci_high": 2.0 + margin,
+            "eval/std": 1.0,
+            "eval/mean_length": 5.0,
+            "eval/best_mean_return": 2.0,
+            "eval/policy_version": 2,
+            "eval/evaluations": 1,
+            "eval/skipped": 0,
+            "eval/seconds": 1.5,
+        }
+    )
+    assert training.report(3, 1.0)["eval/best_mean_return"] == 2.0
+
+
+def test_best_policy_is_the_one_with_the_highest_mean_and_of_equal_ones_the_first():
+    training = Training(interval_steps=10)
+    for version, mean_return in ((1, 3.0), (2, 5.0), (3, 5.0), (4, 4.0)):
+        training.report(version, mean_return)
+    best = training.evaluation.unwritten
+    assert best is not None
+    assert (best.policy_version, best.mean_return, best.env_steps) == (2, 5.0, 20)
+    training.evaluation.note_written()
+    assert training.evaluation.unwritten is None
+    assert training.evaluation.mean_return == 4.0
+
+
+def test_patience_ends_after_so_many_evaluations_without_a_better_mean():
+    training = Training(interval_steps=10, patience=2)
+    outs = []
+    for version, mean_return in enumerate((3.0, 1.0, 4.0, 4.0, 2.0), start=1):
+        training.report(version, mean_return)
+        outs.append(training.evaluation.is_out_of_patience)
+    assert outs == [False, False, False, False, True]
+
+
+def test_resumed_run_keeps_what_was_evaluated():
+    training = Training(interval_steps=25, patience=2)
+    training.update(4)
+    training.report(4, 3.0)
+    training.evaluation.note_written()
+    training.report(5, 2.0)
+    resumed = Training(interval_steps=25, patience=2)
+    resumed.progress.load_state(training.progress.state())
+    resumed.evaluation.load_state(json.loads(json.dumps(training.evaluation.state(), allow_nan=False)))
+    assert resumed.evaluation.status() == training.evaluation.status()
+    resumed.actors.version = 5
+    resumed.update()
+    assert resumed.actors.offered == [(6, 50)], "the next multiple, as without the interruption"
+    resumed.report(6, 1.0)
+    assert resumed.evaluation.is_out_of_patience, "evaluations before the interruption count"
+
+
+def test_checkpoint_keeps_no_best_policy_that_is_not_on_the_disk():
+    training = Training(interval_steps=10)
+    training.report(2, 3.0)
+    training.evaluation.note_written()
+    training.report(3, 9.0)
+    resumed = Training(interval_steps=10)
+    resumed.evaluation.load_state(training.evaluation.state())
+    assert resumed.evaluation.status().best_policy_version == 2
+    resumed.report(4, 8.0)
+    assert resumed.evaluation.unwritten is not None

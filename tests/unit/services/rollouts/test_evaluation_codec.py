@@ -1,0 +1,74 @@
+"""Reports of evaluators: there and back, and what is refused."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollcast.services.errors import InvalidInputError
+from rollcast.services.limits.limits import MAX_EVALUATION_EPISODES
+from rollcast.services.rollouts.evaluation import EvaluationPlan, EvaluationReport, PlayedEpisodes
+from rollcast.services.rollouts.evaluation_codec import (
+    evaluation_plan_from_proto,
+    evaluation_plan_to_proto,
+    evaluation_report_from_proto,
+    evaluation_report_to_proto,
+)
+from rollcast.services.rollouts.rollouts import ActorFailure
+from rollcast.v1 import rollout_pb2
+
+EPISODES = st.lists(st.tuples(st.floats(allow_nan=False, allow_infinity=False), st.integers(1, 2**32 - 1)), min_size=1)
+
+
+def report(outcome: PlayedEpisodes | ActorFailure) -> EvaluationReport:
+    return EvaluationReport(actor_id="e", incarnation=2, learner_nonce=2**64 - 1, outcome=outcome)
+
+
+@given(EPISODES, st.integers(0, 2**62), st.floats(0, 1e9))
+def test_episodes_come_back_as_they_were(episodes: list[tuple[float, int]], version: int, seconds: float):
+    returns, lengths = zip(*episodes, strict=True)
+    played = report(PlayedEpisodes(policy_version=version, returns=returns, lengths=lengths, seconds=seconds))
+    assert evaluation_report_from_proto(evaluation_report_to_proto(played)) == played
+
+
+def test_failure_comes_back_as_it_was():
+    failed = report(ActorFailure(exception_type="ValueError", message="m", traceback="t", env_seed=3))
+    assert evaluation_report_from_proto(evaluation_report_to_proto(failed)) == failed
+
+
+def test_plan_comes_back_as_it_was():
+    plan = EvaluationPlan(n_episodes=MAX_EVALUATION_EPISODES, seed=2**32 - 1)
+    assert evaluation_plan_from_proto(evaluation_plan_to_proto(plan)) == plan
+
+
+@pytest.mark.parametrize("n_episodes", [0, MAX_EVALUATION_EPISODES + 1])
+def test_rejects_plan_with_impossible_number_of_episodes(n_episodes: int):
+    with pytest.raises(InvalidInputError, match=f"asks for {n_episodes} episodes .* expected 1 to 10000"):
+        evaluation_plan_from_proto(rollout_pb2.EvaluationPlan(n_episodes=n_episodes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"returns": [math.nan, 1.0]}, "the return nan for episode 0; expected a finite number"),
+        ({"returns": [1.0, math.inf]}, "the return inf for episode 1; expected a finite number"),
+        ({"lengths": [3, 0]}, "0 steps for episode 1; expected at least 1"),
+        ({"lengths": [3]}, "2 returns and 1 lengths; expected as many of both"),
+        ({"returns": [], "lengths": []}, "0 returns and 0 lengths; expected as many of both, 1 to 10000"),
+        ({"returns": [0.0] * 10_001, "lengths": [1] * 10_001}, "10001 returns and 10001 lengths"),
+        ({"seconds": -1.0}, "played for -1.0 s; expected a finite number of seconds"),
+        ({"seconds": math.nan}, "played for nan s"),
+    ],
+)
+def test_rejects_episodes_that_cannot_be(changes: dict[str, object], message: str):
+    evaluation = rollout_pb2.Evaluation(
+        **({"policy_version": 1, "returns": [1.0, 2.0], "lengths": [3, 4], "seconds": 1.0} | changes)
+    )
+    with pytest.raises(InvalidInputError, match=message):
+        evaluation_report_from_proto(rollout_pb2.ReportEvaluationRequest(actor_id="e", evaluation=evaluation))
+
+
+def test_rejects_empty_report():
+    with pytest.raises(InvalidInputError, match="the report of evaluator 'e' is empty; expected episodes or a failure"):
+        evaluation_report_from_proto(rollout_pb2.ReportEvaluationRequest(actor_id="e"))
