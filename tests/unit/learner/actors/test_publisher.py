@@ -2,6 +2,7 @@ import threading
 
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
 from rollcast.actor.policies.trainable import TorchPolicy
@@ -98,3 +99,21 @@ def test_act_uses_the_newest_version():
         assert acted == version
     with pytest.raises(InvalidInputError, match="substep_key 'x' does not exist"):
         publisher.act(observation, substep_key="x", deterministic=True)
+
+
+def test_act_normalises_by_the_moments_of_the_newest_version():
+    spec = PolicySpec(hidden_sizes=(4,), normalize_observations=True)
+    publisher, policy = PolicyPublisher(CARTPOLE_LIKE, spec, seed=0), TorchPolicy(CARTPOLE_LIKE, spec)
+    (leaf,) = policy.normalized({"": torch.zeros(1, 4)}).values()
+    assert not leaf.any()
+    with torch.no_grad():
+        policy.networks[FLAT_SUBSTEP].layers[-1].weight.mul_(100.0)  # decided actions
+    x = np.random.default_rng(0).normal(1000.0, 1.0, (64, 4)).astype(np.float32)
+    for _ in range(2):
+        publisher.publish(policy.state_arrays())
+        with torch.no_grad():
+            expected = policy.parameters_of({"": torch.from_numpy(x)}).argmax(dim=1).numpy()
+        action, _ = publisher.act({"": x}, substep_key=FLAT_SUBSTEP, deterministic=True)
+        np.testing.assert_array_equal(action, expected)
+        policy.observe({"": torch.from_numpy(x)}, torch.ones(64, dtype=torch.bool), 64)
+    assert 0 < expected.sum() < 64, "after the first version all observations were beyond the clip"

@@ -14,6 +14,7 @@ from rollcast.actor.vector.make import make_vector_env, probe_spaces
 from rollcast.actor.workers.flat import RolloutWorker
 from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.actors.with_buffer import BaseDistributedWorkersWithBuffer
+from rollcast.learner.algorithms.observing import observe_rollout
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, ReplayedExperience
 from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.demonstrations import load_demonstrations
@@ -80,6 +81,17 @@ def load(buffer: ReplayBuffer, path: Path) -> str:
     told: list[str] = []
     load_demonstrations(buffer, read_rollouts(path, SPACES), source="demo", announce=told.append)
     return told[0]
+
+
+def test_every_demonstrated_step_enters_the_moments_once(tmp_path: Path):
+    policy = TorchPolicy(SPACES, PolicySpec(hidden_sizes=(4,), normalize_observations=True))
+    path = record(tmp_path / "demo", 7, n_steps=T + 1)
+    rollouts = read_rollouts(path, SPACES)
+    load_demonstrations(demo_buffer(), rollouts, source="demo", observe=functools.partial(observe_rollout, policy))
+    seen = [rollout.substeps["0"].observation[""].reshape(-1, 4) for rollout in read_rollouts(path, SPACES)]
+    state = policy.state_arrays()
+    assert state["normalization.0.count"] == 7 * 2 * (T + 1)
+    np.testing.assert_allclose(state["normalization.0.mean"], np.concatenate(seen).mean(axis=0, dtype=np.float64))
 
 
 class TestTheLimiterAfterwards:
@@ -239,7 +251,7 @@ class TestWhatIsRefused:
     def test_rejects_algorithm_without_a_buffer(self, tmp_path: Path):
         settings = TrainSettings(initial_data=tmp_path / "demo")
         with pytest.raises(ConfigurationError, match=r"--algorithm impala, .* no replay buffer; expected sac or dqn"):
-            load_initial_data(settings, SPACES, None, announce=lambda line: None)
+            load_initial_data(settings, TorchPolicy(SPACES, PolicySpec()), None, announce=lambda line: None)
 
 
 class TestSeveralSubsteps:
@@ -257,7 +269,7 @@ class TestSeveralSubsteps:
         settings = TrainSettings(initial_data=path, algorithm="dqn", n_rollout_steps=T)
         buffers = make_buffers(ReplaySettings(capacity=1000), TWO_SUBSTEPS, n_rollout_steps=T, batch_size=4)
         said: list[str] = []
-        load_initial_data(settings, TWO_SUBSTEPS, buffers, announce=said.append)
+        load_initial_data(settings, TorchPolicy(TWO_SUBSTEPS, PolicySpec()), buffers, announce=said.append)
         return {key: buffer.size for key, buffer in buffers.items()}, said
 
     def test_each_rollout_enters_the_buffer_of_its_substep(self, tmp_path: Path):

@@ -1,9 +1,12 @@
+import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box, Discrete
 
 from rollcast.learner.settings.train import TrainSettings
-from rollcast.learner.training.run_parts import make_replay_buffers
+from rollcast.learner.training.run_parts import make_algorithm, make_replay_buffers
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.spaces.spaces import SubstepSpaces
 from tests.rollouts import CARTPOLE_LIKE
 
 
@@ -24,3 +27,35 @@ def test_algorithm_of_transitions_refuses_a_buffer_of_rollouts_before_it_is_made
     )
     with pytest.raises(ConfigurationError, match=f"--replay.entry: 'rollouts' with --algorithm {algorithm}"):
         make_replay_buffers(settings, CARTPOLE_LIKE, device=torch.device("cpu"), announce=print)
+
+
+def test_nothing_to_normalise_is_refused_before_anything_is_made():
+    settings = TrainSettings.from_command_line(
+        "rollcast train", ["--env-id", "FrozenLake-v1", "--algorithm", "ppo", "--normalize-observations"]
+    )
+    tiles = {"0": SubstepSpaces(observation=Discrete(16), action=Discrete(4))}
+    with pytest.raises(
+        ConfigurationError,
+        match=r"--normalize-observations, and observations are Discrete\(16.*expected a Box of floats",
+    ):
+        make_algorithm(settings, tiles, torch.device("cpu"))
+    one_has = {**tiles, "b": SubstepSpaces(observation=Box(-1, 1, (2,), np.float32), action=Discrete(4))}
+    settings = settings.model_copy(update={"algorithm": "impala"})
+    state = make_algorithm(settings, one_has, torch.device("cpu")).policy_state()
+    assert [name for name in state if name.startswith("normalization")] == [
+        f"normalization.b.{name}" for name in ("mean", "variance", "count")
+    ]
+
+
+@pytest.mark.parametrize("algorithm", ["sac", "dqn"])
+def test_replayed_rewards_are_not_normalised(algorithm: str):
+    with pytest.raises(ConfigurationError, match=f"{algorithm}.normalize-rewards"):
+        TrainSettings.from_command_line(
+            "rollcast train", ["--env-id", "CartPole-v1", "--algorithm", algorithm, f"--{algorithm}.normalize-rewards"]
+        )
+
+
+@pytest.mark.parametrize("clip", ["0", "-1", "nan", "inf", "1e7"])
+def test_a_bound_of_observations_that_is_none_is_refused(clip: str):
+    with pytest.raises(ConfigurationError, match="--observation-clip"):
+        TrainSettings.from_command_line("rollcast train", ["--env-id", "CartPole-v1", "--observation-clip", clip])
