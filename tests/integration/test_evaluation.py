@@ -10,13 +10,21 @@ from typing import Any
 
 import pytest
 import safetensors.numpy
+import torch
 from rich.console import Console
 from threadpoolctl import threadpool_limits
 
 from rollcast.learner.actors.subproc import SubprocDistributedActors
+from rollcast.learner.algorithms.impala import Impala
+from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.commands.train import train
+from rollcast.learner.experience.experience import FreshExperience
 from rollcast.learner.ingest.evaluations import Evaluations
 from rollcast.learner.settings.train import TrainSettings
+from rollcast.learner.training.control import TrainingControl
+from rollcast.learner.training.evaluation import TrainingEvaluation
+from rollcast.learner.training.schedule import EvaluationSchedule, TrainingSchedule
+from rollcast.learner.training.trainer import Trainer
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import RollcastError
 from rollcast.services.policies.saved import read_run_policy
@@ -136,6 +144,27 @@ def test_evaluation_changes_no_bit_of_a_deterministic_run(kind: str, tmp_path: P
     )
     assert without.keys() == evaluated.keys()
     assert all(array.tobytes() == evaluated[name].tobytes() for name, array in without.items())
+
+
+def test_run_out_of_steps_waits_for_the_evaluation_under_way(monkeypatch: pytest.MonkeyPatch):
+    actors = make_actors("subproc-forkserver", evaluations=Evaluations(EvaluationPlan(n_episodes=1, seed=0)))
+    schedule = EvaluationSchedule(interval_s=None, interval_steps=1)
+
+    def offer_once_somebody_listens(self: TrainingEvaluation) -> None:
+        wait_until(lambda: actors.evaluators.n_alive, "the evaluator to be there", 60)
+        offer_due(self)
+
+    offer_due = TrainingEvaluation.offer_due
+    monkeypatch.setattr(TrainingEvaluation, "offer_due", offer_once_somebody_listens)
+    trainer = Trainer(
+        FreshExperience(actors),
+        Impala(actors.policy.spaces, actors.policy.spec, ImpalaSettings()),
+        TrainingControl(algorithm="impala", run_dir=None),
+        TrainingSchedule(total_steps=1, stop_return=RETURN_OF_COUNTING, evaluation=schedule),
+        device=torch.device("cpu"),
+    )
+    summary = trainer.run()
+    assert (summary.updates, summary.evaluations, summary.solved) == (1, 1, True)
 
 
 def test_killed_evaluator_is_started_again_and_training_goes_on():

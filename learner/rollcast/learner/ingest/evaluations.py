@@ -64,11 +64,13 @@ class EvaluatorsInfo:
 
     Attributes:
         n_alive: Those that are connected.
+        n_pending: The policies that a connected evaluator plays with, or is about to.
         skipped: The policies that were due and never evaluated.
         last_error: Why the last evaluator that failed did so; empty if none has since the last report.
     """
 
     n_alive: int = 0
+    n_pending: int = 0
     skipped: int = 0
     last_error: str = ""
 
@@ -124,8 +126,10 @@ class Evaluations:
     def info(self) -> EvaluatorsInfo:
         """Returns how the evaluators stand."""
         with self._changed:
+            connected = [one for one in self._evaluators.values() if one.subscription is not None]
             return EvaluatorsInfo(
-                n_alive=sum(evaluator.subscription is not None for evaluator in self._evaluators.values()),
+                n_alive=len(connected),
+                n_pending=sum(one.given is not None for one in connected) + bool(connected and self._due is not None),
                 skipped=self._skipped,
                 last_error=self._last_error,
             )

@@ -28,6 +28,10 @@ from rollcast.services.wire.same_fields import same_fields
 
 logger = logging.getLogger(__name__)
 
+# The time that the evaluations under way may take when training has run out of steps, and between two looks at them.
+_LAST_EVALUATIONS_S: Final = 60.0
+_LOOK_S: Final = 0.05
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSummary:
@@ -143,6 +147,7 @@ class Trainer:
                 if not was_done:
                     control.enter(Phase.TRAINING)
                     self._train()
+                    self._await_evaluations()
                 control.enter(Phase.STOPPING)
                 if serve is not None and self._has_ended:
                     self._cast_last_policy()
@@ -200,6 +205,21 @@ class Trainer:
             self._events.learner_update(seconds=time.perf_counter() - began, waited_s=experience.waited_s)
             self._actors.get_epoch_stats_aggregator().end_episode()
             self._keep(metrics)
+
+    def _await_evaluations(self) -> None:
+        """Waits for the evaluations that are under way when training has run out of steps."""
+        evaluation = self._evaluation
+        if evaluation is None or not self._has_ended or self._solved or evaluation.is_out_of_patience:
+            return
+        deadline = time.monotonic() + _LAST_EVALUATIONS_S
+        with self._actors.waiting.waiting_for("the evaluations that are under way"):
+            while self._actors.evaluators.n_pending and time.monotonic() < deadline:
+                if self._control.stop_requested:
+                    break
+                time.sleep(_LOOK_S)
+        self._take_evaluations(evaluation)
+        # The last evaluation may have reached the return.
+        self.is_done()
 
     def _cast_last_policy(self) -> None:
         """Casts the policy of the last update, unless it has been cast."""

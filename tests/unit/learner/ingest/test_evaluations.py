@@ -250,6 +250,22 @@ def test_too_many_evaluators_are_refused_until_one_has_gone():
     assert desk.info().n_alive == MAX_EVALUATORS
 
 
+def test_policies_are_pending_while_a_connected_evaluator_has_them_or_is_about_to():
+    desk = evaluations()
+    due(desk, 1)
+    assert desk.info().n_pending == 0, "nobody is there"
+    join(desk)
+    evaluator = Subscribed(desk)
+    assert desk.info().n_pending == 1
+    evaluator.version()
+    due(desk, 2)
+    assert desk.info().n_pending == 2
+    desk.report(report(1))
+    assert desk.info().n_pending == 1
+    evaluator.close()
+    assert desk.info().n_pending == 0
+
+
 def test_nothing_is_given_after_the_end():
     desk = evaluations()
     join(desk)
