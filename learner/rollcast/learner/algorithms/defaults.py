@@ -45,6 +45,9 @@ ALGORITHM_DEFAULTS: dict[str, dict[str, Any]] = {
     },
 }
 
+# Beside them, with a recurrent policy: minibatches of whole trajectories.
+RECURRENT_DEFAULTS: dict[str, dict[str, Any]] = {"ppo": {"ppo": {"minibatch_steps": 256}}}
+
 # The groups of settings that each algorithm reads.
 ALGORITHM_GROUPS: dict[str, frozenset[str]] = {
     "impala": frozenset({"impala"}),
@@ -97,13 +100,16 @@ def check_algorithm(algorithm: str) -> str:
 
 
 def with_algorithm_defaults(settings: Settings, algorithm: str) -> Settings:
-    """Returns the settings with the algorithm's defaults in the fields that were not set.
+    """Returns the settings with the defaults of the algorithm, and of its recurrent policies, in fields not set.
 
     Args:
         settings: The settings as they were read. Defaults for fields that they do not have are ignored.
         algorithm: The algorithm's name.
     """
-    return _with_defaults(settings, ALGORITHM_DEFAULTS.get(algorithm, {}))
+    settings = _with_defaults(settings, ALGORITHM_DEFAULTS.get(algorithm, {}))
+    if getattr(settings, "recurrence", "none") == "none":
+        return settings
+    return _with_defaults(settings, RECURRENT_DEFAULTS.get(algorithm, {}))
 
 
 def _with_defaults(settings: Settings, defaults: dict[str, Any]) -> Settings:

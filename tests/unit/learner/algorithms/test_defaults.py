@@ -59,3 +59,13 @@ def test_defaults_replace_only_settings_that_were_not_given():
     assert (settings.batch_size, settings.envs_per_actor) == (5, 4)
     assert (settings.replay.n_step, settings.replay.sampler) == (2, "prioritized")
     assert with_algorithm_defaults(given, OWN) == given
+
+
+def test_recurrent_policies_have_their_own_default_of_minibatches():
+    for given, expected in (
+        ({}, 64),
+        ({"recurrence": "gru"}, 256),
+        ({"recurrence": "gru", "ppo": {"minibatch_steps": 128}}, 128),
+    ):
+        settings = with_algorithm_defaults(LearnerSettings.model_validate(given), "ppo")
+        assert settings.ppo.minibatch_steps == expected

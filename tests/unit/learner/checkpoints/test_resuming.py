@@ -45,6 +45,8 @@ def records(run_dir):
         ("examples.own_algorithm:ActorCritic", ("--normalize-observations",), 9),
         *((name, ("--normalize-observations",), 17) for name in ("sac", "dqn")),
         ("dqn", ("--normalize-observations", "--deterministic"), 17),
+        ("impala", ("--recurrence", "lstm"), 9),
+        ("ppo", ("--recurrence", "gru"), 9),
         ("examples.own_algorithm:ActorCritic", (), 9),
         ("tests.unit.learner.algorithms.own_algorithms:OwnDqn", (), 17),
         ("sac", ("--env-id", "Pendulum-v1"), 17),

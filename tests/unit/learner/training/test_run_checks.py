@@ -34,6 +34,14 @@ def test_rejects_several_substeps_by_name():
         check(spaces=TWO_SUBSTEPS)
 
 
+def test_rejects_minibatches_that_would_cut_recurrent_trajectories():
+    settings = TrainSettings.from_command_line(
+        "rollcast train", ["--algorithm", "ppo", "--recurrence", "lstm", "--n-rollout-steps", "100"]
+    )
+    with pytest.raises(ConfigurationError, match=r"minibatch-steps: 256 .*a multiple of --n-rollout-steps, 100"):
+        check_settings(settings)
+
+
 @pytest.mark.parametrize("options", [[], ["--max-policy-lag", "0"], ["--batch-size", "24"], ["--deterministic"]])
 def test_accepts_what_keeps_batches_on_policy(options: list[str]):
     check(*options)

@@ -1,0 +1,46 @@
+"""Runs with a recurrent policy: trained by actors in processes, resumed, evaluated, and recorded."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rollcast.actor import load_policy
+from rollcast.services.rollouts.recording import read_rollouts
+from tests.processes import rollcast
+
+pytestmark = pytest.mark.slow
+
+ENV = ("--env-id", "rollcast.actor.environments.masked_cartpole:make")
+SMALL = ("--n-rollout-steps", 16, "--recurrence", "lstm", "--recurrent-size", 8, "--hidden-sizes", 8)
+
+
+def train(run_dir: Path, *arguments: object) -> None:
+    done = rollcast("train", *ENV, *SMALL, "--stop-return", 1e9, "--run-dir", run_dir, *arguments)
+    assert done.returncode == 0, done.stderr
+
+
+def test_run_of_actors_in_processes_is_resumed_evaluated_and_recorded(tmp_path: Path):
+    run = tmp_path / "run"
+    train(run, "--total-steps", 2000, "--n-actors", 2, "--durable")
+    done = rollcast("train", "--resume", run, "--total-steps", 3000)
+    assert done.returncode == 0, done.stderr
+    done = rollcast("evaluate", run, "--n-episodes", 2)
+    assert done.returncode == 0, done.stderr
+    path = tmp_path / "played.rollouts"
+    done = rollcast("record", "--policy", run, "--output", path, "--rollouts", 2, "--n-rollout-steps", 16)
+    assert done.returncode == 0, done.stderr
+    first, second = read_rollouts(path)
+    assert first.substeps["0"].initial_state.shape == (first.n_envs, 16)
+    assert not first.substeps["0"].initial_state.any()
+    assert second.substeps["0"].initial_state.any()
+    assert load_policy(run, name="last").act(np.zeros(2, np.float32)) in (0, 1)
+
+
+def test_begins_with_policy_of_the_same_memory_only(tmp_path: Path):
+    train(tmp_path / "one", "--total-steps", 600, "--actor-kind", "sequential")
+    train(tmp_path / "two", "--total-steps", 600, "--actor-kind", "sequential", "--initial-policy", tmp_path / "one")
+    options = ("--total-steps", 600, "--actor-kind", "sequential", "--initial-policy", tmp_path / "one")
+    done = rollcast("train", *ENV, *SMALL, "--recurrence", "gru", "--run-dir", tmp_path / "three", *options)
+    assert done.returncode == 2
+    assert "has recurrence lstm; expected gru, as of this run; set --recurrence" in done.stderr
