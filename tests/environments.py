@@ -1,6 +1,5 @@
 """Environments for tests, importable by actor processes: `tests.environments:CountingEnv`."""
 
-import multiprocessing
 import os
 import signal
 import threading
@@ -8,6 +7,8 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+
+from rollcast.actor.seeds import derive_seeds
 
 
 class CountingEnv(gymnasium.Env[np.ndarray, int]):
@@ -159,9 +160,9 @@ class HangingEnv(CountingEnv):
 
 
 class FailsWhereItIsEvaluated(CountingEnv):
-    """An environment that raises in the process of a local evaluator."""
+    """An environment that raises at the reset of the first episode of an evaluation with seed 0."""
 
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
-        if multiprocessing.current_process().name == "rollcast-evaluator":
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        if seed in derive_seeds([0], 1):
             raise RuntimeError("has lost its licence")
-        return super().step(action)
+        return super().reset(seed=seed, options=options)

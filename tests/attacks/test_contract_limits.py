@@ -200,6 +200,17 @@ def test_max_hidden_layers():
     assert refused.value.limit == "max_hidden_layers"
 
 
+def test_max_recurrent_size():
+    with serve() as learner, LearnerClient(learner.address) as client:
+        agreement = learner.sink.join(offer())
+        learner.sink.joined["a"] = dataclasses.replace(
+            agreement, policy=PolicySpec(recurrence="gru", recurrent_size=4097)
+        )
+        with pytest.raises(InvalidInputError, match=r"a recurrent_size of 4097; expected 1 to 4096") as refused:
+            client.join(offer())
+    assert refused.value.limit == "max_recurrent_size"
+
+
 def test_max_waiting_rollouts():
     with serve() as learner, LearnerClient(learner.address) as client:
         learner.sink.credit = 0
