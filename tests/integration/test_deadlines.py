@@ -14,18 +14,26 @@ from rollcast.services.client.health_probe import probe
 from rollcast.services.client.replay import ReplayClient
 from rollcast.services.errors import RollcastError
 from rollcast.services.limits.limits import CALL_TIMEOUT_S, POLICY_TIMEOUT_S, UPDATE_TIMEOUT_S
+from rollcast.services.rollouts.evaluation import EvaluationReport, PlayedEpisodes
 from rollcast.services.security.authorization import METHOD_ROLES
 from tests.integration.learner_fakes import offer
 
 # The part of a deadline that a slow machine may have used before the call arrives.
 SLACK_S = 10.0
 ROOT = Path(__file__).parents[2]
+REPORT = EvaluationReport(
+    actor_id="e",
+    incarnation=1,
+    learner_nonce=1,
+    outcome=PlayedEpisodes(policy_version=1, returns=(1.0,), lengths=(1,), seconds=1.0),
+)
 DOCS, PROTOS = ROOT / "docs/protocol.md", ROOT / "proto/rollcast/v1"
 # Streams that live as long as whoever opened them. A batch of Sample has a deadline of its own in the request.
 ENDLESS = {"StreamRollouts", "SubscribePolicy", "WatchStatus", "Sample"}
 CALLS: dict[str, tuple[float | None, Callable[[LearnerClient, ReplayClient], object]]] = {
     "RolloutService/Join": (CALL_TIMEOUT_S, lambda learner, _: learner.join(offer())),
     "RolloutService/StreamRollouts": (None, lambda learner, _: list(learner.open_rollout_stream("a", 1).responses())),
+    "RolloutService/ReportEvaluation": (CALL_TIMEOUT_S, lambda learner, _: learner.report_evaluation(REPORT)),
     "PolicyService/SubscribePolicy": (None, lambda learner, _: list(learner.subscribe_policy())),
     "PolicyService/GetPolicy": (POLICY_TIMEOUT_S, lambda learner, _: learner.get_policy()),
     "PolicyService/Act": (CALL_TIMEOUT_S, lambda learner, _: learner.act({"": np.zeros((1, 4), np.float32)})),
@@ -82,16 +90,21 @@ def test_every_rpc_is_tested_and_documented():
     assert documented == {name.partition("/")[2]: deadline_s for name, (deadline_s, _) in CALLS.items()}
 
 
+def _without_comment_marks(proto):
+    return re.sub(r"^\s*// ?", "", proto, flags=re.MULTILINE)
+
+
 @pytest.mark.parametrize("service", ["rollout", "policy", "learner", "replay"])
 def test_proto_comments_have_the_same_deadlines(service):
-    text = " ".join(re.sub(r"^\s*// ?", "", (PROTOS / f"{service}.proto").read_text(), flags=re.MULTILINE).split())
-    head, *calls = re.split(r"\brpc ", text.partition("service ")[2].partition("message ")[0])
-    comments = [head.partition("{")[2], *(call.partition(";")[2] for call in calls[:-1])]
+    source = (PROTOS / f"{service}.proto").read_text()
+    above, body = re.search(r"(.*?)^service \w+ \{(.*?)^\}", source, re.MULTILINE | re.DOTALL).groups()
+    head, *calls = re.split(r"^  rpc ", _without_comment_marks(body), flags=re.MULTILINE)
+    comments = [head, *(call.partition(";")[2] for call in calls[:-1])]
     deadlines = {name.partition("/")[2]: seconds for name, (seconds, _) in CALLS.items()}
-    common = re.search(r"use a deadline of (\d+) s", text.partition("service ")[0], re.IGNORECASE)
+    common = re.search(r"use\sa\sdeadline\sof\s(\d+)\ss", _without_comment_marks(above), re.IGNORECASE)
     for comment, call in zip(comments, calls, strict=True):
         name = re.match(r"\w+", call)[0]
-        said = re.search(r"use a deadline of (\d+) s", comment, re.IGNORECASE) or common
+        said = re.search(r"use\sa\sdeadline\sof\s(\d+)\ss", comment, re.IGNORECASE) or common
         assert (float(said[1]) if said else None) == deadlines.get(name) or name in ENDLESS, name
 
 
