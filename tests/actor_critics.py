@@ -5,6 +5,8 @@ from torch import Tensor
 
 from rollcast.actor.policies.torch_distributions import log_prob
 from rollcast.learner.algorithms.actor_critic import ActorCritic
+from rollcast.learner.algorithms.appo import Appo
+from rollcast.learner.algorithms.appo_settings import AppoSettings
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.algorithms.ppo import Ppo
@@ -25,6 +27,10 @@ def make_impala(seed: int = 0, device: str = "cpu", **settings: object) -> Impal
 
 def make_ppo(seed: int = 0, device: str = "cpu", **settings: object) -> Ppo:
     return Ppo(SPACES, SPEC, PpoSettings(**{"minibatch_steps": 10, **settings}), device=device, seed=seed)
+
+
+def make_appo(seed: int = 0, device: str = "cpu", **settings: object) -> Appo:
+    return Appo(SPACES, SPEC, AppoSettings(**{"minibatch_steps": 10, **settings}), device=device, seed=seed)
 
 
 def parameters_of(algorithm: ActorCritic) -> Tensor:

@@ -27,14 +27,18 @@ from tests.processes import free_port, rollcast, running
 
 pytestmark = pytest.mark.slow
 
-# Two actors each; 100 updates and more. IMPALA and PPO: 2 * 4 * 8 steps make a batch. DQN and SAC: 96 entries are in
-# the buffer before the first, then 4 updates a round of 2 * 4 * 4 steps. SAC's rollouts enter in pieces of 16
+# Two actors each; 100 updates and more. IMPALA, PPO and APPO: 2 * 4 * 8 steps make a batch. DQN and SAC: 96 entries are
+# in the buffer before the first, then 4 updates a round of 2 * 4 * 4 steps. SAC's rollouts enter in pieces of 16
 # trajectories.
 OPTIONS = {
     "impala": ("--env-id CartPole-v1 --envs-per-actor 4 --batch-size 8 --n-rollout-steps 8 --total-steps 6400"),
     "ppo": (
         "--env-id CartPole-v1 --envs-per-actor 4 --batch-size 8 --n-rollout-steps 8 --total-steps 6400 "
         "--ppo.n-epochs 2 --ppo.minibatch-steps 16"
+    ),
+    "appo": (
+        "--env-id CartPole-v1 --envs-per-actor 4 --batch-size 8 --n-rollout-steps 8 --total-steps 6400 "
+        "--appo.n-epochs 2 --appo.minibatch-steps 16"
     ),
     "dqn": (
         "--env-id CartPole-v1 --envs-per-actor 4 --batch-size 16 --n-rollout-steps 4 --total-steps 928 "
@@ -124,7 +128,7 @@ def disturb(proxies: list[Proxy], rng: random.Random, over: threading.Event) -> 
             n_cuts += victim.inject("cut", 0.0, 0.0)
 
 
-@pytest.mark.parametrize(("algorithm", "n_times"), [("impala", 3), ("ppo", 1), ("dqn", 3), ("sac", 1)])
+@pytest.mark.parametrize(("algorithm", "n_times"), [("impala", 3), ("ppo", 1), ("appo", 1), ("dqn", 3), ("sac", 1)])
 def test_three_kinds_of_actors_give_the_same_bits_three_times(algorithm: str, n_times: int, tmp_path: Path):
     kinds: dict[str, Callable[[Path, int], str]] = {
         "sequential": lambda run, _: trained(algorithm, run, "--actor-kind", "sequential"),

@@ -196,7 +196,7 @@ def test_signal_ends_all_processes_and_saves_the_policy(number: signal.Signals, 
     assert (tmp_path / "run" / "policy_last.safetensors").is_file()
 
 
-@pytest.mark.parametrize("algorithm", ["impala", "ppo"])
+@pytest.mark.parametrize("algorithm", ["impala", "ppo", "appo"])
 def test_training_continues_when_an_actor_is_killed(algorithm: str, tmp_path: Path):
     port = free_port()
     arguments = ("--run-dir", tmp_path / "run", "--address", f"localhost:{port}", "--stop-return", 1e9)

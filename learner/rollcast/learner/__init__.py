@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from rollcast.learner.actors.subproc import SubprocDistributedActors
     from rollcast.learner.actors.with_buffer import BaseDistributedWorkersWithBuffer
     from rollcast.learner.algorithms.algorithm import Algorithm, Metrics
+    from rollcast.learner.algorithms.appo import Appo
+    from rollcast.learner.algorithms.appo_settings import AppoSettings
     from rollcast.learner.algorithms.critics import TwinCritic, ValueCritic
     from rollcast.learner.algorithms.dqn import Dqn
     from rollcast.learner.algorithms.dqn_settings import DqnSettings
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Algorithm",
+    "Appo",
+    "AppoSettings",
     "BaseDistributedWorkersWithBuffer",
     "Batch",
     "BatchColumns",

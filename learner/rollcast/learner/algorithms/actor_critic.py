@@ -94,8 +94,12 @@ class ActorCritic(OnePolicy[OwnSettings]):
 
     def _forward(self, batch: Batch, columns: BatchColumns) -> Forward:
         """Runs both networks on a batch: on its T * B rows, and the critic also on what follows them."""
-        n_rows, action = batch.reward.numel(), columns.action.flatten(0, 1)
         rows = self._policy.normalized(observations_to_value(batch, columns), self._substep_key)
+        return self._outputs(batch, columns, rows)
+
+    def _outputs(self, batch: Batch, columns: BatchColumns, rows: Mapping[str, Tensor]) -> Forward:
+        """Runs both networks on the observations of `observations_to_value`, normalised."""
+        n_rows, action = batch.reward.numel(), columns.action.flatten(0, 1)
         observation = {path: leaf[:n_rows] for path, leaf in rows.items()}
         if columns.initial_state is None:
             values = self._critic(rows)

@@ -183,6 +183,7 @@ def check_learns_recurrence(algorithm: Algorithm, spec: PolicySpec, name: str) -
     """
     if spec.state_size and not algorithm.learns_recurrent_policies:
         raise ConfigurationError(
-            f"--recurrence {spec.recurrence} with {name}, which cannot train recurrent policies; expected impala or "
-            "ppo, or an own algorithm whose learns_recurrent_policies is True; choose one of them, or --recurrence none"
+            f"--recurrence {spec.recurrence} with {name}, which cannot train recurrent policies; expected impala, "
+            "ppo or appo, or an own algorithm whose learns_recurrent_policies is True; choose one of them, or "
+            "--recurrence none"
         )

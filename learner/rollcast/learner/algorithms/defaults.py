@@ -17,6 +17,11 @@ ALGORITHM_DEFAULTS: dict[str, dict[str, Any]] = {
         "batch_size": 16,
         "total_steps": 1_000_000,
     },
+    "appo": {
+        "n_rollout_steps": 128,
+        "batch_size": 16,
+        "total_steps": 1_000_000,
+    },
     "sac": {
         "hidden_sizes": (256, 256),
         "activation": "relu",
@@ -46,12 +51,13 @@ ALGORITHM_DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 # Beside them, with a recurrent policy: minibatches of whole trajectories.
-RECURRENT_DEFAULTS: dict[str, dict[str, Any]] = {"ppo": {"ppo": {"minibatch_steps": 256}}}
+RECURRENT_DEFAULTS: dict[str, dict[str, Any]] = {name: {name: {"minibatch_steps": 256}} for name in ("ppo", "appo")}
 
 # The groups of settings that each algorithm reads.
 ALGORITHM_GROUPS: dict[str, frozenset[str]] = {
     "impala": frozenset({"impala"}),
     "ppo": frozenset({"ppo"}),
+    "appo": frozenset({"appo"}),
     "sac": frozenset({"sac", "replay"}),
     "dqn": frozenset({"dqn", "replay"}),
 }

@@ -3,6 +3,7 @@
 Schulman et al. 2017, "Proximal Policy Optimization Algorithms", https://arxiv.org/abs/1707.06347, equations 7 and 9.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -43,6 +44,7 @@ def ppo_loss(
     clip_range_value: float | None,
     value_cost: float,
     entropy_cost: float,
+    max_ratio: float = math.inf,
 ) -> PpoLoss:
     """Computes the loss of N steps.
 
@@ -55,8 +57,11 @@ def ppo_loss(
     With `clip_range_value`, the critic's term is the larger of this error and of that of a value that moves at most so
     far from the one that the critic gave before the first pass, as in the paper's published code.
 
-    `approx_kl` is the mean of rho - 1 - log rho, which is never negative (Schulman 2020, "Approximating KL Divergence",
-    http://joschu.net/blog/kl-approx.html).
+    With `max_ratio`, importance weights above it are constants: they move nothing where an advantage is negative, which
+    the clip alone leaves without a bound (Ye et al. 2020, "Mastering Complex Control in MOBA Games with Deep
+    Reinforcement Learning", https://arxiv.org/abs/1912.09729, equation 5).
+
+    `approx_kl` is the mean of `kl_estimate`.
 
     Args:
         log_prob: float32 `[N]`, log pi(a_t | x_t) of the policy that learns.
@@ -71,9 +76,11 @@ def ppo_loss(
         clip_range_value: Above 0, in the unit of the values; None: the critic's step is not bounded.
         value_cost: Weight of the critic's term.
         entropy_cost: Weight of the entropy bonus.
+        max_ratio: Above 1 + clip_range; inf: no bound, as in PPO's paper.
     """
     # The ratio may overflow on a row without weight, such as padding, and infinity times 0 is NaN.
     log_rho = torch.where(weight > 0.0, log_prob - acted_log_prob, 0.0)
+    log_rho = log_rho.clamp(max=math.log(max_ratio))
     rho = log_rho.exp()
     surrogate = torch.minimum(rho * advantage, rho.clamp(1.0 - clip_range, 1.0 + clip_range) * advantage)
     squared_error = (value - target).square()
@@ -84,7 +91,18 @@ def ppo_loss(
     value_loss = 0.5 * torch.dot(weight, squared_error)
     mean_entropy = torch.dot(weight, entropy)
     with torch.no_grad():
-        approx_kl = torch.dot(weight, rho - 1.0 - log_rho)
+        approx_kl = torch.dot(weight, kl_estimate(log_rho))
         clip_fraction = torch.dot(weight, ((rho - 1.0).abs() > clip_range).to(weight.dtype))
     total = policy_loss + value_cost * value_loss - entropy_cost * mean_entropy
     return PpoLoss(total, policy_loss, value_loss, mean_entropy, approx_kl, clip_fraction)
+
+
+def kl_estimate(log_rho: Tensor) -> Tensor:
+    """Estimates KL(mu || pi) in nats from each step: rho - 1 - log rho, which is never negative.
+
+    Schulman 2020, "Approximating KL Divergence", http://joschu.net/blog/kl-approx.html, the estimator k3.
+
+    Args:
+        log_rho: float32 of any shape, log pi(a_t | x_t) - log mu(a_t | x_t) of an action that mu has drawn.
+    """
+    return log_rho.exp() - 1.0 - log_rho

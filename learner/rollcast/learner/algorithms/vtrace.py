@@ -16,10 +16,12 @@ class VTraceReturns(NamedTuple):
     Attributes:
         vs: `[T, B]`, the targets v_s of the critic.
         pg_advantage: `[T, B]`, the factor of the policy gradient, including the truncated importance weight.
+        advantage: `[T, B]`, the same without that weight.
     """
 
     vs: Tensor
     pg_advantage: Tensor
+    advantage: Tensor
 
 
 @torch.no_grad()
@@ -67,7 +69,7 @@ def vtrace(
         lambda_: Decay of corrections on their way back in time, in [0, 1]; 1 is the paper's, 0 is one-step TD.
 
     Returns:
-        Targets and advantages, each `[T, B]`.
+        Targets and advantages, with and without the importance weight, each `[T, B]`.
 
     Raises:
         ValueError: If an argument is not of rank 2, the shapes differ, or `continues_t` is not bool.
@@ -88,8 +90,9 @@ def vtrace(
 
     q_t = torch.addcmul(r_t, discount_t, v_tp1)
     q_t[:-1].addcmul_(trace_t[:-1], vs_minus_v_t[1:], value=lambda_)
-    pg_advantage = rho_t.clamp_(max=clip_pg_rho) * q_t.sub_(v_t)
-    return VTraceReturns(vs=vs_minus_v_t.add_(v_t), pg_advantage=pg_advantage)
+    advantage = q_t.sub_(v_t)
+    pg_advantage = rho_t.clamp_(max=clip_pg_rho).mul_(advantage)
+    return VTraceReturns(vs=vs_minus_v_t.add_(v_t), pg_advantage=pg_advantage, advantage=advantage)
 
 
 def _check_shapes(**arguments: Tensor) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, ValidationError
 
 from rollcast.actor.settings import EnvironmentSettings, EnvsPerActor
+from rollcast.learner.algorithms.appo_settings import AppoSettings
 from rollcast.learner.algorithms.defaults import (
     ALGORITHM_DEFAULTS,
     check_algorithm,
@@ -38,6 +39,7 @@ FIRST_OF_LEARNING: Final = (
     *("total_steps", "stop_return", "seed", "run_dir", "resume", "algorithm", "recipe"),
     *("impala.learning_rate", "impala.discount", "impala.entropy_cost", "impala.reward_scale"),
     *("ppo.learning_rate", "ppo.n_epochs", "ppo.minibatch_steps", "ppo.entropy_cost", "ppo.discount"),
+    *("appo.learning_rate", "appo.n_epochs", "appo.minibatch_steps", "appo.entropy_cost", "appo.discount"),
     *("sac.policy_learning_rate", "sac.critic_learning_rate", "sac.discount"),
     *("dqn.learning_rate", "dqn.discount", "dqn.epsilon"),
     *("replay.capacity", "replay.samples_per_insert", "n_rollout_steps", "batch_size", "envs_per_actor"),
@@ -53,8 +55,8 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
     )
     algorithm: Annotated[str, AfterValidator(check_algorithm)] = setting(
         "impala",
-        "The algorithm: impala, ppo, sac, dqn, or package.module:factory for your own. Options you do not set use "
-        "the algorithm's defaults; --algorithm sac --help shows those of SAC.",
+        "The algorithm: impala, ppo, appo, sac, dqn, or package.module:factory for your own. Options you do not set "
+        "use the algorithm's defaults; --algorithm sac --help shows those of SAC.",
         stays("the checkpoint is of that algorithm"),
         examples=list(ALGORITHM_DEFAULTS),
     )
@@ -70,6 +72,7 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
     )
     impala: ImpalaSettings = Field(default_factory=ImpalaSettings, description="Settings of IMPALA.")
     ppo: PpoSettings = Field(default_factory=PpoSettings, description="Settings of PPO.")
+    appo: AppoSettings = Field(default_factory=AppoSettings, description="Settings of APPO.")
     sac: SacSettings = Field(default_factory=SacSettings, description="Settings of SAC.")
     dqn: DqnSettings = Field(default_factory=DqnSettings, description="Settings of DQN.")
     replay: ReplaySettings = Field(
@@ -104,7 +107,7 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
     recurrence: Recurrence = setting(
         "none",
         "The policy's memory, for environments that do not show everything at once: lstm or gru, between the hidden "
-        "layers and the outputs. For impala and ppo, and --network auto.",
+        "layers and the outputs. For impala, ppo and appo, and --network auto.",
         stays("the checkpoint has the weights of that memory"),
     )
     recurrent_size: Annotated[int, Field(ge=1, le=MAX_RECURRENT_SIZE)] = setting(
@@ -156,7 +159,7 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
     deterministic: bool = setting(
         False,
         "Make the same seeds give the same policy: actors play in step with the updates, in the order of their "
-        "slots, and all arithmetic uses one thread. IMPALA takes one rollout of every actor for each batch, so "
+        "slots, and all arithmetic uses one thread. IMPALA and APPO take one rollout of every actor for each batch, so "
         "batch_size must be a multiple of envs_per_actor (times agents). With a replay buffer, every actor "
         "sends one rollout, then as many updates follow as --replay.samples-per-insert asks for; "
         "--updates-per-broadcast has no effect. rollcast learner waits for --max-actors actors.",

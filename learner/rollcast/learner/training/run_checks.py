@@ -2,7 +2,7 @@
 
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.algorithms.algorithm import Algorithm
-from rollcast.learner.algorithms.ppo_settings import items_in_minibatch
+from rollcast.learner.algorithms.clipped_surrogate_settings import ClippedSurrogateSettings, items_in_minibatch
 from rollcast.learner.settings.learning import LearnerSettings
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.run_parts import evaluation_may_decide, evaluation_schedule, plays_in_rounds
@@ -19,8 +19,9 @@ def check_settings(settings: LearnerSettings) -> None:
         _check_deterministic(settings)
     if settings.durable:
         _check_durable(settings)
-    if settings.algorithm == "ppo" and settings.recurrence != "none":
-        items_in_minibatch(settings.ppo.minibatch_steps, settings.n_rollout_steps)
+    own = getattr(settings, settings.algorithm, None)
+    if isinstance(own, ClippedSurrogateSettings) and settings.recurrence != "none":
+        items_in_minibatch(own.minibatch_steps, settings.n_rollout_steps, algorithm=settings.algorithm)
     _check_evaluation(settings)
 
 
@@ -36,7 +37,7 @@ def check_on_policy(settings: LearnerSettings, algorithm: Algorithm) -> None:
     if len(spaces) > 1:
         raise ConfigurationError(
             f"{name} in an environment with the substeps {sorted(spaces)}; expected one, of which a batch has all that "
-            "was played with a policy; choose --algorithm impala, or let the agents share a policy"
+            "was played with a policy; choose --algorithm appo, or let the agents share a policy"
         )
     if settings.updates_per_broadcast != 1:
         raise ConfigurationError(
@@ -46,7 +47,7 @@ def check_on_policy(settings: LearnerSettings, algorithm: Algorithm) -> None:
     if settings.max_policy_lag:
         raise ConfigurationError(
             f"{name} with --max-policy-lag {settings.max_policy_lag}; expected none: it never learns from an older "
-            "policy; leave it out, or choose --algorithm impala"
+            "policy; leave it out, or choose --algorithm appo"
         )
     if settings.durable:
         raise ConfigurationError(

@@ -13,6 +13,7 @@ from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.algorithms.algorithm import Algorithm
+from rollcast.learner.algorithms.appo import Appo
 from rollcast.learner.algorithms.defaults import is_own
 from rollcast.learner.algorithms.dqn import Dqn
 from rollcast.learner.algorithms.impala import Impala
@@ -45,9 +46,10 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces, describe_space
 _DISCOUNT = 0.99
 
 # By the name for `--algorithm`; the settings of each have the same name.
-ALGORITHMS: dict[str, type[Impala] | type[Ppo] | type[Sac] | type[Dqn]] = {
+ALGORITHMS: dict[str, type[Impala] | type[Ppo] | type[Appo] | type[Sac] | type[Dqn]] = {
     "impala": Impala,
     "ppo": Ppo,
+    "appo": Appo,
     "sac": Sac,
     "dqn": Dqn,
 }

@@ -10,6 +10,8 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 from torch import Tensor
 from torch.distributions import Categorical
 
+from rollcast.learner.algorithms.appo import Appo
+from rollcast.learner.algorithms.appo_settings import AppoSettings
 from rollcast.learner.algorithms.dqn import Dqn
 from rollcast.learner.algorithms.dqn_settings import DqnSettings
 from rollcast.learner.algorithms.impala import Impala
@@ -197,11 +199,12 @@ def test_impala_entropy_and_gradient_cover_allowed_actions_only():
         assert not torch.equal(after[0], before[name][0])
 
 
-@pytest.mark.parametrize("kind", ["impala", "ppo", "dqn", "sac"])
+@pytest.mark.parametrize("kind", ["impala", "ppo", "appo", "dqn", "sac"])
 def test_invalid_rows_may_have_any_mask(kind):
     algorithm = {
         "impala": lambda: Impala(SPACES, SPEC, ImpalaSettings()),
         "ppo": lambda: Ppo(SPACES, SPEC, PpoSettings(minibatch_steps=2)),
+        "appo": lambda: Appo(SPACES, SPEC, AppoSettings(minibatch_steps=2)),
         "dqn": lambda: Dqn(SPACES, SPEC, DqnSettings()),
         "sac": lambda: Sac(SPACES, SPEC, SacSettings()),
     }[kind]()

@@ -9,6 +9,9 @@ import torch
 from pydantic import ValidationError
 
 from rollcast.learner.algorithms.actor_critic import ActorCritic
+from rollcast.learner.algorithms.appo import Appo
+from rollcast.learner.algorithms.appo_settings import AppoSettings
+from rollcast.learner.algorithms.clipped_surrogate_settings import ClippedSurrogateSettings
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.algorithms.ppo import Ppo
@@ -16,13 +19,23 @@ from rollcast.learner.algorithms.ppo_settings import PpoSettings
 from rollcast.services.errors import ConfigurationError, RollcastError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
-from tests.actor_critics import SPEC, bools, log_prob_of, make_impala, make_ppo, on_policy_batch, parameters_of
+from tests.actor_critics import (
+    SPEC,
+    bools,
+    log_prob_of,
+    make_appo,
+    make_impala,
+    make_ppo,
+    on_policy_batch,
+    parameters_of,
+)
 from tests.batches import SPACES, make_batch
 
 Maker = Callable[..., ActorCritic]
-every_actor_critic = pytest.mark.parametrize("make", [make_impala, make_ppo], ids=["impala", "ppo"])
+IDS = ["impala", "ppo", "appo"]
+every_actor_critic = pytest.mark.parametrize("make", [make_impala, make_ppo, make_appo], ids=IDS)
 every_class = pytest.mark.parametrize(
-    ("algorithm", "settings"), [(Impala, ImpalaSettings), (Ppo, PpoSettings)], ids=["impala", "ppo"]
+    ("algorithm", "settings"), [(Impala, ImpalaSettings), (Ppo, PpoSettings), (Appo, AppoSettings)], ids=IDS
 )
 
 
@@ -34,7 +47,7 @@ def test_update_returns_finite_metrics_without_gradients(make: Maker):
     assert np.isfinite([float(value) for value in metrics.values()]).all()
 
 
-@pytest.mark.parametrize(("make", "n_updates"), [(make_impala, 30), (make_ppo, 3)], ids=["impala", "ppo"])
+@pytest.mark.parametrize(("make", "n_updates"), [(make_impala, 30), (make_ppo, 3), (make_appo, 6)], ids=IDS)
 def test_rewarded_actions_become_likelier(make: Maker, n_updates: int):
     algorithm = make(learning_rate=1e-2, discount=0.0, entropy_cost=0.0)
     action = make_batch().substeps[FLAT_SUBSTEP].action
@@ -85,6 +98,7 @@ def test_the_seed_decides_the_networks_and_leaves_the_global_generator_alone(mak
         (make_impala, {"optimizer": "adam"}),
         (make_impala, {"optimizer": "rmsprop", "rmsprop_momentum": 0.9}),
         (make_ppo, {}),
+        (make_appo, {}),
     ],
 )
 def test_updates_after_load_are_bit_identical(make: Maker, settings: dict[str, object], tmp_path: Path):
@@ -145,7 +159,7 @@ def test_rejects_several_substeps_and_batches_of_other_substeps(algorithm, setti
 
 
 def _small(settings: type) -> dict[str, int]:
-    return {"minibatch_steps": 10} if settings is PpoSettings else {}
+    return {"minibatch_steps": 10} if issubclass(settings, ClippedSurrogateSettings) else {}
 
 
 @every_class

@@ -22,11 +22,12 @@ def test_every_algorithm_has_defaults_and_groups():
 @pytest.mark.parametrize(
     ("algorithm", "foreign"),
     [
-        ("impala", {"ppo", "sac", "dqn", "replay"}),
-        ("ppo", {"impala", "sac", "dqn", "replay"}),
-        ("sac", {"impala", "ppo", "dqn"}),
-        ("dqn", {"impala", "ppo", "sac"}),
-        (OWN, {"impala", "ppo", "sac", "dqn"}),
+        ("impala", {"ppo", "appo", "sac", "dqn", "replay"}),
+        ("ppo", {"impala", "appo", "sac", "dqn", "replay"}),
+        ("appo", {"impala", "ppo", "sac", "dqn", "replay"}),
+        ("sac", {"impala", "ppo", "appo", "dqn"}),
+        ("dqn", {"impala", "ppo", "appo", "sac"}),
+        (OWN, {"impala", "ppo", "appo", "sac", "dqn"}),
         ("unknown", set()),
     ],
 )
@@ -42,7 +43,7 @@ def test_short_name_leaves_the_module_out():
     assert [short_name(name) for name in ("sac", OWN)] == ["sac", "Mine"]
 
 
-@pytest.mark.parametrize("name", ["impala", "ppo", "sac", "dqn", OWN])
+@pytest.mark.parametrize("name", ["impala", "ppo", "appo", "sac", "dqn", OWN])
 def test_check_accepts_algorithm(name: str):
     assert check_algorithm(name) == name
 

@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollcast.learner.algorithms.algorithm import Algorithm
+from rollcast.learner.algorithms.appo import Appo
+from rollcast.learner.algorithms.appo_settings import AppoSettings
 from rollcast.learner.algorithms.dqn import Dqn
 from rollcast.learner.algorithms.dqn_settings import DqnSettings
 from rollcast.learner.algorithms.impala import Impala
@@ -84,19 +86,21 @@ def assert_same(learnt: list[Algorithm]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("normalize", [False, True])
-@pytest.mark.parametrize("kind", ["impala", "ppo"])
+@pytest.mark.parametrize("kind", ["impala", "ppo", "appo"])
 @given(PADDING)
 @settings(max_examples=25)
 def test_padding_does_not_change_on_policy_algorithms(kind: str, normalize: bool, n_padded: list[int]):
     learnt = []
+    common = {"normalize_advantages": normalize}
+    of_passes = {**common, "minibatch_steps": T, "n_epochs": 3}
     for rollout in versions(n_padded):
         n_acting = sum(n < T for n in n_padded)
         batcher = Batcher(CARTPOLE_LIKE, n_rollout_steps=T, batch_size=n_acting, device=torch.device("cpu"))
-        algorithm: Algorithm = (
-            Impala(CARTPOLE_LIKE, SPEC, ImpalaSettings(normalize_advantages=normalize, reward_clip="none"))
-            if kind == "impala"
-            else Ppo(CARTPOLE_LIKE, SPEC, PpoSettings(normalize_advantages=normalize, minibatch_steps=T, n_epochs=3))
-        )
+        algorithm: Algorithm = {
+            "impala": lambda: Impala(CARTPOLE_LIKE, SPEC, ImpalaSettings(**common, reward_clip="none")),
+            "ppo": lambda: Ppo(CARTPOLE_LIKE, SPEC, PpoSettings(**of_passes)),
+            "appo": lambda: Appo(CARTPOLE_LIKE, SPEC, AppoSettings(**of_passes)),
+        }[kind]()
         for _ in range(2):
             batcher.add(RolloutSlice(rollout, 0, rollout.n_envs))
             metrics = algorithm.update(batcher.finish(), progress=0.0)

@@ -7,6 +7,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from rollcast.learner.algorithms.appo import Appo
+from rollcast.learner.algorithms.appo_settings import AppoSettings
 from rollcast.learner.algorithms.dqn import Dqn
 from rollcast.learner.algorithms.dqn_settings import DqnSettings
 from rollcast.learner.algorithms.impala import Impala
@@ -36,6 +38,8 @@ def make(name, *, normalizes):
         return Impala(SPACES, spec, ImpalaSettings(), seed=1)
     if name.startswith("ppo"):
         return Ppo(SPACES, spec, PpoSettings(minibatch_steps=10), seed=1)
+    if name.startswith("appo"):
+        return Appo(SPACES, spec, AppoSettings(minibatch_steps=10), seed=1)
     if name == "own":
         name = "examples.own_algorithm:ActorCritic"
         return make_own_algorithm(name, SPACES, spec, {}, device=torch.device("cpu"), seed=1)
@@ -45,7 +49,7 @@ def make(name, *, normalizes):
 
 
 def batch_for(name):
-    if name in ("impala", "ppo", "own", "impala gru", "ppo gru"):
+    if name == "own" or name.startswith(("impala", "ppo", "appo")):
         final = torch.randn(1, 3, generator=torch.Generator().manual_seed(5))
         truncated = bools(5, 4, (2, 1))
         batch = make_batch(truncated=truncated, final_index=torch.tensor([[2, 1]]), final_observation=final)
@@ -65,7 +69,9 @@ def with_observations(batch, change):
     return dataclasses.replace(batch, substeps={FLAT_SUBSTEP: dataclasses.replace(columns, **changed)})
 
 
-@pytest.mark.parametrize("name", ["impala", "ppo", "impala gru", "ppo gru", "own", "dqn", "sac", "sac box"])
+@pytest.mark.parametrize(
+    "name", ["impala", "ppo", "appo", "impala gru", "ppo gru", "appo gru", "own", "dqn", "sac", "sac box"]
+)
 def test_an_update_is_that_of_observations_normalised_before(name):
     normalizing, plain = make(name, normalizes=True), make(name, normalizes=False)
     moments = normalizing.policy.normalization[FLAT_SUBSTEP]

@@ -40,6 +40,7 @@ def brute_force(given: dict[str, object]) -> PpoLoss:
     policy = value = entropy = kl = clipped = 0.0
     for i, weight in enumerate(columns["weight"]):
         log_rho = columns["log_prob"][i] - columns["acted_log_prob"][i]
+        log_rho = min(log_rho, math.log(given.get("max_ratio", math.inf)))
         rho, advantage = math.exp(log_rho), columns["advantage"][i]
         bounded = min(max(rho, 1 - clip), 1 + clip)
         policy -= weight * min(rho * advantage, bounded * advantage)
@@ -55,9 +56,9 @@ def brute_force(given: dict[str, object]) -> PpoLoss:
     return PpoLoss(*map(torch.tensor, (total, policy, value, entropy, kl, clipped)))
 
 
-@pytest.mark.parametrize("clip_range_value", [None, 0.1])
-def test_loss_is_that_of_a_loop_over_steps(clip_range_value: float | None):
-    given = arguments(clip_range_value=clip_range_value)
+@pytest.mark.parametrize("more", [{}, {"clip_range_value": 0.1}, {"max_ratio": 1.3}])
+def test_loss_is_that_of_a_loop_over_steps(more: dict[str, float]):
+    given = arguments(**more)
     for computed, expected in zip(ppo_loss(**given), brute_force(given), strict=True):
         torch.testing.assert_close(computed, expected, check_dtype=False)
 
@@ -71,6 +72,16 @@ def test_gradient_vanishes_where_a_further_step_would_not_count(log_rho: float, 
     given = arguments(log_prob=log_prob, acted_log_prob=torch.zeros(N), advantage=torch.full((N,), advantage))
     (gradient,) = torch.autograd.grad(ppo_loss(**given).policy, log_prob)
     assert bool((gradient != 0.0).any()) is moves
+
+
+@pytest.mark.parametrize(("log_rho", "moves"), [(0.5, True), (1.5, False), (500.0, False)])
+def test_bound_of_the_ratio_holds_where_the_clip_has_none(log_rho: float, moves: bool):
+    log_prob = torch.full((N,), log_rho, requires_grad=True)
+    given = arguments(log_prob=log_prob, acted_log_prob=torch.zeros(N), advantage=torch.full((N,), -1.0), max_ratio=3.0)
+    loss = ppo_loss(**given)
+    (gradient,) = torch.autograd.grad(loss.policy, log_prob)
+    assert bool((gradient != 0.0).any()) is moves
+    assert all(value.isfinite() for value in loss)
 
 
 def test_policy_that_has_not_moved_has_the_gradient_of_the_policy_gradient():

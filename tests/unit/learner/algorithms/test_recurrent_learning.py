@@ -1,4 +1,4 @@
-"""Recurrent policies in algorithms: those that learn them, those that refuse them, and whole trajectories in PPO."""
+"""Recurrent policies in algorithms: those that learn them, those that refuse them, whole trajectories in minibatches."""
 
 import dataclasses
 from pathlib import Path
@@ -8,13 +8,16 @@ import pytest
 import torch
 
 from rollcast.learner.algorithms.algorithm import Algorithm
+from rollcast.learner.algorithms.appo import Appo
+from rollcast.learner.algorithms.appo_settings import AppoSettings
+from rollcast.learner.algorithms.clipped_surrogate_settings import items_in_minibatch
 from rollcast.learner.algorithms.dqn import Dqn
 from rollcast.learner.algorithms.dqn_settings import DqnSettings
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.algorithms.own_algorithm import make_own_algorithm
 from rollcast.learner.algorithms.ppo import Ppo
-from rollcast.learner.algorithms.ppo_settings import PpoSettings, items_in_minibatch
+from rollcast.learner.algorithms.ppo_settings import PpoSettings
 from rollcast.learner.algorithms.sac import Sac
 from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.batch import Batch
@@ -35,13 +38,14 @@ def recurrent_batch(**given: object) -> Batch:
     return dataclasses.replace(batch, substeps={FLAT_SUBSTEP: dataclasses.replace(columns, initial_state=initial)})
 
 
-def made(kind: str, **settings: object) -> Impala | Ppo:
+def made(kind: str, **settings: object) -> Impala | Ppo | Appo:
     if kind == "impala":
         return Impala(SPACES, LSTM, ImpalaSettings(**settings))
-    return Ppo(SPACES, LSTM, PpoSettings(**{"minibatch_steps": 10, "n_epochs": 2, **settings}))
+    settings = {"minibatch_steps": 10, "n_epochs": 2, **settings}
+    return Ppo(SPACES, LSTM, PpoSettings(**settings)) if kind == "ppo" else Appo(SPACES, LSTM, AppoSettings(**settings))
 
 
-@pytest.mark.parametrize("kind", ["impala", "ppo"])
+@pytest.mark.parametrize("kind", ["impala", "ppo", "appo"])
 def test_update_moves_every_parameter_of_policy_and_critic(kind: str):
     algorithm = made(kind)
     before = {name: array.copy() for name, array in algorithm.policy.state_arrays().items()}
@@ -54,7 +58,7 @@ def test_update_moves_every_parameter_of_policy_and_critic(kind: str):
     assert all((now != then).any() for now, then in zip(algorithm._critic.parameters(), critic, strict=True))
 
 
-@pytest.mark.parametrize("kind", ["impala", "ppo"])
+@pytest.mark.parametrize("kind", ["impala", "ppo", "appo"])
 def test_rows_of_an_episode_do_not_depend_on_the_episode_before(kind: str):
     """Neither the log-probabilities nor the values: the state begins with zeros."""
     algorithm = made(kind)
@@ -69,9 +73,10 @@ def test_rows_of_an_episode_do_not_depend_on_the_episode_before(kind: str):
     assert not torch.allclose(one.values.view(6, 4)[:3], two.values.view(6, 4)[:3])
 
 
-def test_minibatches_of_ppo_are_whole_trajectories():
-    algorithm = made("ppo")
-    steps = algorithm._prepare(recurrent_batch())
+@pytest.mark.parametrize("kind", ["ppo", "appo"])
+def test_minibatches_are_whole_trajectories(kind: str):
+    algorithm = made(kind)
+    steps, _ = algorithm._prepare(recurrent_batch())
     assert steps.n_items == 4
     taken = steps.at(torch.tensor([2, 0]))
     assert taken.memory is not None
@@ -83,10 +88,12 @@ def test_minibatches_of_ppo_are_whole_trajectories():
     assert [len(index) for index in algorithm._minibatches(4, 5)] == [2, 2]
 
 
-def test_refuses_minibatches_that_would_cut_trajectories():
-    with pytest.raises(ConfigurationError, match=r"minibatch-steps: 12 .*expected a multiple of --n-rollout-steps, 5"):
-        made("ppo", minibatch_steps=12).update(recurrent_batch(), progress=0.0)
-    assert items_in_minibatch(128, 32) == 4
+@pytest.mark.parametrize("kind", ["ppo", "appo"])
+def test_refuses_minibatches_that_would_cut_trajectories(kind: str):
+    message = rf"--{kind}.minibatch-steps: 12 .*expected a multiple of --n-rollout-steps, 5"
+    with pytest.raises(ConfigurationError, match=message):
+        made(kind, minibatch_steps=12).update(recurrent_batch(), progress=0.0)
+    assert items_in_minibatch(128, 32, algorithm=kind) == 4
 
 
 def test_algorithms_that_cannot_learn_recurrent_policies_refuse_them():
@@ -95,12 +102,12 @@ def test_algorithms_that_cannot_learn_recurrent_policies_refuse_them():
 
     for make in (lambda: Sac(SPACES, LSTM, SacSettings()), lambda: Dqn(SPACES, LSTM, DqnSettings()), own):
         with pytest.raises(
-            ConfigurationError, match=r"--recurrence lstm with --algorithm .*expected impala or ppo, or"
+            ConfigurationError, match=r"--recurrence lstm with --algorithm .*expected impala, ppo or appo, or"
         ):
             make()
 
 
-@pytest.mark.parametrize("kind", ["impala", "ppo"])
+@pytest.mark.parametrize("kind", ["impala", "ppo", "appo"])
 def test_checkpoint_brings_the_same_next_update(kind: str, tmp_path: Path):
     algorithm, resumed = made(kind), made(kind)
     algorithm.update(recurrent_batch(), progress=0.0)

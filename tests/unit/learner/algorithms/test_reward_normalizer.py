@@ -1,4 +1,4 @@
-"""Rewards divided by the deviation of discounted returns: against loops, and as part of IMPALA and PPO."""
+"""Rewards divided by the deviation of discounted returns: against loops, and as part of IMPALA, PPO and APPO."""
 
 import dataclasses
 
@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from rollcast.learner.algorithms.reward_normalizer import RewardNormalizer, discounted_returns
 from rollcast.services.errors import ConfigurationError
-from tests.actor_critics import bools, make_impala, make_ppo, on_policy_batch
+from tests.actor_critics import bools, make_appo, make_impala, make_ppo, on_policy_batch
 from tests.batches import make_batch
 
-MAKERS = {"impala": make_impala, "ppo": make_ppo}
+MAKERS = {"impala": make_impala, "ppo": make_ppo, "appo": make_appo}
 
 
 def twin(reward, ended, discount):
@@ -67,7 +67,7 @@ def test_rewards_that_never_vary_stay_finite():
         assert torch.isfinite(normalizer.normalize(batch.reward)).all()
 
 
-@pytest.mark.parametrize("name", ["impala", "ppo"])
+@pytest.mark.parametrize("name", MAKERS)
 def test_the_size_of_rewards_does_not_matter(name):
     made = [MAKERS[name](normalize_rewards=True) for _ in range(2)]
     found = []
@@ -81,7 +81,7 @@ def test_the_size_of_rewards_does_not_matter(name):
     assert float(found[0][1]["reward_factor"]) == pytest.approx(4096 * float(found[1][1]["reward_factor"]), rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["impala", "ppo"])
+@pytest.mark.parametrize("name", MAKERS)
 def test_scale_and_clip_stay_what_they_are(name):
     plain = MAKERS[name](reward_clip="unit", reward_scale=0.5)
     assert plain.update(make_batch(), progress=0.0)["reward_factor"] == 0.5
@@ -95,7 +95,7 @@ def test_scale_and_clip_stay_what_they_are(name):
     torch.testing.assert_close(rewards, (clipped / deviation * 0.5).float(), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["impala", "ppo"])
+@pytest.mark.parametrize("name", MAKERS)
 def test_the_moments_are_in_the_checkpoint(tmp_path, name):
     whole = MAKERS[name](normalize_rewards=True)
     whole.update(make_batch(), progress=0.0)
@@ -108,7 +108,7 @@ def test_the_moments_are_in_the_checkpoint(tmp_path, name):
         np.testing.assert_array_equal(part.policy_state()[key], array)
 
 
-@pytest.mark.parametrize("name", ["impala", "ppo"])
+@pytest.mark.parametrize("name", MAKERS)
 def test_the_critic_of_other_rewards_is_no_beginning(tmp_path, name):
     other = MAKERS[name](normalize_rewards=True)
     other.update(make_batch(), progress=0.0)

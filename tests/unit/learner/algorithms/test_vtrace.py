@@ -45,7 +45,7 @@ def brute_force(
         arguments[name].tolist() for name in ("log_rho_t", "r_t", "discount_t", "continues_t", "v_t", "v_tp1")
     )
     n_steps, n_envs = arguments["r_t"].shape
-    vs, advantage = torch.zeros(n_steps, n_envs).double(), torch.zeros(n_steps, n_envs).double()
+    vs, weighted, advantage = torch.zeros(3, n_steps, n_envs).double()
     for b in range(n_envs):
         for s in range(n_steps):
             total, product = 0.0, 1.0
@@ -61,8 +61,9 @@ def brute_force(
             if s + 1 < n_steps and continues_t[s][b]:
                 behind += lambda_ * (vs[s + 1, b].item() - v_t[s + 1][b])
             rho = min(clip_pg_rho, math.exp(log_rho_t[s][b]))
-            advantage[s, b] = rho * (r_t[s][b] + discount_t[s][b] * behind - v_t[s][b])
-    return VTraceReturns(vs, advantage)
+            advantage[s, b] = r_t[s][b] + discount_t[s][b] * behind - v_t[s][b]
+            weighted[s, b] = rho * advantage[s, b]
+    return VTraceReturns(vs, weighted, advantage)
 
 
 def test_targets_and_advantages_have_golden_values():
@@ -80,6 +81,7 @@ def test_targets_and_advantages_have_golden_values():
     assert returns.vs.flatten().tolist() == pytest.approx([2.875, 3.75, 7.0])
     # r + gamma v_{t+1} - V: 1 + 1.875 - 1, (2 + 3.5 - 2) / 2, 3 + 4 - 4.
     assert returns.pg_advantage.flatten().tolist() == pytest.approx([1.875, 1.75, 3.0])
+    assert returns.advantage.flatten().tolist() == pytest.approx([1.875, 3.5, 3.0])
 
 
 @settings(max_examples=60)
@@ -99,6 +101,7 @@ def test_targets_equal_the_sum_in_the_paper(n_steps, n_envs, seed, p_end, clip_r
     returns, expected = vtrace(**arguments, **options), brute_force(arguments, **options)
     torch.testing.assert_close(returns.vs, expected.vs)
     torch.testing.assert_close(returns.pg_advantage, expected.pg_advantage)
+    torch.testing.assert_close(returns.advantage, expected.advantage)
 
 
 def test_on_policy_targets_are_n_step_returns():

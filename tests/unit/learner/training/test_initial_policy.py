@@ -28,7 +28,7 @@ TIC_TAC_TOE = (
 def trained(tmp_path_factory):
     """Runs of each algorithm, by its name."""
     runs = {}
-    for algorithm in ("impala", "ppo", "sac", "dqn"):
+    for algorithm in ("impala", "ppo", "appo", "sac", "dqn"):
         runs[algorithm] = tmp_path_factory.mktemp(algorithm) / "run"
         train(settings_for(runs[algorithm], algorithm))
     return runs
@@ -47,7 +47,13 @@ def tensors_of(algorithm, folder):
 
 @pytest.mark.parametrize(
     ("name", "prefixes"),
-    [("impala", ["critic."]), ("ppo", ["critic."]), ("sac", ["critics.", "targets."]), ("dqn", [])],
+    [
+        ("impala", ["critic."]),
+        ("ppo", ["critic."]),
+        ("appo", ["critic."]),
+        ("sac", ["critics.", "targets."]),
+        ("dqn", []),
+    ],
 )
 def test_the_policy_and_critics_of_a_run_come_along_and_the_rest_is_new(tmp_path, trained, name, prefixes):
     algorithm = new_algorithm(tmp_path, name)
@@ -70,13 +76,13 @@ def test_the_policy_and_critics_of_a_run_come_along_and_the_rest_is_new(tmp_path
     assert not [key for key in begun if "optimizer." in key], "which has made no step"
 
 
-@pytest.mark.parametrize("name", ["impala", "ppo", "sac", "dqn"])
+@pytest.mark.parametrize("name", ["impala", "ppo", "appo", "sac", "dqn"])
 def test_the_policy_of_a_run_acts_in_a_program_of_ones_own(trained, name):
     policy = load_policy(trained[name], name="last")
     assert policy.spaces["0"].action.contains(policy.act(policy.spaces["0"].observation.sample()))
 
 
-@pytest.mark.parametrize("name", ["impala", "ppo", "sac", "dqn"])
+@pytest.mark.parametrize("name", ["impala", "ppo", "appo", "sac", "dqn"])
 def test_moments_come_along_and_go_on(tmp_path, name):
     train(settings_for(tmp_path / "run", name, "--normalize-observations"))
     saved = RunDirectory(tmp_path / "run").read_policy("last")

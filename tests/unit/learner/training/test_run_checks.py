@@ -34,11 +34,14 @@ def test_rejects_several_substeps_by_name():
         check(spaces=TWO_SUBSTEPS)
 
 
-def test_rejects_minibatches_that_would_cut_recurrent_trajectories():
+@pytest.mark.parametrize("name", ["ppo", "appo"])
+def test_rejects_minibatches_that_would_cut_recurrent_trajectories(name: str):
     settings = TrainSettings.from_command_line(
-        "rollcast train", ["--algorithm", "ppo", "--recurrence", "lstm", "--n-rollout-steps", "100"]
+        "rollcast train", ["--algorithm", name, "--recurrence", "lstm", "--n-rollout-steps", "100"]
     )
-    with pytest.raises(ConfigurationError, match=r"minibatch-steps: 256 .*a multiple of --n-rollout-steps, 100"):
+    with pytest.raises(
+        ConfigurationError, match=rf"--{name}.minibatch-steps: 256 .*a multiple of --n-rollout-steps, 100"
+    ):
         check_settings(settings)
 
 
@@ -47,8 +50,11 @@ def test_accepts_what_keeps_batches_on_policy(options: list[str]):
     check(*options)
 
 
-def test_other_algorithms_may_use_older_policies():
-    check("--updates-per-broadcast", "2", "--max-policy-lag", "3", "--batch-size", "12", algorithm="impala")
+@pytest.mark.parametrize("algorithm", ["impala", "appo"])
+def test_other_algorithms_may_use_older_policies(algorithm: str):
+    options = ("--updates-per-broadcast", "2", "--max-policy-lag", "3", "--batch-size", "12", "--durable")
+    check(*options, algorithm=algorithm)
+    check(algorithm=algorithm, spaces=TWO_SUBSTEPS)
 
 
 BY_STEPS = ["--eval-interval-steps", "100"]

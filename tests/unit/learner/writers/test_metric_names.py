@@ -6,6 +6,8 @@ from collections.abc import Mapping
 import pytest
 import torch
 
+from rollcast.learner.algorithms.appo import Appo
+from rollcast.learner.algorithms.appo_settings import AppoSettings
 from rollcast.learner.algorithms.dqn import Dqn
 from rollcast.learner.algorithms.dqn_settings import DqnSettings
 from rollcast.learner.algorithms.impala import Impala
@@ -44,7 +46,7 @@ def test_docs_have_a_line_for_every_metric_and_no_other():
 
 
 def test_tags_that_other_pages_name_are_listed():
-    groups = "train|speed|queue|actors|replay|durable|impala|ppo|dqn|sac"
+    groups = "train|speed|queue|actors|replay|durable|impala|ppo|appo|dqn|sac"
     tags = {metric.tag for metric in ALL}
     for page in DOCS.glob("*.md"):
         if page.name == "architecture.md":  # there such names are modules
@@ -66,7 +68,7 @@ def test_tag_of_a_substep_has_its_key_after_the_group():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["impala", "ppo", "dqn", "sac"])
+@pytest.mark.parametrize("name", ["impala", "ppo", "appo", "dqn", "sac"])
 def test_update_returns_the_listed_values(name: str):
     spec = PolicySpec(hidden_sizes=(4,))
     if name == "impala":
@@ -74,6 +76,8 @@ def test_update_returns_the_listed_values(name: str):
     elif name == "ppo":
         settings = PpoSettings(minibatch_steps=4)
         metrics = Ppo(SPACES, spec, settings, seed=0).update(make_batch(), progress=0.0)
+    elif name == "appo":
+        metrics = Appo(SPACES, spec, AppoSettings(minibatch_steps=4), seed=0).update(make_batch(), progress=0.0)
     elif name == "dqn":
         metrics = Dqn(SPACES, spec, DqnSettings(), seed=0).update(transition_batch(), progress=0.0)
     else:
@@ -106,5 +110,5 @@ def test_trainer_writes_the_listed_tags():
         writers=[kept],
     ).run()
     # tests/unit/learner/training/test_evaluation.py has those of evaluations
-    elsewhere = ("eval/", "replay/", "durable/", "ppo/", "dqn/", "sac/")
+    elsewhere = ("eval/", "replay/", "durable/", "ppo/", "appo/", "dqn/", "sac/")
     assert kept.tags == {metric.tag for metric in ALL if not metric.tag.startswith(elsewhere)}

@@ -1,0 +1,21 @@
+"""APPO's settings. Apart from the algorithm, so that `rollcast --help` need not import torch."""
+
+from rollcast.learner.algorithms.clipped_surrogate_settings import ClippedSurrogateSettings
+from rollcast.services.settings.numbers import AtLeastOne, PositiveOrInfinite, ZeroToOne
+from rollcast.services.settings.resume_rules import LEARNING
+from rollcast.services.settings.setting import setting
+
+
+class AppoSettings(ClippedSurrogateSettings):
+    """Everything that APPO can be told."""
+
+    n_epochs: AtLeastOne = setting(4, "Passes over each batch; at least 1.", LEARNING)
+    clip_rho: PositiveOrInfinite = setting(
+        1.0, "V-trace: upper bound of the importance weight in the targets, above 0; inf: no bound.", LEARNING
+    )
+    clip_c: PositiveOrInfinite = setting(
+        1.0, "V-trace: upper bound of the importance weight in the trace, above 0; inf: no bound.", LEARNING
+    )
+    trace_lambda: ZeroToOne = setting(
+        0.95, "V-trace: decay of corrections on their way back in time, in [0, 1]; 1 in the paper.", LEARNING
+    )

@@ -1,0 +1,180 @@
+"""The base of PPO and APPO: actor-critics that learn from each batch several times with PPO's clipped loss."""
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from rollcast.actor.policies.torch_distributions import log_prob_and_entropy
+from rollcast.learner.algorithms.actor_critic import ActorCritic, LossTerms
+from rollcast.learner.algorithms.algorithm import Metrics
+from rollcast.learner.algorithms.clipped_surrogate_settings import ClippedSurrogateSettings, items_in_minibatch
+from rollcast.learner.algorithms.minibatches import Memory, Steps
+from rollcast.learner.algorithms.one_substep import columns_of
+from rollcast.learner.algorithms.ppo_loss import ppo_loss
+from rollcast.learner.algorithms.schedules import make_schedule
+from rollcast.learner.algorithms.training_state import StatePart
+from rollcast.learner.algorithms.trajectories import (
+    explained_variance,
+    normalized,
+    observations_to_value,
+    sequence_starts,
+)
+from rollcast.learner.batch import Batch, BatchColumns
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import EnvironmentSpaces
+
+OwnSettings = TypeVar("OwnSettings", bound=ClippedSurrogateSettings)
+
+# The passes end when the policy is this many times `target_kl` away, as in the code of OpenAI's Spinning Up.
+_KL_MARGIN = 1.5
+
+
+class Estimates(NamedTuple):
+    """The constants of an update, computed once before the first pass; each float32 `[T, B]`.
+
+    Attributes:
+        log_prob: log-probabilities of the actions under the policy that the surrogate's ratio is to.
+        value: The critic's values.
+        advantage: The advantages.
+        target: The targets of the critic.
+        metrics: Further metrics of the update, by name.
+    """
+
+    log_prob: Tensor
+    value: Tensor
+    advantage: Tensor
+    target: Tensor
+    metrics: Metrics
+
+
+class ClippedSurrogate(ActorCritic[OwnSettings]):
+    """Base of an algorithm that passes over each batch several times, in minibatches drawn anew for each pass.
+
+    `ppo_loss` is what each step of the optimiser minimises. A subclass computes advantages and targets in `_estimates`.
+    """
+
+    # Importance weights above it move nothing.
+    _max_ratio: ClassVar[float] = math.inf
+
+    def _build(self, spaces: EnvironmentSpaces, spec: PolicySpec, settings: OwnSettings, seed: int) -> None:
+        super()._build(spaces, spec, settings, seed)
+        self._clip_range = make_schedule(settings.clip_range_schedule, settings.clip_range, 0.0)
+        self._generator = torch.Generator(device=self._device).manual_seed(seed)
+
+    @abstractmethod
+    def _estimates(self, batch: Batch, columns: BatchColumns, rows: Mapping[str, Tensor]) -> Estimates:
+        """Computes what an update needs before its first pass; called without gradients, once a batch.
+
+        Args:
+            batch: Trajectories `[T, B, ...]`.
+            columns: Its columns.
+            rows: Its observations, those of `observations_to_value`, as networks see them.
+        """
+
+    def update(self, batch: Batch, *, progress: float) -> Metrics:
+        """Learns from a batch in several passes; see `Algorithm.update`."""
+        target_kl = self._settings.target_kl
+        schedules = {**self._follow_schedules(progress), "clip_range": self._clip_range(progress)}
+        steps, of_estimates = self._prepare(batch)
+        total: Tensor | float = 0.0
+        n_minibatches = n_epochs = 0
+        while n_epochs < self._settings.n_epochs:
+            of_pass = [
+                self._step(steps.at(index), clip_range=schedules["clip_range"], entropy_cost=schedules["entropy_cost"])
+                for index in self._minibatches(steps.n_items, len(steps.valid) // steps.n_items)
+            ]
+            sums = torch.stack(of_pass).sum(dim=0)
+            total, n_minibatches, n_epochs = total + sums, n_minibatches + len(of_pass), n_epochs + 1
+            # waits for the device, so only if it is asked for
+            if target_kl is not None and float(sums[-2]) > _KL_MARGIN * target_kl * len(of_pass):
+                break
+        assert isinstance(total, Tensor)  # there is at least one pass
+        self._n_updates += 1
+        *terms, approx_kl, clip_fraction = (total / n_minibatches).unbind()
+        return {
+            **LossTerms(*terms)._asdict(),
+            **schedules,
+            "reward_factor": self._reward_factor(),
+            "approx_kl": approx_kl,
+            "clip_fraction": clip_fraction,
+            **of_estimates,
+            "explained_variance": explained_variance(
+                steps.value, steps.target, steps.valid / max(batch.n_env_steps, 1)
+            ),
+            "epochs": float(n_epochs),
+        }
+
+    @torch.no_grad()
+    def _prepare(self, batch: Batch) -> tuple[Steps, Metrics]:
+        """Computes the estimates, and flattens the batch into steps; returns these, and the estimates' metrics."""
+        settings, columns = self._settings, columns_of(batch, self._substep_key)
+        n_steps = batch.reward.numel()
+        if n_steps < settings.minibatch_steps:
+            raise ConfigurationError(
+                f"--{self.name}.minibatch-steps: {settings.minibatch_steps}, and a batch has {n_steps} steps "
+                "(batch_size * n_rollout_steps); expected no more than that; lower it, or raise --batch-size or "
+                "--n-rollout-steps"
+            )
+        rows = self._policy.normalized(observations_to_value(batch, columns), self._substep_key)
+        estimates = self._estimates(batch, columns, rows)
+        state = columns.initial_state
+        steps = Steps(
+            observation={path: leaf[:n_steps] for path, leaf in rows.items()},
+            action=columns.action.flatten(0, 1),
+            log_prob=estimates.log_prob.flatten(),
+            value=estimates.value.flatten(),
+            advantage=estimates.advantage.flatten(),
+            target=estimates.target.flatten(),
+            valid=batch.valid.flatten().to(torch.float32),
+            memory=None if state is None else Memory(state, sequence_starts(batch)),
+        )
+        return steps, estimates.metrics
+
+    def _minibatches(self, n_items: int, steps_of_item: int = 1) -> Iterator[Tensor]:
+        """Yields the indices of the minibatches of one pass; the last is as large as the others, or left out.
+
+        Args:
+            n_items: The steps of the batch, or its trajectories.
+            steps_of_item: 1, or the steps of a trajectory.
+        """
+        size = items_in_minibatch(self._settings.minibatch_steps, steps_of_item, algorithm=self.name)
+        order = torch.randperm(n_items, generator=self._generator, device=self._device)
+        for start in range(0, n_items - size + 1, size):
+            yield order[start : start + size]
+
+    def _step(self, steps: Steps, *, clip_range: float, entropy_cost: float) -> Tensor:
+        """Makes one step of the optimiser; returns the `LossTerms`, the KL estimate and the clip fraction, `[7]`."""
+        settings = self._settings
+        weight = steps.valid / steps.valid.sum().clamp(min=1.0)
+        advantage = normalized(steps.advantage, weight) if settings.normalize_advantages else steps.advantage
+        if steps.memory is None:
+            parameters = self._policy.parameters_of(steps.observation, self._substep_key, is_normalized=True)
+            value = self._critic(steps.observation)
+        else:
+            parameters, value, _ = self._unroll(steps.observation, *steps.memory)
+        log_prob, entropy = log_prob_and_entropy(self._action_space, parameters, steps.action)
+        loss = ppo_loss(
+            log_prob=log_prob,
+            acted_log_prob=steps.log_prob,
+            entropy=entropy,
+            value=value,
+            acted_value=steps.value,
+            target=steps.target,
+            advantage=advantage,
+            weight=weight,
+            clip_range=clip_range,
+            clip_range_value=settings.clip_range_value,
+            value_cost=settings.value_cost,
+            entropy_cost=entropy_cost,
+            max_ratio=self._max_ratio,
+        )
+        terms = self._descend(loss.total, policy=loss.policy, value=loss.value, entropy=loss.entropy)
+        return torch.stack([*terms, loss.approx_kl, loss.clip_fraction])
+
+    def _checkpoint_parts(self) -> Mapping[str, StatePart]:
+        return {**super()._checkpoint_parts(), "generator": self._generator}
