@@ -1,4 +1,4 @@
-"""Recurrent policies in algorithms: those that learn them, those that refuse them, whole trajectories in minibatches."""
+"""Recurrent policies in algorithms: some learn them, the others refuse them, and minibatches are whole trajectories."""
 
 import dataclasses
 from pathlib import Path
