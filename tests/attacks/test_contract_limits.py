@@ -211,6 +211,15 @@ def test_max_recurrent_size():
     assert refused.value.limit == "max_recurrent_size"
 
 
+def test_max_frame_stack():
+    with serve() as learner, LearnerClient(learner.address) as client:
+        agreement = learner.sink.join(offer())
+        learner.sink.joined["a"] = dataclasses.replace(agreement, policy=PolicySpec(frame_stack=65))
+        with pytest.raises(InvalidInputError, match=r"a frame_stack of 65; expected at most 64") as refused:
+            client.join(offer())
+    assert refused.value.limit == "max_frame_stack"
+
+
 def test_max_waiting_rollouts():
     with serve() as learner, LearnerClient(learner.address) as client:
         learner.sink.credit = 0

@@ -17,10 +17,10 @@ from rollcast.services.errors import (
 from rollcast.services.rollouts.assembler import RolloutAssembler
 from rollcast.services.rollouts.codec import RolloutEncoder, rollout_to_proto
 from rollcast.services.rollouts.service import parse_request
-from rollcast.services.spaces.spaces import SubstepSpaces
+from rollcast.services.spaces.spaces import SubstepSpaces, space_leaves
 from rollcast.services.wire.tensors import tensor_to_proto
 from rollcast.v1 import rollout_pb2, tensor_pb2
-from tests.rollouts import NESTED, random_rollout
+from tests.rollouts import NESTED, random_leaf, random_rollout
 
 T, B = 3, 2
 PIXELS = {"0": SubstepSpaces(observation=spaces.Box(0, 255, (256, 256), np.uint8), action=spaces.Discrete(4))}
@@ -97,6 +97,44 @@ def test_recurrent_state_that_nobody_asked_for():
     refused(
         request, InvalidRolloutError, "a column initial_state; expected none: the learner's policy is not recurrent"
     )
+
+
+def with_previous(request, **changed):
+    """Adds the two frames before; `vector`: another array for that leaf, or None to leave it out."""
+    for path, leaf in space_leaves(NESTED["0"].observation).items():
+        array = random_leaf(leaf, (B, 2), np.random.default_rng(0))
+        if path in changed:
+            array = changed[path]
+        if array is not None:
+            request.rollout.substeps[0].previous_observation.add(path=path).tensor.CopyFrom(tensor_to_proto(array))
+    return request
+
+
+@pytest.mark.parametrize(
+    ("array", "match"),
+    [
+        (None, "column previous_observation with paths"),
+        (np.zeros((B, 1, 3), np.float32), r"column 0/previous_observation/.* has shape \[2, 1, 3\]; expected \[2, 2, "),
+        (np.zeros((B, 2, 3)), "column 0/previous_observation/.* has dtype float64"),
+        (
+            np.full((B, 2, 3), np.inf, np.float32),
+            r"column 0/previous_observation/vector holds inf at \(b, k\) = \(0, 0",
+        ),
+    ],
+)
+def test_frames_before_a_rollout_that_do_not_fit(array, match):
+    with pytest.raises(InvalidInputError, match=f"actor 'a', rollout 1.*{match}"):
+        RolloutAssembler(NESTED, T, B, frame_stack=3).add(with_previous(message(), vector=array))
+
+
+def test_frames_before_a_rollout_that_nobody_asked_for():
+    refused(
+        with_previous(message()),
+        InvalidRolloutError,
+        "a column previous_observation; expected none: the learner's policy sees single frames",
+    )
+    request = with_previous(message())
+    assert RolloutAssembler(NESTED, T, B, frame_stack=3).add(request) is not None
 
 
 def test_columns_that_are_missing():

@@ -104,6 +104,10 @@ def act_request(folder: Path) -> Target:
                 tensor_pb2.NamedTensor(path=path, tensor=tensor_to_proto(random_leaf(leaf, (2,), rng)))
                 for path, leaf in space_leaves(substep.observation).items()
             ],
+            previous_observation=[
+                tensor_pb2.NamedTensor(path=path, tensor=tensor_to_proto(random_leaf(leaf, (2, 2), rng)))
+                for path, leaf in space_leaves(substep.observation).items()
+            ],
         ).SerializeToString()
         for key, substep in SMALL.items()
     )
@@ -151,6 +155,7 @@ class _Source:
 
     spaces = SMALL
     state_size = 2
+    frame_stack = 3
 
     def act(
         self,
@@ -159,6 +164,7 @@ class _Source:
         substep_key: str,
         deterministic: bool,
         state: NDArray[np.float32] | None = None,
+        previous: Observation | None = None,
     ) -> tuple[NDArray[Any], int]:
         n_rows = len(next(iter(observation.values())))
         return np.zeros((n_rows, 2), np.int64), 1

@@ -56,6 +56,7 @@ class FakeStream:
     n_rollout_steps: int = 3
     n_envs: int = 2
     state_size: int = 0
+    frame_stack: int = 1
     seen: int = 0
     closes: list[bool] = field(default_factory=list)
 
@@ -185,6 +186,8 @@ class FakeSource:
         self.ended = False
         self.spaces = SPACES
         self.state_size = 0
+        self.frame_stack = 1
+        self.previous: Mapping[str, np.ndarray] | None = None
 
     def publish(self, version: int, state: Mapping[str, np.ndarray]) -> None:
         encoded = encode_policy(version, state)
@@ -215,9 +218,11 @@ class FakeSource:
         substep_key: str,
         deterministic: bool,
         state: np.ndarray | None = None,
+        previous: Mapping[str, np.ndarray] | None = None,
     ) -> tuple[np.ndarray, int]:
         assert substep_key == "0"
         assert (state is None) is (not self.state_size)
+        self.previous = previous
         if state is not None:
             state += observation[""][:, :1]
         version = self.newest().version

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from rollcast.actor.environments.executed_actions import ExecutedActions
 from rollcast.actor.policies.base import RecurrentState
+from rollcast.actor.policies.frame_stacks import FrameStacks
 from rollcast.actor.policies.make import make_saved_policy
 from rollcast.services.errors import ConfigurationError, InvalidInputError, InvalidTensorError
 from rollcast.services.policies.policies import AUTO_NETWORK, PolicyName, SavedPolicy
@@ -37,7 +38,8 @@ def load_policy(
         observation, _ = env.reset()
         action = policy.act(observation, deterministic=True)
 
-    A recurrent policy keeps its state from call to call: call `policy.reset()` where an episode begins.
+    A recurrent policy keeps its state from call to call, and a policy with a frame stack the last frames: call
+    `policy.reset()` where an episode begins.
 
     An MLP acts in numpy and needs no torch; a CNN, or a network of one's own, needs the extra `torch`.
 
@@ -79,7 +81,7 @@ def load_policy(
 
 
 class LoadedPolicy:
-    """A saved policy that acts; a recurrent one keeps its state from call to call.
+    """A saved policy that acts; it keeps what it remembers, a recurrent state or frames, from call to call.
 
     Not thread-safe.
 
@@ -103,6 +105,8 @@ class LoadedPolicy:
         self._policy = make_saved_policy(saved, spaces, seed=seed, allowed_network=saved.spec.network)
         # By substep key; none before the first call, and for a policy that is not recurrent.
         self._states: dict[str, RecurrentState] = {}
+        # The same of the frames that it sees at once.
+        self._stacks: dict[str, FrameStacks] = {}
         self._executed = {key: ExecutedActions(substep.action) for key, substep in spaces.items()}
 
     def seed(self, seed: int) -> None:
@@ -110,7 +114,7 @@ class LoadedPolicy:
         self._policy.seed(seed)
 
     def reset(self, ended: Sequence[bool] | NDArray[np.bool_] | None = None) -> None:
-        """Forgets what was seen, because episodes begin. Does nothing if the policy is not recurrent.
+        """Forgets what was seen, because episodes begin. Does nothing if the policy remembers nothing.
 
         Args:
             ended: bool `[N]`: the environments of a batch whose episode begins with the next observation. None: all.
@@ -120,15 +124,20 @@ class LoadedPolicy:
         """
         if ended is None:
             self._states.clear()
+            self._stacks.clear()
             return
         rows = np.asarray(ended, np.bool_)
-        for key, state in self._states.items():
-            if rows.shape != (len(state),):
+        memories: list[tuple[str, RecurrentState | FrameStacks]] = [*self._states.items(), *self._stacks.items()]
+        for key, memory in memories:
+            if rows.shape != (len(memory),):
                 raise InvalidInputError(
-                    f"ended has shape {list(rows.shape)}; expected [{len(state)}], as many as there were observations "
+                    f"ended has shape {list(rows.shape)}; expected [{len(memory)}], as many as there were observations "
                     f"in the last act() of substep {key!r}; pass one for each, or None for all"
                 )
-            state[rows] = 0.0
+            if isinstance(memory, FrameStacks):
+                memory.begin(rows)
+            else:
+                memory[rows] = 0.0
 
     def act(
         self, observation: NestedObservation, *, deterministic: bool = False, substep_key: str | None = None
@@ -147,13 +156,15 @@ class LoadedPolicy:
 
         Raises:
             InvalidTensorError: The observation does not fit the space, or holds NaN or a value outside of the space.
-            InvalidInputError: There is no such substep, or several and none is named; or a recurrent policy gets
-                another number of observations than before.
+            InvalidInputError: There is no such substep, or several and none is named; or a policy that remembers
+                gets another number of observations than before.
         """
         key = self._substep(substep_key)
         leaves, is_single = _batch(self.spaces[key].observation, observation)
-        state = self._state(key, len(next(iter(leaves.values()))))
-        action, _ = self._policy.act(leaves, deterministic=deterministic, substep_key=key, state=state)
+        n = len(next(iter(leaves.values())))
+        state, stacks = self._state(key, n), self._stacks_of(key, n)
+        seen = leaves if stacks is None else stacks.push(leaves)
+        action, _ = self._policy.act(seen, deterministic=deterministic, substep_key=key, state=state)
         executed = self._executed[key](action)
         chosen: NDArray[Any] = executed[0] if is_single else executed
         return chosen
@@ -164,12 +175,19 @@ class LoadedPolicy:
             state = self._policy.initial_state(n)
             if state is not None:
                 self._states[key] = state
-        elif len(state) != n:
-            raise InvalidInputError(
-                f"there are {n} observations, and there were {len(state)} in the last act(); expected as many: this "
-                "policy is recurrent, and remembers each of them; call reset() before, or load another policy"
-            )
+        else:
+            _check_as_many(n, len(state))
         return state
+
+    def _stacks_of(self, key: str, n: int) -> FrameStacks | None:
+        stacks = self._stacks.get(key)
+        if stacks is None:
+            stacks = self._policy.frame_stacks(n)
+            if stacks is not None:
+                self._stacks[key] = stacks
+        else:
+            _check_as_many(n, len(stacks))
+        return stacks
 
     def _substep(self, key: str | None) -> str:
         if key is None and len(self.spaces) == 1:
@@ -179,6 +197,14 @@ class LoadedPolicy:
                 f"substep_key is {key!r}; expected one of {list(self.spaces)}, the substeps of this policy; correct it"
             )
         return key
+
+
+def _check_as_many(n: int, n_before: int) -> None:
+    if n != n_before:
+        raise InvalidInputError(
+            f"there are {n} observations, and there were {n_before} in the last act(); expected as many: this policy "
+            "remembers each of them; call reset() before, or load another policy"
+        )
 
 
 def _batch(space: Any, observation: NestedObservation) -> tuple[dict[str, NDArray[Any]], bool]:  # noqa: ANN401

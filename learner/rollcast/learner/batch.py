@@ -23,6 +23,8 @@ class BatchColumns:
         final_observation: `[N, ...]` for every leaf, the true last observations at `Batch.final_index`.
         initial_state: float32 `[B, S]`, the states with which a recurrent policy acted in the first valid rows; None
             if the policy is not recurrent, and for samples of a replay buffer.
+        previous_observation: `[B, K - 1, ...]` for every leaf, the frames before the first valid rows, the oldest
+            first; None if the policy sees single frames.
     """
 
     observation: Mapping[str, Tensor]
@@ -31,6 +33,7 @@ class BatchColumns:
     last_observation: Mapping[str, Tensor]
     final_observation: Mapping[str, Tensor]
     initial_state: Tensor | None = None
+    previous_observation: Mapping[str, Tensor] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

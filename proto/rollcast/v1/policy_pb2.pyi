@@ -54,16 +54,18 @@ class PolicyChunk(_message.Message):
     def __init__(self, version: _Optional[int] = ..., index: _Optional[int] = ..., count: _Optional[int] = ..., total_bytes: _Optional[int] = ..., digest: _Optional[bytes] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class ActRequest(_message.Message):
-    __slots__ = ("observation", "deterministic", "substep_key", "state")
+    __slots__ = ("observation", "deterministic", "substep_key", "state", "previous_observation")
     OBSERVATION_FIELD_NUMBER: _ClassVar[int]
     DETERMINISTIC_FIELD_NUMBER: _ClassVar[int]
     SUBSTEP_KEY_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_OBSERVATION_FIELD_NUMBER: _ClassVar[int]
     observation: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.NamedTensor]
     deterministic: bool
     substep_key: str
     state: _tensor_pb2.Tensor
-    def __init__(self, observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ..., deterministic: _Optional[bool] = ..., substep_key: _Optional[str] = ..., state: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ...) -> None: ...
+    previous_observation: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.NamedTensor]
+    def __init__(self, observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ..., deterministic: _Optional[bool] = ..., substep_key: _Optional[str] = ..., state: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., previous_observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ...) -> None: ...
 
 class ActResponse(_message.Message):
     __slots__ = ("action", "policy_version", "state")

@@ -140,7 +140,7 @@ class ReportEvaluationResponse(_message.Message):
     def __init__(self, digest: _Optional[int] = ...) -> None: ...
 
 class PolicySpec(_message.Message):
-    __slots__ = ("network", "hidden_sizes", "activation", "head", "recurrence", "recurrent_size", "normalize_observations", "observation_clip")
+    __slots__ = ("network", "hidden_sizes", "activation", "head", "recurrence", "recurrent_size", "normalize_observations", "observation_clip", "frame_stack")
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_SIZES_FIELD_NUMBER: _ClassVar[int]
     ACTIVATION_FIELD_NUMBER: _ClassVar[int]
@@ -149,6 +149,7 @@ class PolicySpec(_message.Message):
     RECURRENT_SIZE_FIELD_NUMBER: _ClassVar[int]
     NORMALIZE_OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
     OBSERVATION_CLIP_FIELD_NUMBER: _ClassVar[int]
+    FRAME_STACK_FIELD_NUMBER: _ClassVar[int]
     network: str
     hidden_sizes: _containers.RepeatedScalarFieldContainer[int]
     activation: str
@@ -157,7 +158,8 @@ class PolicySpec(_message.Message):
     recurrent_size: int
     normalize_observations: bool
     observation_clip: float
-    def __init__(self, network: _Optional[str] = ..., hidden_sizes: _Optional[_Iterable[int]] = ..., activation: _Optional[str] = ..., head: _Optional[str] = ..., recurrence: _Optional[str] = ..., recurrent_size: _Optional[int] = ..., normalize_observations: _Optional[bool] = ..., observation_clip: _Optional[float] = ...) -> None: ...
+    frame_stack: int
+    def __init__(self, network: _Optional[str] = ..., hidden_sizes: _Optional[_Iterable[int]] = ..., activation: _Optional[str] = ..., head: _Optional[str] = ..., recurrence: _Optional[str] = ..., recurrent_size: _Optional[int] = ..., normalize_observations: _Optional[bool] = ..., observation_clip: _Optional[float] = ..., frame_stack: _Optional[int] = ...) -> None: ...
 
 class StreamRolloutsRequest(_message.Message):
     __slots__ = ("open", "rollout", "frame", "failure", "digest", "body")
@@ -216,7 +218,7 @@ class Rollout(_message.Message):
     def __init__(self, actor_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., policy_version: _Optional[int] = ..., substeps: _Optional[_Iterable[_Union[SubstepColumns, _Mapping]]] = ..., reward: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., terminated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., truncated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., valid: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., final_index: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., episodes: _Optional[_Iterable[_Union[EpisodeStatistics, _Mapping]]] = ..., env_seeds: _Optional[_Iterable[int]] = ..., event_statistics: _Optional[_Iterable[_Union[EventStatistic, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[EventValue, _Mapping]]] = ...) -> None: ...
 
 class SubstepColumns(_message.Message):
-    __slots__ = ("key", "observation", "action", "log_prob", "last_observation", "final_observation", "initial_state")
+    __slots__ = ("key", "observation", "action", "log_prob", "last_observation", "final_observation", "initial_state", "previous_observation")
     KEY_FIELD_NUMBER: _ClassVar[int]
     OBSERVATION_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
@@ -224,6 +226,7 @@ class SubstepColumns(_message.Message):
     LAST_OBSERVATION_FIELD_NUMBER: _ClassVar[int]
     FINAL_OBSERVATION_FIELD_NUMBER: _ClassVar[int]
     INITIAL_STATE_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_OBSERVATION_FIELD_NUMBER: _ClassVar[int]
     key: str
     observation: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.NamedTensor]
     action: _tensor_pb2.Tensor
@@ -231,7 +234,8 @@ class SubstepColumns(_message.Message):
     last_observation: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.NamedTensor]
     final_observation: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.NamedTensor]
     initial_state: _tensor_pb2.Tensor
-    def __init__(self, key: _Optional[str] = ..., observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ..., action: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., log_prob: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., last_observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ..., final_observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ..., initial_state: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ...) -> None: ...
+    previous_observation: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.NamedTensor]
+    def __init__(self, key: _Optional[str] = ..., observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ..., action: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., log_prob: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., last_observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ..., final_observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ..., initial_state: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., previous_observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ...) -> None: ...
 
 class EpisodeStatistics(_message.Message):
     __slots__ = ("env_index", "episode_return", "n_steps", "events")

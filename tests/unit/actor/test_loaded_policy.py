@@ -202,8 +202,9 @@ def test_mlp_acts_where_torch_is_not_installed(tmp_path: Path):
     assert done.stdout == "True\n", done.stderr
 
 
-def test_recurrent_policy_remembers_until_it_is_reset(tmp_path: Path):
-    spec = PolicySpec(hidden_sizes=(8,), recurrence="lstm", recurrent_size=4)
+@pytest.mark.parametrize("remembers", [{"recurrence": "lstm", "recurrent_size": 4}, {"frame_stack": 3}])
+def test_policy_remembers_until_it_is_reset(tmp_path: Path, remembers):
+    spec = PolicySpec(hidden_sizes=(8,), **remembers)
     rng = np.random.default_rng(0)
     shapes = {name: array.shape for name, array in TorchPolicy(CARTPOLE, spec).state_arrays().items()}
     weights = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
@@ -221,9 +222,12 @@ def test_recurrent_policy_remembers_until_it_is_reset(tmp_path: Path):
     for observation in batch[:3]:
         policy.act(observation, deterministic=True)
     policy.reset([False, True])
-    first, second = policy._states["0"]
-    assert first.any()
-    assert not second.any()
+    if spec.state_size:
+        first, second = policy._states["0"]
+        assert first.any()
+        assert not second.any()
+    else:
+        assert policy._stacks["0"]._begins.tolist() == [False, True]
     with pytest.raises(InvalidInputError, match=r"ended has shape \[3\]; expected \[2\]"):
         policy.reset([True, False, False])
     with pytest.raises(InvalidInputError, match="there are 1 observations, and there were 2 in the last act"):

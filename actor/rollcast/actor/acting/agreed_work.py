@@ -25,6 +25,7 @@ def check_agreed_work(spaces: EnvironmentSpaces, agreement: JoinAgreement, *, ma
         agreement.n_rollout_steps,
         n_envs,
         state_size=agreement.policy.state_size,
+        frame_stack=agreement.policy.frame_stack,
         max_rollout_bytes=max_rollout_bytes,
         advice="that is what the learner asks of this actor: lower n_rollout_steps or envs_per_actor there, or raise "
         "--max-rollout-bytes here",

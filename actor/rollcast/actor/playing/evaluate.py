@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import NormalDist, fmean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from rollcast.actor.environments.make import EnvFactory, EnvironmentFactory, mak
 from rollcast.actor.environments.one_of_vector import OneOfVector
 from rollcast.actor.environments.structured import ActorId, SingleAgentEnv, StructuredEnv
 from rollcast.actor.policies.base import Policy, RecurrentState
+from rollcast.actor.policies.frame_stacks import FrameStacks
 from rollcast.actor.seeds import derive_seeds
 from rollcast.actor.vector.structured import StructuredVectorEnv
 from rollcast.services.errors import ConfigurationError
@@ -49,6 +50,13 @@ class Evaluation:
     std: float
     confidence_interval: tuple[float, float]
     agent_returns: Mapping[str, float] = field(default_factory=dict)
+
+
+class _Memory(NamedTuple):
+    """The memory that a policy has of an agent's episode."""
+
+    state: RecurrentState | None
+    stacks: FrameStacks | None
 
 
 def evaluate_policy(
@@ -155,12 +163,12 @@ def _play_episode(
     on_step()
     turn = vector_env.reset(0, seed=seed)
     returns: dict[ActorId, float] = dict.fromkeys(turn.observations, 0.0)
-    # Each agent of a recurrent policy has a state of its own.
-    states: dict[ActorId, RecurrentState | None] = {}
+    # Each agent has a memory of its own.
+    memories: dict[ActorId, _Memory] = {}
     n_turns = 0
     while turn.observations:
         actions = {
-            actor: executed[actor.substep_key](_act(policy, actor, observation, deterministic, states))
+            actor: executed[actor.substep_key](_act(policy, actor, observation, deterministic, memories))
             for actor, observation in turn.observations.items()
         }
         on_step()
@@ -176,13 +184,17 @@ def _act(
     actor: ActorId,
     leaves: Observation,
     deterministic: bool,
-    states: dict[ActorId, RecurrentState | None],
+    memories: dict[ActorId, _Memory],
 ) -> NDArray[Any]:
+    if actor not in memories:
+        memories[actor] = _Memory(policy.initial_state(1), policy.frame_stacks(1))
+    state, stacks = memories[actor]
+    observation: Observation = {path: leaf[None] for path, leaf in leaves.items()}
     action, _ = policy.act(
-        {path: leaf[None] for path, leaf in leaves.items()},
+        observation if stacks is None else stacks.push(observation),
         deterministic=deterministic,
         substep_key=actor.substep_key,
-        state=states.setdefault(actor, policy.initial_state(1)),
+        state=state,
     )
     chosen: NDArray[Any] = action[0]
     return chosen

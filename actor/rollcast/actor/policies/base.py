@@ -7,15 +7,16 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.actor.policies.action_masks import action_mask_of
+from rollcast.actor.policies.action_masks import ACTION_MASK, action_mask_of
 from rollcast.actor.policies.distributions import Action, Parameters
 from rollcast.actor.policies.exploration import Exploration, read_exploration, without_exploration
+from rollcast.actor.policies.frame_stacks import FrameStacks
 from rollcast.actor.policies.heads import head_distribution
 from rollcast.actor.policies.uniform_actions import uniform_actions
 from rollcast.actor.statistics.firing import FiresEvents
 from rollcast.services.errors import InvalidInputError, NotReadyError
 from rollcast.services.policies.policies import PolicyHead, PolicyState
-from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, Observation
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, Observation, SubstepSpaces, space_leaves
 
 # float32 [N, S]: the recurrent states of N trajectories.
 RecurrentState: TypeAlias = NDArray[np.float32]
@@ -34,6 +35,11 @@ class Policy(ABC):
         state = policy.initial_state(len(observation))
         action, parameters = policy.act(observation, state=state)
 
+    It also keeps the frames that a policy with a frame stack sees at once, in `frame_stacks`:
+
+        stacks = policy.frame_stacks(len(observation))
+        action, parameters = policy.act(stacks.push(observation))
+
     Not thread-safe: it owns buffers and a random generator. The thread that acts also loads, between rollouts.
     """
 
@@ -45,6 +51,7 @@ class Policy(ABC):
         head: PolicyHead = "default",
         slot: int = 0,
         state_size: int = 0,
+        frame_stack: int = 1,
     ) -> None:
         """Prepares the policy for the spaces.
 
@@ -54,6 +61,7 @@ class Policy(ABC):
             head: The meaning of the network's outputs.
             slot: The actor's slot, at least 0; selects its rate of exploration.
             state_size: S, the numbers of its recurrent state; 0: it has none.
+            frame_stack: K, the frames that it sees at once.
 
         Raises:
             InvalidSpaceError: If an action space is not supported, or not with this head, or an action mask has a
@@ -63,6 +71,9 @@ class Policy(ABC):
         self._head: PolicyHead = head
         self._slot = slot
         self._state_size = state_size
+        self._frame_stack = frame_stack
+        # Of each substep, a leaf whose shape shows whether frames are stacked, and the shape of one of its frames.
+        self._framed = {key: _first_leaf(substep) for key, substep in spaces.items()} if frame_stack > 1 else None
         self._distributions = {key: head_distribution(substep, head) for key, substep in spaces.items()}
         self._uniform = {key: uniform_actions(substep) for key, substep in spaces.items()}
         self._masks = {key: action_mask_of(substep) for key, substep in spaces.items()}
@@ -83,6 +94,10 @@ class Policy(ABC):
     def initial_state(self, n: int) -> RecurrentState | None:
         """Returns the state of `n` trajectories that begin an episode: zeros `[n, S]`; None if it is not recurrent."""
         return np.zeros((n, self._state_size), np.float32) if self._state_size else None
+
+    def frame_stacks(self, n: int) -> FrameStacks | None:
+        """Returns the stacks of `n` trajectories that begin an episode; None if it sees single frames."""
+        return FrameStacks(self._frame_stack, n) if self._frame_stack > 1 else None
 
     def event_sources(self) -> Sequence[FiresEvents]:
         """Returns its parts that fire events: itself, if it is a `FiresEvents`."""
@@ -107,7 +122,8 @@ class Policy(ABC):
         """Chooses an action for each observation; only allowed ones, if the observation has an `action_mask`.
 
         Args:
-            observation: `[B, ...]` for every leaf of the observation space.
+            observation: `[B, ...]` for every leaf of the observation space; with a frame stack `[B, K, ...]`, from
+                `FrameStacks.push`.
             deterministic: Take the likeliest action instead of a sample, without exploration.
             substep_key: The substep to act in.
             state: float32 `[B, S]`, the state of a recurrent policy, changed in place to the one for the next
@@ -120,11 +136,13 @@ class Policy(ABC):
 
         Raises:
             NotReadyError: If no weights have been loaded.
-            InvalidInputError: If the state has another shape.
+            InvalidInputError: If the state has another shape, or frames are not stacked.
         """
         if self._version is None:
             raise NotReadyError("the policy has no weights yet; expected load() before act(); load a version first")
         self._check_state(state, observation)
+        if self._framed is not None:
+            self._check_stacks(observation, *self._framed[substep_key])
         if self._exploration.uniform and not deterministic:
             return self._act_uniformly(observation, substep_key)
         distribution = self._distributions[substep_key]
@@ -187,6 +205,13 @@ class Policy(ABC):
                 "pass state=policy.initial_state(n) for n observations that begin an episode, then the same array again"
             )
 
+    def _check_stacks(self, observation: Observation, path: str, shape: tuple[int, ...]) -> None:
+        if (found := observation[path].shape[1:]) != (expected := (self._frame_stack, *shape)):
+            raise InvalidInputError(
+                f"an observation at {path!r} has shape {list(found)}; expected {list(expected)}, the last "
+                f"{self._frame_stack} frames; pass what policy.frame_stacks(n).push(observation) returns"
+            )
+
     @abstractmethod
     def _parameters_of(self, observation: Observation, substep_key: str, state: RecurrentState | None) -> Parameters:
         """Computes parameters, float32 `[B, P]`, with the action mask applied; changes the state in place."""
@@ -194,3 +219,8 @@ class Policy(ABC):
     @abstractmethod
     def _load(self, state: PolicyState) -> None:
         """Checks and copies the arrays, which are without those of exploration."""
+
+
+def _first_leaf(substep: SubstepSpaces) -> tuple[str, tuple[int, ...]]:
+    leaves = space_leaves(substep.observation)
+    return next((path, tuple(leaf.shape or ())) for path, leaf in leaves.items() if path != ACTION_MASK)

@@ -26,17 +26,29 @@ def image_layout(leaf: Space[Any]) -> ImageLayout | None:
     """Returns the position of an image's channels; None if the leaf is no image.
 
     An image is a uint8 Box `[H, W, C]` or `[C, H, W]` with H and W of at least 36. If both fit, the smaller of the
-    first and the last axis holds the channels.
+    first and the last axis holds the channels. `[K, H, W, C]` and `[K, C, H, W]` are stacks of K such images.
 
     Args:
         leaf: A leaf of an observation space.
     """
-    if not isinstance(leaf, Box) or leaf.dtype != np.uint8 or len(leaf.shape) != 3:
+    if not isinstance(leaf, Box) or leaf.dtype != np.uint8 or len(leaf.shape) not in (3, 4):
         return None
-    first, middle, last = leaf.shape
+    first, middle, last = leaf.shape[-3:]
     if middle < MIN_IMAGE_SIDE or max(first, last) < MIN_IMAGE_SIDE:
         return None
     return "channel_last" if last <= first else "channel_first"
+
+
+def image_size(shape: tuple[int, ...], layout: ImageLayout) -> tuple[int, int, int]:
+    """Returns height, width and channels of an image; a stack of K images has K times their channels.
+
+    Args:
+        shape: Shape of the leaf.
+        layout: Position of the channels, from `image_layout`.
+    """
+    *stack, first, middle, last = shape
+    height, width, channels = (first, middle, last) if layout == "channel_last" else (middle, last, first)
+    return height, width, channels * math.prod(stack)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ import numpy as np
 from rollcast.actor.policies.base import Policy
 from rollcast.actor.policies.exploration import EPSILONS
 from rollcast.actor.policies.features import feature_layout
+from rollcast.actor.policies.frame_stacks import stacked_space
 from rollcast.services.errors import ProtocolMismatchError
 from rollcast.services.policies.policies import AUTO_NETWORK, PolicySpec, SavedPolicy
 from rollcast.services.process.installation import require_extra
@@ -43,7 +44,9 @@ def make_policy(
             f"the learner's policy network is {spec.network!r}; expected {allowed_network!r}, which this actor was "
             "started with; start both with the same network"
         )
-    on_vectors = all(not feature_layout(substep.observation).images for substep in spaces.values())
+    on_vectors = all(
+        not feature_layout(stacked_space(substep.observation, spec.frame_stack)).images for substep in spaces.values()
+    )
     if spec.network == AUTO_NETWORK and on_vectors:
         from rollcast.actor.policies.numpy_acting import NumpyMlpPolicy
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from gymnasium import Space
 
-from rollcast.actor.policies.features import FeatureLayout
+from rollcast.actor.policies.features import FeatureLayout, ImageLayout, image_size
 from rollcast.actor.policies.recurrence import recurrent_shapes
 from rollcast.services.errors import LimitExceededError
 from rollcast.services.limits.limits import MAX_POLICY_BYTES
@@ -67,7 +67,7 @@ def check_network_size(layout: FeatureLayout, observation_space: Space[Any], n_o
     if spec.state_size:
         n_weights += sum(map(math.prod, recurrent_shapes(spec, n_recurrent_inputs(layout, spec)).values()))
     leaves = space_leaves(observation_space)
-    n_weights += sum(_image_weights(leaves[path], layout.images[path] == "channel_last") for path in layout.images)
+    n_weights += sum(_image_weights(leaves[path], image) for path, image in layout.images.items())
     n_bytes = n_weights * _FLOAT32_BYTES
     if n_bytes > MAX_POLICY_BYTES:
         raise LimitExceededError(
@@ -79,9 +79,8 @@ def check_network_size(layout: FeatureLayout, observation_space: Space[Any], n_o
         )
 
 
-def _image_weights(leaf: Space[Any], is_channel_last: bool) -> int:
-    first, middle, last = leaf.shape or ()
-    height, width, channels = (first, middle, last) if is_channel_last else (middle, last, first)
+def _image_weights(leaf: Space[Any], layout: ImageLayout) -> int:
+    height, width, channels = image_size(tuple(leaf.shape or ()), layout)
     n_weights = 0
     for kernel, _, n_out in CONVOLUTIONS:
         n_weights += (kernel * kernel * channels + 1) * n_out

@@ -9,7 +9,7 @@ from gymnasium import Space
 from torch import Tensor, nn
 
 from rollcast.actor.entry_points import load_entry_point
-from rollcast.actor.policies.features import FeatureLayout, ImageLayout, VectorLeaf, feature_layout
+from rollcast.actor.policies.features import FeatureLayout, ImageLayout, VectorLeaf, feature_layout, image_size
 from rollcast.actor.policies.mlp_function import mlp
 from rollcast.actor.policies.network_size import (
     CONVOLUTIONS,
@@ -201,12 +201,12 @@ class NatureCnn(nn.Module):
         """Builds the layers.
 
         Args:
-            shape: Shape of one image, `[H, W, C]` or `[C, H, W]`.
+            shape: Shape of one image, `[H, W, C]` or `[C, H, W]`, or of a stack of K images, with K before it.
             layout: Position of the channels.
         """
         super().__init__()
         self._channel_last = layout == "channel_last"
-        height, width, channels = shape if self._channel_last else (shape[1], shape[2], shape[0])
+        height, width, channels = image_size(shape, layout)
         gain = math.sqrt(2.0)
         self.convolutions = nn.Sequential()
         for kernel, stride, n_out in CONVOLUTIONS:
@@ -220,13 +220,15 @@ class NatureCnn(nn.Module):
         """Computes the features of images.
 
         Args:
-            image: uint8 `[N, H, W, C]` or `[N, C, H, W]`.
+            image: uint8 `[N, H, W, C]` or `[N, C, H, W]`; of stacks with K after N.
 
         Returns:
             float32 `[N, 512]`.
         """
         if self._channel_last:
-            image = image.permute(0, 3, 1, 2)
+            image = image.movedim(-1, -3)
+        if image.ndim == 5:
+            image = image.flatten(1, 2)
         x = self.convolutions(image.to(torch.float32) * (1.0 / 255.0))
         return torch.relu(self.full(x.flatten(1)))
 

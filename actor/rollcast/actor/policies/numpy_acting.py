@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from rollcast.actor.policies.base import Policy, RecurrentState
 from rollcast.actor.policies.distributions import Parameters
 from rollcast.actor.policies.features import FeatureLayout, VectorFeatures, feature_layout
+from rollcast.actor.policies.frame_stacks import stacked_space
 from rollcast.actor.policies.network_size import check_network_size, layer_shapes, n_recurrent_inputs
 from rollcast.actor.policies.observation_moments import (
     VectorNormalizer,
@@ -41,18 +42,21 @@ class NumpyMlpPolicy(Policy):
             InvalidSpaceError: If a space is not supported, or not with this head.
             LimitExceededError: If its weights are too large for a policy.
         """
-        super().__init__(spaces, seed=seed, head=spec.head, slot=slot, state_size=spec.state_size)
+        super().__init__(
+            spaces, seed=seed, head=spec.head, slot=slot, state_size=spec.state_size, frame_stack=spec.frame_stack
+        )
         self._networks: dict[str, _Mlp] = {}
         self._clip = spec.observation_clip
         for key, substep in spaces.items():
-            layout = feature_layout(substep.observation)
+            seen = stacked_space(substep.observation, spec.frame_stack)
+            layout = feature_layout(seen)
             if layout.images:
                 raise ConfigurationError(
                     f"the observation of substep {key!r} has images at {list(layout.images)}; expected vectors only; "
                     "use make_policy, which chooses the implementation"
                 )
             distribution = self._distributions[key]
-            check_network_size(layout, substep.observation, distribution.n_outputs, spec)
+            check_network_size(layout, seen, distribution.n_outputs, spec)
             self._networks[key] = _Mlp(
                 key,
                 layout,
@@ -91,7 +95,7 @@ class _Mlp:
     ) -> None:
         self._features = VectorFeatures(layout)
         self._moments = moments_layout(key, leaves)
-        self._normalizer = VectorNormalizer(key, leaves, layout.vectors) if leaves else None
+        self._normalizer = VectorNormalizer(key, leaves, layout.vectors, spec.frame_stack) if leaves else None
         self._layer_shapes = layer_shapes(layout, n_outputs, spec)
         self._is_tanh = spec.activation == "tanh"
         # The names of the parameters in TorchPolicy, AutoNetwork and RecurrentNetwork.

@@ -104,15 +104,21 @@ class VectorNormalizer:
     """
 
     def __init__(
-        self, substep_key: str, leaves: Mapping[str, tuple[int, ...]], vectors: tuple[VectorLeaf, ...]
+        self,
+        substep_key: str,
+        leaves: Mapping[str, tuple[int, ...]],
+        vectors: tuple[VectorLeaf, ...],
+        frame_stack: int = 1,
     ) -> None:
         """Prepares the normaliser.
 
         Args:
             substep_key: The substep of the observations.
             leaves: The leaves that are normalised, as `normalized_leaves` returns them; at least one.
-            vectors: The leaves of which the vector consists.
+            vectors: The leaves of which the vector consists, as stacks of frames.
+            frame_stack: K, the frames of a stack, all normalised by the same moments.
         """
+        self._frame_stack = frame_stack
         self._key = substep_key
         self._columns = [slice(leaf.offset, leaf.offset + leaf.size) for leaf in vectors if leaf.path in leaves]
         # Otherwise the vector is a buffer of `VectorFeatures`, which may be overwritten.
@@ -131,14 +137,25 @@ class VectorNormalizer:
         prefix = f"{NORMALIZATION}.{self._key}"
         mean, scale = mean_and_scale(state[f"{prefix}.mean"], state[f"{prefix}.variance"])
         self._clip = np.float32(clip)
+        sizes = [column.stop - column.start for column in self._columns]
+        starts = [0, *np.cumsum(sizes)[:-1].tolist()]
+        if self._frame_stack > 1:
+            # K times the moments of a frame, leaf by leaf.
+            n = self._frame_stack
+            index = np.concatenate(
+                [
+                    np.tile(np.arange(start // n, (start + size) // n), n)
+                    for start, size in zip(starts, sizes, strict=True)
+                ]
+            )
+            mean, scale = mean[index], scale[index]
         if self._is_whole:
             self._parts = [(slice(None), mean, scale)]
             return
-        ends = np.cumsum([column.stop - column.start for column in self._columns])
-        self._parts = [
-            (column, mean[end - (column.stop - column.start) : end], scale[end - (column.stop - column.start) : end])
-            for column, end in zip(self._columns, ends, strict=True)
-        ]
+        self._parts = []
+        for column, start in zip(self._columns, starts, strict=True):
+            end = start + column.stop - column.start
+            self._parts.append((column, mean[start:end], scale[start:end]))
 
     def __call__(self, vector: NDArray[np.float32]) -> NDArray[np.float32]:
         """Normalises a batch of vectors.

@@ -34,7 +34,9 @@ class TorchActingPolicy(Policy):
             ConfigurationError: If no network fits the spaces.
             InvalidSpaceError: If a space is not supported, or not with this head.
         """
-        super().__init__(spaces, seed=seed, head=spec.head, slot=slot, state_size=spec.state_size)
+        super().__init__(
+            spaces, seed=seed, head=spec.head, slot=slot, state_size=spec.state_size, frame_stack=spec.frame_stack
+        )
         self._device = torch.device(device)
         self._policy = TorchPolicy(spaces, spec).to(self._device).eval()
 

@@ -15,6 +15,7 @@ from rollcast.actor.policies.exploration import (
     read_exploration,
     without_exploration,
 )
+from rollcast.actor.policies.frame_stacks import stacked_space
 from rollcast.actor.policies.heads import OFF_POLICY_HEADS, Q_HEADS, head_distribution
 from rollcast.actor.policies.networks import RecurrentNetwork, build_network
 from rollcast.actor.policies.observation_moments import check_moments, normalized_leaves
@@ -34,6 +35,9 @@ class TorchPolicy(nn.Module):
     exploration of actors is part of its state: the buffers `exploration.uniform` and, for heads of values,
     `exploration.epsilons`. With the default head these exist after they have been set. With `normalize_observations`,
     the moments of observations are its buffers, too: `normalization.<substep>.mean`, `.variance` and `.count`.
+
+    With a frame stack, it computes with observations `[..., K, *shape]`, see `frame_stacks`; `observe` takes single
+    frames.
     """
 
     def __init__(self, spaces: EnvironmentSpaces, spec: PolicySpec) -> None:
@@ -60,7 +64,9 @@ class TorchPolicy(nn.Module):
                     "attribute of its modules, as 'type' and 'train' are; rename the substep"
                 )
             distribution = head_distribution(substep, spec.head)
-            self.networks[key] = build_network(substep.observation, distribution.n_outputs, spec)
+            self.networks[key] = build_network(
+                stacked_space(substep.observation, spec.frame_stack), distribution.n_outputs, spec
+            )
             if distribution.n_outputs != distribution.n_parameters:
                 self.log_std[key] = nn.Parameter(torch.zeros(distribution.n_parameters - distribution.n_outputs))
 

@@ -14,9 +14,9 @@ from rollcast.actor.policies.action_masks import action_mask_of
 from rollcast.actor.statistics.wrapper import events_in
 from rollcast.actor.vector.make import environment_spaces
 from rollcast.actor.workers.base import Worker
+from rollcast.actor.workers.carried import Carried
 from rollcast.actor.workers.env_seeds import seed_vector
 from rollcast.actor.workers.recording import EpisodeTracker, RolloutColumns
-from rollcast.actor.workers.recurrent_states import RecurrentStates
 from rollcast.services.errors import ActorFailedError, ConfigurationError
 from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
 from rollcast.services.rollouts.statistics import EventValue
@@ -63,7 +63,7 @@ class RolloutWorker(Worker[VectorEnv]):
         self._env_seeds, self._reset_seed = seed_vector(env_seed, vector_env)
         # Number of rows of observations in the rollout that is being recorded.
         self._n_seen = 0
-        self._states = RecurrentStates(self._policy, n_envs, has_reset_rows=self._has_reset_rows)
+        self._carried = Carried(self._policy, n_envs, has_reset_rows=self._has_reset_rows)
         self._episodes = EpisodeTracker(n_envs, has_reset_rows=self._has_reset_rows)
         # The first observation of the next rollout, [B, ...] for every leaf; None before the first reset.
         self._observation: dict[str, NDArray[Any]] | None = None
@@ -95,7 +95,7 @@ class RolloutWorker(Worker[VectorEnv]):
         columns = RolloutColumns(
             self._leaves, self._spaces.action, self._n_steps, self._vector_env.num_envs, self._observation
         )
-        self._states.begin_rollout()
+        self._carried.begin_rollout()
         try:
             n_played = self._play(columns, should_stop)
         except Exception:
@@ -116,7 +116,8 @@ class RolloutWorker(Worker[VectorEnv]):
             log_prob=self._policy.log_prob(self._parameters, columns.action, FLAT_SUBSTEP),
             last_observation={path: column[-1] for path, column in columns.observation.items()},
             final_observation=columns.final_observations(),
-            initial_state=self._states.of_rollout(valid),
+            initial_state=self._carried.initial_state(valid),
+            previous_observation=self._carried.previous_observation(columns.observation, valid),
         )
         if self._mask is not None:
             self._mask.check_transitions(substep.observation, valid)
@@ -165,12 +166,13 @@ class RolloutWorker(Worker[VectorEnv]):
         act, step, executed = self._policy.act, self._vector_env.step, self._executed[FLAT_SUBSTEP]
         if self._deterministic:
             act = functools.partial(act, deterministic=True)
-        state, end_step = self._states.current, self._states.end_step
+        state, remembers, see = self._carried.state, not self._carried.is_empty, self._carried.see
         for t in range(self._n_steps):
             self._n_seen = t + 1
             if should_stop is not None and should_stop():
                 return t
-            action, parameters = act({path: column[t] for path, column in columns.observation.items()}, state=state)
+            seen = see({path: column[t] for path, column in columns.observation.items()})
+            action, parameters = act(seen, state=state)
             if self._parameters.shape[2] != parameters.shape[1] or len(self._parameters) == 0:
                 self._parameters = np.empty((self._n_steps, *parameters.shape), dtype=np.float32)
             if self._policy_events is not None:
@@ -192,10 +194,9 @@ class RolloutWorker(Worker[VectorEnv]):
             else:
                 for path, leaf in flatten_observation(self._spaces.observation, observation).items():
                     columns.observation[path][t + 1] = leaf
-            ended = columns.terminated[t] | columns.truncated[t] if state is not None else None
             dropped = self._take_infos(t, infos, columns) if infos else ()
-            if ended is not None:
-                end_step(ended, dropped)
+            if remembers:
+                self._carried.end_step(columns.terminated[t] | columns.truncated[t], dropped)
         return self._n_steps
 
     def _take_infos(self, t: int, infos: dict[str, Any], columns: RolloutColumns) -> list[int]:

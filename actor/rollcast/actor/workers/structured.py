@@ -48,6 +48,7 @@ class StructuredRolloutWorker(Worker[StructuredVectorEnv]):
                 self._n_steps,
                 n_envs * substep.n_agents,
                 initial_state=self._policy.initial_state(n_envs * substep.n_agents),
+                stacks=self._policy.frame_stacks(n_envs * substep.n_agents),
             )
             for key, substep in spaces.items()
         }

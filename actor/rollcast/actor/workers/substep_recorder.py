@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.actor.policies.base import RecurrentState
+from rollcast.actor.policies.frame_stacks import FrameStacks
 from rollcast.services.rollouts.rollouts import EpisodeStatistics, SubstepColumns
 from rollcast.services.rollouts.statistics import EventValue
 from rollcast.services.spaces.spaces import Observation, SubstepSpaces, space_leaves
@@ -56,6 +57,7 @@ class SubstepRecorder:
         n_trajectories: B.
         initial_state: float32 `[B, S]`, the states of a recurrent policy at the start of an episode, which are 0; the
             recorder keeps the array. None: the policy is not recurrent.
+        stacks: The stacks of the B trajectories; the recorder keeps them. None: the policy sees single frames.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class SubstepRecorder:
         n_trajectories: int,
         *,
         initial_state: RecurrentState | None = None,
+        stacks: FrameStacks | None = None,
     ) -> None:
         self._leaves = space_leaves(spaces.observation)
         self._action_space = spaces.action
@@ -81,6 +84,10 @@ class SubstepRecorder:
         self._state = initial_state
         self._state_before_last = None if initial_state is None else initial_state.copy()
         self._first_state = None if initial_state is None else initial_state.copy()
+        self._stacks = stacks
+        # The frames before the last row, and before the first, [B, K - 1, ...] for every leaf; none before any row.
+        self._frames_before_last: dict[str, NDArray[Any]] = {}
+        self._first_frames: dict[str, NDArray[Any]] = {}
         self._allocate()
 
     def _allocate(self) -> None:
@@ -120,9 +127,17 @@ class SubstepRecorder:
         self._complete(trajectory)
 
     def seen(self, trajectories: Rows) -> Observation:
-        """Returns the current observations of agents, `[N, ...]` for every leaf, as copies."""
+        """Returns what agents act on, as copies: their current observations, which `act` follows.
+
+        Args:
+            trajectories: int64 `[N]`, each at most once.
+
+        Returns:
+            `[N, ...]` for every leaf; with a frame stack `[N, K, ...]`.
+        """
         rows = self._used[trajectories]
-        return {path: column[rows, trajectories] for path, column in self._observation.items()}
+        observation = {path: column[rows, trajectories] for path, column in self._observation.items()}
+        return observation if self._stacks is None else self._stack(self._stacks, trajectories, observation)
 
     def state_of(self, trajectories: Rows) -> RecurrentState | None:
         """Returns the states of agents for their current observations, float32 `[N, S]`, as a copy."""
@@ -234,6 +249,7 @@ class SubstepRecorder:
                     for path, leaf in self._leaves.items()
                 },
                 initial_state=None if self._first_state is None else self._first_state.copy(),
+                previous_observation=self._previous_observation(),
             ),
             reward=aligned(self._reward),
             terminated=_only_valid(aligned(self._terminated), valid),
@@ -263,6 +279,8 @@ class SubstepRecorder:
             new[0, has_row] = old[n_taken[has_row], has_row]
         if self._first_state is not None and self._state_before_last is not None:
             self._first_state[has_row] = self._state_before_last[has_row]
+        for path, frames in self._frames_before_last.items():
+            self._first_frames[path][has_row] = frames[has_row]
         self._finals = [final._replace(row=0) for final in self._finals if final.row >= self._n_steps]
         self._episodes = []
         self._used = left
@@ -270,6 +288,26 @@ class SubstepRecorder:
     def _forget(self, trajectory: int) -> None:
         if self._state is not None:
             self._state[trajectory] = 0.0
+        if self._stacks is not None:
+            self._stacks.begin(trajectory)
+
+    def _stack(self, stacks: FrameStacks, trajectories: Rows, observation: Observation) -> Observation:
+        """Returns the stacks with these frames on top; notes the frames before, for the rows that `act` begins."""
+        stacked = stacks.push_some(trajectories, observation)
+        is_first = self._used[trajectories] == 0
+        for path, previous in stacks.previous_of(trajectories).items():
+            if path not in self._first_frames:
+                shape = (self._n, *previous.shape[1:])
+                self._first_frames[path] = np.zeros(shape, previous.dtype)
+                self._frames_before_last[path] = np.zeros(shape, previous.dtype)
+            self._frames_before_last[path][trajectories] = previous
+            self._first_frames[path][trajectories[is_first]] = previous[is_first]
+        return stacked
+
+    def _previous_observation(self) -> Observation | None:
+        if self._stacks is None:
+            return None
+        return {path: frames.copy() for path, frames in self._first_frames.items()}
 
     def _has_ended(self, row: int, trajectory: int) -> bool:
         return bool(self._terminated[row, trajectory] or self._truncated[row, trajectory])

@@ -298,6 +298,7 @@ class DistributedActors(ABC):
                     batch_size=self.batch_size,
                     device=torch.device(learner_device),
                     state_size=self.policy.spec.state_size,
+                    frame_stack=self.policy.spec.frame_stack,
                 )
                 for key, substep in self.policy.spaces.items()
             }

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from rollcast.actor.environments.executed_actions import ExecutedActions
 from rollcast.actor.policies.base import Policy, RecurrentState
+from rollcast.actor.policies.frame_stacks import stacks_of
 from rollcast.actor.policies.make import make_policy
 from rollcast.services.errors import InvalidInputError, NotReadyError
 from rollcast.services.policies.codec import EncodedPolicy, encode_policy
@@ -23,6 +24,7 @@ class PolicyPublisher:
     Attributes:
         spaces: See Args.
         state_size: S, the size of a recurrent policy's state; 0 if it is not recurrent.
+        frame_stack: K, the frames that the policy sees at once.
 
     Args:
         spaces: The spaces of the policy's observations and actions.
@@ -33,7 +35,7 @@ class PolicyPublisher:
 
     def __init__(self, spaces: EnvironmentSpaces, spec: PolicySpec, *, seed: int, first_version: int = 1) -> None:
         self.spaces = spaces
-        self.state_size = spec.state_size
+        self.state_size, self.frame_stack = spec.state_size, spec.frame_stack
         self._spec = spec
         self._executed = {key: ExecutedActions(substep.action) for key, substep in spaces.items()}
         self._seed = seed
@@ -100,12 +102,19 @@ class PolicyPublisher:
             return self._newest[0] if self._newest is not None and newer() else None
 
     def act(
-        self, observation: Observation, *, substep_key: str, deterministic: bool, state: RecurrentState | None = None
+        self,
+        observation: Observation,
+        *,
+        substep_key: str,
+        deterministic: bool,
+        state: RecurrentState | None = None,
+        previous: Observation | None = None,
     ) -> tuple[NDArray[np.generic], int]:
         """Chooses actions `[N, ...]` for observations `[N, ...]` with the newest policy; returns them and its version.
 
         The actions are as an environment gets them: inside the space. The state `[N, S]` of a recurrent policy is
-        changed in place to the one for the next observations.
+        changed in place to the one for the next observations. `previous` are the frames `[N, K - 1, ...]` before the
+        observations, if the policy sees K at once; None: episodes begin.
 
         Raises:
             NotReadyError: There is no policy yet.
@@ -115,6 +124,8 @@ class PolicyPublisher:
             raise InvalidInputError(
                 f"substep_key {substep_key!r} does not exist; expected one of {sorted(self.spaces)}"
             )
+        if self.frame_stack > 1:
+            observation = stacks_of(observation, previous, self.frame_stack)
         with self._acting:
             with self._changed:
                 encoded, weights = self._require_newest()

@@ -168,6 +168,7 @@ class ServedDistributedActors(DistributedActors):
                 self.n_rollout_steps,
                 self._work.envs_per_actor,
                 state_size=self.policy.spec.state_size,
+                frame_stack=self.policy.spec.frame_stack,
                 max_rollout_bytes=self._limits.max_rollout_bytes,
                 advice="lower n_rollout_steps or envs_per_actor, or raise --limits.max-rollout-bytes",
             )
@@ -179,6 +180,7 @@ class ServedDistributedActors(DistributedActors):
             n_rollout_steps=self.n_rollout_steps,
             n_envs=self._work.envs_per_actor,
             state_size=self.policy.spec.state_size,
+            frame_stack=self.policy.spec.frame_stack,
         )
         inventory = durable.open(header, self._log_before)
         self._actors_before = inventory.actors(self._actors_before)

@@ -64,6 +64,7 @@ class ActorCritic(OnePolicy[OwnSettings]):
     """
 
     learns_recurrent_policies = True
+    learns_frame_stacks = True
 
     def _build(self, spaces: EnvironmentSpaces, spec: PolicySpec, settings: OwnSettings, seed: int) -> None:
         self._action_space = spaces[self._substep_key].action

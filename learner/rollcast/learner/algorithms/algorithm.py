@@ -55,6 +55,8 @@ class Algorithm(ABC):
 
     # True: it can train a recurrent policy, from the recurrent states that rollouts bring.
     learns_recurrent_policies: bool = False
+    # True: it can train a policy that sees several frames at once, from the single frames of rollouts.
+    learns_frame_stacks: bool = False
 
     @property
     @abstractmethod
@@ -170,8 +172,8 @@ class Algorithm(ABC):
         return arrays, values
 
 
-def check_learns_recurrence(algorithm: Algorithm, spec: PolicySpec, name: str) -> None:
-    """Checks that an algorithm can train a policy, if that is recurrent.
+def check_learns(algorithm: Algorithm, spec: PolicySpec, name: str) -> None:
+    """Checks that an algorithm can train a policy that is recurrent, or that sees several frames at once.
 
     Args:
         algorithm: The algorithm, which need not be initialised.
@@ -186,4 +188,10 @@ def check_learns_recurrence(algorithm: Algorithm, spec: PolicySpec, name: str) -
             f"--recurrence {spec.recurrence} with {name}, which cannot train recurrent policies; expected impala, "
             "ppo or appo, or an own algorithm whose learns_recurrent_policies is True; choose one of them, or "
             "--recurrence none"
+        )
+    if spec.frame_stack > 1 and not algorithm.learns_frame_stacks:
+        raise ConfigurationError(
+            f"--frame-stack {spec.frame_stack} with {name}, which cannot stack the frames of its batches; expected "
+            "impala, ppo or appo, or an own algorithm whose learns_frame_stacks is True; choose one of them, or let "
+            "the environment stack its frames (gymnasium's FrameStackObservation)"
         )

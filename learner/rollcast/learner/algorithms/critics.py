@@ -4,11 +4,14 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
+from gymnasium import Space
 from gymnasium.spaces import Box, Dict, Discrete
 from torch import Tensor, nn
 
+from rollcast.actor.policies.frame_stacks import stacked_space
 from rollcast.actor.policies.networks import build_network
 from rollcast.services.policies.policies import AUTO_NETWORK, PolicySpec
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces
@@ -33,7 +36,7 @@ class ValueCritic(nn.Module):
         """
         super().__init__()
         # gain 1.0: the first values are of the order of one reward, so errors start small
-        self.network = build_network(spaces[substep_key].observation, 1, spec, output_gain=1.0)
+        self.network = build_network(_seen(spaces[substep_key], spec), 1, spec, output_gain=1.0)
 
     def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
         """Estimates the values of observations.
@@ -69,7 +72,7 @@ class RecurrentValueCritic(nn.Module):
         """
         super().__init__()
         state = Box(-np.inf, np.inf, (spec.state_size,), np.float32)
-        seen = Dict({"observation": spaces[substep_key].observation, "state": state})
+        seen = Dict({"observation": _seen(spaces[substep_key], spec), "state": state})
         self.network = build_network(seen, 1, dataclasses.replace(spec, recurrence="none"), output_gain=1.0)
 
     def forward(self, observation: Mapping[str, Tensor], state: Tensor) -> Tensor:
@@ -138,9 +141,14 @@ class TwinCritic(nn.Module):
                 parameter.requires_grad_(True)
 
 
+def _seen(spaces: SubstepSpaces, spec: PolicySpec) -> Space[Any]:
+    """Returns the space of what networks see: with a frame stack, of stacks."""
+    return stacked_space(spaces.observation, spec.frame_stack)
+
+
 def _action_value_network(spaces: SubstepSpaces, spec: PolicySpec) -> nn.Module:
     if isinstance(spaces.action, Discrete):
-        return build_network(spaces.observation, int(spaces.action.n), spec, output_gain=1.0)
+        return build_network(_seen(spaces, spec), int(spaces.action.n), spec, output_gain=1.0)
     return _ActionInput(spaces, spec)
 
 
@@ -151,10 +159,10 @@ class _ActionInput(nn.Module):
         super().__init__()
         action = Box(-1.0, 1.0, (math.prod(spaces.action.shape or ()),), np.float32)
         self.features: nn.Module | None = None
-        seen = spaces.observation
+        seen = _seen(spaces, spec)
         if spec.network != AUTO_NETWORK:
             # a custom network takes the environment's observations only, so the action is appended to its outputs
-            self.features = build_network(spaces.observation, _N_OWN_FEATURES, spec)
+            self.features = build_network(seen, _N_OWN_FEATURES, spec)
             seen = Box(-np.inf, np.inf, (_N_OWN_FEATURES,), np.float32)
         joint = Dict({"observation": seen, "action": action})
         self.network = build_network(joint, 1, dataclasses.replace(spec, network=AUTO_NETWORK), output_gain=1.0)

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from torch import Tensor, nn
 
 from rollcast.actor.policies.trainable import TorchPolicy
-from rollcast.learner.algorithms.algorithm import Algorithm, check_learns_recurrence
+from rollcast.learner.algorithms.algorithm import Algorithm, check_learns
 from rollcast.learner.algorithms.divergence import DivergenceWatch
 from rollcast.learner.algorithms.one_substep import only_substep
 from rollcast.learner.algorithms.training_state import (
@@ -59,10 +59,11 @@ class OnePolicy(Algorithm, Generic[Settings]):
 
         Raises:
             ConfigurationError: If there is not exactly one substep, its actions are of another kind, the spec has
-                another head or a recurrence that the algorithm cannot learn, or no network fits the spaces.
+                another head, a recurrence or a frame stack that the algorithm cannot learn, or no network fits the
+                spaces.
             InvalidSpaceError: If the algorithm does not support the action space.
         """
-        check_learns_recurrence(self, spec, f"--algorithm {self.name}")
+        check_learns(self, spec, f"--algorithm {self.name}")
         self._settings = settings
         self._device = torch.device(device)
         self._substep_key = only_substep(spaces, algorithm=self.name.upper())

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rollcast.actor.entry_points import load_entry_point
 from rollcast.actor.policies.trainable import TorchPolicy
-from rollcast.learner.algorithms.algorithm import Algorithm, Metrics, check_learns_recurrence
+from rollcast.learner.algorithms.algorithm import Algorithm, Metrics, check_learns
 from rollcast.learner.batch import Batch
 from rollcast.services.errors import ConfigurationError, RollcastError
 from rollcast.services.policies.policies import PolicySpec, PolicyState
@@ -76,7 +76,7 @@ def make_own_algorithm(
             f"--algorithm {name!r} made a {type(made).__name__}; expected an `Algorithm` of "
             "rollcast.learner.algorithms.algorithm; return a subclass of it"
         )
-    check_learns_recurrence(made, spec, f"--algorithm {name!r}")
+    check_learns(made, spec, f"--algorithm {name!r}")
     policy: object = made.policy
     if not isinstance(policy, TorchPolicy) or list(policy.spaces) != list(spaces):
         raise ConfigurationError(
@@ -93,6 +93,11 @@ def make_own_algorithm(
         raise ConfigurationError(
             f"the policy of --algorithm {name!r} has (normalize_observations, observation_clip) {found}; expected "
             f"{expected}, as the settings say; make the policy with the spec that is given"
+        )
+    if policy.spec.frame_stack != spec.frame_stack:
+        raise ConfigurationError(
+            f"the policy of --algorithm {name!r} has the frame_stack {policy.spec.frame_stack}; expected "
+            f"{spec.frame_stack}, as the settings say; make the policy with the spec that is given"
         )
     return OwnAlgorithm(name, made)
 
@@ -111,6 +116,7 @@ class OwnAlgorithm(Algorithm):
         self._unchecked: Metrics = {}
         self.learns_from_replay, self.on_policy = algorithm.learns_from_replay, algorithm.on_policy
         self.learns_recurrent_policies = algorithm.learns_recurrent_policies
+        self.learns_frame_stacks = algorithm.learns_frame_stacks
 
     @property
     def policy(self) -> TorchPolicy:

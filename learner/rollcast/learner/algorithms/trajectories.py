@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rollcast.actor.policies.torch_recurrence import SequenceStarts
+from rollcast.learner.algorithms.frame_stacking import stacked_rows
 from rollcast.learner.batch import Batch, BatchColumns
 
 RewardClip = Literal["none", "unit", "soft_asymmetric"]
@@ -22,15 +23,17 @@ def observations_to_value(batch: Batch, columns: BatchColumns) -> dict[str, Tens
         columns: Its observations.
 
     Returns:
-        `[(T + 1) * B + N, ...]` for every leaf: those of all T * B rows, the B last and the N final ones.
+        `[(T + 1) * B + N, ...]` for every leaf: those of all T * B rows, the B last and the N final ones. If the policy
+        sees K frames at once, `[(T + 1) * B + N, K, ...]`.
     """
     ends = [columns.last_observation]
     if batch.final_index.shape[0]:
         ends.append(columns.final_observation)
-    return {
+    rows = {
         path: torch.cat([leaf.flatten(0, 1), *(end[path] for end in ends)])
         for path, leaf in columns.observation.items()
     }
+    return stacked_rows(batch, columns, rows)
 
 
 def states_before_ends(batch: Batch, states: Tensor) -> Tensor:

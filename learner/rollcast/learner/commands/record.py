@@ -24,7 +24,7 @@ from rollcast.learner.playing.saved_play import played_environment
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.record import RANDOM, RecordSettings
 from rollcast.services.errors import RollcastError
-from rollcast.services.policies.policies import SavedPolicy
+from rollcast.services.policies.policies import PolicySpec, SavedPolicy
 from rollcast.services.process.installation import typed_again
 from rollcast.services.rollouts.recording import RolloutWriter
 from rollcast.services.rollouts.recording_codec import RecordingHeader
@@ -86,13 +86,15 @@ def record(settings: RecordSettings, output: IO[str]) -> int:
             env_seed=derive_seed(settings.seed, _ENVIRONMENT_SEEDS),
             deterministic=settings.deterministic,
         )
+        spec = PolicySpec() if player.saved is None else player.saved.spec
         header = RecordingHeader(
             spaces=spaces,
             n_rollout_steps=settings.n_rollout_steps,
             n_envs=settings.envs_per_actor,
             env_id=player.env_factory.env_id,
             played_by=player.name,
-            state_size=0 if player.saved is None else player.saved.spec.state_size,
+            state_size=spec.state_size,
+            frame_stack=spec.frame_stack,
         )
         summary, failure = RecordingSummary(), None
         with RolloutWriter(settings.output, header, overwrite=settings.overwrite) as writer:

@@ -215,6 +215,7 @@ class RecoveredRollouts:
             actor_id=entry.actor_id,
             incarnation=entry.incarnation,
             state_size=self._header.state_size,
+            frame_stack=self._header.frame_stack,
         ).assemble(*payload)
         written = entry.sequence, entry.n_trajectories, entry.policy_version
         read = rollout.sequence, rollout.n_envs, rollout.policy_version

@@ -34,6 +34,7 @@ class _SubstepSlot:
     log_prob: _Column
     last_observation: dict[str, _Column]
     initial_state: _Column | None
+    previous_observation: dict[str, _Column]
     final_observation: dict[str, list[NDArray[np.generic]]] = field(default_factory=dict)
 
 
@@ -41,7 +42,14 @@ class _Slot:
     """Memory for one batch."""
 
     def __init__(
-        self, spaces: EnvironmentSpaces, n_steps: int, batch_size: int, *, state_size: int, pinned: bool
+        self,
+        spaces: EnvironmentSpaces,
+        n_steps: int,
+        batch_size: int,
+        *,
+        state_size: int,
+        frame_stack: int,
+        pinned: bool,
     ) -> None:
         def column(*shape: int, dtype: np.dtype[np.generic] | type[np.generic]) -> _Column:
             tensor = torch.from_numpy(np.zeros(shape, dtype))
@@ -64,6 +72,9 @@ class _Slot:
                 log_prob=column(n_steps, batch_size, dtype=np.float32),
                 last_observation=leaf_columns(batch_size, leaves=leaves),
                 initial_state=column(batch_size, state_size, dtype=np.float32) if state_size else None,
+                previous_observation=leaf_columns(batch_size, frame_stack - 1, leaves=leaves)
+                if frame_stack > 1
+                else {},
             )
         self.reward = column(n_steps, batch_size, dtype=np.float32)
         self.terminated = column(n_steps, batch_size, dtype=np.bool_)
@@ -98,6 +109,7 @@ class Batcher:
         batch_size: B, in trajectories.
         device: The device on which the batches are wanted.
         state_size: S, the size of the recurrent state in the rollouts; 0: the policy is not recurrent.
+        frame_stack: K, the frames that the policy sees at once; the rollouts have the K - 1 before them.
     """
 
     def __init__(
@@ -108,12 +120,20 @@ class Batcher:
         batch_size: int,
         device: torch.device,
         state_size: int = 0,
+        frame_stack: int = 1,
     ) -> None:
         self._batch_size = batch_size
         self._device = device
         self._copies = device.type != "cpu"
         self._slots = [
-            _Slot(spaces, n_rollout_steps, batch_size, state_size=state_size, pinned=device.type == "cuda")
+            _Slot(
+                spaces,
+                n_rollout_steps,
+                batch_size,
+                state_size=state_size,
+                frame_stack=frame_stack,
+                pinned=device.type == "cuda",
+            )
             for _ in range(N_SLOTS)
         ]
         self._current = 0
@@ -148,6 +168,9 @@ class Batcher:
                 room.last_observation[path].array[target] = columns.last_observation[path][source]
             if room.initial_state is not None and columns.initial_state is not None:
                 room.initial_state.array[target] = columns.initial_state[source]
+            if columns.previous_observation is not None:
+                for path, column in room.previous_observation.items():
+                    column.array[target] = columns.previous_observation[path][source]
         slot.reward.array[:, target] = rollout.reward[:, source]
         slot.terminated.array[:, target] = rollout.terminated[:, source]
         slot.truncated.array[:, target] = rollout.truncated[:, source]
@@ -239,6 +262,10 @@ class Batcher:
                 path: self._on_device(torch.from_numpy(array)) for path, array in final_observation.items()
             },
             initial_state=None if substep.initial_state is None else self._on_device(substep.initial_state.tensor),
+            previous_observation={
+                path: self._on_device(column.tensor) for path, column in substep.previous_observation.items()
+            }
+            or None,
         )
 
     def _on_device(self, tensor: Tensor) -> Tensor:

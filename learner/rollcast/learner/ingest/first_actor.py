@@ -60,6 +60,7 @@ class _Reception:
     def __init__(self) -> None:
         self.spaces: EnvironmentSpaces = {}
         self.state_size = 0
+        self.frame_stack = 1
         self.ended = False
         self._offered = threading.Event()
         self._offer: JoinOffer | None = None
@@ -97,9 +98,10 @@ class _Reception:
         substep_key: str,
         deterministic: bool,
         state: NDArray[np.float32] | None = None,
+        previous: Observation | None = None,
     ) -> NoReturn:
         """Asks the client to come back."""
-        del observation, substep_key, deterministic, state
+        del observation, substep_key, deterministic, state, previous
         self._not_ready()
 
     def describe(self) -> LearnerDescription:

@@ -71,6 +71,7 @@ class RolloutIntake:
             spaces=spaces,
             n_rollout_steps=n_rollout_steps,
             state_size=policy.state_size,
+            frame_stack=policy.frame_stack,
         )
         self._seeds = seeds
         self._policy = policy
@@ -233,6 +234,7 @@ class RolloutIntake:
             self._parts.n_rollout_steps,
             offer.n_envs,
             state_size=self._parts.state_size,
+            frame_stack=self._parts.frame_stack,
             max_rollout_bytes=self._max_rollout_bytes,
             advice="lower n_rollout_steps, or the environments of the actor (--envs-per-actor), or raise "
             "--limits.max-rollout-bytes of the learner",

@@ -60,6 +60,7 @@ class SharedParts:
         spaces: The environment's spaces.
         n_rollout_steps: T.
         state_size: S of the recurrent state in rollouts; 0 if the policy is not recurrent.
+        frame_stack: K, the frames that the policy sees at once.
         counts: Duplicates and rejections.
         ended: Set once training has ended.
     """
@@ -71,6 +72,7 @@ class SharedParts:
     spaces: EnvironmentSpaces
     n_rollout_steps: int
     state_size: int
+    frame_stack: int
     counts: IntakeCounts = field(default_factory=IntakeCounts)
     ended: threading.Event = field(default_factory=threading.Event)
 
@@ -97,6 +99,7 @@ class IntakeStream:
         self.spaces = parts.spaces
         self.n_rollout_steps = parts.n_rollout_steps
         self.state_size = parts.state_size
+        self.frame_stack = parts.frame_stack
         self.n_envs = record.offer.n_envs
         self._last_on_stream = 0
         # The actor chooses which substep it sends next, so room is reserved for the largest.

@@ -22,7 +22,12 @@ from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.learner.settings.recipes import read_recipe, recipe_names
 from rollcast.services.errors import ConfigurationError
-from rollcast.services.limits.limits import MAX_EVALUATION_EPISODES, MAX_HIDDEN_LAYERS, MAX_RECURRENT_SIZE
+from rollcast.services.limits.limits import (
+    MAX_EVALUATION_EPISODES,
+    MAX_FRAME_STACK,
+    MAX_HIDDEN_LAYERS,
+    MAX_RECURRENT_SIZE,
+)
 from rollcast.services.limits.settings import ServerLimitSettings, TimeoutSeconds
 from rollcast.services.policies.policies import MAX_OBSERVATION_CLIP, Activation, Recurrence
 from rollcast.services.security.settings import ServerSecuritySettings
@@ -122,6 +127,12 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
     observation_clip: Annotated[float, Field(gt=0, le=MAX_OBSERVATION_CLIP)] = setting(
         10.0,
         "Clip normalised observations to this many deviations, above 0.",
+        stays("the checkpoint's weights were learnt with it"),
+    )
+    frame_stack: Annotated[int, Field(ge=1, le=MAX_FRAME_STACK)] = setting(
+        1,
+        "K: the policy sees the last K frames at once, as with gymnasium's FrameStackObservation, and the environment "
+        "gives single ones. Rollouts have each frame once; actors and the learner stack. For impala, ppo and appo.",
         stays("the checkpoint's weights were learnt with it"),
     )
     n_rollout_steps: AtLeastOne = setting(

@@ -14,7 +14,7 @@ _SPEC_OPTIONS = {
     name: f"--{name.replace('_', '-')}"
     for name in (
         *("network", "hidden_sizes", "activation", "recurrence", "recurrent_size"),
-        *("normalize_observations", "observation_clip"),
+        *("normalize_observations", "observation_clip", "frame_stack"),
     )
 }
 

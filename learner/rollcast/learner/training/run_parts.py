@@ -69,6 +69,7 @@ def make_algorithm(settings: LearnerSettings, spaces: EnvironmentSpaces, device:
         recurrent_size=settings.recurrent_size,
         normalize_observations=settings.normalize_observations,
         observation_clip=settings.observation_clip,
+        frame_stack=settings.frame_stack,
     )
     _check_normalization(settings, spaces)
     name, kwargs = settings.algorithm, settings.algorithm_kwargs

@@ -168,6 +168,7 @@ class LearnerClient(Client):
         deterministic: bool = False,
         substep_key: str = FLAT_SUBSTEP,
         state: NDArray[np.float32] | None = None,
+        previous: Observation | None = None,
     ) -> tuple[NDArray[Any], int]:
         """Asks the newest policy for actions.
 
@@ -178,20 +179,25 @@ class LearnerClient(Client):
             state: float32 `[N, S]` of a recurrent policy, changed in place to the one for the next observations. Begin
                 with zeros, `describe().policy.state_size` for each observation, and set those to 0 again whose episode
                 begins. None: the policy is not recurrent, or all episodes begin.
+            previous: `[N, K - 1, ...]` for every leaf, the frames before the observations, the oldest first, if the
+                policy sees K at once, `describe().policy.frame_stack`. For an episode that begins, repeat its
+                observation. None: it sees single frames, or all episodes begin.
 
         Returns:
             Actions `[N, ...]` and the version of the policy.
 
         Raises:
-            InvalidTensorError: The observation does not fit the learner's observation space, or the state its policy.
+            InvalidTensorError: The observation does not fit the learner's observation space, or the state or the
+                frames before do not fit its policy.
             NotReadyError: There is no policy yet.
             LearnerUnreachableError: No learner answers.
         """
-        leaves = [
-            tensor_pb2.NamedTensor(path=path, tensor=tensor_to_proto(array, what=f"the observation at {path!r}"))
-            for path, array in observation.items()
-        ]
-        request = policy_pb2.ActRequest(observation=leaves, deterministic=deterministic, substep_key=substep_key)
+        request = policy_pb2.ActRequest(
+            observation=_named(observation, "the observation"),
+            deterministic=deterministic,
+            substep_key=substep_key,
+            previous_observation=_named(previous or {}, "the previous observation"),
+        )
         if state is not None:
             request.state.CopyFrom(tensor_to_proto(state, what="the state"))
         response = self._call(self._policies.Act, request)
@@ -297,3 +303,10 @@ class LearnerClient(Client):
         """
         response = self._call(self._health.Check, health_pb2.HealthCheckRequest(service=service))
         return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+def _named(leaves: Observation, what: str) -> list[tensor_pb2.NamedTensor]:
+    return [
+        tensor_pb2.NamedTensor(path=path, tensor=tensor_to_proto(array, what=f"{what} at {path!r}"))
+        for path, array in leaves.items()
+    ]

@@ -37,6 +37,8 @@ MAX_HIDDEN_LAYERS: Final = 64
 
 # The largest memory of a recurrent policy; its weights alone then have 512 MiB.
 MAX_RECURRENT_SIZE: Final = 4096
+# Frames that a policy sees at once; each row of an update has as many.
+MAX_FRAME_STACK: Final = 64
 
 # Names of actors that a learner remembers; beyond that, it forgets the actor that has been gone for longest.
 MAX_REMEMBERED_ACTORS: Final = 16384

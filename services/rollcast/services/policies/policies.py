@@ -44,6 +44,8 @@ class PolicySpec:
         normalize_observations: Whether Box leaves of floats are normalised by the moments of all observations so far,
             which are part of the policy's arrays.
         observation_clip: Bound of normalised numbers, above 0 and finite.
+        frame_stack: K, the last frames that the network sees at once, of every leaf but the action mask; see
+            `rollcast.v1.PolicySpec`. The spaces, and rollouts, are those of single frames.
     """
 
     network: str = AUTO_NETWORK
@@ -54,12 +56,18 @@ class PolicySpec:
     recurrent_size: int = 64
     normalize_observations: bool = False
     observation_clip: float = 10.0
+    frame_stack: int = 1
 
     def __post_init__(self) -> None:
         if not 0.0 < self.observation_clip <= MAX_OBSERVATION_CLIP:
             raise InvalidInputError(
                 f"the policy has observation_clip {self.observation_clip}; expected a number above 0 and at most "
                 f"{MAX_OBSERVATION_CLIP:g}; correct it"
+            )
+        if self.frame_stack < 1:
+            raise InvalidInputError(
+                f"the policy has a frame_stack of {self.frame_stack}; expected at least 1, that is single frames; "
+                "correct it"
             )
 
     @property

@@ -33,6 +33,10 @@ class PolicySource(Protocol):
         """S, the size of a recurrent policy's state; 0 if it is not recurrent."""
 
     @property
+    def frame_stack(self) -> int:
+        """K, the frames that the policy sees at once."""
+
+    @property
     def ended(self) -> bool:
         """True if no newer version will come."""
 
@@ -61,6 +65,7 @@ class PolicySource(Protocol):
         substep_key: str,
         deterministic: bool,
         state: NDArray[np.float32] | None = None,
+        previous: Observation | None = None,
     ) -> tuple[NDArray[Any], int]:
         """Acts with the newest policy.
 
@@ -70,6 +75,8 @@ class PolicySource(Protocol):
             deterministic: Return the most likely action instead of a sample.
             state: float32 `[N, S]`, checked, of a recurrent policy; changed in place to the one for the next
                 observations. None: the policy is not recurrent.
+            previous: `[N, K - 1, ...]` for each leaf, checked, the frames before the observations. None: episodes
+                begin, or the policy sees single frames.
 
         Returns:
             Actions `[N, ...]`, inside the action space, and the version of the policy.
@@ -146,9 +153,11 @@ class PolicyServicer:
         if key not in spaces:
             raise InvalidTensorError(f"substep_key is {key!r}; expected one of {list(spaces)}; correct it")
         observation = _observation(request.observation, spaces, key)
-        state = _state(request, len(next(iter(observation.values()))), self._source.state_size)
+        n = len(next(iter(observation.values())))
+        state = _state(request, n, self._source.state_size)
+        previous = _previous(request, spaces, key, n, self._source.frame_stack)
         action, version = self._source.act(
-            observation, substep_key=key, deterministic=request.deterministic, state=state
+            observation, substep_key=key, deterministic=request.deterministic, state=state, previous=previous
         )
         return policy_pb2.ActResponse(
             action=tensor_to_proto(action, what="the action"),
@@ -196,9 +205,41 @@ def _state(request: policy_pb2.ActRequest, n: int, state_size: int) -> NDArray[n
     return state.copy()
 
 
+def _previous(
+    request: policy_pb2.ActRequest, spaces: EnvironmentSpaces, key: str, n: int, frame_stack: int
+) -> Observation | None:
+    """Returns the frames before a request's observations, `[n, K - 1, ...]` for every leaf; None if it has none."""
+    if not request.previous_observation:
+        return None
+    if frame_stack == 1:
+        raise InvalidTensorError(
+            "the request has a previous_observation; expected none, because the policy sees single frames; leave it out"
+        )
+    return _leaves(request.previous_observation, spaces, key, "the previous_observation", (n, frame_stack - 1))
+
+
 def _observation(
     leaves: Iterable[tensor_pb2.NamedTensor], spaces: EnvironmentSpaces, key: str
 ) -> dict[str, NDArray[Any]]:
+    return _leaves(leaves, spaces, key, "the observation", (-1,))
+
+
+def _leaves(
+    leaves: Iterable[tensor_pb2.NamedTensor],
+    spaces: EnvironmentSpaces,
+    key: str,
+    name: str,
+    leading: tuple[int, ...],
+) -> dict[str, NDArray[Any]]:
+    """Reads and checks a tensor for every leaf.
+
+    Args:
+        leaves: The tensors.
+        spaces: The spaces by substep key.
+        key: The substep.
+        name: What they are, for messages.
+        leading: Dimensions before those of a leaf; -1: at least 1, and the same for all leaves.
+    """
     by_path: dict[str, tensor_pb2.Tensor] = {}
     n_leaves = 0
     for leaf in leaves:
@@ -207,18 +248,17 @@ def _observation(
     expected = space_leaves(spaces[key].observation)
     if n_leaves != len(expected) or by_path.keys() != expected.keys():
         raise InvalidTensorError(
-            f"the observation has {n_leaves} leaves, {sorted(by_path)[:16]}; expected {list(expected)}, each once; "
+            f"{name} has {n_leaves} leaves, {sorted(by_path)[:16]}; expected {list(expected)}, each once; "
             "send one tensor for every leaf of the observation space"
         )
     observation: dict[str, NDArray[Any]] = {}
-    n_rows: int | None = None
     for path, space in expected.items():
-        schema, what = leaf_schema(space), f"the observation at {path!r}"
-        shape = (-1 if n_rows is None else n_rows, *schema.shape)
+        schema, what = leaf_schema(space), f"{name} at {path!r}"
+        shape = (*leading, *schema.shape)
         values = tensor_from_proto(by_path[path], dtype=schema.dtype, shape=shape, what=what)
         if not len(values):
             raise InvalidTensorError(f"{what} has shape {list(values.shape)}; expected at least one row; send N >= 1")
-        schema.check_values(values, what=what, axes=("n",))
-        n_rows = len(values)
+        schema.check_values(values, what=what, axes=("n", "k")[: len(leading)])
+        leading = (len(values), *leading[1:])
         observation[path] = values
     return observation

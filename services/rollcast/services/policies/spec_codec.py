@@ -4,7 +4,12 @@ from collections.abc import Sequence
 from typing import Any, Final, TypeVar, get_args
 
 from rollcast.services.errors import InvalidInputError
-from rollcast.services.limits.limits import MAX_HIDDEN_LAYERS, MAX_NETWORK_LENGTH, MAX_RECURRENT_SIZE
+from rollcast.services.limits.limits import (
+    MAX_FRAME_STACK,
+    MAX_HIDDEN_LAYERS,
+    MAX_NETWORK_LENGTH,
+    MAX_RECURRENT_SIZE,
+)
 from rollcast.services.policies.policies import Activation, PolicyHead, PolicySpec, Recurrence
 from rollcast.v1 import rollout_pb2
 
@@ -31,6 +36,7 @@ def policy_spec_to_proto(spec: PolicySpec) -> rollout_pb2.PolicySpec:
         # Absent by default, for the same reason.
         normalize_observations=spec.normalize_observations,
         observation_clip=spec.observation_clip if spec.normalize_observations else 0.0,
+        frame_stack=spec.frame_stack if spec.frame_stack > 1 else 0,
     )
 
 
@@ -42,7 +48,7 @@ def policy_spec_from_proto(proto: rollout_pb2.PolicySpec) -> PolicySpec:
 
     Raises:
         InvalidInputError: It has too many layers or one of size 0, a memory of size 0, an unknown activation, head or
-            recurrence, or a bound of normalised observations that is none.
+            recurrence, a bound of normalised observations that is none, or too many frames.
     """
     _check_network(proto)
     recurrence = _known(proto.recurrence or "none", _RECURRENCES, "recurrence")
@@ -51,6 +57,12 @@ def policy_spec_from_proto(proto: rollout_pb2.PolicySpec) -> PolicySpec:
             f"the learner's policy has a recurrent_size of {proto.recurrent_size}; expected 1 to {MAX_RECURRENT_SIZE}; "
             "install the same rollcast on both sides",
             limit="max_recurrent_size",
+        )
+    if proto.frame_stack > MAX_FRAME_STACK:
+        raise InvalidInputError(
+            f"the learner's policy has a frame_stack of {proto.frame_stack}; expected at most {MAX_FRAME_STACK}; "
+            "install the same rollcast on both sides",
+            limit="max_frame_stack",
         )
     memory: dict[str, Any] = {} if recurrence == "none" else {"recurrent_size": proto.recurrent_size}
     return PolicySpec(
@@ -61,6 +73,7 @@ def policy_spec_from_proto(proto: rollout_pb2.PolicySpec) -> PolicySpec:
         recurrence=recurrence,
         **memory,
         **_normalization(proto),
+        frame_stack=proto.frame_stack or 1,
     )
 
 

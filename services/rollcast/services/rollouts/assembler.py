@@ -62,6 +62,7 @@ class RolloutAssembler:
         actor_id: The actor that every rollout must name; None: any.
         incarnation: The incarnation that every rollout must name; None: any.
         state_size: S, the size of the recurrent state in every rollout; 0: the policy is not recurrent.
+        frame_stack: K, the frames that the policy sees at once; every rollout has the K - 1 before it.
         hold: Called before the bytes of a message are kept; may wait until there is room, or raise.
     """
 
@@ -75,6 +76,7 @@ class RolloutAssembler:
         actor_id: str | None = None,
         incarnation: int | None = None,
         state_size: int = 0,
+        frame_stack: int = 1,
         hold: Hold = lambda _n_bytes, *, completes: None,
     ) -> None:
         self._hold = hold
@@ -86,6 +88,7 @@ class RolloutAssembler:
             actor_id=actor_id,
             incarnation=incarnation,
             state_size=state_size,
+            frame_stack=frame_stack,
         )
         self._pending: _Pending | None = None
 
@@ -271,4 +274,6 @@ def _substep(schema: SubstepSchema, values: Mapping[str, NDArray[Any]]) -> Subst
         last_observation={path: values[column.name] for path, column in schema.last_observation.items()},
         final_observation={path: values[column.name] for path, column in schema.final_observation.items()},
         initial_state=None if schema.initial_state is None else values[schema.initial_state.name],
+        previous_observation={path: values[column.name] for path, column in schema.previous_observation.items()}
+        or None,
     )

@@ -126,6 +126,8 @@ def _leaf_columns(columns: SubstepColumns) -> Iterator[tuple[str, Iterable[tuple
     yield "final_observation", columns.final_observation.items()
     if columns.initial_state is not None:
         yield "initial_state", (("", columns.initial_state),)
+    if columns.previous_observation is not None:
+        yield "previous_observation", columns.previous_observation.items()
 
 
 def _fill_numbers(header: rollout_pb2.Rollout, rollout: Rollout) -> None:

@@ -8,10 +8,12 @@ from typing import Final, Self
 from rollcast.services.spaces.leaf_schema import FLOAT32, LeafSchema, leaf_schema
 from rollcast.services.spaces.spaces import SubstepSpaces, space_leaves
 
-# Names of the leading dimensions of the three kinds of columns, for messages.
+# Names of the leading dimensions of the kinds of columns, for messages.
 STEP_AXES: Final = ("t", "b")
 LAST_AXES: Final = ("b",)
 FINAL_AXES: Final = ("final",)
+# Of the frames before a rollout.
+PREVIOUS_AXES: Final = ("b", "k")
 
 
 def column_name(key: str, column: str, path: str = "") -> str:
@@ -54,7 +56,7 @@ class ColumnSchema:
 class SubstepSchema:
     """The schemas of one substep's columns; those of observations by path, in the order of the space.
 
-    `initial_state` is None if the policy is not recurrent.
+    `initial_state` is None if the policy is not recurrent; `previous_observation` is empty if it sees single frames.
     """
 
     observation: Mapping[str, ColumnSchema]
@@ -63,10 +65,20 @@ class SubstepSchema:
     last_observation: Mapping[str, ColumnSchema]
     final_observation: Mapping[str, ColumnSchema]
     initial_state: ColumnSchema | None
+    previous_observation: Mapping[str, ColumnSchema]
 
     @classmethod
-    def of(cls, key: str, spaces: SubstepSpaces, n_steps: int, n_trajectories: int, *, state_size: int = 0) -> Self:
-        """Makes the schemas of a substep from its key, its spaces, T, B, and S of a recurrent policy."""
+    def of(
+        cls,
+        key: str,
+        spaces: SubstepSpaces,
+        n_steps: int,
+        n_trajectories: int,
+        *,
+        state_size: int = 0,
+        frame_stack: int = 1,
+    ) -> Self:
+        """Makes the schemas of a substep from its key, its spaces, T, B, and S and K of the policy."""
         leaves = {path: leaf_schema(leaf) for path, leaf in space_leaves(spaces.observation).items()}
 
         def observation(column: str, axes: tuple[str, ...], leading: tuple[int, ...]) -> dict[str, ColumnSchema]:
@@ -87,4 +99,7 @@ class SubstepSchema:
             )
             if state_size
             else None,
+            previous_observation=observation("previous_observation", PREVIOUS_AXES, (n_trajectories, frame_stack - 1))
+            if frame_stack > 1
+            else {},
         )

@@ -28,6 +28,7 @@ class HeaderCheck:
         actor_id: The actor that every rollout must name; None: any.
         incarnation: The incarnation that every rollout must name; None: any.
         state_size: S, the size of the recurrent state in every rollout; 0: the policy is not recurrent.
+        frame_stack: K, the frames that the policy sees at once; every rollout has the K - 1 before it.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class HeaderCheck:
         actor_id: str | None = None,
         incarnation: int | None = None,
         state_size: int = 0,
+        frame_stack: int = 1,
     ) -> None:
         self._actor_id = actor_id
         self._incarnation = incarnation
@@ -51,6 +53,7 @@ class HeaderCheck:
                 n_envs * substep.n_agents,
                 max_rollout_bytes=max_rollout_bytes,
                 state_size=state_size,
+                frame_stack=frame_stack,
             )
             for key, substep in spaces.items()
         }
@@ -96,6 +99,7 @@ class SubstepHeaderCheck:
         n_trajectories: B.
         max_rollout_bytes: As for `HeaderCheck`.
         state_size: As for `HeaderCheck`.
+        frame_stack: As for `HeaderCheck`.
     """
 
     def __init__(
@@ -107,11 +111,14 @@ class SubstepHeaderCheck:
         *,
         max_rollout_bytes: int | None,
         state_size: int = 0,
+        frame_stack: int = 1,
     ) -> None:
         self.key: Final = key
         self.step_shape: Final = (n_steps, n_trajectories)
         self.n_agents: Final = spaces.n_agents
-        self.schema: Final = SubstepSchema.of(key, spaces, n_steps, n_trajectories, state_size=state_size)
+        self.schema: Final = SubstepSchema.of(
+            key, spaces, n_steps, n_trajectories, state_size=state_size, frame_stack=frame_stack
+        )
         flags = (("terminated", BOOL), ("truncated", BOOL), ("valid", BOOL))
         self._scalars = {
             name: ColumnSchema.of(name, LeafSchema(dtype), STEP_AXES, self.step_shape)
@@ -175,6 +182,10 @@ class SubstepHeaderCheck:
             yield _checked(header, schema.initial_state, substep.initial_state)
         elif substep.HasField("initial_state"):
             refuse(header, "a column initial_state", "none: the learner's policy is not recurrent")
+        if schema.previous_observation:
+            yield from _leaves(header, substep.previous_observation, schema.previous_observation)
+        elif substep.previous_observation:
+            refuse(header, "a column previous_observation", "none: the learner's policy sees single frames")
         # A column that was left out reads as an empty tensor, whose dtype is refused.
         yield _checked(header, self._scalars["reward"], header.reward)
         yield _checked(header, self._scalars["terminated"], header.terminated)

@@ -271,7 +271,12 @@ class _Reader:
 
 def _assembler(header: RecordingHeader, max_rollout_bytes: int) -> RolloutAssembler:
     return RolloutAssembler(
-        header.spaces, header.n_rollout_steps, header.n_envs, max_rollout_bytes, state_size=header.state_size
+        header.spaces,
+        header.n_rollout_steps,
+        header.n_envs,
+        max_rollout_bytes,
+        state_size=header.state_size,
+        frame_stack=header.frame_stack,
     )
 
 

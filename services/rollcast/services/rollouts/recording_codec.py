@@ -6,7 +6,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from rollcast.services.errors import InvalidInputError, ProtocolMismatchError, RecordingError
-from rollcast.services.limits.limits import MAX_RECURRENT_SIZE
+from rollcast.services.limits.limits import MAX_FRAME_STACK, MAX_RECURRENT_SIZE
 from rollcast.services.rollouts.join import PROTOCOL_VERSION
 from rollcast.services.rollouts.size import rollout_bytes
 from rollcast.services.spaces.codec import environment_spaces_from_proto, environment_spaces_to_proto
@@ -37,6 +37,7 @@ class RecordingHeader:
     played_by: str = ""
     software_version: str = ""
     state_size: int = 0
+    frame_stack: int = 1
 
     @property
     def max_rollout_bytes(self) -> int:
@@ -46,6 +47,7 @@ class RecordingHeader:
             self.n_rollout_steps,
             self.n_envs,
             state_size=self.state_size,
+            frame_stack=self.frame_stack,
             step_bytes=_STEP_BYTES,
             has_finals=True,
         )
@@ -71,6 +73,7 @@ def recording_header_to_proto(header: RecordingHeader) -> recording_pb2.Recordin
         env_id=header.env_id,
         played_by=header.played_by,
         state_size=header.state_size,
+        frame_stack=header.frame_stack if header.frame_stack > 1 else 0,
     )
 
 
@@ -83,7 +86,7 @@ def recording_header_from_proto(proto: recording_pb2.RecordingHeader) -> Recordi
     Raises:
         RecordingError: It is the first message of another kind of file.
         ProtocolMismatchError: It has another version of the protocol.
-        InvalidInputError: T or B is below 1, or the recurrent state is too large.
+        InvalidInputError: T or B is below 1, or the recurrent state or the stack of frames is too large.
         InvalidSpaceError: A space is malformed or not supported.
         InvalidTensorError: A bound of a space is malformed.
     """
@@ -104,6 +107,10 @@ def recording_header_from_proto(proto: recording_pb2.RecordingHeader) -> Recordi
         raise InvalidInputError(
             f"its state_size is {proto.state_size}; expected at most {2 * MAX_RECURRENT_SIZE}; record it again"
         )
+    if proto.frame_stack > MAX_FRAME_STACK:
+        raise InvalidInputError(
+            f"its frame_stack is {proto.frame_stack}; expected at most {MAX_FRAME_STACK}; record it again"
+        )
     spaces = environment_spaces_from_proto(proto.substeps)
     for key, substep in spaces.items():
         check_action_space_supported(substep.action, where=f"substep {key!r}")
@@ -115,6 +122,7 @@ def recording_header_from_proto(proto: recording_pb2.RecordingHeader) -> Recordi
         played_by=proto.played_by[:512],
         software_version=proto.software_version[:128],
         state_size=proto.state_size,
+        frame_stack=proto.frame_stack or 1,
     )
 
 

@@ -82,6 +82,9 @@ class SubstepColumns:
             `Rollout.final_index`.
         initial_state: float32 `[B, S]`, the state with which a recurrent policy acted in the first valid row of each
             trajectory; None if the policy is not recurrent. `rollcast.v1.SubstepColumns` says how it goes on.
+        previous_observation: `[B, K - 1, ...]` for every leaf, the frames before the first valid row of each
+            trajectory, the oldest first: that row's own observation where it begins an episode. None if the policy
+            sees single frames.
     """
 
     observation: Observation
@@ -90,6 +93,7 @@ class SubstepColumns:
     last_observation: Observation
     final_observation: Observation
     initial_state: NDArray[np.float32] | None = None
+    previous_observation: Observation | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,6 +88,10 @@ class RolloutStream(Protocol):
     def state_size(self) -> int:
         """S of the recurrent state in its rollouts; 0 if the policy is not recurrent."""
 
+    @property
+    def frame_stack(self) -> int:
+        """K, the frames that the policy sees at once."""
+
     def progress(self) -> StreamProgress:
         """Returns the stream's progress, which is sent as soon as it opens."""
 
@@ -268,6 +272,7 @@ class RolloutServicer:
             actor_id=stream.actor_id,
             incarnation=stream.incarnation,
             state_size=stream.state_size,
+            frame_stack=stream.frame_stack,
             hold=in_flight.hold,
         )
         while True:

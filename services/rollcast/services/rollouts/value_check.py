@@ -6,7 +6,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.services.rollouts.column_schema import FINAL_AXES, LAST_AXES, STEP_AXES, column_name
+from rollcast.services.rollouts.column_schema import (
+    FINAL_AXES,
+    LAST_AXES,
+    PREVIOUS_AXES,
+    STEP_AXES,
+    column_name,
+)
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.leaf_schema import FLOAT32, LeafSchema, leaf_schema
 from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation, space_leaves
@@ -80,6 +86,8 @@ class ValueCheck:
         if columns.initial_state is not None:
             leaf = LeafSchema(FLOAT32, columns.initial_state.shape[1:])
             yield _Column(column_name(key, "initial_state"), LAST_AXES, leaf, columns.initial_state)
+        if columns.previous_observation is not None:
+            yield from self._observations(key, "previous_observation", PREVIOUS_AXES, columns.previous_observation)
 
     def _observations(
         self, key: str, column: str, axes: tuple[str, ...], values: Mapping[str, NDArray[Any]]

@@ -184,3 +184,24 @@ def test_recurrent_policy_begins_every_episode_without_memory():
     many = evaluate_policy(FACTORY, policy, n_episodes=3, seed=3, deterministic=False)
     assert [index for index, (began, _) in enumerate(seen) if began] == [0, *np.cumsum(many.lengths)[:-1].tolist()]
     assert all(remembered > 0 for _, remembered in seen)
+
+
+def test_policy_with_a_frame_stack_begins_every_episode_with_its_first_frame():
+    spec = PolicySpec(hidden_sizes=(8,), frame_stack=3)
+    policy = make_policy(SPACES, spec, seed=0)
+    policy.load(1, TorchPolicy(SPACES, spec).state_arrays())
+    stacks: list[np.ndarray] = []
+    act = policy.act
+
+    def watched(observation, **arguments):
+        stacks.append(observation[""].copy())
+        return act(observation, **arguments)
+
+    policy.act = watched  # type: ignore[method-assign]
+    many = evaluate_policy(FACTORY, policy, n_episodes=3, seed=3, deterministic=False)
+    firsts = [0, *np.cumsum(many.lengths)[:-1].tolist()]
+    for i, stack in enumerate(stacks):
+        if i in firsts:
+            assert (stack == stack[:, :1]).all()
+        else:
+            np.testing.assert_array_equal(stack[:, :-1], stacks[i - 1][:, 1:])

@@ -117,3 +117,21 @@ def test_act_normalises_by_the_moments_of_the_newest_version():
         np.testing.assert_array_equal(action, expected)
         policy.observe({"": torch.from_numpy(x)}, torch.ones(64, dtype=torch.bool), 64)
     assert 0 < expected.sum() < 64, "after the first version all observations were beyond the clip"
+
+
+def test_act_sees_the_frames_before_an_observation():
+    spec = PolicySpec(hidden_sizes=(4,), frame_stack=3)
+    publisher, policy = PolicyPublisher(CARTPOLE_LIKE, spec, seed=0), TorchPolicy(CARTPOLE_LIKE, spec)
+    with torch.no_grad():
+        policy.networks[FLAT_SUBSTEP].layers[-1].weight.mul_(100.0)  # decided actions
+    publisher.publish(policy.state_arrays())
+    frames = np.random.default_rng(0).normal(size=(64, 3, 4)).astype(np.float32)
+    begun = frames[:, -1:].repeat(3, axis=1)
+    chosen = []
+    for previous, stack in (({"": frames[:, :-1]}, frames), (None, begun)):
+        action, _ = publisher.act({"": frames[:, -1]}, substep_key=FLAT_SUBSTEP, deterministic=True, previous=previous)
+        with torch.no_grad():
+            expected = policy.parameters_of({"": torch.from_numpy(stack)}).argmax(dim=1).numpy()
+        np.testing.assert_array_equal(action, expected)
+        chosen.append(expected)
+    assert (chosen[0] != chosen[1]).any()

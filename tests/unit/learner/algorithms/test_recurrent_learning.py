@@ -96,14 +96,16 @@ def test_refuses_minibatches_that_would_cut_trajectories(kind: str):
     assert items_in_minibatch(128, 32, algorithm=kind) == 4
 
 
-def test_algorithms_that_cannot_learn_recurrent_policies_refuse_them():
+@pytest.mark.parametrize(
+    ("spec", "option"),
+    [(LSTM, "--recurrence lstm"), (PolicySpec(hidden_sizes=(16,), frame_stack=4), "--frame-stack 4")],
+)
+def test_algorithms_that_cannot_learn_such_policies_refuse_them(spec: PolicySpec, option: str):
     def own() -> Algorithm:
-        return make_own_algorithm(f"{OWN}:SaysNothing", SPACES, LSTM, {}, device=torch.device("cpu"), seed=0)
+        return make_own_algorithm(f"{OWN}:SaysNothing", SPACES, spec, {}, device=torch.device("cpu"), seed=0)
 
-    for make in (lambda: Sac(SPACES, LSTM, SacSettings()), lambda: Dqn(SPACES, LSTM, DqnSettings()), own):
-        with pytest.raises(
-            ConfigurationError, match=r"--recurrence lstm with --algorithm .*expected impala, ppo or appo, or"
-        ):
+    for make in (lambda: Sac(SPACES, spec, SacSettings()), lambda: Dqn(SPACES, spec, DqnSettings()), own):
+        with pytest.raises(ConfigurationError, match=rf"{option} with --algorithm .*expected impala, ppo or appo, or"):
             make()
 
 

@@ -48,6 +48,7 @@ def records(run_dir):
         ("dqn", ("--normalize-observations", "--deterministic"), 17),
         ("impala", ("--recurrence", "lstm"), 9),
         *((name, ("--recurrence", "gru"), 9) for name in ("ppo", "appo")),
+        *((name, ("--frame-stack", "3", "--normalize-observations"), 9) for name in ("impala", "ppo", "appo")),
         ("examples.own_algorithm:ActorCritic", (), 9),
         ("tests.unit.learner.algorithms.own_algorithms:OwnDqn", (), 17),
         ("sac", ("--env-id", "Pendulum-v1"), 17),

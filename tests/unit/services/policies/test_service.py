@@ -118,6 +118,35 @@ def test_rejects_state_that_does_not_fit(learner, client, wrong, state_size, mat
         client.act({"": np.zeros((1, 4), np.float32)}, state=wrong)
 
 
+def test_act_brings_the_frames_before(learner, client):
+    learner.source.frame_stack = 3
+    learner.source.publish(3, state(3))
+    observation, previous = {"": np.zeros((2, 4), np.float32)}, np.ones((2, 2, 4), np.float32)
+    client.act(observation, previous={"": previous})
+    np.testing.assert_array_equal(learner.source.previous[""], previous)
+    client.act(observation)
+    assert learner.source.previous is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "frame_stack", "match"),
+    [
+        (np.zeros((2, 2, 4), np.float32), 3, r"previous_observation at '' has shape \[2, 2, 4\]; expected \[1, 2, 4\]"),
+        (np.zeros((1, 3, 4), np.float32), 3, r"has shape \[1, 3, 4\]; expected \[1, 2, 4\]"),
+        (np.zeros((1, 2, 4)), 3, "has dtype float64; expected float32"),
+        (np.full((1, 2, 4), np.nan, np.float32), 3, r"holds nan at \(n, k\) = \(0, 0\)"),
+        (np.zeros((1, 2, 4), np.float32), 1, "expected none, because the policy sees single frames"),
+    ],
+)
+def test_rejects_frames_that_do_not_fit(learner, client, wrong, frame_stack, match):
+    learner.source.frame_stack = frame_stack
+    learner.source.publish(1, state(1))
+    with pytest.raises(InvalidTensorError, match=match):
+        client.act({"": np.zeros((1, 4), np.float32)}, previous={"": wrong})
+    with pytest.raises(InvalidTensorError, match=r"previous_observation has 1 leaves, \['other'\]|expected none"):
+        client.act({"": np.zeros((1, 4), np.float32)}, previous={"other": wrong})
+
+
 def test_rejects_request_that_does_not_parse(learner):
     with make_channel(learner.address) as channel:
         for method in ("Act", "GetPolicy"):

@@ -46,6 +46,13 @@ def test_normalisation_comes_back_and_is_left_out_of_the_message_of_before():
     ), "an old actor's message"
 
 
+def test_frame_stack_comes_back_and_single_frames_are_left_out():
+    assert policy_spec_from_proto(policy_spec_to_proto(PolicySpec(frame_stack=4))) == PolicySpec(frame_stack=4)
+    assert policy_spec_to_proto(PolicySpec()).frame_stack == 0, "an old actor's message"
+    with pytest.raises(InvalidInputError, match="a frame_stack of 0; expected at least 1"):
+        PolicySpec(frame_stack=0)
+
+
 @pytest.mark.parametrize("clip", [0.0, -1.0, float("nan"), float("inf"), 1e7])
 def test_refuses_a_bound_that_is_none(clip: float):
     proto = policy_spec_to_proto(PolicySpec(normalize_observations=True))
@@ -60,6 +67,7 @@ def test_refuses_a_bound_that_is_none(clip: float):
         ("activation", "gelu", "activation 'gelu'; expected one of"),
         ("head", "two", "head 'two'; expected one of"),
         ("recurrence", "rnn", "recurrence 'rnn'; expected one of"),
+        ("frame_stack", 65, "a frame_stack of 65; expected at most 64"),
         ("hidden_sizes", (64, 0), "2 hidden layers, the first of .64, 0.; expected at most 64, each of at least 1"),
         ("hidden_sizes", (1,) * (MAX_HIDDEN_LAYERS + 1), "65 hidden layers"),
         ("network", "n" * (MAX_NETWORK_LENGTH + 1), "a name of 513 characters; expected at most 512"),

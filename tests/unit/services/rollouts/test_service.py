@@ -170,6 +170,7 @@ def test_framed_rollouts_arrive(monkeypatch):
         def open_large(*arguments, **options):
             stream = opened(*arguments, **options)
             stream.spaces, stream.n_rollout_steps, stream.n_envs, stream.state_size = PIXELS, 20, 64, 0
+            stream.frame_stack = 1
             return stream
 
         learner.sink.open_stream = open_large

@@ -24,6 +24,11 @@ def test_counts_the_state_of_a_recurrent_policy():
     assert more == 3 * 5 * np.dtype(np.float32).itemsize
 
 
+def test_counts_the_frames_before_a_rollout():
+    more = rollout_bytes(SPACES, 6, 3, frame_stack=5) - rollout_bytes(SPACES, 6, 3)
+    assert more == 3 * 4 * 4 * np.dtype(np.float32).itemsize
+
+
 def test_the_largest_substep_counts():
     assert rollout_bytes(NESTED, 6, 3) == max(rollout_bytes({key: NESTED[key]}, 6, 3) for key in NESTED)
 
