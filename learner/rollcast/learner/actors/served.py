@@ -253,7 +253,11 @@ class ServedDistributedActors(DistributedActors):
     def evaluators(self) -> EvaluatorsInfo:
         """The state of the evaluators of this run."""
         evaluations = self._serving.evaluations
-        return EvaluatorsInfo() if evaluations is None else evaluations.info()
+        return EvaluatorsInfo() if evaluations is None else evaluations.info(n_local=self._n_local_evaluators())
+
+    def _n_local_evaluators(self) -> int:
+        """Returns the number of evaluators that run on this machine."""
+        return 0
 
     def evaluate_newest(self, env_steps: int) -> None:
         """See `DistributedActors.evaluate_newest`."""

@@ -161,6 +161,9 @@ class SubprocDistributedActors(ServedDistributedActors):
                 shutil.rmtree(self._socket_dir, ignore_errors=True)
                 self._socket_dir = None
 
+    def _n_local_evaluators(self) -> int:
+        return 0 if self._evaluator is None else len(self._evaluator.processes)
+
     def _look_after_actors(self) -> None:
         if self._processes is not None:
             self._processes.look_after()

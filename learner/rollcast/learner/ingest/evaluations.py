@@ -64,7 +64,8 @@ class EvaluatorsInfo:
 
     Attributes:
         n_alive: Those that are connected.
-        n_pending: The policies that a connected evaluator plays with, or is about to.
+        n_pending: The policies that a connected evaluator plays with, or that one, also a local one that has yet to
+            join, is about to play with.
         skipped: The policies that were due and never evaluated.
         last_error: Why the last evaluator that failed did so; empty if none has since the last report.
     """
@@ -123,13 +124,18 @@ class Evaluations:
         self._skipped = 0
         self._last_error = ""
 
-    def info(self) -> EvaluatorsInfo:
-        """Returns how the evaluators stand."""
+    def info(self, *, n_local: int = 0) -> EvaluatorsInfo:
+        """Returns how the evaluators stand.
+
+        Args:
+            n_local: The evaluators that run on this machine; one may not have joined yet.
+        """
         with self._changed:
             connected = [one for one in self._evaluators.values() if one.subscription is not None]
             return EvaluatorsInfo(
                 n_alive=len(connected),
-                n_pending=sum(one.given is not None for one in connected) + bool(connected and self._due is not None),
+                n_pending=sum(one.given is not None for one in connected)
+                + bool((connected or n_local) and self._due is not None),
                 skipped=self._skipped,
                 last_error=self._last_error,
             )

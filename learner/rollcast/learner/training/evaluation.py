@@ -107,6 +107,7 @@ class TrainingEvaluation:
             self._status = status
             self._written = status.best_policy_version, status.best_mean_return
         self._last_version = status.policy_version
+        self._tell_patience()
 
     def offer_due(self) -> None:
         """Has the newest policy evaluated if that is due. Called after every update; never waits for an evaluator."""
@@ -139,6 +140,18 @@ class TrainingEvaluation:
         """Notes that the best policy was written."""
         self.unwritten = None
         self._written = self._status.best_policy_version, self._status.best_mean_return
+
+    def _tell_patience(self) -> None:
+        """Says why training ends, if it does."""
+        status = self._status
+        if self.is_out_of_patience:
+            logger.warning(
+                "%d evaluations in a row brought no better mean return than %g, of version %d: training ends; raise "
+                "--eval-patience to go on",
+                status.without_improvement,
+                status.best_mean_return,
+                status.best_policy_version,
+            )
 
     def _first_multiple_above(self, env_steps: int) -> int:
         every = self.schedule.interval_steps or 1
@@ -174,13 +187,7 @@ class TrainingEvaluation:
         )
         with self._lock:
             self._status = now
-        if self.is_out_of_patience:
-            logger.warning(
-                "%d evaluations in a row brought no better mean return than %g, of version %d: training ends",
-                now.without_improvement,
-                now.best_mean_return,
-                now.best_policy_version,
-            )
+        self._tell_patience()
         return {
             metric_names.EVAL_MEAN_RETURN.tag: played.mean,
             metric_names.EVAL_CI_LOW.tag: low,

@@ -254,6 +254,7 @@ def test_policies_are_pending_while_a_connected_evaluator_has_them_or_is_about_t
     desk = evaluations()
     due(desk, 1)
     assert desk.info().n_pending == 0, "nobody is there"
+    assert desk.info(n_local=1).n_pending == 1, "a process of this machine is about to join"
     join(desk)
     evaluator = Subscribed(desk)
     assert desk.info().n_pending == 1

@@ -158,6 +158,19 @@ def test_resumed_run_keeps_what_was_evaluated():
     assert resumed.evaluation.is_out_of_patience, "evaluations before the interruption count"
 
 
+def test_resumed_run_that_is_out_of_patience_says_so(caplog: pytest.LogCaptureFixture):
+    training = Training(interval_steps=10, patience=1)
+    training.report(2, 5.0)
+    training.evaluation.note_written()
+    training.report(3, 4.0)
+    caplog.clear()
+    Training(interval_steps=10, patience=2).evaluation.load_state(training.evaluation.state())
+    assert not caplog.records
+    Training(interval_steps=10, patience=1).evaluation.load_state(training.evaluation.state())
+    assert "1 evaluations in a row brought no better mean return than 5" in caplog.text
+    assert "raise --eval-patience" in caplog.text
+
+
 def test_checkpoint_keeps_no_best_policy_that_is_not_on_the_disk():
     training = Training(interval_steps=10)
     training.report(2, 3.0)
