@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rollcast.learner.algorithms.algorithm import Algorithm, Metrics
     from rollcast.learner.algorithms.appo import Appo
     from rollcast.learner.algorithms.appo_settings import AppoSettings
-    from rollcast.learner.algorithms.critics import TwinCritic, ValueCritic
+    from rollcast.learner.algorithms.critics import CriticEnsemble, ValueCritic
     from rollcast.learner.algorithms.dqn import Dqn
     from rollcast.learner.algorithms.dqn_settings import DqnSettings
     from rollcast.learner.algorithms.impala import Impala
@@ -46,6 +46,7 @@ __all__ = [
     "BaseDistributedWorkersWithBuffer",
     "Batch",
     "BatchColumns",
+    "CriticEnsemble",
     "DistributedActors",
     "DockerDistributedActors",
     "Dqn",
@@ -72,7 +73,6 @@ __all__ = [
     "ServingOptions",
     "SubprocDistributedActors",
     "TensorBoardWriter",
-    "TwinCritic",
     "VTraceReturns",
     "ValueCritic",
     "evaluate_policy",

@@ -120,10 +120,15 @@ class AutoNetwork(nn.Module):
         Returns:
             float32 `[N, n_outputs]`.
         """
-        return mlp(self._features(observation), self._parameters_of(self.layers), self._activation)
+        return mlp(self.features(observation), self._parameters_of(self.layers), self._activation)
 
-    def _features(self, observation: Mapping[str, Tensor]) -> Tensor:
-        """Returns the inputs of the first layer, `[N, F]`."""
+    @property
+    def learns_features(self) -> bool:
+        """True if the inputs of its first layer depend on parameters, those of images."""
+        return len(self.images) > 0
+
+    def features(self, observation: Mapping[str, Tensor]) -> Tensor:
+        """Returns the inputs of the first layer, `[N, F]`, for observations `[N, ...]` for every leaf."""
         parts = [cnn(observation[path]) for path, cnn in zip(self._image_paths, self.images, strict=True)]
         parts += [_leaf_features(leaf, observation[leaf.path]) for leaf in self._vectors]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
@@ -184,7 +189,7 @@ class RecurrentNetwork(AutoNetwork):
 
     def _encoded(self, observation: Mapping[str, Tensor]) -> Tensor:
         """Returns the inputs of the memory: the features, through the hidden layers."""
-        x, hidden = self._features(observation), self.layers[:-1]
+        x, hidden = self.features(observation), self.layers[:-1]
         if not len(hidden):
             return x
         x = mlp(x, self._parameters_of(hidden), self._activation)

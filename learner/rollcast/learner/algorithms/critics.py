@@ -2,17 +2,20 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import torch
 from gymnasium import Space
 from gymnasium.spaces import Box, Dict, Discrete
 from torch import Tensor, nn
 
 from rollcast.actor.policies.frame_stacks import stacked_space
-from rollcast.actor.policies.networks import build_network
+from rollcast.actor.policies.networks import AutoNetwork, build_network
+from rollcast.learner.algorithms.ensemble_mlp import LAYER_NORM_EPSILON, ensemble_mlp
+from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import AUTO_NETWORK, PolicySpec
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces
 
@@ -90,44 +93,85 @@ class RecurrentValueCritic(nn.Module):
         return values.squeeze(-1)
 
 
-class TwinCritic(nn.Module):
-    """Q_1 and Q_2: two networks of the policy's architecture. Callers use the smaller of both values.
+class CriticEnsemble(nn.Module):
+    """Q_1 to Q_E: networks of the policy's architecture, none of which shares a parameter with another.
 
-    Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic Methods",
-    https://arxiv.org/abs/1802.09477, algorithm 1. For Discrete actions each network returns the values of all actions;
-    for Box the action is an input, concatenated with the vector part of the observation.
+    For Discrete actions each network returns the values of all actions; for Box the action is an input, concatenated
+    with the vector part of the observation. Two of them are the twin critics of Fujimoto et al. 2018, "Addressing
+    Function Approximation Error in Actor-Critic Methods", https://arxiv.org/abs/1802.09477.
+
+    The linear layers of all networks are computed together, see `ensemble_mlp`; networks of one's own, and the
+    convolutions of images, one network after the other.
     """
 
-    def __init__(self, spaces: EnvironmentSpaces, spec: PolicySpec, *, substep_key: str) -> None:
+    def __init__(
+        self,
+        spaces: EnvironmentSpaces,
+        spec: PolicySpec,
+        *,
+        substep_key: str,
+        n_critics: int = 2,
+        layer_norm: bool = False,
+    ) -> None:
         """Builds the networks.
 
         Args:
             spaces: The environment's spaces by substep key.
             spec: The architecture of the policy, which the critics share.
             substep_key: The substep whose observations and actions are valued.
+            n_critics: E, at least 1.
+            layer_norm: Puts a layer norm between each hidden layer and its activation.
 
         Raises:
-            ConfigurationError: If no network fits the observation space.
+            ConfigurationError: If no network fits the observation space, or it has no hidden layer to normalise.
         """
         super().__init__()
-        self.networks = nn.ModuleList(_action_value_network(spaces[substep_key], spec) for _ in range(2))
+        self.networks = nn.ModuleList(_action_value_network(spaces[substep_key], spec) for _ in range(n_critics))
+        # Without norms they have no names in its state, so twin critics have those of older versions.
+        self.norms: nn.ModuleList | None = None
+        if layer_norm:
+            self.norms = nn.ModuleList(_layer_norms(network, spec) for network in self.networks)
+        first = self.networks[0]
+        self._activation = spec.activation
+        # What nothing was learnt for is the same for all networks.
+        self._shares_inputs = isinstance(first, AutoNetwork | _ActionInput) and not first.learns_features
         self._trainable = [parameter for parameter in self.parameters() if parameter.requires_grad]
 
-    def forward(self, observation: Mapping[str, Tensor], action: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def __len__(self) -> int:
+        """E."""
+        return len(self.networks)
+
+    def forward(
+        self,
+        observation: Mapping[str, Tensor],
+        action: Tensor | None = None,
+        *,
+        members: Sequence[int] | None = None,
+    ) -> Tensor:
         """Estimates the values of actions.
 
         Args:
             observation: `[N, ...]` for every leaf of the observation space.
             action: float32 `[N, D]` in [-1, 1] for Box, None for Discrete.
+            members: The networks to ask, M of them. None: all E.
 
         Returns:
-            The values of both networks: each float32 `[N]` for Box, `[N, n]` for Discrete.
+            The values of each network: float32 `[M, N]` for Box, `[M, N, n]` for Discrete.
         """
-        if action is None:
-            first, second = (network(observation) for network in self.networks)
-        else:
-            first, second = (network(observation, action).squeeze(-1) for network in self.networks)
-        return first, second
+        asked = list(range(len(self)) if members is None else members)
+        networks = [self.networks[index] for index in asked]
+        if action is None and not isinstance(networks[0], AutoNetwork):
+            return torch.stack([network(observation) for network in networks])
+        inputs = [
+            _inputs(network, observation, action) for network in (networks[:1] if self._shares_inputs else networks)
+        ]
+        values = ensemble_mlp(
+            inputs[0].expand(len(networks), -1, -1) if self._shares_inputs else torch.stack(inputs),
+            [_tensors(_layers_of(network)) for network in networks],
+            self._activation,
+            None if self.norms is None else [_tensors(self.norms[index].children()) for index in asked],
+        )
+        return values if action is None else values.squeeze(-1)
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
@@ -152,6 +196,40 @@ def _action_value_network(spaces: SubstepSpaces, spec: PolicySpec) -> nn.Module:
     return _ActionInput(spaces, spec)
 
 
+def _layers_of(network: nn.Module) -> nn.ModuleList:
+    """Returns the linear layers of rollcast's own network, or of the one that follows the features of another."""
+    own = network.network if isinstance(network, _ActionInput) else network
+    assert isinstance(own, AutoNetwork)
+    return own.layers
+
+
+def _tensors(layers: Iterable[nn.Module]) -> list[Tensor]:
+    """Returns both tensors of each layer, one after the other."""
+    # Not layer.parameters(), which takes as long as the product of a small layer.
+    return [tensor for layer in layers for tensor in layer._parameters.values() if tensor is not None]
+
+
+def _inputs(network: nn.Module, observation: Mapping[str, Tensor], action: Tensor | None) -> Tensor:
+    """Returns what the linear layers of a network get, `[N, F]`."""
+    if isinstance(network, _ActionInput):
+        assert action is not None
+        return network.inputs(observation, action)
+    assert isinstance(network, AutoNetwork)
+    return network.features(observation)
+
+
+def _layer_norms(network: nn.Module, spec: PolicySpec) -> nn.ModuleList:
+    """Makes a layer norm for each hidden layer of a critic."""
+    hidden = _layers_of(network)[:-1] if isinstance(network, AutoNetwork | _ActionInput) else ()
+    if not len(hidden):
+        raise ConfigurationError(
+            f"layer norm for critics without hidden layers (network {spec.network!r}, hidden sizes "
+            f"{list(spec.hidden_sizes)}); expected hidden layers that rollcast makes: for Discrete actions, images and "
+            "networks of one's own have none; set hidden sizes, put the norm into your network, or leave it out"
+        )
+    return nn.ModuleList(nn.LayerNorm(layer.out_features, eps=LAYER_NORM_EPSILON) for layer in hidden)
+
+
 class _ActionInput(nn.Module):
     """A network that takes an observation and an action."""
 
@@ -165,10 +243,17 @@ class _ActionInput(nn.Module):
             self.features = build_network(seen, _N_OWN_FEATURES, spec)
             seen = Box(-np.inf, np.inf, (_N_OWN_FEATURES,), np.float32)
         joint = Dict({"observation": seen, "action": action})
-        self.network = build_network(joint, 1, dataclasses.replace(spec, network=AUTO_NETWORK), output_gain=1.0)
+        network = build_network(joint, 1, dataclasses.replace(spec, network=AUTO_NETWORK), output_gain=1.0)
+        assert isinstance(network, AutoNetwork)
+        self.network = network
 
-    def forward(self, observation: Mapping[str, Tensor], action: Tensor) -> Tensor:
+    @property
+    def learns_features(self) -> bool:
+        """True if what its layers get depends on parameters."""
+        return self.features is not None or self.network.learns_features
+
+    def inputs(self, observation: Mapping[str, Tensor], action: Tensor) -> Tensor:
+        """Returns what its layers get, `[N, F]`."""
         seen = observation if self.features is None else {"": self.features(observation)}
         joint = {f"observation/{path}" if path else "observation": leaf for path, leaf in seen.items()}
-        values: Tensor = self.network({**joint, "action": action})
-        return values
+        return self.network.features({**joint, "action": action})

@@ -6,39 +6,58 @@ actions Christodoulou 2019, "Soft Actor-Critic for Discrete Action Settings", ht
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.algorithm import Metrics
-from rollcast.learner.algorithms.critics import TwinCritic
+from rollcast.learner.algorithms.critics import CriticEnsemble
 from rollcast.learner.algorithms.divergence import DivergenceWatch
 from rollcast.learner.algorithms.flat_parameters import FlatParameters
 from rollcast.learner.algorithms.one_policy import OnePolicy
 from rollcast.learner.algorithms.sac_settings import SacSettings
-from rollcast.learner.algorithms.soft_actions import PolicyImprovement, soft_actions
+from rollcast.learner.algorithms.soft_actions import mean, smallest, soft_actions
 from rollcast.learner.algorithms.target_networks import TargetNetwork
-from rollcast.learner.algorithms.training_state import StatePart
+from rollcast.learner.algorithms.training_state import StatePart, read_training_state
 from rollcast.learner.algorithms.transitions import Transitions, transitions_of, with_head
 from rollcast.learner.batch import Batch
-from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.policies.policies import PolicySpec, PolicyState
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 _WATCHED = ("critic loss", "policy loss", "temperature", "critics' gradient norm", "policy's gradient norm")
 
 
+class _PolicyTerms(NamedTuple):
+    """The report of an update of the policy; each quantity is 0-dim, without graph."""
+
+    loss: Tensor
+    entropy: Tensor
+    grad_norm: Tensor
+
+
 class Sac(OnePolicy[SacSettings]):
-    """Soft actor-critic with twin critics, Polyak-averaged targets and a learnt temperature alpha.
+    """Soft actor-critic with an ensemble of critics, Polyak-averaged targets and a learnt temperature alpha.
 
     An update, on transitions (s, a, r, s'), with gamma 0 where the episode terminated (Haarnoja et al. 2018b,
     algorithm 1; numbers are those of its equations):
 
-        y        = r + gamma E_a'[ min_i Q'_i(s', a') - alpha log pi(a' | s') ]
+        y        = r + gamma E_a'[ min_{i in M} Q'_i(s', a') - alpha log pi(a' | s') ]
         J_Q      = mean[ w sum_i (Q_i(s, a) - y)^2 / 2 ]                              (5, 6)
-        J_pi     = mean[ w E_a[ alpha log pi(a | s) - min_i Q_i(s, a) ] ]             (7, 9), with the new critics
+        J_pi     = mean[ w E_a[ alpha log pi(a | s) - Q(s, a) ] ]                     (7, 9), with the new critics
         J_alpha  = log(alpha) mean[ w (entropy - target entropy) ]                    (18), as the authors' code has it
         Q'_i    <- tau Q_i + (1 - tau) Q'_i
+
+    By default there are two critics, M is both, and Q their smallest value, as in the paper. M may be a subset that is
+    drawn anew in each update: Chen et al. 2021, "Randomized Ensembled Double Q-Learning: Learning Fast Without a
+    Model", https://arxiv.org/abs/2101.05982, algorithm 1; Q is the mean of all critics then, as in Ball et al. 2023,
+    "Efficient Online Reinforcement Learning with Offline Data", https://arxiv.org/abs/2302.02948, algorithm 1. With
+    M = all of more than two, it is the SAC-N of An et al. 2021, https://arxiv.org/abs/2110.01548, section 3. With
+    `policy_update_interval`, J_pi and J_alpha are for one in so many updates only, the first among them.
 
     w are importance weights, 1 if the batch has none. Actions are Discrete or a bounded Box. Critics, targets and
     temperature are never sent to actors. The algorithm chooses the spec's head: give `policy.spec` to actors.
@@ -50,15 +69,25 @@ class Sac(OnePolicy[SacSettings]):
 
     def _build(self, spaces: EnvironmentSpaces, spec: PolicySpec, settings: SacSettings, seed: int) -> None:
         key = self._substep_key
+        self._seed = seed
         self._generator = torch.Generator(device=self._device).manual_seed(seed)
         self._actions = soft_actions(spaces[key], self._generator, entropy_ratio=settings.target_entropy_ratio)
         self._policy = TorchPolicy(spaces, with_head(spec, self._actions.head)).to(self._device)
-        self._critics = TwinCritic(spaces, spec, substep_key=key).to(self._device)
+        self._critics = CriticEnsemble(
+            spaces,
+            spec,
+            substep_key=key,
+            n_critics=settings.n_critics,
+            layer_norm=settings.critic_layer_norm,
+        ).to(self._device)
         # set from the start, for both heads, so that every version of the policy has the same arrays
         self._policy.set_uniform_exploration(False)
         self._policy_parameters = FlatParameters({"policy": self._policy})
         self._critic_parameters = FlatParameters({"critics": self._critics})
         self._targets = TargetNetwork(self._critics, self._critic_parameters)
+        self._combine = mean if settings.n_target_critics < settings.n_critics else smallest
+        # Of the last update of the policy; empty before the first.
+        self._policy_terms: _PolicyTerms | None = None
         self._log_temperature = nn.Parameter(
             torch.tensor(math.log(settings.initial_temperature), dtype=torch.float32, device=self._device)
         )
@@ -85,26 +114,27 @@ class Sac(OnePolicy[SacSettings]):
         )
         temperature = self._log_temperature.detach().exp()
         critic_loss, critic_norm, mean_value = self._update_critics(transitions, temperature)
-        improvement, policy_norm = self._update_policy(transitions, temperature)
+        if self._n_updates % settings.policy_update_interval == 0:
+            self._policy_terms = self._update_policy(transitions, temperature)
+        terms = self._policy_terms
+        watched = (torch.zeros_like(temperature),) * 2 if terms is None else (terms.loss, terms.grad_norm)
         with torch.no_grad():
-            policy_loss = torch.dot(transitions.weight, improvement.loss)
-            entropy = torch.dot(transitions.weight, improvement.entropy)
-            if settings.learn_temperature:
-                # an entropy below the target raises the temperature; with importance weights their sum is not 1
-                error = entropy - (transitions.weight * self._target_entropy(transitions)).sum()
-                self._log_temperature.grad = error
-                self._temperature_optimizer.step()
-            self._watch.observe(critic_loss, policy_loss, temperature, critic_norm, policy_norm)
+            self._watch.observe(critic_loss, watched[0], temperature, critic_norm, watched[1])
         self._targets.follow(settings.tau)
         self._n_updates += 1
-        return {
+        metrics: Metrics = {
             "critic_loss": critic_loss,
-            "policy_loss": policy_loss,
-            "entropy": entropy,
             "temperature": temperature,
             "mean_value": mean_value,
             "critic_grad_norm": critic_norm,
-            "policy_grad_norm": policy_norm,
+        }
+        if terms is None:
+            return metrics
+        return {
+            **metrics,
+            "policy_loss": terms.loss,
+            "entropy": terms.entropy,
+            "policy_grad_norm": terms.grad_norm,
         }
 
     def _update_critics(self, transitions: Transitions, temperature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -112,36 +142,72 @@ class Sac(OnePolicy[SacSettings]):
         with torch.no_grad():
             outputs = self._policy.parameters_of(transitions.next_observation, self._substep_key, is_normalized=True)
             soft_value = self._actions.soft_value(
-                outputs, self._targets.module, transitions.next_observation, temperature
+                outputs, self._targets.module, transitions.next_observation, temperature, self._target_members()
             )
             target = torch.addcmul(transitions.reward, transitions.discount, soft_value)
         values = self._actions.values(self._critics, transitions.observation, transitions.action)
         with torch.no_grad():
-            errors = torch.stack(values) - target
+            errors = values - target
             gradients = errors * transitions.weight
             loss = 0.5 * (gradients * errors).sum()
             self._priorities = errors.abs().mean(dim=0)
-            mean_value = values[0].detach().mean()
-        self._critic_parameters.backward(values, list(gradients))
+            mean_value = values.detach().mean()
+        self._critic_parameters.backward([values], [gradients])
         with torch.no_grad():
             norm = self._critic_parameters.clip_gradient("critics", self._settings.max_grad_norm)
         self._critic_optimizer.step()
         return loss, norm, mean_value
 
-    def _update_policy(self, transitions: Transitions, temperature: Tensor) -> tuple[PolicyImprovement, Tensor]:
-        """Updates the policy; returns its loss with the gradient, and the gradient norm, 0-dim."""
+    def _target_members(self) -> list[int] | None:
+        """Returns the critics whose smallest value is the target of this update; None: all.
+
+        They follow from seed and number of the update, so that a resumed run draws the same without a state.
+        """
+        settings = self._settings
+        if settings.n_target_critics == settings.n_critics:
+            return None
+        rng = np.random.default_rng((self._seed, self._n_updates))
+        members: list[int] = rng.choice(settings.n_critics, settings.n_target_critics, replace=False).tolist()
+        return members
+
+    def _update_policy(self, transitions: Transitions, temperature: Tensor) -> _PolicyTerms:
+        """Updates the policy, and the temperature if it is learnt."""
         outputs = self._policy.parameters_of(transitions.observation, self._substep_key, is_normalized=True)
-        improvement = self._actions.improve(outputs, self._critics, transitions.observation, temperature)
+        improvement = self._actions.improve(outputs, self._critics, transitions.observation, temperature, self._combine)
         self._policy_parameters.backward([outputs], [improvement.outputs_gradient * transitions.weight[:, None]])
         with torch.no_grad():
             norm = self._policy_parameters.clip_gradient("policy", self._settings.max_grad_norm)
         self._policy_optimizer.step()
-        return improvement, norm
+        with torch.no_grad():
+            loss = torch.dot(transitions.weight, improvement.loss)
+            entropy = torch.dot(transitions.weight, improvement.entropy)
+            if self._settings.learn_temperature:
+                # an entropy below the target raises the temperature; with importance weights their sum is not 1
+                error = entropy - (transitions.weight * self._target_entropy(transitions)).sum()
+                self._log_temperature.grad = error
+                self._temperature_optimizer.step()
+        return _PolicyTerms(loss, entropy, norm)
 
     def _target_entropy(self, transitions: Transitions) -> Tensor | float:
         if self._settings.target_entropy is not None:
             return self._settings.target_entropy
         return self._actions.target_entropy(transitions.observation)
+
+    def begin_with(self, state: PolicyState, checkpoint: Path | None) -> bool:
+        """Loads policy and critics; see `Algorithm.begin_with`. Critics of another kind are refused."""
+        values = {} if checkpoint is None else read_training_state(checkpoint)[1]
+        if values.get("algorithm") == self.name:
+            saved = values.get("settings", {})
+            for name in ("n_critics", "critic_layer_norm"):
+                own = getattr(self._settings, name)
+                theirs = saved.get(name, SacSettings.model_fields[name].default)
+                if theirs != own:
+                    raise ConfigurationError(
+                        f"--initial-policy: {checkpoint} was learnt with {name} {theirs}; expected {own}, as of this "
+                        f"run; set --sac.{name.replace('_', '-')} to that, or give the file of the policy, which has "
+                        "no critics"
+                    )
+        return super().begin_with(state, checkpoint)
 
     def _checkpoint_parts(self) -> Mapping[str, StatePart]:
         # Without the exploration of actors: a resumed run sets it again.

@@ -1,8 +1,10 @@
 """SAC's settings. Apart from the algorithm, so that `rollcast --help` need not import torch."""
 
-from pydantic import BaseModel, ConfigDict, PositiveFloat
+from typing import Annotated, Self
 
-from rollcast.services.settings.numbers import AboveZeroToOne, PositiveOrInfinite, ZeroToBelowOne, ZeroToOne
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, model_validator
+
+from rollcast.services.settings.numbers import AboveZeroToOne, AtLeastOne, PositiveOrInfinite, ZeroToBelowOne, ZeroToOne
 from rollcast.services.settings.resume_rules import LEARNING, stays
 from rollcast.services.settings.setting import setting
 
@@ -33,6 +35,28 @@ class SacSettings(BaseModel):
     tau: AboveZeroToOne = setting(
         0.005,
         "Fraction by which the target networks move to the critics in each update, in (0, 1]; 0.005 in the paper.",
+        LEARNING,
+    )
+    n_critics: Annotated[int, Field(ge=1, le=100)] = setting(
+        2,
+        "Critics, from 1 to 100. 10 in REDQ (Chen et al. 2021) and RLPD (Ball et al. 2023), for many updates a step.",
+        stays("the checkpoint has the weights of so many critics"),
+    )
+    target_critics: AtLeastOne | None = setting(
+        None,
+        "Critics whose smallest value is the target, drawn anew in each update (REDQ). With fewer than n_critics, the "
+        "policy follows the mean of all critics, else the smallest value of all. Default: 2, or 1 of one critic.",
+        LEARNING,
+    )
+    critic_layer_norm: bool = setting(
+        False,
+        "Layer norm in the critics' hidden layers, before the activation (Ball et al. 2023, section 4.2): bounds what "
+        "critics say of actions that the data lack.",
+        stays("the checkpoint has the weights of such critics"),
+    )
+    policy_update_interval: AtLeastOne = setting(
+        1,
+        "Updates of the critics to one of policy and temperature, at least 1. REDQ and RLPD: the updates to a step.",
         LEARNING,
     )
     initial_temperature: PositiveFloat = setting(
@@ -67,3 +91,18 @@ class SacSettings(BaseModel):
     )
     adam_beta1: ZeroToBelowOne = setting(0.9, "Adam's decay of the mean gradient (momentum), in [0, 1).", LEARNING)
     adam_beta2: ZeroToBelowOne = setting(0.999, "Adam's decay of the mean squared gradient, in [0, 1).", LEARNING)
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        """Refuses settings that contradict each other; pydantic turns the ValueError into its own error."""
+        if self.target_critics is not None and self.target_critics > self.n_critics:
+            raise ValueError(
+                f"target_critics is {self.target_critics} of n_critics {self.n_critics}; expected at most so many; "
+                "lower target_critics or raise n_critics"
+            )
+        return self
+
+    @property
+    def n_target_critics(self) -> int:
+        """The number of critics whose smallest value is the target."""
+        return min(2, self.n_critics) if self.target_critics is None else self.target_critics

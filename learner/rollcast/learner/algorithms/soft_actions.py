@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,12 +14,25 @@ from rollcast.actor.environments.executed_actions import ExecutedActions
 from rollcast.actor.policies.action_masks import ActionMask, action_mask_of
 from rollcast.actor.policies.torch_action_masks import allowed_actions
 from rollcast.actor.policies.torch_squashed_gaussian import TorchSquashedGaussian
-from rollcast.learner.algorithms.critics import TwinCritic
+from rollcast.learner.algorithms.critics import CriticEnsemble
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicyHead
 from rollcast.services.spaces.spaces import SubstepSpaces
 
 Observation = Mapping[str, Tensor]
+
+# Makes one value of those of E critics: float32 [E, ...] -> [...].
+Combine = Callable[[Tensor], Tensor]
+
+
+def smallest(values: Tensor) -> Tensor:
+    """Returns the smallest of the critics' values, `[E, ...]` -> `[...]`, each with its graph."""
+    return values.amin(dim=0)
+
+
+def mean(values: Tensor) -> Tensor:
+    """Returns the mean of the critics' values, `[E, ...]` -> `[...]`."""
+    return values.mean(dim=0)
 
 
 class PolicyImprovement(NamedTuple):
@@ -52,31 +65,45 @@ class SoftActions(ABC):
         """Returns the default target entropy in nats: float32 `[N]`, or one number for all observations."""
 
     @abstractmethod
-    def values(self, critics: TwinCritic, observation: Observation, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns both critics' values of actions that were taken: each float32 `[N]`, with its graph."""
+    def values(self, critics: CriticEnsemble, observation: Observation, action: Tensor) -> Tensor:
+        """Returns all critics' values of actions that were taken: float32 `[E, N]`, with its graph."""
 
     @abstractmethod
-    def soft_value(self, outputs: Tensor, critics: TwinCritic, observation: Observation, temperature: Tensor) -> Tensor:
+    def soft_value(
+        self,
+        outputs: Tensor,
+        critics: CriticEnsemble,
+        observation: Observation,
+        temperature: Tensor,
+        members: Sequence[int] | None,
+    ) -> Tensor:
         """Returns E_a[min_i Q_i(s, a) - temperature log pi(a | s)], float32 `[N]`, without gradient.
 
         Args:
             outputs: float32 `[N, P]`, the policy network's outputs.
-            critics: The critics whose values are used.
+            critics: The critics.
             observation: `[N, ...]` for every leaf.
             temperature: 0-dim.
+            members: The critics i whose values are used; None: all.
         """
 
     @abstractmethod
     def improve(
-        self, outputs: Tensor, critics: TwinCritic, observation: Observation, temperature: Tensor
+        self,
+        outputs: Tensor,
+        critics: CriticEnsemble,
+        observation: Observation,
+        temperature: Tensor,
+        combine: Combine,
     ) -> PolicyImprovement:
-        """Returns the loss E_a[temperature log pi(a | s) - min_i Q_i(s, a)] of each observation, and its gradient.
+        """Returns the loss E_a[temperature log pi(a | s) - Q(s, a)] of each observation, and its gradient.
 
         Args:
             outputs: float32 `[N, P]`, the policy network's outputs; their graph is not used.
             critics: The critics whose values are used; their gradients stay as they are.
             observation: `[N, ...]` for every leaf.
             temperature: 0-dim.
+            combine: Makes Q of the critics' values.
         """
 
 
@@ -126,24 +153,34 @@ class _ContinuousActions(SoftActions):
     def target_entropy(self, observation: Observation) -> Tensor | float:
         return self._target_entropy
 
-    def values(self, critics: TwinCritic, observation: Observation, action: Tensor) -> tuple[Tensor, Tensor]:
+    def values(self, critics: CriticEnsemble, observation: Observation, action: Tensor) -> Tensor:
         executed = torch.clamp(action, self._low, self._high)
         return critics(observation, self._distribution.normalise(executed))  # type: ignore[no-any-return]
 
     @torch.no_grad()
-    def soft_value(self, outputs: Tensor, critics: TwinCritic, observation: Observation, temperature: Tensor) -> Tensor:
+    def soft_value(
+        self,
+        outputs: Tensor,
+        critics: CriticEnsemble,
+        observation: Observation,
+        temperature: Tensor,
+        members: Sequence[int] | None,
+    ) -> Tensor:
         sample = self._distribution.sample(outputs, self._noise(outputs))
-        first, second = critics(observation, sample.action)
-        return torch.minimum(first, second) - temperature * sample.log_prob
+        return smallest(critics(observation, sample.action, members=members)) - temperature * sample.log_prob
 
     def improve(
-        self, outputs: Tensor, critics: TwinCritic, observation: Observation, temperature: Tensor
+        self,
+        outputs: Tensor,
+        critics: CriticEnsemble,
+        observation: Observation,
+        temperature: Tensor,
+        combine: Combine,
     ) -> PolicyImprovement:
         sample = self._distribution.sample(outputs.detach(), self._noise(outputs))
         action = sample.action.requires_grad_()
         with critics.frozen():
-            first, second = critics(observation, action)
-            value = torch.minimum(first, second)
+            value = combine(critics(observation, action))
             (action_gradient,) = torch.autograd.grad(value.sum(), action)
         with torch.no_grad():
             outputs_gradient = self._distribution.parameters_gradient(
@@ -177,23 +214,36 @@ class _DiscreteActions(SoftActions):
             return self._target_entropy
         return self._entropy_ratio * allowed_actions(self._mask, observation).sum(dim=1).log()
 
-    def values(self, critics: TwinCritic, observation: Observation, action: Tensor) -> tuple[Tensor, Tensor]:
+    def values(self, critics: CriticEnsemble, observation: Observation, action: Tensor) -> Tensor:
         column = (action.to(torch.int64) - self._start)[:, None]
-        first, second = critics(observation)
-        return first.gather(1, column).squeeze(1), second.gather(1, column).squeeze(1)
+        values: Tensor = critics(observation)
+        return values.gather(2, column.expand(len(values), -1, 1)).squeeze(2)
 
     @torch.no_grad()
-    def soft_value(self, outputs: Tensor, critics: TwinCritic, observation: Observation, temperature: Tensor) -> Tensor:
+    def soft_value(
+        self,
+        outputs: Tensor,
+        critics: CriticEnsemble,
+        observation: Observation,
+        temperature: Tensor,
+        members: Sequence[int] | None,
+    ) -> Tensor:
         log_p = F.log_softmax(outputs, dim=1)
-        return (log_p.exp() * (torch.minimum(*critics(observation)) - temperature * log_p)).sum(dim=1)
+        values = smallest(critics(observation, members=members))
+        return (log_p.exp() * (values - temperature * log_p)).sum(dim=1)
 
     @torch.no_grad()
     def improve(
-        self, outputs: Tensor, critics: TwinCritic, observation: Observation, temperature: Tensor
+        self,
+        outputs: Tensor,
+        critics: CriticEnsemble,
+        observation: Observation,
+        temperature: Tensor,
+        combine: Combine,
     ) -> PolicyImprovement:
         log_p = F.log_softmax(outputs, dim=1)
         p = log_p.exp()
-        regret = temperature * log_p - torch.minimum(*critics(observation))
+        regret = temperature * log_p - combine(critics(observation))
         loss = (p * regret).sum(dim=1)
         # d/d logit_b sum_a p_a (temperature log p_a - q_a) = p_b (regret_b - loss); the other terms cancel
         return PolicyImprovement(p * (regret - loss[:, None]), loss, -(p * log_p).sum(dim=1))

@@ -173,7 +173,7 @@ ALGORITHM_METRICS: Final = (
     Metric("dqn/grad_norm", "1", "norm of the gradient before clipping"),
     Metric("dqn/learning_rate", "1", "learning rate of this update"),
     Metric("dqn/epsilon", "0 to 1", "base of the ladder of the actors' random actions"),
-    Metric("sac/critic_loss", "reward^2", "squared error of the twin critics"),
+    Metric("sac/critic_loss", "reward^2", "squared error of the critics, summed over them"),
     Metric("sac/policy_loss", "1", "loss of the policy"),
     Metric("sac/entropy", "nats", "mean entropy of the policy"),
     Metric("sac/temperature", "reward/nat", "weight of the entropy, which is learnt"),

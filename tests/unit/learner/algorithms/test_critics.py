@@ -2,7 +2,9 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
 
-from rollcast.learner.algorithms.critics import TwinCritic, ValueCritic
+from rollcast.actor.policies.networks import AutoNetwork
+from rollcast.learner.algorithms.critics import CriticEnsemble, ValueCritic
+from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import SubstepSpaces
 
@@ -28,22 +30,81 @@ OBSERVATIONS = {
 }
 
 
-@pytest.mark.parametrize("name", OBSERVATIONS)
-def test_twin_critics_value_continuous_actions(name):
-    space, observation = OBSERVATIONS[name]
-    spaces = {"a": SubstepSpaces(observation=space, action=Box(-9.0, 9.0, (3, 2)))}
-    critics = TwinCritic(spaces, PolicySpec(hidden_sizes=(8,)), substep_key="a")
+def ensemble(space, action, *, own: bool = False, **options) -> CriticEnsemble:
+    spec = PolicySpec(network=OWN if own else "auto", hidden_sizes=(8, 6), activation="relu")
+    spaces = {"a": SubstepSpaces(observation=space, action=action)}
+    return CriticEnsemble(spaces, spec, substep_key="a", **options)
+
+
+OWN = "tests.unit.learner.algorithms.test_critics:make_own"
+
+
+def make_own(observation_space, n_outputs):
+    class Own(torch.nn.Linear):
+        def forward(self, observation):
+            return super().forward(observation[""])
+
+    return Own(2, n_outputs)
+
+
+def alone(critics: CriticEnsemble, index: int, observation, action=None) -> torch.Tensor:
+    """Computes one critic by itself, layer by layer."""
+    network = critics.networks[index]
+    if action is not None:
+        x, layers = network.inputs(observation, action), network.network.layers
+    elif isinstance(network, AutoNetwork):
+        x, layers = network.features(observation), network.layers
+    else:
+        return network(observation)
+    for i, layer in enumerate(layers[:-1]):
+        x = layer(x)
+        x = torch.relu(x if critics.norms is None else critics.norms[index][i](x))
+    x = layers[-1](x)
+    return x if action is None else x.squeeze(-1)
+
+
+@pytest.mark.parametrize("layer_norm", [False, True])
+@pytest.mark.parametrize("name", [*OBSERVATIONS, "own"])
+def test_critics_value_continuous_actions_each_by_itself(name, layer_norm):
+    space, observation = OBSERVATIONS["vector" if name == "own" else name]
+    critics = ensemble(space, Box(-9.0, 9.0, (3, 2)), own=name == "own", n_critics=3, layer_norm=layer_norm)
     action = torch.randn(4, 6, requires_grad=True)
-    first, second = critics(observation, action)
-    assert first.shape == second.shape == (4,)
-    assert not torch.allclose(first, second)
-    gradients = torch.autograd.grad((first + second).sum(), [action, *critics.parameters()])
-    assert gradients[0].abs().sum() > 0.0
+    values = critics(observation, action)
+    assert values.shape == (3, 4)
+    expected = torch.stack([alone(critics, index, observation, action) for index in range(3)])
+    torch.testing.assert_close(values, expected)
+    assert not torch.allclose(values[0], values[1])
+    sources = [action, *critics.parameters()]
+    for gradient, wanted in zip(
+        torch.autograd.grad(values.square().sum(), sources),
+        torch.autograd.grad(expected.square().sum(), sources),
+        strict=True,
+    ):
+        torch.testing.assert_close(gradient, wanted, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(critics(observation, action, members=[2, 0]), expected[[2, 0]])
+    with critics.frozen():
+        assert critics(observation, action).requires_grad
+        assert not critics(observation, action.detach()).requires_grad
 
 
-@pytest.mark.parametrize("name", OBSERVATIONS)
-def test_twin_critics_value_every_discrete_action(name):
-    space, observation = OBSERVATIONS[name]
-    spaces = {"a": SubstepSpaces(observation=space, action=Discrete(5))}
-    first, second = TwinCritic(spaces, PolicySpec(hidden_sizes=(8,)), substep_key="a")(observation)
-    assert first.shape == second.shape == (4, 5)
+@pytest.mark.parametrize("name", [*OBSERVATIONS, "own"])
+def test_critics_value_every_discrete_action_each_by_itself(name):
+    space, observation = OBSERVATIONS["vector" if name == "own" else name]
+    critics = ensemble(space, Discrete(5), own=name == "own", n_critics=3)
+    values = critics(observation)
+    assert values.shape == (3, 4, 5)
+    torch.testing.assert_close(values, torch.stack([alone(critics, index, observation) for index in range(3)]))
+    torch.testing.assert_close(critics(observation, members=[1]), values[[1]])
+
+
+@pytest.mark.parametrize("name", ["image", "own"])
+def test_layer_norm_without_a_hidden_layer_is_refused(name):
+    space, _ = OBSERVATIONS["vector" if name == "own" else name]
+    with pytest.raises(ConfigurationError, match=r"layer norm for critics without hidden layers.*or leave it out"):
+        ensemble(space, Discrete(5), own=name == "own", layer_norm=True)
+
+
+def test_twin_critics_have_the_names_of_older_checkpoints():
+    names = [name for name, _ in ensemble(Box(-1.0, 1.0, (2,)), Box(-1.0, 1.0, (1,))).named_parameters()]
+    of_layers = [f"{i}.{kind}" for i in range(3) for kind in ("weight", "bias")]
+    assert names == [f"networks.{i}.network.layers.{layer}" for i in range(2) for layer in of_layers]

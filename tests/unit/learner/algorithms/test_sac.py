@@ -23,6 +23,11 @@ SPEC = PolicySpec(hidden_sizes=(16, 16), activation="relu")
 OWN = "tests.unit.learner.algorithms.test_sac:make_own"
 PLAIN = {"discount": 0.9, "initial_temperature": 0.3}
 KINDS = pytest.mark.parametrize("box", [True, False], ids=["box", "discrete"])
+# Twins, REDQ's with the layer norm of RLPD, SAC-N's, and one critic.
+REDQ = {"n_critics": 5, "critic_layer_norm": True}
+ENSEMBLES = pytest.mark.parametrize(
+    "ensemble", [{}, REDQ, {"n_critics": 3, "target_critics": 3}, {"n_critics": 1}], ids=["twins", "redq", "n", "one"]
+)
 
 
 def make_own(observation_space, n_outputs):
@@ -49,7 +54,12 @@ def squashed(outputs: Tensor) -> TransformedDistribution:
 
 
 def td_errors(sac: Sac, batch: Batch, noise: Tensor, box: bool) -> Tensor:
-    """TD errors `[2, B]` with their graph, by torch.distributions."""
+    """TD errors `[E, B]` with their graph, by torch.distributions."""
+    members = sac._target_members() or range(len(sac._critics))
+
+    def least(values: Tensor) -> Tensor:
+        return torch.stack([values[member] for member in members]).min(dim=0).values
+
     columns = batch.substeps["0"]
     observation, following = {"": columns.observation[""][0]}, columns.last_observation
     alpha = sac._log_temperature.detach().exp()
@@ -59,24 +69,25 @@ def td_errors(sac: Sac, batch: Batch, noise: Tensor, box: bool) -> Tensor:
         if box:
             mean, log_std = outputs.chunk(2, dim=-1)
             action = (mean + log_std.exp() * noise).tanh()
-            value = torch.minimum(*sac._targets.module(following, action)) - alpha * squashed(outputs).log_prob(action)
+            value = least(sac._targets.module(following, action)) - alpha * squashed(outputs).log_prob(action)
         else:
             pi = Categorical(logits=outputs)
-            value = (pi.probs * torch.minimum(*sac._targets.module(following))).sum(-1) + alpha * pi.entropy()
+            value = (pi.probs * least(sac._targets.module(following))).sum(-1) + alpha * pi.entropy()
         target = batch.reward[0] + discount * value
     if box:
         normal = columns.action[0] / torch.tensor([2.0, 5.0]) - torch.tensor([0.0, 1.0])
-        taken = torch.stack(sac._critics(observation, normal))
+        taken = sac._critics(observation, normal)
     else:
         taken = torch.stack([every[torch.arange(B), columns.action[0]] for every in sac._critics(observation)])
     return taken - target
 
 
+@ENSEMBLES
 @KINDS
-def test_critic_gradient_equals_that_of_documented_loss(box):
+def test_critic_gradient_equals_that_of_documented_loss(box, ensemble):
     weights = torch.linspace(0.2, 1.0, B)
     batch = transition_batch(box=box, weights=weights)
-    sac = make_sac(box)
+    sac = make_sac(box, **ensemble)
     noise = torch.randn(B, 2, generator=torch.Generator().manual_seed(0))
     errors = td_errors(sac, batch, noise, box)
     loss = 0.5 * (weights * errors.square()).sum(dim=0).mean()
@@ -94,26 +105,31 @@ def test_critic_gradient_equals_that_of_documented_loss(box):
     torch.testing.assert_close(sac.priorities, errors.detach().abs().mean(dim=0), rtol=1e-4, atol=1e-5)
 
 
+@ENSEMBLES
 @KINDS
-def test_policy_gradient_equals_that_of_documented_loss(box):
+def test_policy_gradient_equals_that_of_documented_loss(box, ensemble):
     weights = torch.linspace(0.2, 1.0, B)
     batch = transition_batch(box=box, weights=weights)
     # Critics that stay nearly where they are, since the policy asks them after their step.
-    sac = make_sac(box, critic_learning_rate=1e-12, target_entropy=0.1)
+    sac = make_sac(box, critic_learning_rate=1e-12, target_entropy=0.1, **ensemble)
     rng = torch.Generator().manual_seed(0)
     _, noise = (torch.randn(B, 2, generator=rng) for _ in range(2))
     observation = {"": batch.substeps["0"].observation[""][0]}
     outputs = sac.policy.parameters_of(observation)
     alpha = 0.3
+
+    def valued(values: Tensor) -> Tensor:
+        return values.mean(dim=0) if ensemble is REDQ else values.min(dim=0).values
+
     if box:
         mean, log_std = outputs.chunk(2, dim=-1)
         action = (mean + log_std.exp() * noise).tanh()
         entropy = -squashed(outputs).log_prob(action)
-        losses = -alpha * entropy - torch.minimum(*sac._critics(observation, action))
+        losses = -alpha * entropy - valued(sac._critics(observation, action))
     else:
         pi = Categorical(logits=outputs)
         entropy = pi.entropy()
-        losses = -alpha * entropy - (pi.probs * torch.minimum(*sac._critics(observation)).detach()).sum(-1)
+        losses = -alpha * entropy - (pi.probs * valued(sac._critics(observation)).detach()).sum(-1)
     loss = (weights * losses).mean()
     expected = torch.autograd.grad(loss, list(sac.policy.parameters()), retain_graph=True)
 
@@ -128,6 +144,33 @@ def test_policy_gradient_equals_that_of_documented_loss(box):
     mean_entropy = (weights * entropy).mean().detach()
     torch.testing.assert_close(metrics["entropy"], mean_entropy, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(sac._log_temperature.grad, mean_entropy - 0.1 * weights.mean(), rtol=1e-3, atol=1e-3)
+
+
+def test_critics_of_the_target_are_drawn_anew_in_each_update():
+    sac = make_sac(box=False, **REDQ)
+    drawn = []
+    for seed in range(40):
+        drawn.append(tuple(sorted(sac._target_members())))
+        sac.update(transition_batch(seed=seed), progress=0.0)
+    assert {len(set(members)) for members in drawn} == {2}
+    assert len(set(drawn)) == 10, "each of the 10 pairs"
+    assert make_sac(box=False)._target_members() is None
+
+
+@KINDS
+def test_policy_and_temperature_learn_in_one_of_so_many_updates(box):
+    sac = make_sac(box, policy_update_interval=3, **REDQ)
+    changed = []
+    for seed in range(7):
+        before = sac._policy_parameters.vector.clone(), sac._log_temperature.clone()
+        critics = sac._critic_parameters.vector.clone()
+        metrics = sac.update(transition_batch(box=box, seed=seed), progress=0.0)
+        after = sac._policy_parameters.vector, sac._log_temperature
+        changed.append(not torch.equal(before[0], after[0]))
+        assert torch.equal(before[1], after[1]) != changed[-1]
+        assert not torch.equal(critics, sac._critic_parameters.vector)
+        assert metrics.keys() >= {"policy_loss", "entropy", "policy_grad_norm"}
+    assert changed == [True, False, False, True, False, False, True]
 
 
 @KINDS
@@ -201,13 +244,16 @@ def test_update_returns_finite_metrics_without_gradients(box):
     assert np.isfinite([float(value) for value in metrics.values()]).all()
 
 
+@pytest.mark.parametrize("ensemble", [{}, {**REDQ, "policy_update_interval": 2}], ids=["twins", "redq"])
 @KINDS
-def test_updates_after_load_are_bit_identical(box, tmp_path: Path):
-    sac = make_sac(box)
+def test_updates_after_load_are_bit_identical(box, ensemble, tmp_path: Path):
+    sac = make_sac(box, **ensemble)
     for seed in range(3):
         sac.update(transition_batch(box=box, seed=seed), progress=0.1)
     sac.save(tmp_path)
-    restored = make_sac(box, seed=99)
+    restored = make_sac(box, seed=99, **ensemble)
+    # The seed of a run stays when it is resumed; here another one shows that all networks are read.
+    restored._seed = 0
     restored.load(tmp_path)
     assert restored.n_updates == 3
     for seed in range(3, 6):
@@ -246,6 +292,14 @@ def test_rejects_other_spaces_heads_and_checkpoints(tmp_path: Path):
     make_sac(True).save(tmp_path)
     with pytest.raises(ConfigurationError, match="Resume with the spaces"):
         make_sac(False).load(tmp_path)
+    state = make_sac(True).policy_state()
+    for settings, message in (
+        ({"n_critics": 3}, "n_critics 2; expected 3, as of this run; set --sac.n-critics to that, or give the file"),
+        ({"critic_layer_norm": True}, "critic_layer_norm False; expected True.*set --sac.critic-layer-norm"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            make_sac(True, **settings).begin_with(state, tmp_path)
+        assert not make_sac(True, **settings).begin_with(state, None), "a policy has no critics"
     observation = SPACES["0"].observation
     with pytest.raises(ConfigurationError, match="SAC supports Box and Discrete"):
         Sac({"0": SubstepSpaces(observation=observation, action=MultiBinary(2))}, SPEC, SacSettings())
@@ -277,6 +331,12 @@ def test_rejects_settings_out_of_range(field, value):
         SacSettings(**{field: value})
 
 
+def test_rejects_more_critics_of_the_target_than_there_are():
+    with pytest.raises(ValidationError, match="target_critics is 3 of n_critics 2; expected at most so many"):
+        SacSettings(target_critics=3)
+    assert SacSettings(n_critics=1).n_target_critics == 1
+
+
 def test_every_setting_is_explained_and_fixed():
     assert all(field.description for field in SacSettings.model_fields.values())
     with pytest.raises(ValidationError, match="frozen"):
@@ -285,9 +345,10 @@ def test_every_setting_is_explained_and_fixed():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and there is none")
+@pytest.mark.parametrize("ensemble", [{}, REDQ], ids=["twins", "redq"])
 @KINDS
-def test_an_update_stays_on_the_device(box, tmp_path: Path):
-    sac = Sac(BOX_SPACES if box else SPACES, SPEC, SacSettings(), device="cuda")
+def test_an_update_stays_on_the_device(box, ensemble, tmp_path: Path):
+    sac = Sac(BOX_SPACES if box else SPACES, SPEC, SacSettings(**ensemble), device="cuda")
     batch = transition_batch(box=box, device="cuda")
     sac.update(batch, progress=0.0)
     torch.cuda.set_sync_debug_mode("error")
