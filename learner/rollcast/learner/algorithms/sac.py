@@ -7,7 +7,7 @@ actions Christodoulou 2019, "Soft Actor-Critic for Discrete Action Settings", ht
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -222,6 +222,13 @@ class Sac(OnePolicy[SacSettings]):
             "log_temperature": self._log_temperature,
             "generator": self._generator,
         }
+
+    def _checkpoint_values(self) -> Mapping[str, Any]:
+        return {"seed": self._seed}
+
+    def _load_checkpoint_values(self, values: Mapping[str, Any], source: Path) -> None:
+        # Older checkpoints have none: no critics were drawn then.
+        self._seed = int(values.get("seed", self._seed))
 
     def _adam(self, parameter: nn.Parameter, learning_rate: float) -> torch.optim.Adam:
         betas = (self._settings.adam_beta1, self._settings.adam_beta2)

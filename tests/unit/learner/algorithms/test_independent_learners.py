@@ -38,6 +38,7 @@ SPEC = PolicySpec(hidden_sizes=(8,))
 KINDS: dict[str, tuple[type[Impala] | type[Sac] | type[Dqn], BaseModel]] = {
     "impala": (Impala, ImpalaSettings()),
     "sac": (Sac, SacSettings()),
+    "redq": (Sac, SacSettings(n_critics=3, critic_layer_norm=True, policy_update_interval=2)),
     "dqn": (Dqn, DqnSettings(epsilon=0.4, epsilon_end=0.1)),
 }
 EACH_KIND = pytest.mark.parametrize("kind", list(KINDS))
@@ -64,7 +65,7 @@ def test_policy_has_all_substeps_and_actors_can_load_it(kind: str):
     algorithm = make(kind)
     state = algorithm.policy_state()
     twin = TorchPolicy(SPACES, algorithm.policy.spec)
-    if kind == "sac":
+    if kind in ("sac", "redq"):
         twin.set_uniform_exploration(False)
     assert list(state) == list(twin.state_dict()) == list(algorithm.policy.state_arrays())
     for name, array in algorithm.policy.state_arrays().items():
