@@ -1,5 +1,6 @@
 """Runs with a recurrent policy: trained by actors in processes, resumed, evaluated, and recorded."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -44,3 +45,24 @@ def test_begins_with_policy_of_the_same_memory_only(tmp_path: Path):
     done = rollcast("train", *ENV, *SMALL, "--recurrence", "gru", "--run-dir", tmp_path / "three", *options)
     assert done.returncode == 2
     assert "has recurrence lstm; expected gru, as of this run; set --recurrence" in done.stderr
+
+
+# The same seed and actors in the learner's thread: each run is the same again.
+LEARNS = ("--recipe", "ppo-cartpole-masked", "--actor-kind", "sequential", "--eval-interval-steps", 5000)
+
+
+@pytest.mark.parametrize("recurrence", ["lstm", "gru"])
+def test_policy_with_a_memory_learns_what_one_without_cannot(tmp_path: Path, recurrence: str):
+    summary = tmp_path / "summary.json"
+    options = ("--stop-return", 300, "--run-dir", tmp_path / "run", "--summary-json", summary)
+    done = rollcast("train", *LEARNS, *options, "--recurrence", recurrence, "--total-steps", 60_000)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(summary.read_text())["best_eval_mean_return"] >= 300
+
+
+def test_policy_without_a_memory_does_not_learn_where_velocities_are_hidden(tmp_path: Path):
+    summary = tmp_path / "summary.json"
+    options = ("--run-dir", tmp_path / "run", "--summary-json", summary)
+    done = rollcast("train", *LEARNS, *options, "--recurrence", "none", "--total-steps", 30_000)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(summary.read_text())["best_eval_mean_return"] < 100
