@@ -1,4 +1,4 @@
-"""Measures `rollcast train` with each algorithm, in environment steps a second beside those of plain IMPALA in the same run.
+"""Measures `rollcast train` with each algorithm: environment steps a second beside those of plain IMPALA.
 
     python -m benchmarks.algorithms [--seconds 10] [--rounds 3]
 
