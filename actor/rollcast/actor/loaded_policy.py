@@ -12,7 +12,7 @@ from rollcast.actor.policies.base import RecurrentState
 from rollcast.actor.policies.frame_stacks import FrameStacks
 from rollcast.actor.policies.make import make_saved_policy
 from rollcast.services.errors import ConfigurationError, InvalidInputError, InvalidTensorError
-from rollcast.services.policies.policies import AUTO_NETWORK, PolicyName, SavedPolicy
+from rollcast.services.policies.policies import AUTO_NETWORK, BUILT_IN_NETWORKS, PolicyName, SavedPolicy
 from rollcast.services.policies.saved import read_run_policy, read_saved_policy
 from rollcast.services.spaces.leaf_schema import leaf_schema
 from rollcast.services.spaces.spaces import (
@@ -66,7 +66,7 @@ def load_policy(
             f"there is no {path}; expected a run directory, or a .safetensors file of one; give the path that the "
             "summary of the run printed"
         )
-    if saved.spec.network not in (AUTO_NETWORK, network):
+    if saved.spec.network not in (*BUILT_IN_NETWORKS, network):
         raise ConfigurationError(
             f"the policy of {path} was trained with the network {saved.spec.network!r}; expected {network!r}; if you "
             f"trust that code, call load_policy(..., network={saved.spec.network!r})"

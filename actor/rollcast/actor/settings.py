@@ -92,8 +92,8 @@ class ActorSettings(ActingSettings, ClientSecuritySettings):
     )
     network: str = Field(
         "auto",
-        description="The policy network: auto, or package.module:factory. It must be the learner's; a learner "
-        "cannot make an actor import anything else.",
+        description="The learner's --network, if it is package.module:factory: a learner cannot make an actor import "
+        "anything else.",
     )
     connect_timeout_s: TimeoutSeconds = Field(60.0, description="Seconds to wait for the learner at the start.")
     reconnect_timeout_s: TimeoutSeconds = Field(600.0, description="Seconds to wait for a learner that was lost.")

@@ -13,8 +13,9 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from numpy.typing import NDArray
 
 from rollcast.actor.policies.action_masks import ACTION_MASK
-from rollcast.services.errors import InvalidSpaceError
-from rollcast.services.spaces.spaces import Observation, space_leaves
+from rollcast.services.errors import ConfigurationError, InvalidSpaceError
+from rollcast.services.policies.policies import AUTO_NETWORK, IMAGE_NETWORKS
+from rollcast.services.spaces.spaces import Observation, describe_space, space_leaves
 
 ImageLayout = Literal["channel_last", "channel_first"]
 
@@ -93,14 +94,16 @@ class FeatureLayout:
     n_features: int
 
 
-def feature_layout(observation_space: Space[Any]) -> FeatureLayout:
+def feature_layout(observation_space: Space[Any], network: str = AUTO_NETWORK) -> FeatureLayout:
     """Returns the inputs that a network gets from an observation space, without the action mask.
 
     Args:
         observation_space: Box, Discrete, MultiBinary, MultiDiscrete, or Dict and Tuple of these.
+        network: The network's name; for `"mlp"` images are vectors, too.
 
     Raises:
         InvalidSpaceError: If it holds a leaf of another kind.
+        ConfigurationError: If it holds no image, and the network is one for images.
     """
     images: dict[str, ImageLayout] = {}
     vectors: list[VectorLeaf] = []
@@ -108,11 +111,17 @@ def feature_layout(observation_space: Space[Any]) -> FeatureLayout:
     for path, leaf in space_leaves(observation_space).items():
         if path == ACTION_MASK:
             continue
-        if (layout := image_layout(leaf)) is not None:
+        if network != "mlp" and (layout := image_layout(leaf)) is not None:
             images[path] = layout
         else:
             vectors.append(_vector_leaf(path, leaf, offset))
             offset += vectors[-1].size
+    if network in IMAGE_NETWORKS and not images:
+        raise ConfigurationError(
+            f"network {network!r} for observations of {describe_space(observation_space)}; expected an image among "
+            f"them, a uint8 Box [H, W, C] or [C, H, W] of at least {MIN_IMAGE_SIDE} by {MIN_IMAGE_SIDE} pixels; choose "
+            f"network {AUTO_NETWORK!r}, or stack frames [H, W] with frame_stack"
+        )
     return FeatureLayout(images=images, vectors=tuple(vectors), n_features=offset)
 
 

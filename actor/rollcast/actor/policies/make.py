@@ -7,7 +7,7 @@ from rollcast.actor.policies.exploration import EPSILONS
 from rollcast.actor.policies.features import feature_layout
 from rollcast.actor.policies.frame_stacks import stacked_space
 from rollcast.services.errors import ProtocolMismatchError
-from rollcast.services.policies.policies import AUTO_NETWORK, PolicySpec, SavedPolicy
+from rollcast.services.policies.policies import AUTO_NETWORK, BUILT_IN_NETWORKS, PolicySpec, SavedPolicy
 from rollcast.services.process.installation import require_extra
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
@@ -39,19 +39,18 @@ def make_policy(
         ConfigurationError: If no network fits the spaces, or the network needs torch and this Python has none.
         InvalidSpaceError: If a space is not supported, or not with this head.
     """
-    if spec.network not in (AUTO_NETWORK, allowed_network):
+    if spec.network not in (*BUILT_IN_NETWORKS, allowed_network):
         raise ProtocolMismatchError(
             f"the learner's policy network is {spec.network!r}; expected {allowed_network!r}, which this actor was "
             "started with; start both with the same network"
         )
-    on_vectors = all(
-        not feature_layout(stacked_space(substep.observation, spec.frame_stack)).images for substep in spaces.values()
-    )
-    if spec.network == AUTO_NETWORK and on_vectors:
+    seen = [stacked_space(substep.observation, spec.frame_stack) for substep in spaces.values()]
+    is_built_in = spec.network in BUILT_IN_NETWORKS
+    if is_built_in and not any(feature_layout(space, spec.network).images for space in seen):
         from rollcast.actor.policies.numpy_acting import NumpyMlpPolicy
 
         return NumpyMlpPolicy(spaces, spec, seed=seed, slot=slot)
-    network = "the CNN for images" if spec.network == AUTO_NETWORK else f"the policy network {spec.network!r}"
+    network = "the CNN for images" if is_built_in else f"the policy network {spec.network!r}"
     require_extra("torch", network)
     from rollcast.actor.policies.torch_acting import TorchActingPolicy
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from gymnasium import Space
 
-from rollcast.actor.policies.features import FeatureLayout, ImageLayout, image_size
+from rollcast.actor.policies.features import FeatureLayout, image_size
 from rollcast.actor.policies.recurrence import recurrent_shapes
 from rollcast.services.errors import LimitExceededError
 from rollcast.services.limits.limits import MAX_POLICY_BYTES
@@ -14,8 +14,11 @@ from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import describe_space, space_leaves
 
 # Number of features that the Nature CNN makes of an image; its convolutions: kernel, stride, channels.
-N_IMAGE_FEATURES: Final = 512
+N_NATURE_FEATURES: Final = 512
 CONVOLUTIONS: Final = ((8, 4, 32), (4, 2, 64), (3, 1, 64))
+# The same of the IMPALA ResNet, and the channels of its stages.
+N_RESNET_FEATURES: Final = 256
+RESNET_CHANNELS: Final = (16, 32, 32)
 
 _FLOAT32_BYTES: Final = 4
 
@@ -40,13 +43,21 @@ def n_recurrent_inputs(layout: FeatureLayout, spec: PolicySpec) -> int:
 
 def _sizes_before_output(layout: FeatureLayout, spec: PolicySpec) -> tuple[int, ...]:
     hidden_sizes = spec.hidden_sizes if layout.vectors else ()
-    return (len(layout.images) * N_IMAGE_FEATURES + layout.n_features, *hidden_sizes)
+    n_of_image = N_RESNET_FEATURES if spec.network == "impala_resnet" else N_NATURE_FEATURES
+    return (len(layout.images) * n_of_image + layout.n_features, *hidden_sizes)
 
 
 def side_after_convolutions(side: int) -> int:
     """Returns the side of an image after the Nature CNN's convolutions."""
     for kernel, stride, _ in CONVOLUTIONS:
         side = (side - kernel) // stride + 1
+    return side
+
+
+def side_after_stages(side: int) -> int:
+    """Returns the side of an image after the IMPALA ResNet's stages, each of which halves it."""
+    for _ in RESNET_CHANNELS:
+        side = (side + 1) // 2
     return side
 
 
@@ -67,7 +78,10 @@ def check_network_size(layout: FeatureLayout, observation_space: Space[Any], n_o
     if spec.state_size:
         n_weights += sum(map(math.prod, recurrent_shapes(spec, n_recurrent_inputs(layout, spec)).values()))
     leaves = space_leaves(observation_space)
-    n_weights += sum(_image_weights(leaves[path], image) for path, image in layout.images.items())
+    weights_of = _resnet_weights if spec.network == "impala_resnet" else _nature_weights
+    n_weights += sum(
+        weights_of(*image_size(tuple(leaves[path].shape or ()), image)) for path, image in layout.images.items()
+    )
     n_bytes = n_weights * _FLOAT32_BYTES
     if n_bytes > MAX_POLICY_BYTES:
         raise LimitExceededError(
@@ -79,14 +93,22 @@ def check_network_size(layout: FeatureLayout, observation_space: Space[Any], n_o
         )
 
 
-def _image_weights(leaf: Space[Any], layout: ImageLayout) -> int:
-    height, width, channels = image_size(tuple(leaf.shape or ()), layout)
+def _nature_weights(height: int, width: int, channels: int) -> int:
     n_weights = 0
     for kernel, _, n_out in CONVOLUTIONS:
         n_weights += (kernel * kernel * channels + 1) * n_out
         channels = n_out
     n_pixels = side_after_convolutions(height) * side_after_convolutions(width)
-    return n_weights + (channels * n_pixels + 1) * N_IMAGE_FEATURES
+    return n_weights + (channels * n_pixels + 1) * N_NATURE_FEATURES
+
+
+def _resnet_weights(height: int, width: int, channels: int) -> int:
+    n_weights = 0
+    for n_out in RESNET_CHANNELS:
+        n_weights += (9 * channels + 1) * n_out + 4 * (9 * n_out + 1) * n_out
+        channels = n_out
+    n_pixels = side_after_stages(height) * side_after_stages(width)
+    return n_weights + (channels * n_pixels + 1) * N_RESNET_FEATURES
 
 
 def _memory(spec: PolicySpec) -> str:

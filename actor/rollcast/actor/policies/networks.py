@@ -1,31 +1,27 @@
-"""Builds networks, in torch: an MLP for vectors, the Nature CNN for images, or a user's own."""
+"""Builds networks, in torch: an MLP for vectors, with a torso for images, or a user's own."""
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from gymnasium import Space
 from torch import Tensor, nn
 
 from rollcast.actor.entry_points import load_entry_point
-from rollcast.actor.policies.features import FeatureLayout, ImageLayout, VectorLeaf, feature_layout, image_size
+from rollcast.actor.policies.features import FeatureLayout, VectorLeaf, feature_layout, image_size
+from rollcast.actor.policies.image_networks import ImpalaResnet, NatureCnn, orthogonal
 from rollcast.actor.policies.mlp_function import mlp
 from rollcast.actor.policies.network_size import (
-    CONVOLUTIONS,
-    N_IMAGE_FEATURES,
     check_network_size,
     layer_shapes,
     n_recurrent_inputs,
-    side_after_convolutions,
 )
 from rollcast.actor.policies.observation_moments import normalized_leaves
 from rollcast.actor.policies.torch_recurrence import SequenceStarts, TorchRecurrence
 from rollcast.services.errors import ConfigurationError
-from rollcast.services.policies.policies import AUTO_NETWORK, PolicySpec
+from rollcast.services.policies.policies import AUTO_NETWORK, BUILT_IN_NETWORKS, PolicySpec
 from rollcast.services.spaces.spaces import space_leaves
-
-_Layer = TypeVar("_Layer", nn.Linear, nn.Conv2d)
 
 
 def build_network(
@@ -40,7 +36,7 @@ def build_network(
     Args:
         observation_space: The observation space.
         n_outputs: Number of outputs for an observation.
-        spec: `"auto"`, or the name of a factory that is called as `factory(observation_space, n_outputs)`.
+        spec: Its network is built in, or the name of a factory, called as `factory(observation_space, n_outputs)`.
         output_gain: Scale of the initial weights of the last layer; 0.01 makes the first policy nearly uniform. Not
             used for a user's own network.
 
@@ -52,13 +48,18 @@ def build_network(
         InvalidSpaceError: If the observation space is not supported.
         LimitExceededError: If its weights are too large for a policy.
     """
-    if spec.network == AUTO_NETWORK:
+    if spec.network in BUILT_IN_NETWORKS:
         kind = RecurrentNetwork if spec.state_size else AutoNetwork
-        return kind(feature_layout(observation_space), observation_space, n_outputs, spec, output_gain)
+        return kind(feature_layout(observation_space, spec.network), observation_space, n_outputs, spec, output_gain)
     if spec.state_size:
         raise ConfigurationError(
             f"recurrence {spec.recurrence!r} with the network {spec.network!r}; expected one of the two: a memory "
             f"is put into rollcast's own networks only; choose network {AUTO_NETWORK!r}, or recurrence 'none'"
+        )
+    if ":" not in spec.network:
+        raise ConfigurationError(
+            f"network {spec.network!r} does not exist; expected one of {', '.join(BUILT_IN_NETWORKS)}, or "
+            "package.module:factory; correct the name"
         )
     network = load_entry_point(spec.network)(observation_space, n_outputs)
     if not isinstance(network, nn.Module):
@@ -70,7 +71,7 @@ def build_network(
 
 
 class AutoNetwork(nn.Module):
-    """The automatic network: a Nature CNN for each image, hidden layers if there is a vector, and an output layer.
+    """The built-in network: a torso for each image, hidden layers if there is a vector, and an output layer.
 
     The names of its parameters, `layers.<i>.weight` and `layers.<i>.bias` with the output layer last, are a contract
     with `numpy_acting`.
@@ -100,15 +101,17 @@ class AutoNetwork(nn.Module):
         check_network_size(layout, observation_space, n_outputs, spec)
         leaves = space_leaves(observation_space)
         self._image_paths = tuple(layout.images)
+        torso = ImpalaResnet if spec.network == "impala_resnet" else NatureCnn
         self.images = nn.ModuleList(
-            NatureCnn(tuple(leaves[path].shape or ()), image_layout) for path, image_layout in layout.images.items()
+            torso(image_size(tuple(leaves[path].shape or ()), image_layout), image_layout)
+            for path, image_layout in layout.images.items()
         )
         self._vectors = layout.vectors
         self._activation = spec.activation
         shapes = layer_shapes(layout, n_outputs, spec)
         gains = [math.sqrt(2.0)] * (len(shapes) - 1) + [output_gain]
         self.layers = nn.ModuleList(
-            _orthogonal(nn.Linear(n_in, n_out), gain) for (n_in, n_out), gain in zip(shapes, gains, strict=True)
+            orthogonal(nn.Linear(n_in, n_out), gain) for (n_in, n_out), gain in zip(shapes, gains, strict=True)
         )
 
     def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
@@ -196,48 +199,6 @@ class RecurrentNetwork(AutoNetwork):
         return torch.tanh(x) if self._activation == "tanh" else torch.relu(x)
 
 
-class NatureCnn(nn.Module):
-    """The convolutional part of the deep Q-network.
-
-    Mnih et al. 2015, "Human-level control through deep reinforcement learning", Nature 518.
-    """
-
-    def __init__(self, shape: tuple[int, ...], layout: ImageLayout) -> None:
-        """Builds the layers.
-
-        Args:
-            shape: Shape of one image, `[H, W, C]` or `[C, H, W]`, or of a stack of K images, with K before it.
-            layout: Position of the channels.
-        """
-        super().__init__()
-        self._channel_last = layout == "channel_last"
-        height, width, channels = image_size(shape, layout)
-        gain = math.sqrt(2.0)
-        self.convolutions = nn.Sequential()
-        for kernel, stride, n_out in CONVOLUTIONS:
-            self.convolutions.append(_orthogonal(nn.Conv2d(channels, n_out, kernel_size=kernel, stride=stride), gain))
-            self.convolutions.append(nn.ReLU())
-            channels = n_out
-        n_pixels = side_after_convolutions(height) * side_after_convolutions(width)
-        self.full = _orthogonal(nn.Linear(channels * n_pixels, N_IMAGE_FEATURES), gain)
-
-    def forward(self, image: Tensor) -> Tensor:
-        """Computes the features of images.
-
-        Args:
-            image: uint8 `[N, H, W, C]` or `[N, C, H, W]`; of stacks with K after N.
-
-        Returns:
-            float32 `[N, 512]`.
-        """
-        if self._channel_last:
-            image = image.movedim(-1, -3)
-        if image.ndim == 5:
-            image = image.flatten(1, 2)
-        x = self.convolutions(image.to(torch.float32) * (1.0 / 255.0))
-        return torch.relu(self.full(x.flatten(1)))
-
-
 def _leaf_features(leaf: VectorLeaf, values: Tensor) -> Tensor:
     """Computes `features.VectorFeatures` in torch, for one leaf: `[N, ...]` -> float32 `[N, leaf.size]`."""
     flat = values if values.ndim == 2 else values.reshape(len(values), -1)
@@ -247,12 +208,6 @@ def _leaf_features(leaf: VectorLeaf, values: Tensor) -> Tensor:
         return one_hot.scatter_(1, flat.to(torch.int64) + offsets, 1.0)
     flat = flat.to(torch.float32)
     return flat if leaf.scale == 1.0 else flat * leaf.scale
-
-
-def _orthogonal(layer: _Layer, gain: float) -> _Layer:
-    nn.init.orthogonal_(layer.weight, gain)
-    nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
-    return layer
 
 
 def _check_output(network: nn.Module, observation_space: Space[Any], n_outputs: int, spec: PolicySpec) -> None:

@@ -26,7 +26,7 @@ _FLOAT32 = np.dtype(np.float32)
 
 
 class NumpyMlpPolicy(Policy):
-    """A policy with `network="auto"` and no images, computed by numpy; its arrays are those of `TorchPolicy`."""
+    """A policy with a built-in network and no images, computed by numpy; its arrays are those of `TorchPolicy`."""
 
     def __init__(self, spaces: EnvironmentSpaces, spec: PolicySpec, *, seed: int, slot: int = 0) -> None:
         """Prepares the networks.
@@ -49,7 +49,7 @@ class NumpyMlpPolicy(Policy):
         self._clip = spec.observation_clip
         for key, substep in spaces.items():
             seen = stacked_space(substep.observation, spec.frame_stack)
-            layout = feature_layout(seen)
+            layout = feature_layout(seen, spec.network)
             if layout.images:
                 raise ConfigurationError(
                     f"the observation of substep {key!r} has images at {list(layout.images)}; expected vectors only; "

@@ -16,7 +16,7 @@ from rollcast.actor.policies.frame_stacks import stacked_space
 from rollcast.actor.policies.networks import AutoNetwork, build_network
 from rollcast.learner.algorithms.ensemble_mlp import LAYER_NORM_EPSILON, ensemble_mlp
 from rollcast.services.errors import ConfigurationError
-from rollcast.services.policies.policies import AUTO_NETWORK, PolicySpec
+from rollcast.services.policies.policies import AUTO_NETWORK, BUILT_IN_NETWORKS, PolicySpec
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces
 
 # Outputs of a custom network for an observation, before the action is appended.
@@ -238,12 +238,14 @@ class _ActionInput(nn.Module):
         action = Box(-1.0, 1.0, (math.prod(spaces.action.shape or ()),), np.float32)
         self.features: nn.Module | None = None
         seen = _seen(spaces, spec)
-        if spec.network != AUTO_NETWORK:
+        own = spec.network not in BUILT_IN_NETWORKS
+        if own:
             # a custom network takes the environment's observations only, so the action is appended to its outputs
             self.features = build_network(seen, _N_OWN_FEATURES, spec)
             seen = Box(-np.inf, np.inf, (_N_OWN_FEATURES,), np.float32)
         joint = Dict({"observation": seen, "action": action})
-        network = build_network(joint, 1, dataclasses.replace(spec, network=AUTO_NETWORK), output_gain=1.0)
+        name = AUTO_NETWORK if own else spec.network
+        network = build_network(joint, 1, dataclasses.replace(spec, network=name), output_gain=1.0)
         assert isinstance(network, AutoNetwork)
         self.network = network
 

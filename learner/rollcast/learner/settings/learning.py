@@ -98,9 +98,9 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
     )
     network: str = setting(
         "auto",
-        "The policy network: auto (an MLP for vectors, the Nature CNN for images), or package.module:factory, "
-        "which is called with the observation space and the number of outputs. Start actors with the same "
-        "name.",
+        "The policy network: auto (an MLP for vectors, the Nature CNN for images), mlp (images are vectors, too), "
+        "nature_cnn, impala_resnet, or package.module:factory, which is called with the observation space and the "
+        "number of outputs. Start actors with the same name, if it is your own.",
         stays("the checkpoint has the weights of that network"),
     )
     hidden_sizes: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(max_length=MAX_HIDDEN_LAYERS)] = setting(
@@ -112,7 +112,7 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
     recurrence: Recurrence = setting(
         "none",
         "The policy's memory, for environments that do not show everything at once: lstm or gru, between the hidden "
-        "layers and the outputs. For impala, ppo and appo, and --network auto.",
+        "layers and the outputs. For impala, ppo and appo, and rollcast's own networks.",
         stays("the checkpoint has the weights of that memory"),
     )
     recurrent_size: Annotated[int, Field(ge=1, le=MAX_RECURRENT_SIZE)] = setting(

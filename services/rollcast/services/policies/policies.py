@@ -11,6 +11,10 @@ from rollcast.services.errors import InvalidInputError
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 AUTO_NETWORK = "auto"
+# Networks that need no import: an MLP for vectors and, for images, the torso that the name says. "auto": the Nature CNN
+# for images; "mlp": none, images are vectors, too.
+IMAGE_NETWORKS: Final = ("nature_cnn", "impala_resnet")
+BUILT_IN_NETWORKS: Final = (AUTO_NETWORK, "mlp", *IMAGE_NETWORKS)
 
 Activation = Literal["tanh", "relu"]
 # The policies that a run keeps: the newest, and the one with the highest mean return.
@@ -30,8 +34,7 @@ class PolicySpec:
     """The architecture of a policy.
 
     Attributes:
-        network: `"auto"` (an MLP for vectors, the Nature CNN for images, chosen by the space) or
-            `"package.module:factory"`.
+        network: One of `BUILT_IN_NETWORKS`, or `"package.module:factory"`.
         hidden_sizes: Sizes of the hidden layers of the MLP.
         activation: The MLP's activation.
         head: The meaning of the network's outputs: `"default"`, the parameters of the action space's own distribution;

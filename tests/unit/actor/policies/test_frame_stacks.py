@@ -9,10 +9,10 @@ import torch
 from gymnasium import spaces
 from gymnasium.wrappers import FrameStackObservation
 
-from rollcast.actor.policies.features import image_layout
+from rollcast.actor.policies.features import image_layout, image_size
 from rollcast.actor.policies.frame_stacks import FrameStacks, stacked_space, stacks_of
+from rollcast.actor.policies.image_networks import NatureCnn
 from rollcast.actor.policies.make import make_policy
-from rollcast.actor.policies.networks import NatureCnn
 from rollcast.actor.policies.numpy_acting import NumpyMlpPolicy
 from rollcast.actor.policies.torch_acting import TorchActingPolicy
 from rollcast.actor.policies.trainable import TorchPolicy
@@ -149,10 +149,10 @@ def test_stacks_of_images_are_images_of_more_channels(shape: tuple[int, ...], la
     assert image_layout(spaces.Box(0, 255, shape, np.uint8)) == layout
     if layout is None:
         return
-    cnn = NatureCnn(shape, layout)
+    cnn = NatureCnn(image_size(shape, layout), layout)
     stack = torch.randint(0, 256, (4, *shape), dtype=torch.uint8)
     frames = [frame if layout == "channel_first" else frame.permute(0, 3, 1, 2) for frame in stack.unbind(1)]
     joined = torch.cat(frames, dim=1)
-    of_joined = NatureCnn(tuple(joined.shape[1:]), "channel_first")
+    of_joined = NatureCnn(image_size(tuple(joined.shape[1:]), "channel_first"), "channel_first")
     of_joined.load_state_dict(cnn.state_dict())
     torch.testing.assert_close(cnn(stack), of_joined(joined))

@@ -113,3 +113,16 @@ def test_images_are_remembered(name):
     assert outputs.shape == (6, 3)
     assert state.shape == (6, 4)
     assert state.abs().max() > 0
+
+
+@pytest.mark.parametrize("name", OBSERVATION_SPACES)
+@pytest.mark.parametrize("network", ["nature_cnn", "impala_resnet"])
+def test_networks_for_images_refuse_observations_without(name, network):
+    space = OBSERVATION_SPACES[name]
+    with pytest.raises(ConfigurationError, match=rf"network '{network}' for observations of .*; expected an image"):
+        build_network(space, 2, PolicySpec(network=network))
+
+
+def test_unknown_network_is_refused_with_the_names_that_there_are():
+    with pytest.raises(ConfigurationError, match="'resnet' does not exist; expected one of auto, mlp, nature_cnn, imp"):
+        build_network(VECTOR, 2, PolicySpec(network="resnet"))

@@ -1,0 +1,111 @@
+"""The networks for images, by name."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from rollcast.actor.policies.features import feature_layout
+from rollcast.actor.policies.image_networks import ImpalaResnet
+from rollcast.actor.policies.make import make_policy
+from rollcast.actor.policies.network_size import check_network_size
+from rollcast.actor.policies.networks import build_network
+from rollcast.actor.policies.numpy_acting import NumpyMlpPolicy
+from rollcast.actor.policies.torch_acting import TorchActingPolicy
+from rollcast.actor.policies.trainable import TorchPolicy
+from rollcast.learner.algorithms.critics import CriticEnsemble, RecurrentValueCritic, ValueCritic
+from rollcast.services.errors import LimitExceededError
+from rollcast.services.policies.policies import BUILT_IN_NETWORKS, PolicySpec
+from rollcast.services.spaces.spaces import SubstepSpaces, space_leaves
+from tests.rollouts import random_leaf
+from tests.unit.actor.sample_environments import IMAGE_SPACES
+
+ATARI = spaces.Box(0, 255, (84, 84, 1), np.uint8)
+
+
+def of_images(space: spaces.Space, n: int = 3) -> dict[str, torch.Tensor]:
+    rng = np.random.default_rng(0)
+    return {path: torch.from_numpy(random_leaf(leaf, (n,), rng)) for path, leaf in space_leaves(space).items()}
+
+
+def test_resnet_has_the_layers_of_the_paper():
+    network = build_network(spaces.Box(0, 255, (72, 96, 3), np.uint8), 6, PolicySpec(network="impala_resnet"))
+    torso = network.images[0]
+    convolutions = [module for module in torso.modules() if isinstance(module, nn.Conv2d)]
+    assert len(convolutions) == 15
+    assert [tuple(layer.weight.shape[:2]) for layer in convolutions] == [
+        *((16, 3), *[(16, 16)] * 4),
+        *((32, 16), *[(32, 32)] * 4),
+        *((32, 32), *[(32, 32)] * 4),
+    ]
+    assert all(layer.kernel_size == (3, 3) for layer in convolutions)
+    assert tuple(torso.full.weight.shape) == (256, 32 * 9 * 12), "72 by 96, halved three times"
+    assert [tuple(layer.weight.shape) for layer in network.layers] == [(6, 256)]
+
+
+def test_resnet_computes_its_formula():
+    torso = ImpalaResnet((37, 40, 2), "channel_first")
+    image = torch.randint(0, 256, (2, 2, 37, 40), dtype=torch.uint8)
+    x = image / 255.0
+    with torch.no_grad():
+        for parameter in torso.parameters():
+            parameter.add_(0.02 * torch.randn_like(parameter))
+        stages = list(torso.stages)
+        for convolution, pool, *blocks in (stages[:4], stages[4:8], stages[8:]):
+            x = nn.functional.max_pool2d(convolution(x), 3, 2, 1)
+            assert pool.kernel_size == 3
+            for block in blocks:
+                x = x + block.second(block.first(x.relu()).relu())
+        expected = torso.full(x.relu().flatten(1)).relu()
+        torch.testing.assert_close(torso(image), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", IMAGE_SPACES)
+@pytest.mark.parametrize("network", BUILT_IN_NETWORKS)
+def test_every_network_takes_images_alone_and_beside_vectors(name: str, network: str):
+    space, spec = IMAGE_SPACES[name], PolicySpec(network=network, hidden_sizes=(8,))
+    built = build_network(space, 3, spec)
+    outputs = built(of_images(space))
+    assert outputs.shape == (3, 3)
+    outputs.sum().backward()
+    assert all(parameter.grad is not None for parameter in built.parameters())
+
+
+@pytest.mark.parametrize("network", BUILT_IN_NETWORKS)
+def test_size_is_known_before_it_is_built(network: str, monkeypatch: pytest.MonkeyPatch):
+    spec = PolicySpec(network=network, hidden_sizes=(8,), frame_stack=1)
+    n_bytes = 4 * sum(parameter.numel() for parameter in build_network(ATARI, 6, spec).parameters())
+    layout = feature_layout(ATARI, network)
+    monkeypatch.setattr("rollcast.actor.policies.network_size.MAX_POLICY_BYTES", n_bytes)
+    check_network_size(layout, ATARI, 6, spec)
+    monkeypatch.setattr("rollcast.actor.policies.network_size.MAX_POLICY_BYTES", n_bytes - 1)
+    with pytest.raises(LimitExceededError, match=f"and {n_bytes} bytes of weights"):
+        check_network_size(layout, ATARI, 6, spec)
+
+
+@pytest.mark.parametrize("network", BUILT_IN_NETWORKS)
+def test_actor_needs_no_name_for_a_built_in_network_and_acts_as_the_learner_computes(network: str):
+    known = {"0": SubstepSpaces(observation=ATARI, action=spaces.Discrete(3))}
+    spec = PolicySpec(network=network, hidden_sizes=(8,), frame_stack=2)
+    learning, policy = TorchPolicy(known, spec), make_policy(known, spec, seed=0)
+    assert type(policy) is (NumpyMlpPolicy if network == "mlp" else TorchActingPolicy)
+    policy.load(1, learning.state_arrays())
+    stacks = policy.frame_stacks(3)
+    assert stacks is not None
+    seen = stacks.push({"": random_leaf(ATARI, (3,), np.random.default_rng(1))})
+    _, parameters = policy.act(seen)
+    with torch.no_grad():
+        expected = learning.parameters_of({path: torch.from_numpy(leaf) for path, leaf in seen.items()})
+    np.testing.assert_allclose(parameters, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_critics_have_the_policys_torso():
+    known = {"0": SubstepSpaces(observation=ATARI, action=spaces.Box(-1, 1, (2,), np.float32))}
+    spec = PolicySpec(network="impala_resnet", hidden_sizes=(8,))
+    memory = PolicySpec(network="impala_resnet", hidden_sizes=(8,), recurrence="gru", recurrent_size=4)
+    image = of_images(ATARI)
+    assert isinstance(ValueCritic(known, spec, substep_key="0").network.images[0], ImpalaResnet)
+    assert RecurrentValueCritic(known, memory, substep_key="0")(image, torch.zeros(3, 4)).shape == (3,)
+    several = CriticEnsemble(known, spec, substep_key="0")
+    assert several(image, torch.zeros(3, 2)).shape == (len(several), 3)
