@@ -165,6 +165,15 @@ def test_rejects_impossible_initial_size(kind: str, size: int):
         make_workers(kind, initial_buffer_size=size)
 
 
+@pytest.mark.parametrize(
+    ("spec", "text"), [({"recurrence": "gru"}, "recurrence gru"), ({"frame_stack": 2}, "frame_stack 2")]
+)
+def test_refuses_policy_whose_rollouts_a_buffer_does_not_keep(kind: str, spec: dict, text: str):
+    spaces = probe_spaces(EnvironmentFactory("tests.environments:CountingEnv", {}))
+    with pytest.raises(ConfigurationError, match=f"the policy has {text}, and a replay buffer keeps no"):
+        make_workers(kind, worker_policy=TorchPolicy(spaces, PolicySpec(hidden_sizes=(8,), **spec)))
+
+
 def test_error_of_empty_buffer_has_advice(kind: str):
     with make_workers(kind, initial_buffer_size=0) as workers:
         with pytest.raises(NotReadyError, match="holds 0 entries, fewer than batch_size 8: call init_replay_buffer"):

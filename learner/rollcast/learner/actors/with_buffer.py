@@ -17,6 +17,7 @@ from rollcast.learner.actors.subproc import SubprocDistributedActors
 from rollcast.learner.batch import Batch
 from rollcast.learner.replay.batches import to_batch
 from rollcast.learner.replay.buffer import ReplayBuffer
+from rollcast.learner.replay.parts import check_replayable
 from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.errors import ConfigurationError, NotReadyError
 from rollcast.services.policies.policies import PolicyState
@@ -79,8 +80,8 @@ class BaseDistributedWorkersWithBuffer:
         learner_device: The device of the buffer's columns, if those settings have the device `learner`.
 
     Raises:
-        ConfigurationError: A number cannot be right, the environment has several substeps, or `initial_buffer_size` is
-            above `replay_buffer_size` or below `batch_size`.
+        ConfigurationError: A number cannot be right, the environment has several substeps, the policy is recurrent or
+            stacks frames, or `initial_buffer_size` is above `replay_buffer_size` or below `batch_size`.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class BaseDistributedWorkersWithBuffer:
                 f"the policy is of the substeps {list(worker_policy.spaces)}; expected one: batches are drawn of one "
                 "buffer here; learn with `rollcast train`, or with ReplayedExperience and a buffer for each"
             )
+        check_replayable(worker_policy.spec)
         self._policy = worker_policy
         self.actors = make_workers(
             env_factory, worker_policy, n_rollout_steps, n_workers, batch_size, actor_env_seeds=env_instance_seeds

@@ -21,6 +21,7 @@ from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.learner.replay.batches import to_batch
 from rollcast.learner.replay.info import BufferInfo
 from rollcast.learner.replay.inserter import ACTORS
+from rollcast.learner.replay.parts import check_replayable
 from rollcast.learner.replay.served import replay_status
 from rollcast.learner.replay.substeps import SubstepBuffers
 from rollcast.learner.wait_log import WaitLog
@@ -70,6 +71,9 @@ class ReplayedExperience(ExperienceSource):
         batch_size: B, the entries in a batch.
         beta: The share of the bias that importance weights correct, by the progress of training; None keeps the
             buffers' own.
+
+    Raises:
+        ConfigurationError: The policy's rollouts hold what a buffer does not keep, see `check_replayable`.
     """
 
     def __init__(
@@ -82,6 +86,7 @@ class ReplayedExperience(ExperienceSource):
         beta: Schedule | None = None,
     ) -> None:
         super().__init__(actors)
+        check_replayable(policy.spec)
         self.buffers = buffers
         # The buffers in the order of their turns, the next one first.
         self._turns = deque(buffers)

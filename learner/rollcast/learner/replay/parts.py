@@ -25,6 +25,7 @@ from rollcast.learner.replay.stores.slots import SlotStore
 from rollcast.learner.replay.stores.trajectory_ring import TrajectoryRing, ring_rows
 from rollcast.learner.replay.stores.transitions import TransitionStore, transition_bytes
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.policies.policies import PolicySpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,28 @@ def check_positive(**arguments: int) -> None:
     for name, value in arguments.items():
         if value < 1:
             raise ConfigurationError(f"{name} is {value}; expected at least 1; raise it")
+
+
+def check_replayable(spec: PolicySpec) -> None:
+    """Checks that a buffer keeps all that a policy's rollouts hold.
+
+    Args:
+        spec: The architecture of the policy.
+
+    Raises:
+        ConfigurationError: If it does not.
+    """
+    if spec.state_size:
+        raise ConfigurationError(
+            f"the policy has recurrence {spec.recurrence}, and a replay buffer keeps no recurrent states; expected "
+            "none; learn without a buffer, or choose --recurrence none"
+        )
+    if spec.frame_stack > 1:
+        raise ConfigurationError(
+            f"the policy has frame_stack {spec.frame_stack}, and a replay buffer keeps no frames before a rollout; "
+            "expected 1; learn without a buffer, or let the environment stack its frames (gymnasium's "
+            "FrameStackObservation)"
+        )
 
 
 def device_of_columns(settings: ReplaySettings, learner_device: torch.device | str | None) -> torch.device | None:

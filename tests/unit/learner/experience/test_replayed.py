@@ -1,3 +1,4 @@
+import dataclasses
 import logging
 import math
 import time
@@ -13,18 +14,21 @@ from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.algorithms.schedules import Schedule, linear
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, ReplayedExperience
 from rollcast.learner.ingest.queue import RolloutSlice
-from rollcast.services.errors import CollectInterruptedError, CollectTimeoutError
+from rollcast.services.errors import CollectInterruptedError, CollectTimeoutError, ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.replay.replay import ReplayWaiting
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.buffers import make_buffer
 
 T, BATCH = 4, 16
+SPEC = PolicySpec(hidden_sizes=(4,), normalize_observations=True)
 
 
-def make_source(*, beta: Schedule | None = None, n_steps: int = 5, **replay: object) -> ReplayedExperience:
+def make_source(
+    *, beta: Schedule | None = None, n_steps: int = 5, spec: PolicySpec = SPEC, **replay: object
+) -> ReplayedExperience:
     env_factory = EnvironmentFactory("tests.environments:CountingEnv", {"n_steps": n_steps})
-    policy = TorchPolicy(probe_spaces(env_factory), PolicySpec(hidden_sizes=(4,), normalize_observations=True))
+    policy = TorchPolicy(probe_spaces(env_factory), spec)
     actors = SequentialDistributedActors(env_factory, policy, T, 1, 1, envs_per_actor=2)
     buffer = make_buffer(
         policy.spaces,
@@ -79,6 +83,14 @@ def test_actors_are_random_until_the_buffer_is_filled():
         assert policy.state_arrays()["exploration.uniform"] == 1
         source.next("cpu")
         assert policy.state_arrays()["exploration.uniform"] == 0
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"), [({"recurrence": "lstm"}, "recurrence lstm"), ({"frame_stack": 4}, "frame_stack 4")]
+)
+def test_refuses_policy_whose_rollouts_a_buffer_does_not_keep(spec: dict, text: str):
+    with pytest.raises(ConfigurationError, match=f"the policy has {text}, and a replay buffer keeps no"):
+        make_source(spec=dataclasses.replace(SPEC, **spec))
 
 
 def test_priorities_reach_the_buffer():
