@@ -47,7 +47,7 @@ OPTIONS = {
     "sac": (
         "--env-id Pendulum-v1 --envs-per-actor 20 --batch-size 32 --n-rollout-steps 2 --total-steps 1800 "
         "--hidden-sizes 8 --replay.capacity 500 --replay.min-size 96 --replay.samples-per-insert 2 "
-        # Which critics make a target is drawn in each update.
+        # Each update draws the critics of its target.
         "--sac.n-critics 3 --sac.critic-layer-norm --sac.policy-update-interval 2"
     ),
 }

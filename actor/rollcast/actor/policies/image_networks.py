@@ -114,7 +114,7 @@ class _ResidualBlock(nn.Module):
 def orthogonal(layer: _Layer, gain: float) -> _Layer:
     """Gives a layer orthogonal weights times a gain, and zeros as its bias; returns it."""
     nn.init.orthogonal_(layer.weight, gain)
-    nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+    nn.init.zeros_(layer.bias)  # type: ignore[arg-type]  # these layers have one
     return layer
 
 

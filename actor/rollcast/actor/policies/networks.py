@@ -160,6 +160,7 @@ class RecurrentNetwork(AutoNetwork):
         super().__init__(layout, observation_space, n_outputs, spec, output_gain)
         self.recurrence = TorchRecurrence(spec, n_recurrent_inputs(layout, spec))
 
+    # A step takes and returns the state, too.
     def forward(self, observation: Mapping[str, Tensor], state: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """Computes a step.
 

@@ -79,6 +79,7 @@ class TorchRecurrence(nn.Module):
         """
         weights = (self.weight_ih_l0, self.weight_hh_l0, self.bias_ih_l0, self.bias_hh_l0)
         unrolled = _UnrolledLstm if self._is_lstm else _UnrolledGru
+        # torch gives `apply` no types.
         states: Tensor = unrolled.apply(x, initial_state, *starts, *weights)  # type: ignore[no-untyped-call]
         return states
 
@@ -151,7 +152,7 @@ class _UnrolledLstm(torch.autograd.Function):
         (n_steps, n, _), size, starts = x.shape, weight_hh.shape[1], ctx.starts
         before = starts.before_all(states)
         i, f, g, o = gates.chunk(4, dim=2)
-        # What the gradients of cell and output are multiplied by to give those of the gates before their functions.
+        # Factors that turn the gradients of cell and output into those of the gates, before the gates' functions.
         of_cell = torch.stack([g * i * (1 - i), before[..., size:] * f * (1 - f), i * (1 - g * g)], dim=2)
         of_output = tanh_cells * o * (1 - o)
         cell_of_output = o * (1 - tanh_cells * tanh_cells)
@@ -214,7 +215,8 @@ class _UnrolledGru(torch.autograd.Function):
         (n_steps, n, _), size, starts = x.shape, weight_hh.shape[1], ctx.starts
         before = starts.before_all(states)
         r, z, new = gates.chunk(3, dim=2)
-        # What gradients are multiplied by: the state's for the update and the new gate, the new gate's for the reset.
+        # Factors that turn the state's gradient into that of the update and the new gate, and the new gate's into the
+        # reset gate's.
         of_new = (1 - z) * (1 - new * new)
         of_update = (before - new) * z * (1 - z)
         of_reset = new_of_state * r * (1 - r)

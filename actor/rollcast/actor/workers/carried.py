@@ -83,7 +83,7 @@ class Carried:
         """
         if self._initial_state is None or valid is None:
             return self._initial_state
-        # What comes before the first transition is a reset row or a dropped one; either way, an episode begins then.
+        # A reset row or a dropped one comes before the first transition; either way, an episode begins there.
         return np.where(valid[0][:, None], self._initial_state, np.float32(0.0))
 
     def previous_observation(self, observation: Observation, valid: NDArray[np.bool_] | None) -> Observation | None:

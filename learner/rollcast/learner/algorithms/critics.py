@@ -133,7 +133,7 @@ class CriticEnsemble(nn.Module):
             self.norms = nn.ModuleList(_layer_norms(network, spec) for network in self.networks)
         first = self.networks[0]
         self._activation = spec.activation
-        # What nothing was learnt for is the same for all networks.
+        # Inputs that depend on no parameter are the same for all networks.
         self._shares_inputs = isinstance(first, AutoNetwork | _ActionInput) and not first.learns_features
         self._trainable = [parameter for parameter in self.parameters() if parameter.requires_grad]
 

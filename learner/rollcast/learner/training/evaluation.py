@@ -19,7 +19,7 @@ from rollcast.services.status.status import EvaluationStatus
 
 logger = logging.getLogger(__name__)
 
-# What a checkpoint keeps of the status.
+# The fields of the status that a checkpoint keeps.
 _KEPT: Final = (
     *("evaluations", "policy_version", "env_steps", "mean_return", "ci_low", "ci_high"),
     *("best_policy_version", "best_mean_return", "without_improvement"),
