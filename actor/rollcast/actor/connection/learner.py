@@ -1,23 +1,22 @@
 """Connects an actor to its learner: rollouts go up, policies come down, and both survive reconnects."""
 
 import logging
-import threading
 import time
-from collections.abc import Callable
-from typing import Self
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Unpack
 
-from rollcast.actor.connection.ending import Ending
-from rollcast.actor.connection.joining import Joining
+from rollcast.actor.connection.base import Connection, ConnectionOptions
 from rollcast.actor.connection.outbox import Outbox
 from rollcast.actor.connection.policy_feed import PolicyFeed
 from rollcast.actor.connection.reconnects import Reconnects
 from rollcast.actor.connection.silence import Silence
 from rollcast.services.client.client import LearnerClient
-from rollcast.services.errors import LearnerUnreachableError, NotReadyError, RollcastError, TrainingEndedError
+from rollcast.services.errors import NotReadyError, RollcastError
 from rollcast.services.policies.policies import PolicyState
 from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
 from rollcast.services.rollouts.rollouts import ActorFailure, Rollout
-from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
+from rollcast.services.rollouts.uplink import RolloutUplink
 
 logger = logging.getLogger(__name__)
 
@@ -29,83 +28,21 @@ _CLOSE_TIMEOUT_S = 1.0
 _FAIL_TIMEOUT_S = 2.0
 
 
-class LearnerConnection:
+class LearnerConnection(Connection):
     """The connection of an actor to one learner, over every reconnect.
 
     The acting thread calls `join`, then `wait_for_credit`, `take_policy` and `send` in turn. Two threads of the
     connection keep the streams: one sends rollouts and reads acknowledgements, one reads policies.
 
     Invariant: every rollout given to `send` is either acknowledged or kept, in order, and sent again after a reconnect.
-
-    Args:
-        address: The learner, `host:port` or `unix:/path`.
-        offer: The actor's name, environments and network.
-        security: Certificates and token; their files are read again at every reconnect.
-        connect_timeout_s: How long the first join may take, in seconds.
-        reconnect_timeout_s: How long to try to reach a lost learner again, in seconds.
-        stop: Ends every wait for the learner.
-        on_attempt: Called by the thread that calls `join`, before each attempt.
+    Its arguments are those of `Connection`.
     """
 
-    def __init__(
-        self,
-        address: str,
-        offer: JoinOffer,
-        *,
-        security: ClientSecurity = PLAIN_CLIENT,
-        connect_timeout_s: float = 60.0,
-        reconnect_timeout_s: float = 600.0,
-        stop: threading.Event | None = None,
-        on_attempt: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._address = address
-        self._connect_timeout_s = connect_timeout_s
-        self._reconnect_timeout_s = reconnect_timeout_s
-        self._on_attempt = on_attempt
-        self._ending = Ending(stop)
-        self._joining = Joining(address, offer, security=security, ending=self._ending)
-        self._threads: list[threading.Thread] = []
-        # Guards everything below.
-        self._changed = threading.Condition()
-        self._client: LearnerClient | None = None
+    def __init__(self, address: str, offer: JoinOffer, **options: Unpack[ConnectionOptions]) -> None:
+        super().__init__(address, offer, **options)
         self._outbox = Outbox()
         self._silence = Silence()
-        self._ended = False
-        self._error: RollcastError | None = None
         self._feed = PolicyFeed(self._changed, is_over=self._is_over, on_end=self._note_last_policy)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
-
-    @property
-    def ended(self) -> bool:
-        """True once the learner has said that training has ended."""
-        with self._changed:
-            return self._ended
-
-    def join(self) -> JoinAgreement:
-        """Joins, opens the streams and returns what was agreed.
-
-        Raises:
-            LearnerUnreachableError: If no learner answered within `connect_timeout_s`.
-            TrainingEndedError: If training has ended; `ended` is True from then on.
-            RollcastError: If the learner refused, and trying again will not help.
-        """
-        try:
-            is_joined = self._join_learner(self._connect_timeout_s, self._on_attempt)
-        except TrainingEndedError:
-            self._end()
-            raise
-        if not is_joined:
-            raise LearnerUnreachableError(f"closed while joining the learner at {self._address}")
-        for name, target in (("uplink", self._keep_uplink), ("policies", self._feed.keep)):
-            thread = threading.Thread(target=self._guard, args=(target,), name=f"rollcast-{name}", daemon=True)
-            thread.start()
-            self._threads.append(thread)
-        return self._joining.agreement
 
     def wait_for_credit(self, sequence: int, timeout_s: float) -> bool:
         """Waits until rollout `sequence` may be started: the learner asks for it, and a policy new enough has come.
@@ -175,49 +112,18 @@ class LearnerConnection:
         if client is not None:
             client.close()
 
-    def _guard(self, keep: Callable[[], None]) -> None:
-        """Runs a thread's loop; hands the error that ends it to the acting thread."""
-        try:
-            keep()
-        except RollcastError as error:
-            self._give_up(error)
-        except Exception as error:
-            logger.exception("the connection to %s failed", self._address)
-            self._give_up(RollcastError(f"the connection to {self._address} failed: {error!r}"))
-            raise
-
-    def _is_over(self) -> bool:
-        """Returns True if nothing more comes from the learner. Called with the lock held."""
-        return self._ended or self._error is not None or self._ending.is_set()
-
     def _note_last_policy(self) -> None:
         """Notes that training has ended, unless closing has ended the policies. Called with the lock held."""
         self._ended = self._ended or not self._ending.closing.is_set()
 
-    def _end(self) -> None:
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
+    def _loops(self) -> Mapping[str, Callable[[], None]]:
+        return {"uplink": partial(self._keep_stream, self._stream_rollouts), "policies": self._feed.keep}
 
-    def _give_up(self, error: RollcastError) -> None:
-        with self._changed:
-            self._error = self._error or error
-            self._changed.notify_all()
+    def _follow(self, client: LearnerClient, agreement: JoinAgreement) -> None:
+        self._feed.follow(client, agreement.learner_nonce)
 
-    def _join_learner(self, timeout_s: float, on_attempt: Callable[[], None] = lambda: None) -> bool:
-        """Joins, and lets both streams go to the client that joined; returns False if the connection has ended."""
-        with self._changed:
-            acknowledged = self._outbox.acknowledged
-        client = self._joining.join(acknowledged, timeout_s, on_attempt=on_attempt)
-        if client is None:
-            return False
-        with self._changed:
-            old_client, self._client = self._client, client
-            self._feed.follow(client, self._joining.agreement.learner_nonce)
-            self._changed.notify_all()
-        if old_client is not None:
-            old_client.close()
-        return True
+    def _acknowledged(self) -> int:
+        return self._outbox.acknowledged
 
     def _reconnect_after_loss(self) -> None:
         """Asks a silent learner how far it is; ends the stream, to open another, if a message was lost."""
@@ -248,35 +154,9 @@ class LearnerConnection:
                 NotReadyError(f"{lost} was lost on its way; expected what was sent; join again and send it again")
             )
 
-    def _keep_uplink(self) -> None:
-        """Thread: streams rollouts to the learner; joins it again after every loss."""
-        reconnects = Reconnects()
-        while not self._ending.closing.is_set():
-            opened = time.monotonic()
-            try:
-                self._stream_rollouts(reconnects)
-            except RollcastError as error:
-                if self._ending.closing.is_set():
-                    return
-                delay_s = reconnects.delay_after(error, lasted_s=time.monotonic() - opened)
-                logger.warning("lost the learner at %s: %s; reconnecting", self._address, error)
-            else:
-                return
-            finally:
-                with self._changed:
-                    self._outbox.attach(None)
-            self._ending.wait(delay_s)
-            try:
-                if not self._join_learner(self._reconnect_timeout_s):
-                    return
-            except TrainingEndedError:
-                self._end()
-                return
-            logger.info("back at the learner at %s", self._address)
-
     def _stream_rollouts(self, reconnects: Reconnects) -> None:
         """Opens a rollout stream and reads the learner's answers until it ends."""
-        agreement = self._joining.agreement
+        agreement = self.agreement
         with self._changed:
             client = self._client
             assert client is not None
@@ -284,6 +164,13 @@ class LearnerConnection:
         with self._changed:
             self._outbox.attach(uplink)
             self._silence.opened()
+        try:
+            self._read_answers(uplink, reconnects)
+        finally:
+            with self._changed:
+                self._outbox.attach(None)
+
+    def _read_answers(self, uplink: RolloutUplink, reconnects: Reconnects) -> None:
         for progress in uplink.responses():
             with self._changed:
                 self._silence.broken()

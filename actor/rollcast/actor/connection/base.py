@@ -1,0 +1,189 @@
+"""The base of connections to a learner: joins it, joins it again after every loss, and hands errors on."""
+
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Self, TypedDict
+
+from rollcast.actor.connection.ending import Ending
+from rollcast.actor.connection.joining import Joining
+from rollcast.actor.connection.reconnects import Reconnects
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import LearnerUnreachableError, RollcastError, TrainingEndedError
+from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
+from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
+
+logger = logging.getLogger(__name__)
+
+
+class ConnectionOptions(TypedDict, total=False):
+    """The optional arguments of a connection, see `Connection`."""
+
+    security: ClientSecurity
+    connect_timeout_s: float
+    reconnect_timeout_s: float
+    stop: threading.Event | None
+    on_attempt: Callable[[], None]
+
+
+class Connection(ABC):
+    """The connection of a process to one learner, over every reconnect.
+
+    `join` starts the threads that a subclass names; they keep its streams.
+
+    Args:
+        address: The learner, `host:port` or `unix:/path`.
+        offer: The name, environments and network to join with.
+        security: Certificates and token; their files are read again at every reconnect.
+        connect_timeout_s: How long the first join may take, in seconds.
+        reconnect_timeout_s: How long to try to reach a lost learner again, in seconds.
+        stop: Ends every wait for the learner.
+        on_attempt: Called by the thread that calls `join`, before each attempt.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        offer: JoinOffer,
+        *,
+        security: ClientSecurity = PLAIN_CLIENT,
+        connect_timeout_s: float = 60.0,
+        reconnect_timeout_s: float = 600.0,
+        stop: threading.Event | None = None,
+        on_attempt: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._address = address
+        self._connect_timeout_s = connect_timeout_s
+        self._reconnect_timeout_s = reconnect_timeout_s
+        self._on_attempt = on_attempt
+        self._ending = Ending(stop)
+        self._joining = Joining(address, offer, security=security, ending=self._ending)
+        self._threads: list[threading.Thread] = []
+        # Guards everything below, and what subclasses add.
+        self._changed = threading.Condition()
+        self._client: LearnerClient | None = None
+        self._ended = False
+        self._error: RollcastError | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Closes the streams and ends the threads. Idempotent."""
+
+    @property
+    def ended(self) -> bool:
+        """True once the learner has said that training has ended."""
+        with self._changed:
+            return self._ended
+
+    @property
+    def agreement(self) -> JoinAgreement:
+        """The newest agreement. Call `join` first."""
+        return self._joining.agreement
+
+    def join(self) -> JoinAgreement:
+        """Joins, opens the streams and returns what was agreed.
+
+        Raises:
+            LearnerUnreachableError: If no learner answered within `connect_timeout_s`.
+            TrainingEndedError: If training has ended; `ended` is True from then on.
+            RollcastError: If the learner refused, and trying again will not help.
+        """
+        try:
+            is_joined = self._join_learner(self._connect_timeout_s, self._on_attempt)
+        except TrainingEndedError:
+            self._end()
+            raise
+        if not is_joined:
+            raise LearnerUnreachableError(f"closed while joining the learner at {self._address}")
+        for name, keep in self._loops().items():
+            thread = threading.Thread(target=self._guard, args=(keep,), name=f"rollcast-{name}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        return self.agreement
+
+    @abstractmethod
+    def _loops(self) -> Mapping[str, Callable[[], None]]:
+        """Returns what the threads run, by the threads' names."""
+
+    @abstractmethod
+    def _follow(self, client: LearnerClient, agreement: JoinAgreement) -> None:
+        """Lets the streams go to the client that has joined. Called with the lock held."""
+
+    def _acknowledged(self) -> int:
+        """Returns the last rollout that the learner has acknowledged. Called with the lock held."""
+        return 0
+
+    def _keep_stream(self, read: Callable[[Reconnects], None]) -> None:
+        """Runs a stream until it ends; joins the learner again after every loss.
+
+        Args:
+            read: Opens the stream and reads it until training has ended, or the connection is closed.
+        """
+        reconnects = Reconnects()
+        while not self._ending.closing.is_set():
+            opened = time.monotonic()
+            try:
+                read(reconnects)
+            except RollcastError as error:
+                if self._ending.closing.is_set():
+                    return
+                delay_s = reconnects.delay_after(error, lasted_s=time.monotonic() - opened)
+                logger.warning("lost the learner at %s: %s; reconnecting", self._address, error)
+            else:
+                return
+            self._ending.wait(delay_s)
+            try:
+                if not self._join_learner(self._reconnect_timeout_s):
+                    return
+            except TrainingEndedError:
+                self._end()
+                return
+            logger.info("back at the learner at %s", self._address)
+
+    def _join_learner(self, timeout_s: float, on_attempt: Callable[[], None] = lambda: None) -> bool:
+        """Joins, and lets the streams go to the client that joined; returns False if the connection has ended."""
+        with self._changed:
+            acknowledged = self._acknowledged()
+        client = self._joining.join(acknowledged, timeout_s, on_attempt=on_attempt)
+        if client is None:
+            return False
+        with self._changed:
+            old_client, self._client = self._client, client
+            self._follow(client, self.agreement)
+            self._changed.notify_all()
+        if old_client is not None:
+            old_client.close()
+        return True
+
+    def _guard(self, keep: Callable[[], None]) -> None:
+        """Runs a thread's loop; hands the error that ends it to the thread that called `join`."""
+        try:
+            keep()
+        except RollcastError as error:
+            self._give_up(error)
+        except Exception as error:
+            logger.exception("the connection to %s failed", self._address)
+            self._give_up(RollcastError(f"the connection to {self._address} failed: {error!r}"))
+            raise
+
+    def _is_over(self) -> bool:
+        """Returns True if nothing more comes from the learner. Called with the lock held."""
+        return self._ended or self._error is not None or self._ending.is_set()
+
+    def _end(self) -> None:
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def _give_up(self, error: RollcastError) -> None:
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
