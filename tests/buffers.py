@@ -14,6 +14,7 @@ def make_buffer(
     n_rollout_steps: int = 4,
     batch_size: int = 2,
     n_envs: int = 2,
+    state_size: int = 0,
     discount: float = 0.99,
     seed: int = 0,
     place: str | None = None,
@@ -27,6 +28,7 @@ def make_buffer(
         n_rollout_steps: T of every rollout.
         batch_size: Entries of the batches that will be drawn.
         n_envs: Environments of the largest rollout.
+        state_size: S of the recurrent states that it keeps.
         discount: gamma.
         seed: Of what is drawn.
         place: The learner's device, which the columns then lie on; None: they lie in main memory.
@@ -40,6 +42,7 @@ def make_buffer(
         n_rollout_steps=n_rollout_steps,
         batch_size=batch_size,
         n_envs=n_envs,
+        state_size=state_size,
         discount=discount,
         seed=seed,
         learner_device=place,

@@ -37,11 +37,15 @@ class Transition:
 
 @dataclass
 class World:
-    """Plays B environments, continuing from rollout to rollout; `has_reset_rows` for NEXT_STEP resets."""
+    """Plays B environments, continuing from rollout to rollout; `has_reset_rows` for NEXT_STEP resets.
+
+    With a `state_size`, rollouts bring recurrent states: those of the numbers of the first valid rows.
+    """
 
     n_steps: int
     has_reset_rows: bool
     n_envs: int = 2
+    state_size: int = 0
     _count: int = 0
     _sequence: int = 0
     _current: dict[int, int] = field(default_factory=dict)
@@ -93,6 +97,7 @@ class World:
             last_observation=observations(last),
             final_observation=observations(np.array(finals, np.int64)),
             final_index=final_index,
+            initial_state=states(numbers[valid.argmax(axis=0), range(self.n_envs)], self.state_size),
             sequence=self._sequence,
             policy_version=self._sequence,
             reward=reward,
@@ -114,6 +119,11 @@ def observations(numbers: np.ndarray) -> dict[str, np.ndarray]:
         "a": np.stack([numbers, -numbers], axis=-1).astype(np.float32),
         "b": pixels.astype(np.uint8).reshape(*numbers.shape, 2, 3),
     }
+
+
+def states(numbers: np.ndarray, state_size: int) -> np.ndarray | None:
+    """The recurrent states, [N, S], of rows with these numbers; None without a state."""
+    return (numbers[:, None] + 0.25 * np.arange(state_size)).astype(np.float32) if state_size else None
 
 
 def random_ends(rng: np.random.Generator, n_steps: int, n_envs: int, probability: float = 0.3) -> np.ndarray:
@@ -161,6 +171,7 @@ def on_host(sample: ReplaySample) -> ReplaySample:
         return SampleColumns(
             action=host_array(of.action),
             log_prob=None if of.log_prob is None else host_array(of.log_prob),
+            initial_state=None if of.initial_state is None else host_array(of.initial_state),
             **{name: {path: host_array(leaf) for path, leaf in leaves.items()} for name, leaves in fields.items()},
         )
 

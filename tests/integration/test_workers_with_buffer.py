@@ -14,6 +14,7 @@ from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.actors.subproc import SubprocDistributedActors
 from rollcast.learner.actors.with_buffer import BaseDistributedWorkersWithBuffer
+from rollcast.learner.algorithms.trajectories import sequence_starts
 from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.errors import CollectTimeoutError, ConfigurationError, InvalidInputError, NotReadyError
 from rollcast.services.policies.policies import PolicySpec
@@ -98,6 +99,25 @@ def test_whole_rollouts_keep_their_length(kind: str):
         batch = workers.sample_batch("cpu")
         assert batch.reward.shape == (4, 8)
         assert batch.substeps[FLAT_SUBSTEP].log_prob.isfinite().all()
+
+
+@pytest.mark.parametrize("device", ["cpu", "learner"])
+def test_whole_rollouts_bring_the_recurrent_states_that_the_policy_acted_with(kind: str, device: str):
+    spaces = probe_spaces(EnvironmentFactory("tests.environments:CountingEnv", {}))
+    policy = TorchPolicy(spaces, PolicySpec(hidden_sizes=(8,), recurrence="lstm", recurrent_size=3))
+    options = {"split_rollouts_into_transitions": False, "initial_buffer_size": 20}
+    replay = ReplaySettings(device=device, entry="rollouts", sequence_length=3, burn_in=1)
+    state = policy.state_arrays()
+    with make_workers(kind, worker_policy=policy, initial_sampling_policy=state, replay=replay, **options) as workers:
+        batch = workers.sample_batch("cpu")
+    columns = batch.substeps[FLAT_SUBSTEP]
+    assert batch.burn_in == 1
+    assert columns.initial_state.any(dim=1).any()
+    observation = {path: leaf.flatten(0, 1) for path, leaf in columns.observation.items()}
+    with torch.no_grad():
+        parameters, _ = policy.unroll(observation, columns.initial_state, sequence_starts(batch))
+    log_prob = parameters.log_softmax(dim=1).gather(1, columns.action.view(-1, 1)).view_as(columns.log_prob)
+    torch.testing.assert_close(log_prob, columns.log_prob, rtol=0, atol=1e-5)
 
 
 def test_collects_given_number_of_rollouts_per_call(kind: str):

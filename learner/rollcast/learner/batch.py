@@ -22,7 +22,7 @@ class BatchColumns:
         last_observation: `[B, ...]` for every leaf, the observation after the last step.
         final_observation: `[N, ...]` for every leaf, the true last observations at `Batch.final_index`.
         initial_state: float32 `[B, S]`, the states with which a recurrent policy acted in the first valid rows; None
-            if the policy is not recurrent, and for samples of a replay buffer.
+            if the policy is not recurrent.
         previous_observation: `[B, K - 1, ...]` for every leaf, the frames before the first valid rows, the oldest
             first; None if the policy sees single frames.
     """
@@ -62,6 +62,7 @@ class Batch:
         weights: float32 `[B]`, importance weights of prioritised sampling; None: all 1.
         discount: float32 `[B]`, the discount of one step to the power of the number of steps in the transition; None:
             the discount of one step, from the algorithm's settings.
+        burn_in: The number of first rows that only warm a recurrent state up; nothing is learnt from them.
     """
 
     substeps: Mapping[str, BatchColumns]
@@ -77,3 +78,4 @@ class Batch:
     keys: NDArray[np.int64] | None = None
     weights: Tensor | None = None
     discount: Tensor | None = None
+    burn_in: int = 0

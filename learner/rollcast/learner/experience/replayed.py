@@ -86,7 +86,8 @@ class ReplayedExperience(ExperienceSource):
         beta: Schedule | None = None,
     ) -> None:
         super().__init__(actors)
-        check_replayable(policy.spec)
+        for buffer in buffers.values():
+            check_replayable(policy.spec, entry=buffer.entry, state_size=buffer.state_size)
         self.buffers = buffers
         # The buffers in the order of their turns, the next one first.
         self._turns = deque(buffers)

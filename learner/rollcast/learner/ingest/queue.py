@@ -125,6 +125,10 @@ def with_trajectories(
                 log_prob=columns.log_prob[:, envs],
                 last_observation={path: array[envs] for path, array in columns.last_observation.items()},
                 final_observation={path: array[finals] for path, array in columns.final_observation.items()},
+                initial_state=None if columns.initial_state is None else columns.initial_state[envs],
+                previous_observation=None
+                if columns.previous_observation is None
+                else {path: array[envs] for path, array in columns.previous_observation.items()},
             )
             for key, columns in rollout.substeps.items()
         },

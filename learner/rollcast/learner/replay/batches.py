@@ -42,6 +42,7 @@ def to_batch(sample: ReplaySample, device: torch.device | str) -> Batch:
         keys=sample.keys,
         weights=_tensor(sample.weights, device),
         discount=_tensor(sample.discount, device),
+        burn_in=sample.burn_in,
     )
 
 
@@ -53,6 +54,7 @@ def _columns(columns: SampleColumns, shape: tuple[int, ...], device: torch.devic
         log_prob=torch.full(shape, torch.nan, device=device) if log_prob is None else _tensor(log_prob, device),
         last_observation=_tensors(columns.next_observation, device),
         final_observation=_tensors(columns.final_observation, device),
+        initial_state=None if columns.initial_state is None else _tensor(columns.initial_state, device),
     )
 
 

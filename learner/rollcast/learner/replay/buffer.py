@@ -17,6 +17,7 @@ from rollcast.learner.replay.free_memory import describe_available
 from rollcast.learner.replay.info import BufferInfo
 from rollcast.learner.replay.parts import (
     check_positive,
+    check_sequences,
     device_of_columns,
     make_limiter,
     make_sampler,
@@ -28,7 +29,7 @@ from rollcast.learner.replay.sampling.times_sampled import TimesSampled
 from rollcast.learner.replay.saving.part_state import GeneratorPart, Part
 from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.learner.replay.stores.row_plan import acting_trajectories, pieces, plan_rows
-from rollcast.services.errors import ConfigurationError, InvalidInputError, LimitExceededError, NotReadyError
+from rollcast.services.errors import InvalidInputError, LimitExceededError, NotReadyError
 from rollcast.services.replay.replay import ReplayWaiting
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import EnvironmentSpaces
@@ -55,6 +56,7 @@ class ReplayBuffer:
     Attributes:
         n_rollout_steps: T of every rollout.
         entry: The kind of its entries.
+        state_size: S of the recurrent states that it keeps; 0: none.
         max_trajectories: The trajectories of the largest rollout that the limiter lets in; without a limit,
             `sys.maxsize`.
         checkpoint: Writes the buffer into checkpoints, and reads it.
@@ -68,6 +70,7 @@ class ReplayBuffer:
         n_rollout_steps: int,
         batch_size: int,
         n_envs: int = 1,
+        state_size: int = 0,
         discount: float = 0.99,
         seed: int = 0,
         learner_device: torch.device | str | None = None,
@@ -81,6 +84,7 @@ class ReplayBuffer:
             n_rollout_steps: T of every rollout, at least 1.
             batch_size: Entries of the batches to be drawn.
             n_envs: Environments of the largest rollout; counts only with a limit of samples per insert.
+            state_size: S of the recurrent states to keep, `PolicySpec.state_size`; 0: none.
             discount: gamma, for n-step folding, in [0, 1].
             seed: Seed of the draws, at least 0.
             learner_device: The device of the columns and samples if the settings' device is `learner`.
@@ -94,13 +98,11 @@ class ReplayBuffer:
         check_positive(n_rollout_steps=n_rollout_steps, batch_size=batch_size, n_envs=n_envs)
         self.n_rollout_steps: Final = n_rollout_steps
         self.entry: Final[Literal["transitions", "rollouts"]] = settings.entry
-        n_sampled = settings.burn_in + (settings.sequence_length or 0)
-        if n_sampled > n_rollout_steps:
-            raise ConfigurationError(
-                f"burn_in is {settings.burn_in} and sequence_length {settings.sequence_length}; expected together at "
-                f"most the {n_rollout_steps} steps of a rollout; lower one of them or raise n_rollout_steps"
-            )
-        self._layout = make_layout(spaces, n_rollout_steps=n_rollout_steps, log_prob=settings.keeps_log_prob)
+        self.state_size: Final = state_size
+        check_sequences(settings, n_rollout_steps, state_size=state_size)
+        self._layout = make_layout(
+            spaces, n_rollout_steps=n_rollout_steps, log_prob=settings.keeps_log_prob, state_size=state_size
+        )
         device = device_of_columns(settings, learner_device)
         self._planned = plan_size(settings, self._layout, batch_size=batch_size, device=device)
         announce(f"replay buffer: {self._planned}; {describe_available(device)}")

@@ -82,19 +82,60 @@ def check_positive(**arguments: int) -> None:
             raise ConfigurationError(f"{name} is {value}; expected at least 1; raise it")
 
 
-def check_replayable(spec: PolicySpec) -> None:
+def check_sequences(settings: ReplaySettings, n_rollout_steps: int, *, state_size: int) -> None:
+    """Checks that sequences lie in a rollout, and begin where a recurrent state is known.
+
+    Args:
+        settings: Settings with the entry, the sequence length and the burn-in.
+        n_rollout_steps: T of every rollout.
+        state_size: S of the recurrent states to keep; 0: none.
+
+    Raises:
+        ConfigurationError: If a sequence is too long, or begins elsewhere; or if entries are transitions, which have no
+            recurrent state.
+    """
+    if state_size and settings.entry == "transitions":
+        raise ConfigurationError(
+            "entry is 'transitions' with a recurrent policy; expected 'rollouts', because a replay buffer keeps no "
+            "recurrent states of single steps; set entry to rollouts, or recurrence to none"
+        )
+    if settings.sequence_length is None:
+        return
+    n_sampled = settings.burn_in + settings.sequence_length
+    given = f"burn_in is {settings.burn_in} and sequence_length {settings.sequence_length}"
+    if n_sampled > n_rollout_steps:
+        raise ConfigurationError(
+            f"{given}; expected together at most the {n_rollout_steps} steps of a rollout; lower one of them or raise "
+            "n_rollout_steps"
+        )
+    if state_size and n_sampled < n_rollout_steps:
+        raise ConfigurationError(
+            f"{given} with a recurrent policy; expected together the {n_rollout_steps} steps of a rollout, because its "
+            f"state is stored for the first step only; raise one of them, or set n_rollout_steps to {n_sampled}"
+        )
+
+
+def check_replayable(spec: PolicySpec, *, entry: str, state_size: int) -> None:
     """Checks that a buffer keeps all that a policy's rollouts hold.
 
     Args:
         spec: The architecture of the policy.
+        entry: The kind of the buffer's entries.
+        state_size: S of the recurrent states that the buffer keeps; 0: none.
 
     Raises:
         ConfigurationError: If it does not.
     """
-    if spec.state_size:
+    if spec.state_size and entry == "transitions":
         raise ConfigurationError(
-            f"the policy has recurrence {spec.recurrence}, and a replay buffer keeps no recurrent states; expected "
-            "none; learn without a buffer, or choose --recurrence none"
+            f"the policy has recurrence {spec.recurrence}, and a replay buffer keeps no recurrent states of "
+            "transitions; expected rollouts as its entries, or no recurrence; choose --replay.entry rollouts "
+            "(split_rollouts_into_transitions=False), or --recurrence none"
+        )
+    if spec.state_size != state_size:
+        raise ConfigurationError(
+            f"the policy has recurrence {spec.recurrence} with states of {spec.state_size} numbers, and the replay "
+            f"buffer keeps {state_size}; expected the same; make the buffer with state_size={spec.state_size}"
         )
     if spec.frame_stack > 1:
         raise ConfigurationError(

@@ -23,7 +23,8 @@ class Recutter:
 
     Invariant: the transitions (observation, action, reward, ends, next observation) of the output are those of the
     input, in the same order for each environment, except for `n_dropped` of them. Rollouts of T steps that nothing has
-    to be joined to come out unchanged.
+    to be joined to come out unchanged. Rollouts that begin where one of the input did have the recurrent states that it
+    brought; others have none.
 
     Args:
         n_steps: T, at least 1.
@@ -59,11 +60,11 @@ class Recutter:
             parts.append(rollout)
             n_steps = sum(part.n_steps for part in parts)
             if n_steps >= self._n_steps:
-                joined = _joined(parts)
                 n_cut = n_steps - n_steps % self._n_steps
+                joined = _joined(parts)
                 for start in range(0, n_cut, self._n_steps):
-                    yield _steps(joined, start, start + self._n_steps)
-                parts = [_steps(joined, n_cut, n_steps)] if n_cut < n_steps else []
+                    yield _steps(joined, start, start + self._n_steps, _parts_from(parts, start))
+                parts = [_steps(joined, n_cut, n_steps, _parts_from(parts, n_cut))] if n_cut < n_steps else []
             if parts:
                 waiting[actor] = parts
         for parts in waiting.values():
@@ -110,6 +111,7 @@ def _joined(parts: Sequence[Rollout]) -> Rollout:
                 log_prob=np.concatenate([part.substeps[key].log_prob for part in parts]),
                 last_observation=columns.last_observation,
                 final_observation=_concatenated([part.substeps[key].final_observation for part in with_finals]),
+                initial_state=_first_states(parts, key),
             )
             for key, columns in last.substeps.items()
         },
@@ -127,8 +129,44 @@ def _joined(parts: Sequence[Rollout]) -> Rollout:
     )
 
 
-def _steps(rollout: Rollout, start: int, stop: int) -> Rollout:
-    """Returns the steps `start:stop`: views of the rollout, except for final observations."""
+def _parts_from(parts: Sequence[Rollout], start: int) -> Sequence[Rollout]:
+    """Returns the parts of a joined rollout from a step on; none if no part begins with it."""
+    n_steps = 0
+    for i, part in enumerate(parts):
+        if n_steps == start:
+            return parts[i:]
+        n_steps += part.n_steps
+    return ()
+
+
+def _first_states(parts: Sequence[Rollout], key: str) -> NDArray[np.float32] | None:
+    """Returns the states `[B, S]` with which a recurrent policy acted first in consecutive rollouts, if they are known.
+
+    The state that a rollout brings is that of the first transition of a trajectory. If a trajectory has none in the
+    first rollout, its state is in a later one.
+    """
+    states = parts[0].substeps[key].initial_state if parts else None
+    if states is None:
+        return None
+    acted = np.logical_or.reduce(_valid(parts[0]))
+    for part in parts[1:]:
+        later = part.substeps[key].initial_state
+        if later is None or acted.all():
+            break
+        states = np.where(acted[:, None], states, later)
+        acted |= np.logical_or.reduce(_valid(part))
+    return states
+
+
+def _steps(rollout: Rollout, start: int, stop: int, parts: Sequence[Rollout]) -> Rollout:
+    """Returns the steps `start:stop`: views of the rollout, except for final observations and recurrent states.
+
+    Args:
+        rollout: A joined rollout.
+        start: The first step.
+        stop: The end, exclusive.
+        parts: The rollouts that were joined to it, from `start` on; none if no one begins there.
+    """
     t = rollout.final_index[:, 0]
     wanted = (t >= start) & (t < stop)
 
@@ -146,6 +184,7 @@ def _steps(rollout: Rollout, start: int, stop: int) -> Rollout:
                 log_prob=columns.log_prob[start:stop],
                 last_observation=after(columns),
                 final_observation={path: leaf[wanted] for path, leaf in columns.final_observation.items()},
+                initial_state=_first_states(parts, key),
             )
             for key, columns in rollout.substeps.items()
         },

@@ -153,6 +153,7 @@ def _to_batch(sample: ReplaySample) -> ReplayBatch:
                 log_prob=None if columns.log_prob is None else host_array(columns.log_prob),
                 next_observation=leaves(columns.next_observation),
                 final_observation=leaves(columns.final_observation),
+                initial_state=None if columns.initial_state is None else host_array(columns.initial_state),
             )
             for key, columns in sample.substeps.items()
         },

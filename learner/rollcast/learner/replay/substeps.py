@@ -27,6 +27,7 @@ def make_buffers(
     n_rollout_steps: int,
     batch_size: int,
     n_envs: int = 1,
+    state_size: int = 0,
     discount: float = 0.99,
     seed: int = 0,
     learner_device: torch.device | str | None = None,
@@ -40,6 +41,7 @@ def make_buffers(
         n_rollout_steps: T of every rollout.
         batch_size: Entries of a batch; a batch is of one substep.
         n_envs: Trajectories of the largest rollout.
+        state_size: S of the recurrent states to keep; 0: none.
         discount: gamma.
         seed: The seed of a single buffer; the seeds of several derive from it.
         learner_device: See `ReplayBuffer`.
@@ -59,6 +61,7 @@ def make_buffers(
         n_rollout_steps=n_rollout_steps,
         batch_size=batch_size,
         n_envs=n_envs,
+        state_size=state_size,
         discount=discount,
         learner_device=learner_device,
     )
@@ -67,7 +70,9 @@ def make_buffers(
     device = device_of_columns(settings, learner_device)
     sizes = {}
     for key, substep in spaces.items():
-        layout = make_layout({key: substep}, n_rollout_steps=n_rollout_steps, log_prob=settings.keeps_log_prob)
+        layout = make_layout(
+            {key: substep}, n_rollout_steps=n_rollout_steps, log_prob=settings.keeps_log_prob, state_size=state_size
+        )
         sizes[key] = plan_size(settings, layout, batch_size=batch_size, device=device)
     n_bytes = sum(size.n_bytes for size in sizes.values())
     device_bytes = sum(size.device_bytes for size in sizes.values())

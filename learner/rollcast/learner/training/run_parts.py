@@ -61,16 +61,7 @@ def make_algorithm(settings: LearnerSettings, spaces: EnvironmentSpaces, device:
     Raises:
         ConfigurationError: The algorithm cannot learn on these spaces.
     """
-    spec = PolicySpec(
-        network=settings.network,
-        hidden_sizes=settings.hidden_sizes,
-        activation=settings.activation,
-        recurrence=settings.recurrence,
-        recurrent_size=settings.recurrent_size,
-        normalize_observations=settings.normalize_observations,
-        observation_clip=settings.observation_clip,
-        frame_stack=settings.frame_stack,
-    )
+    spec = _policy_spec(settings)
     _check_normalization(settings, spaces)
     name, kwargs = settings.algorithm, settings.algorithm_kwargs
     if kwargs and not is_own(name):
@@ -93,6 +84,20 @@ def make_algorithm(settings: LearnerSettings, spaces: EnvironmentSpaces, device:
             "learns_from_replay on the function"
         )
     return algorithm
+
+
+def _policy_spec(settings: LearnerSettings) -> PolicySpec:
+    """Returns the architecture that the settings name; the algorithm chooses its head."""
+    return PolicySpec(
+        network=settings.network,
+        hidden_sizes=settings.hidden_sizes,
+        activation=settings.activation,
+        recurrence=settings.recurrence,
+        recurrent_size=settings.recurrent_size,
+        normalize_observations=settings.normalize_observations,
+        observation_clip=settings.observation_clip,
+        frame_stack=settings.frame_stack,
+    )
 
 
 def _check_normalization(settings: LearnerSettings, spaces: EnvironmentSpaces) -> None:
@@ -130,6 +135,11 @@ def make_replay_buffers(
     Raises:
         ConfigurationError: The settings exclude each other, or the machine or the device has too little memory.
     """
+    if settings.replay.burn_in and settings.recurrence == "none":
+        raise ConfigurationError(
+            f"--replay.burn-in: {settings.replay.burn_in} with --recurrence none; expected 0, because burn-in warms up "
+            "the stored state of a recurrent policy; choose --recurrence lstm or gru, or leave --replay.burn-in out"
+        )
     if settings.replay.entry != "transitions" and not is_own(settings.algorithm):
         raise ConfigurationError(
             f"--replay.entry: {settings.replay.entry!r} with --algorithm {settings.algorithm}, which learns from "
@@ -141,6 +151,7 @@ def make_replay_buffers(
         n_rollout_steps=settings.n_rollout_steps,
         batch_size=settings.batch_size,
         n_envs=MAX_TRAJECTORIES,
+        state_size=_policy_spec(settings).state_size,
         discount=_discount(settings),
         seed=settings.seed,
         learner_device=device,

@@ -154,6 +154,8 @@ def _columns(batch: ReplayBatch) -> Iterator[tuple[Where, NDArray[Any]]]:
             yield Where("log_prob", key), columns.log_prob
         for path, array in columns.final_observation.items():
             yield Where("final_observation", key, path), array
+        if columns.initial_state is not None:
+            yield Where("initial_state", key), columns.initial_state
     for name in (*STEP_FIELDS, "final_index", "policy_version"):
         yield Where(name), getattr(batch, name)
 

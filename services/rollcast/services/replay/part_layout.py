@@ -41,6 +41,7 @@ class _NumberedColumns(NamedTuple):
     key: str
     action: int
     log_prob: int | None
+    initial_state: int | None
     leaves: tuple[dict[str, int], ...]
 
     @classmethod
@@ -50,7 +51,8 @@ class _NumberedColumns(NamedTuple):
             {where.path: number for where, number in numbers.items() if (where.field, where.substep) == (name, key)}
             for name in LEAVES
         )
-        return cls(key, numbers[Where("action", key)], numbers.get(Where("log_prob", key)), leaves)
+        log_prob, initial_state = (numbers.get(Where(name, key)) for name in ("log_prob", "initial_state"))
+        return cls(key, numbers[Where("action", key)], log_prob, initial_state, leaves)
 
     def columns(self, arrays: list[NDArray[Any]]) -> ReplayColumns:
         """Returns the substep's columns."""
@@ -63,6 +65,7 @@ class _NumberedColumns(NamedTuple):
             log_prob=None if self.log_prob is None else arrays[self.log_prob],
             next_observation=next_observation,
             final_observation=final_observation,
+            initial_state=None if self.initial_state is None else arrays[self.initial_state],
         )
 
 
@@ -152,6 +155,9 @@ class PartLayout:
         if proto.HasField("log_prob"):
             self._add(Where("log_prob", proto.key), proto.log_prob, step_shape, 1, FLOAT32)
         add_leaves("final_observation", (n_finals,), None)
+        if proto.HasField("initial_state"):
+            state_size = proto.initial_state.shape[-1] if proto.initial_state.shape else 0
+            self._add(Where("initial_state", proto.key), proto.initial_state, (step_shape[1], state_size), 0, FLOAT32)
 
     def _add(
         self,

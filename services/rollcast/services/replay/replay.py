@@ -72,6 +72,7 @@ class SampledColumns(Generic[_Array]):
     log_prob: _Array | None
     next_observation: Mapping[str, _Array]
     final_observation: Mapping[str, _Array]
+    initial_state: _Array | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +104,8 @@ class ReplayColumns(SampledColumns[NDArray[Any]]):
         next_observation: `[B, ...]` for every leaf. Transitions: the observation m steps later, the true final one if
             the episode ended. Rollouts: the observation after the last step.
         final_observation: `[N, ...]` for every leaf, the true last observations at `ReplayBatch.final_index`.
+        initial_state: float32 `[B, S]`, the states with which a recurrent policy acted in the first valid rows; None if
+            the buffer keeps none.
     """
 
 
@@ -139,7 +142,8 @@ class ReplayBatch(Sample[NDArray[Any]]):
         """The size of all arrays."""
         n_bytes: int = sum(getattr(self, name).nbytes for name in (*_BY_ENTRY, *_BY_STEP, "final_index"))
         for columns in self.substeps.values():
-            n_bytes += columns.action.nbytes + (0 if columns.log_prob is None else columns.log_prob.nbytes)
+            arrays = (columns.action, columns.log_prob, columns.initial_state)
+            n_bytes += sum(array.nbytes for array in arrays if array is not None)
             for leaves in (columns.observation, columns.next_observation, columns.final_observation):
                 n_bytes += sum(array.nbytes for array in leaves.values())
         return n_bytes
@@ -167,6 +171,7 @@ class ReplayBatch(Sample[NDArray[Any]]):
                     log_prob=None if columns.log_prob is None else columns.log_prob[:, cut],
                     next_observation={path: array[cut] for path, array in columns.next_observation.items()},
                     final_observation={path: array[wanted] for path, array in columns.final_observation.items()},
+                    initial_state=None if columns.initial_state is None else columns.initial_state[cut],
                 )
                 for key, columns in self.substeps.items()
             },

@@ -1,3 +1,4 @@
+import dataclasses
 import math
 import threading
 
@@ -24,6 +25,16 @@ def test_first_in_first_out_in_slices():
     assert [(s.rollout.sequence, s.start, s.stop) for s in taken if s] == [(1, 0, 2), (1, 2, 3), (2, 0, 2)]
     assert queue.size == 0
     assert queue.get(1, 0) is None
+
+
+def test_slice_as_a_rollout_has_the_states_and_frames_of_its_trajectories():
+    state, frames = np.arange(6, dtype=np.float32).reshape(3, 2), np.arange(12, dtype=np.float32).reshape(3, 1, 4)
+    rollout = make_rollout(n_envs=3, initial_state=state)
+    columns = dataclasses.replace(rollout.substeps["0"], previous_observation={"": frames})
+    rollout = dataclasses.replace(rollout, substeps={"0": columns})
+    cut = RolloutSlice(rollout, 1, 3).to_rollout().substeps["0"]
+    np.testing.assert_array_equal(cut.initial_state, state[1:])
+    np.testing.assert_array_equal(cut.previous_observation[""], frames[1:])
 
 
 def test_put_waits_for_room_and_goes_on_when_there_is():

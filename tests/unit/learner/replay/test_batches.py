@@ -5,7 +5,7 @@ import torch
 from rollcast.learner.replay.batches import to_batch
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.buffers import make_buffer
-from tests.played_rollouts import TERMINATES, World
+from tests.played_rollouts import TERMINATES, World, states
 
 ENDS = np.zeros((4, 2), int)
 ENDS[1, 0] = TERMINATES
@@ -13,7 +13,7 @@ ENDS[1, 0] = TERMINATES
 
 def drawn(device: str, **settings):
     buffer = make_buffer(capacity=20, **settings)
-    buffer.insert(World(n_steps=4, has_reset_rows=False).play(ENDS)[0])
+    buffer.insert(World(n_steps=4, has_reset_rows=False, state_size=buffer.state_size).play(ENDS)[0])
     sample = buffer.sample(2)
     return sample, to_batch(sample, device)
 
@@ -46,6 +46,15 @@ def test_rollouts_stay_trajectories():
     assert batch.n_env_steps == 8
     assert batch.policy_version.tolist() == [1, 1]
     np.testing.assert_array_equal(columns.log_prob.numpy(), sample.substeps[FLAT_SUBSTEP].log_prob)
+
+
+def test_sequences_bring_the_recurrent_state_and_the_burn_in():
+    sample, batch = drawn("cpu", entry="rollouts", sampler="fifo", state_size=3, sequence_length=3, burn_in=1)
+    state = batch.substeps[FLAT_SUBSTEP].initial_state
+    np.testing.assert_array_equal(state.numpy(), sample.substeps[FLAT_SUBSTEP].initial_state)
+    assert state.tolist() == states(np.array([1, 7]), 3).tolist()
+    assert batch.burn_in == 1
+    assert drawn("cpu", entry="rollouts", sampler="fifo")[1].substeps[FLAT_SUBSTEP].initial_state is None
 
 
 @pytest.mark.gpu

@@ -33,6 +33,7 @@ KINDS = [
     {"sampler": "lifo", "max_times_sampled": 2, "entry": "rollouts", "capacity": 8},
     {"entry": "rollouts", "capacity": 8},
     {"entry": "rollouts", "capacity": 8, "sequence_length": 2, "burn_in": 1, "sampler": "prioritized"},
+    {"entry": "rollouts", "capacity": 8, "sequence_length": 3, "burn_in": 1, "state_size": 3},
 ]
 
 
@@ -42,7 +43,7 @@ def fingerprint(sample: ReplaySample) -> list[object]:
     for columns in sample.substeps.values():
         for leaves in (columns.observation, columns.next_observation, columns.final_observation):
             arrays += list((leaves or {}).values())
-        arrays.append(columns.action)
+        arrays += [columns.action, columns.initial_state]
     return [None if array is None else host_array(array).tolist() for array in arrays]
 
 
@@ -65,14 +66,15 @@ def use(buffer: ReplayBuffer, world: World, rng: np.random.Generator, n_rounds: 
 @pytest.mark.parametrize("n_before", [1, 13])
 def test_loaded_buffer_draws_the_same_samples(tmp_path, settings, n_before, has_reset_rows, place):
     buffer = make_buffer(place=place, **settings)
-    world, rng = World(n_steps=T, has_reset_rows=has_reset_rows), np.random.default_rng(3)
+    kind = {"n_steps": T, "has_reset_rows": has_reset_rows, "state_size": settings.get("state_size", 0)}
+    world, rng = World(**kind), np.random.default_rng(3)
     use(buffer, world, rng, n_before)
     buffer.checkpoint.begin().write(tmp_path / "state", None)
     other = make_buffer(place=place, **settings)
     # something else is in it, that has to go
-    use(other, World(n_steps=T, has_reset_rows=has_reset_rows), np.random.default_rng(4), 2)
+    use(other, World(**kind), np.random.default_rng(4), 2)
     other.checkpoint.load(tmp_path / "state")
-    copied = World(**{name: getattr(world, name) for name in ("n_steps", "has_reset_rows", "n_envs", "_count")})
+    copied = World(**kind, _count=world._count)
     copied._sequence, copied._current, copied._must_reset = (
         world._sequence,
         dict(world._current),

@@ -13,7 +13,7 @@ from rollcast.learner.replay.columns.layout import make_layout
 from rollcast.learner.replay.recutter import Recutter
 from rollcast.learner.replay.stores.row_plan import plan_rows
 from rollcast.services.rollouts.rollouts import Rollout
-from tests.played_rollouts import SPACES, World, random_ends
+from tests.played_rollouts import SPACES, World, random_ends, states
 
 LEAF = "a"
 
@@ -41,10 +41,16 @@ def transitions(rollouts: Iterable[Rollout]) -> Iterator[tuple[object, ...]]:
 
 
 def play(
-    rng: np.random.Generator, *, actor_id: str, lengths: list[int], n_envs: int, has_reset_rows: bool
+    rng: np.random.Generator,
+    *,
+    actor_id: str,
+    lengths: list[int],
+    n_envs: int,
+    has_reset_rows: bool,
+    state_size: int = 0,
 ) -> list[Rollout]:
     # worlds begin to number their observations where no other does
-    world = World(1, has_reset_rows, n_envs, _count=int(rng.integers(2**20)))
+    world = World(1, has_reset_rows, n_envs, state_size, _count=int(rng.integers(2**20)))
     rollouts = []
     for length in lengths:
         world.n_steps = length
@@ -107,6 +113,32 @@ def test_rollouts_of_the_right_length_are_unchanged():
     recording = play(np.random.default_rng(0), actor_id="a", lengths=[4] * 3, n_envs=2, has_reset_rows=True)
     cut = list(Recutter(4, fills_up=False).recut(recording))
     assert all(after is before for after, before in zip(cut, recording, strict=True))
+
+
+@pytest.mark.parametrize("n_steps", [2, 6])
+def test_recurrent_states_stay_where_rollouts_began(n_steps: int):
+    """Also those of trajectories that begin to act in a later rollout."""
+    rng = np.random.default_rng(1)
+    recording = play(rng, actor_id="a", lengths=[2] * 6, n_envs=3, has_reset_rows=True, state_size=4)
+    late = dataclasses.replace(recording[0], valid=np.array([[True, False, True]] * 2))
+    cut = list(Recutter(n_steps, fills_up=False).recut([late, *recording[1:]]))
+    assert len(cut) == 12 // n_steps
+    for rollout in cut:
+        numbers, valid = rollout.substeps["0"].observation[LEAF][..., 0], rollout.valid
+        if valid is None:
+            valid = np.ones(rollout.reward.shape, bool)
+        for b in np.flatnonzero(valid.any(axis=0)):
+            first = numbers[valid[:, b].argmax(), b : b + 1]
+            np.testing.assert_array_equal(rollout.substeps["0"].initial_state[b], states(first, 4)[0])
+
+
+@pytest.mark.parametrize(("length", "n_steps", "known"), [(4, 2, [True, False]), (4, 6, [True, False])])
+def test_rollouts_that_begin_inside_another_have_no_recurrent_state(length: int, n_steps: int, known: list[bool]):
+    recording = play(
+        np.random.default_rng(0), actor_id="a", lengths=[length] * 3, n_envs=2, has_reset_rows=False, state_size=2
+    )
+    cut = list(Recutter(n_steps, fills_up=False).recut(recording))
+    assert [rollout.substeps["0"].initial_state is not None for rollout in cut][:2] == known
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ T = 4
 
 def served(**settings: object) -> ServedReplay:
     buffer = make_buffer(n_rollout_steps=T, batch_size=8, **{"capacity": 80, **settings})
-    world, rng = World(T, has_reset_rows=False), np.random.default_rng(0)
+    world, rng = World(T, has_reset_rows=False, state_size=buffer.state_size), np.random.default_rng(0)
     for _ in range(20):
         buffer.insert(world.play(random_ends(rng, T, 2))[0])
     return ServedReplay(buffer, SPACES, n_rollout_steps=T)
@@ -40,7 +40,9 @@ def test_served_transitions_arrive_unchanged_through_one_reused_batch():
     assert len({came.keys.tobytes() for _, came in drawn}) == 6
 
 
-@pytest.mark.parametrize("settings", [{}, {"sequence_length": 2}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"sequence_length": 2}, {"state_size": 3, "sequence_length": 2, "burn_in": 2}]
+)
 def test_served_rollouts_have_their_own_final_observations(settings: dict[str, int]):
     drawn = draw(served(entry="rollouts", **settings), 4, 12)
     assert len({len(came.final_index) for _, came in drawn}) > 1

@@ -20,6 +20,32 @@ def test_algorithm_of_ones_own_may_learn_from_whole_rollouts():
     assert [buffer.entry for buffer in buffers.values()] == ["rollouts"]
 
 
+OWN = ("--env-id", "CartPole-v1", "--algorithm", "examples.own_algorithm:ActorCritic", "--replay.capacity", "100")
+
+
+def test_buffer_of_a_recurrent_policy_keeps_its_states():
+    arguments = [*OWN, "--replay.entry", "rollouts", "--recurrence", "lstm", "--recurrent-size", "5"]
+    settings = TrainSettings.from_command_line("rollcast train", arguments)
+    buffers = make_replay_buffers(settings, CARTPOLE_LIKE, device=torch.device("cpu"), announce=print)
+    assert [buffer.state_size for buffer in buffers.values()] == [10]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--replay.entry", "rollouts", "--replay.burn-in", "20", "--replay.sequence-length", "44"],
+            "--replay.burn-in: 20 with --recurrence none; expected 0",
+        ),
+        (["--recurrence", "gru"], "entry is 'transitions' with a recurrent policy; expected 'rollouts'"),
+    ],
+)
+def test_states_that_no_rollout_brings_are_refused(arguments: list[str], message: str):
+    settings = TrainSettings.from_command_line("rollcast train", [*OWN, *arguments])
+    with pytest.raises(ConfigurationError, match=message):
+        make_replay_buffers(settings, CARTPOLE_LIKE, device=torch.device("cpu"), announce=print)
+
+
 @pytest.mark.parametrize("algorithm", ["dqn", "sac"])
 def test_algorithm_of_transitions_refuses_a_buffer_of_rollouts_before_it_is_made(algorithm: str):
     settings = TrainSettings.from_command_line(

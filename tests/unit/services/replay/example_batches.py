@@ -10,7 +10,9 @@ from rollcast.services.replay.replay import ReplayBatch, ReplayColumns
 from rollcast.v1 import replay_pb2
 
 
-def example_batch(n_steps: int = 3, n_entries: int = 5, *, n_finals: int = 4, log_prob: bool = True) -> ReplayBatch:
+def example_batch(
+    n_steps: int = 3, n_entries: int = 5, *, n_finals: int = 4, log_prob: bool = True, state_size: int = 0
+) -> ReplayBatch:
     rng = np.random.default_rng(n_steps * 100 + n_entries)
     shape = (n_steps, n_entries)
     cells = np.sort(rng.choice(n_steps * n_entries, min(n_finals, n_steps * n_entries), replace=False))
@@ -37,6 +39,7 @@ def example_batch(n_steps: int = 3, n_entries: int = 5, *, n_finals: int = 4, lo
                     "a": rng.random((len(cells), 2), np.float32),
                     "b": rng.integers(0, 255, (len(cells), 4, 4), dtype=np.uint8),
                 },
+                initial_state=rng.random((n_entries, state_size), np.float32) if state_size else None,
             )
         },
         reward=rng.random(shape, np.float32),

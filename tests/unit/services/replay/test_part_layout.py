@@ -67,3 +67,22 @@ def test_rejects_leaves_of_another_length():
 def test_rejects_reward_without_steps():
     with pytest.raises(InvalidTensorError, match="reward"):
         BatchAssembler(5).add(replay_pb2.SampleResponse(parts=1).SerializeToString())
+
+
+@pytest.mark.parametrize("spoil", [lambda state: state.shape.pop(), lambda state: state.ClearField("shape")])
+def test_rejects_recurrent_state_of_another_shape(spoil):
+    proto = inline(example_batch(state_size=3))
+    spoil(proto.substeps[0].initial_state)
+    with pytest.raises(InvalidTensorError, match="initial_state"):
+        BatchAssembler(5).add(proto.SerializeToString())
+
+
+def test_rejects_recurrent_states_of_other_entries_or_another_dtype():
+    for other in (
+        inline(example_batch(n_entries=4, state_size=3)).substeps[0].initial_state,
+        inline(example_batch()).keys,
+    ):
+        proto = inline(example_batch(state_size=3))
+        proto.substeps[0].initial_state.CopyFrom(other)
+        with pytest.raises(InvalidTensorError, match="initial_state"):
+            BatchAssembler(5).add(proto.SerializeToString())

@@ -61,11 +61,13 @@ class EntryLayout:
         substeps: Layouts by substep key.
         n_rollout_steps: T of every rollout.
         log_prob: True if log-probabilities are kept.
+        state_size: S, the size of the recurrent state that a rollout brings for its first step; 0: none is kept.
     """
 
     substeps: Mapping[str, SubstepLayout]
     n_rollout_steps: int
     log_prob: bool
+    state_size: int = 0
 
     @property
     def observation_bytes(self) -> int:
@@ -78,6 +80,11 @@ class EntryLayout:
         action = sum(schema_bytes(substep.action) for substep in self.substeps.values())
         log_prob = 4 * len(self.substeps) if self.log_prob else 0
         return StoredBytes(self.observation_bytes + action + log_prob, STEP_BOOKKEEPING_BYTES)
+
+    @property
+    def state_bytes(self) -> int:
+        """The bytes of the recurrent states of one entry, over all substeps."""
+        return len(self.substeps) * self.state_size * _STATE_DTYPE.itemsize
 
     def check(self, rollout: Rollout) -> None:
         """Refuses a rollout with other columns.
@@ -106,6 +113,19 @@ class EntryLayout:
                     final = columns.final_observation.get(path, _NOTHING)
                     self._check(rollout, f"{where} at final_index", final, n_final, schema)
             self._check(rollout, f"{key}/action", columns.action, step_shape, layout.action)
+            if self.state_size:
+                self._check_state(rollout, key, columns.initial_state)
+
+    def _check_state(self, rollout: Rollout, key: str, state: NDArray[np.float32] | None) -> None:
+        expected = (rollout.n_envs, self.state_size)
+        if state is None or state.dtype != _STATE_DTYPE or state.shape != expected:
+            found = "no recurrent state" if state is None else f"a recurrent state of {state.dtype} {list(state.shape)}"
+            raise InvalidRolloutError(
+                f"rollout {rollout.sequence} of {rollout.actor_id!r} does not fit the replay buffer: substep {key!r} "
+                f"has {found}; expected float32 {list(expected)}, the states with which the policy acted first; play "
+                f"it with a policy of the same recurrence and recurrent_size, in rollouts of {self.n_rollout_steps} "
+                "steps"
+            )
 
     def _check(
         self,
@@ -129,13 +149,14 @@ class EntryLayout:
         )
 
 
-def make_layout(spaces: EnvironmentSpaces, *, n_rollout_steps: int, log_prob: bool) -> EntryLayout:
+def make_layout(spaces: EnvironmentSpaces, *, n_rollout_steps: int, log_prob: bool, state_size: int = 0) -> EntryLayout:
     """Makes the layout of an environment's entries.
 
     Args:
         spaces: Spaces by substep key.
         n_rollout_steps: T.
         log_prob: Keep log-probabilities.
+        state_size: S of the recurrent states to keep; 0: none.
 
     Raises:
         InvalidSpaceError: A space is of an unsupported kind.
@@ -150,6 +171,7 @@ def make_layout(spaces: EnvironmentSpaces, *, n_rollout_steps: int, log_prob: bo
         },
         n_rollout_steps=n_rollout_steps,
         log_prob=log_prob,
+        state_size=state_size,
     )
 
 
@@ -159,3 +181,4 @@ def schema_bytes(schema: LeafSchema) -> int:
 
 
 _NOTHING = np.zeros(0)
+_STATE_DTYPE = np.dtype(np.float32)

@@ -40,16 +40,22 @@ class Room:
         sample: The sample, filled or not.
         step_targets: `[T * B, ...]`: observations, actions, log-probabilities of all substeps.
         next_targets: `[B, ...]`: next observations of all substeps.
+        state_targets: float32 `[B, S]`: the recurrent states of all substeps; empty if the buffer keeps none.
         gather: Fills both; `StepColumns.make_room` sets it.
+        gather_states: Fills `state_targets`; a store with recurrent states sets it.
         flags: uint8 `[T * B]`.
         terminated: uint8 `[T * B]`, the memory of the sample's `terminated`.
         truncated: bool `[T * B]`, the memory of the sample's `truncated`.
         reward: float32 `[T * B]`, the memory of the sample's `reward`.
     """
 
-    __slots__ = ("flags", "gather", "next_targets", "reward", "sample", "step_targets", "terminated", "truncated")
+    __slots__ = (
+        *("flags", "gather", "gather_states", "next_targets", "reward", "sample", "state_targets", "step_targets"),
+        *("terminated", "truncated"),
+    )
 
     gather: Gather
+    gather_states: Gather
 
     def __init__(
         self,
@@ -83,6 +89,9 @@ class Room:
                 log_prob=memory.zeros(shape, np.dtype(np.float32)) if layout.log_prob else None,
                 next_observation={path: zeros(schema, batch_size) for path, schema in substep.observation.items()},
                 final_observation={path: zeros(schema, 0) for path, schema in substep.observation.items()},
+                initial_state=memory.zeros((batch_size, layout.state_size), np.dtype(np.float32))
+                if layout.state_size
+                else None,
             )
             for key, substep in layout.substeps.items()
         }
@@ -105,6 +114,8 @@ class Room:
         flat += [columns.log_prob for columns in substeps.values() if columns.log_prob is not None]
         self.step_targets = [array.reshape(-1, *array.shape[2:]) for array in flat]
         self.next_targets = [array for columns in substeps.values() for array in columns.next_observation.values()]
+        states = [columns.initial_state for columns in substeps.values()]
+        self.state_targets = [state for state in states if state is not None]
         self.reward = self.sample.reward.reshape(-1)
         self.flags = np.zeros(n_steps * batch_size, np.uint8)
         self.terminated = self.sample.terminated.view(np.uint8).reshape(-1)

@@ -151,6 +151,14 @@ def observation_sources(
     ]
 
 
+def state_sources(rollout: Rollout, layout: EntryLayout) -> list[NDArray[Any]]:
+    """Lists the recurrent states `[B, S]` of a rollout, by substep; empty if the layout has none."""
+    if not layout.state_size:
+        return []
+    states = [rollout.substeps[key].initial_state for key in layout.substeps]
+    return [state for state in states if state is not None]
+
+
 def pack_flags(rollout: Rollout) -> NDArray[np.uint8]:
     """Packs the flags of a rollout into uint8 `[T, B]`."""
     flags: NDArray[np.uint8] = np.multiply(rollout.truncated, _TRUNCATED)

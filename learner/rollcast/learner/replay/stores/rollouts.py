@@ -23,10 +23,12 @@ from rollcast.learner.replay.columns.steps import (
     StepColumns,
     observation_sources,
     pack_flags,
+    state_sources,
     step_sources,
 )
 from rollcast.learner.replay.sampling.base import Sampler
 from rollcast.learner.replay.saving.part_state import PartState
+from rollcast.learner.replay.stores.base import NO_SLOTS
 from rollcast.learner.replay.stores.row_plan import plan_rows
 from rollcast.learner.replay.stores.slots import SlotStore
 from rollcast.services.rollouts.rollouts import Rollout
@@ -37,7 +39,8 @@ class RolloutStore(SlotStore):
 
     Row `capacity * T + slot` holds the observation after the last step. Final observations are few: they lie one by
     one beside the columns, in the same memory, and only they are not allocated at the start. Sequences of L steps with
-    `burn_in` steps before them begin anywhere in an entry where they fit. See `SlotStore` for keys and threads.
+    `burn_in` steps before them begin anywhere in an entry where they fit. With recurrent states, row `slot` of their
+    columns is the state at t = 0, so sequences are whole entries. See `SlotStore` for keys and threads.
     """
 
     def __init__(
@@ -58,7 +61,7 @@ class RolloutStore(SlotStore):
             capacity: Number of entries it holds at most.
             remover: Draws the entries that make room.
             sequence_length: L; None: samples are whole rollouts.
-            burn_in: Steps before a sequence; L + burn_in is at most T.
+            burn_in: Steps before a sequence; L + burn_in is at most T, and T if recurrent states are kept.
             discount: gamma, for `ReplaySample.discount`.
             memory: The memory for the columns; None: main memory.
         """
@@ -71,6 +74,10 @@ class RolloutStore(SlotStore):
         self._n_step_rows = capacity * layout.n_rollout_steps
         self._first_last = np.array(self._n_step_rows)  # numpy adds a 0-dimensional array twice as fast as an int
         self._columns = StepColumns(layout, memory or MainMemory(), self._n_step_rows, n_more_observations=capacity)
+        substeps = layout.substeps if layout.state_size else ()
+        self._states = [
+            self._columns.memory.zeros((capacity, layout.state_size), np.dtype(np.float32)) for _ in substeps
+        ]
         self._policy_version = np.zeros(capacity, np.int64)
         # By slot: the steps t at which episodes ended, ascending, and their final observations in the columns' order.
         # Like the columns, they stay when the entry is removed, until another takes its slot.
@@ -82,12 +89,16 @@ class RolloutStore(SlotStore):
 
     def make_room(self, batch_size: int) -> Room:
         """See `EntryStore.make_room`. T is that of a rollout, or of burn-in and sequence."""
-        return self._columns.make_room(
+        room = self._columns.make_room(
             n_steps=self._n_sampled_steps,
             batch_size=batch_size,
             discount=self._discount,
             burn_in=self._burn_in,
         )
+        if self._states:
+            states = list(zip(self._states, room.state_targets, strict=True))
+            room.gather_states = self._columns.memory.gather(states, [])
+        return room
 
     def gather(self, slots: Slots, room: Room, rng: np.random.Generator) -> ReplaySample:
         """See `EntryStore.gather`."""
@@ -99,6 +110,8 @@ class RolloutStore(SlotStore):
         at_end = starts + n_steps == n_rollout_steps
         following = np.where(at_end, np.add(slots, self._first_last), first + n_steps)
         self._columns.gather(following, rows, room)
+        if self._states:
+            room.gather_states(slots, NO_SLOTS)
         np.not_equal(room.flags & STEP, 0, out=sample.valid.reshape(-1))
         sample.policy_version[:] = self._policy_version.take(slots)
         sample.keys[:] = self._keys(slots)
@@ -116,6 +129,7 @@ class RolloutStore(SlotStore):
         arrays = {name: array.reshape(len(slots), -1, *array.shape[1:]) for name, array in steps.items()}
         last = columns.memory.read(columns.observations, np.add(slots, self._first_last))
         arrays |= {f"last{i}": array for i, array in enumerate(last)}
+        arrays |= {f"state{i}": array for i, array in enumerate(columns.memory.read(self._states, slots))}
         arrays["policy_version"] = self._policy_version.take(slots)
         finals = [self._finals.get(slot) for slot in slots.tolist()]
         arrays["n_finals"] = np.array([0 if found is None else len(found[0]) for found in finals], np.int64)
@@ -136,6 +150,9 @@ class RolloutStore(SlotStore):
         columns.flags[rows] = steps["flags"]
         last = [arrays[f"last{i}"][wanted] for i in range(len(columns.observations))]
         columns.memory.write([Write(columns.observations, np.add(slots, self._first_last), last)])
+        if self._states:
+            states = [arrays[f"state{i}"][wanted] for i in range(len(self._states))]
+            columns.memory.write([Write(self._states, slots, states)])
         self._policy_version[slots] = arrays["policy_version"][wanted]
         self._write_finals(slots, arrays, wanted)
 
@@ -187,16 +204,14 @@ class RolloutStore(SlotStore):
             self._finals.pop(slot, None)
         columns, layout = self._columns, self._layout
         rows = Blocks(self._n_step_rows, layout.n_rollout_steps, slots)
-        columns.memory.write(
-            [
-                Write(columns.steps, rows, step_sources(rollout, layout)),
-                Write(
-                    columns.observations,
-                    np.add(slots, self._first_last),
-                    observation_sources(rollout, layout, "last_observation"),
-                ),
-            ]
-        )
+        last = observation_sources(rollout, layout, "last_observation")
+        writes = [
+            Write(columns.steps, rows, step_sources(rollout, layout)),
+            Write(columns.observations, np.add(slots, self._first_last), last),
+        ]
+        if self._states:
+            writes.append(Write(self._states, slots, state_sources(rollout, layout)))
+        columns.memory.write(writes)
         write_rows((columns.reward, columns.flags), rows, (rollout.reward, pack_flags(rollout)))
         self._policy_version[slots] = rollout.policy_version
         if len(rollout.final_index):
@@ -249,7 +264,7 @@ class RolloutStore(SlotStore):
 def rollout_bytes(layout: EntryLayout) -> StoredBytes:
     """Returns the bytes of an entry of a `RolloutStore`, without final observations.
 
-    They are T steps, the last observation, and 8 for the policy version.
+    They are T steps, the last observation, the recurrent state, and 8 for the policy version.
     """
     steps = layout.step_bytes.times(layout.n_rollout_steps)
-    return StoredBytes(steps.columns + layout.observation_bytes, steps.bookkeeping + 8)
+    return StoredBytes(steps.columns + layout.observation_bytes + layout.state_bytes, steps.bookkeeping + 8)

@@ -1,8 +1,10 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
 from rollcast.learner.replay.buffer import ReplayBuffer
-from rollcast.services.errors import ConfigurationError
+from rollcast.services.errors import ConfigurationError, InvalidRolloutError
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.buffers import make_buffer
 from tests.played_rollouts import World, observations, on_host, random_ends
@@ -16,11 +18,22 @@ def rollout_buffer(place: str | None = None, **settings) -> ReplayBuffer:
 
 
 @pytest.mark.parametrize("has_reset_rows", [False, True])
-@pytest.mark.parametrize("sequence", [{}, {"sequence_length": 3, "burn_in": 1}, {"sequence_length": 1}])
+@pytest.mark.parametrize(
+    "sequence",
+    [
+        {},
+        {"sequence_length": 3, "burn_in": 1},
+        {"sequence_length": 1},
+        {"state_size": 3},
+        {"state_size": 2, "sequence_length": 4, "burn_in": 2},
+    ],
+)
 @pytest.mark.parametrize("removal", ["oldest", "lowest_priority"])
 def test_samples_equal_the_played_rollouts(has_reset_rows: bool, sequence: dict, removal: str, place: str | None):
     buffer = rollout_buffer(place, removal=removal, **sequence)
-    world = World(n_steps=T, has_reset_rows=has_reset_rows, n_envs=3)
+    state_size = sequence.get("state_size", 0)
+    n_sampled = sequence.get("burn_in", 0) + sequence.get("sequence_length", 0) or T
+    world = World(n_steps=T, has_reset_rows=has_reset_rows, n_envs=3, state_size=state_size)
     # (policy version, first number of the trajectory) to the rollout and the environment
     played, true_next, seen_starts = {}, {}, set()
     for _ in range(30):
@@ -31,7 +44,7 @@ def test_samples_equal_the_played_rollouts(has_reset_rows: bool, sequence: dict,
         played |= {(rollout.policy_version, b): (rollout, numbers[:, b]) for b in range(3)}
         sample = on_host(buffer.sample(2))
         n_rows = len(sample.reward)
-        assert n_rows == (sum(sequence.values()) or T)
+        assert n_rows == n_sampled
         assert sample.burn_in == sequence.get("burn_in", 0)
         columns = sample.substeps[FLAT_SUBSTEP]
         finals = {tuple(index): i for i, index in enumerate(sample.final_index.tolist())}
@@ -51,6 +64,10 @@ def test_samples_equal_the_played_rollouts(has_reset_rows: bool, sequence: dict,
             np.testing.assert_array_equal(columns.observation["b"][:, i], source.observation["b"][rows, b])
             np.testing.assert_array_equal(columns.action[:, i], source.action[rows, b])
             np.testing.assert_array_equal(columns.log_prob[:, i], source.log_prob[rows, b])
+            if state_size:
+                np.testing.assert_array_equal(columns.initial_state[i], source.initial_state[b], strict=True)
+            else:
+                assert columns.initial_state is None
             np.testing.assert_array_equal(sample.reward[:, i], rollout.reward[rows, b])
             np.testing.assert_array_equal(sample.terminated[:, i], rollout.terminated[rows, b])
             np.testing.assert_array_equal(sample.truncated[:, i], rollout.truncated[rows, b])
@@ -67,7 +84,7 @@ def test_samples_equal_the_played_rollouts(has_reset_rows: bool, sequence: dict,
                         actual = columns.next_observation[path][i]
                     np.testing.assert_array_equal(actual, expected)
     assert buffer.size == 7
-    assert len(seen_starts) == T - (sum(sequence.values()) or T) + 1
+    assert len(seen_starts) == T - n_sampled + 1
 
 
 def test_removes_the_lowest_priority_first():
@@ -81,6 +98,46 @@ def test_removes_the_lowest_priority_first():
     left = buffer.sample(4)
     assert left.keys[:2].tolist() == keys[[0, 2]].tolist()
     assert left.policy_version.tolist() == [1, 2, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("initial_state", "found"),
+    [
+        (None, "no recurrent state"),
+        (np.zeros((2, 4), np.float32), r"a recurrent state of float32 \[2, 4\]"),
+        (np.zeros((2, 3)), r"a recurrent state of float64 \[2, 3\]"),
+    ],
+)
+def test_rejects_rollout_without_the_recurrent_state_it_keeps(initial_state: np.ndarray | None, found: str):
+    rollout, _ = World(n_steps=T, has_reset_rows=False).play(np.zeros((T, 2), int))
+    columns = dataclasses.replace(rollout.substeps[FLAT_SUBSTEP], initial_state=initial_state)
+    message = rf"substep '0' has {found}; expected float32 \[2, 3\], the states .*, in rollouts of {T} steps"
+    with pytest.raises(InvalidRolloutError, match=message):
+        rollout_buffer(state_size=3).insert(dataclasses.replace(rollout, substeps={FLAT_SUBSTEP: columns}))
+
+
+def test_drops_recurrent_states_that_it_does_not_keep():
+    buffer = rollout_buffer()
+    buffer.insert(World(n_steps=T, has_reset_rows=False, state_size=3).play(np.zeros((T, 2), int))[0])
+    assert buffer.sample(2).substeps[FLAT_SUBSTEP].initial_state is None
+
+
+def test_recurrent_states_count_in_the_bytes_of_an_entry():
+    more = rollout_buffer(state_size=5).info().n_bytes - rollout_buffer().info().n_bytes
+    assert more == 7 * 5 * 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"sequence_length": 3, "burn_in": 2}, "burn_in is 2 and sequence_length 3 with a recurrent policy; expected "
+         "together the 6 steps of a rollout, .* or set n_rollout_steps to 5"),
+        ({"entry": "transitions"}, "entry is 'transitions' with a recurrent policy; expected 'rollouts'"),
+    ],
+)  # fmt: skip
+def test_rejects_entries_that_begin_where_no_recurrent_state_is_known(settings: dict, message: str):
+    with pytest.raises(ConfigurationError, match=message):
+        make_buffer(**{"entry": "rollouts", "n_rollout_steps": T, "state_size": 3, **settings})
 
 
 def test_rejects_sequence_longer_than_a_rollout():

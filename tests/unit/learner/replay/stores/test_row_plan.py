@@ -93,7 +93,7 @@ def test_final_observation_of_an_empty_row_changes_no_other_row(n_padded: list[i
 @settings(max_examples=50)
 def test_acting_trajectories_are_whole_and_in_order(n_padded: list[int], seed: int):
     rng = np.random.default_rng(seed)
-    rollout, _ = play(World(T, has_reset_rows=False, n_envs=len(n_padded)), n_padded, rng)
+    rollout, _ = play(World(T, has_reset_rows=False, n_envs=len(n_padded), state_size=3), n_padded, rng)
     acting = acting_trajectories(rollout)
     kept = [b for b, n in enumerate(n_padded) if n < T]
     assert (acting is rollout) == (len(kept) == len(n_padded))
@@ -102,6 +102,7 @@ def test_acting_trajectories_are_whole_and_in_order(n_padded: list[int], seed: i
     np.testing.assert_array_equal(acting.reward, rollout.reward[:, kept])
     np.testing.assert_array_equal(columns.observation["b"], others.observation["b"][:, kept])
     np.testing.assert_array_equal(columns.last_observation["b"], others.last_observation["b"][kept])
+    np.testing.assert_array_equal(columns.initial_state, others.initial_state[kept])
     assert acting.final_index.tolist() == [[t, kept.index(b)] for t, b in rollout.final_index.tolist()]
     np.testing.assert_array_equal(columns.final_observation["a"], others.final_observation["a"])
 
