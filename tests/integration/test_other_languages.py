@@ -11,11 +11,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
+from rollcast.learner.actors.remote import RemoteDistributedActors
+from rollcast.learner.actors.serving_options import ServingOptions
+from rollcast.learner.algorithms.impala import Impala
+from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import LearnerUnreachableError
+from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.recording import read_rollouts
-from rollcast.services.spaces.spaces import FLAT_SUBSTEP
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
 from rollcast.services.status.status import ActorState, Phase
 from tests.integration.test_order_of_members import N_ENVS, T, listening
 from tests.processes import ROOT, free_port, rollcast, running, wait_until
@@ -232,3 +238,41 @@ class TestNode:
         columns = batch.substeps[FLAT_SUBSTEP]
         np.testing.assert_array_equal(columns.observation["near"], np.full((T, N_ENVS, 2), 0.5, np.float32))
         np.testing.assert_array_equal(columns.observation["far"], np.full((T, N_ENVS, 2), 50.0, np.float32))
+
+    @pytest.mark.parametrize("recurrence", ["lstm", "gru"])
+    def test_node_computes_a_policy_with_moments_frames_and_a_state(self, node, recurrence):
+        """What JavaScript computed by the documentation alone is what the learner replays, over the ends of episodes."""
+        n_envs, n_steps = 2, 14
+        spec = PolicySpec(
+            hidden_sizes=(8,), recurrence=recurrence, recurrent_size=5, normalize_observations=True, frame_stack=3
+        )
+        observation = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+        flat = {FLAT_SUBSTEP: SubstepSpaces(observation=observation, action=spaces.Discrete(4))}
+        algorithm = Impala(flat, spec, ImpalaSettings(), seed=0)
+        rng = np.random.default_rng(0)
+        # far from the first weights and moments, so that a mistake shows
+        state = {
+            name: array + (rng.uniform(0.2, 0.6, array.shape).astype(array.dtype) if array.dtype.kind == "f" else 1)
+            for name, array in algorithm.policy_state().items()
+        }
+        algorithm.policy.load_state_arrays(state)
+        serving = ServingOptions(addresses=("127.0.0.1:0",), collect_timeout_s=30.0)
+        with RemoteDistributedActors(
+            algorithm.policy, n_steps, n_envs, envs_per_actor=n_envs, serving=serving
+        ) as actors:
+            command = [node, NODE / "recurrent.mjs", actors.addresses[0], ROOT / "proto"]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+                batches = [actors.collect_outputs("cpu")[0] for _ in range(2)]
+                played, errors = process.communicate(timeout=60)
+            assert process.returncode == 0, errors
+        session = json.loads(played)
+        assert session["acknowledged"] == "2"
+        assert session["otherActions"] == 0
+        assert session["stateDifference"] < 1e-5
+        for batch in batches:
+            columns = batch.substeps[FLAT_SUBSTEP]
+            replayed = algorithm._forward(batch, columns).log_prob.detach().view_as(columns.log_prob)
+            np.testing.assert_allclose(replayed, columns.log_prob, atol=1e-5)
+            assert columns.log_prob.std() > 0.01
+        assert sum(int((batch.terminated | batch.truncated).sum()) for batch in batches) > 4
+        assert batches[1].substeps[FLAT_SUBSTEP].initial_state.abs().max() > 0.01

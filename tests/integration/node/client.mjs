@@ -4,51 +4,16 @@
 //
 // Prints one line of JSON a step, { call, ... }; ends with 1 and a message when something is not as the contract says.
 
-import { strict as assert } from "node:assert";
-import { randomBytes } from "node:crypto";
-import path from "node:path";
-import { fileURLToPath } from "node:url";
+import { calledWith, CODES, connect, deadline, getPolicy, integers, join, leaf, tensor, unary } from "./contract.mjs";
 
-import grpc from "@grpc/grpc-js";
-import protoLoader from "@grpc/proto-loader";
-
-const here = path.dirname(fileURLToPath(import.meta.url));
-const [address = "127.0.0.1:50051", protoRoot = path.join(here, "../../../proto")] = process.argv.slice(2);
-
-const definition = protoLoader.loadSync(
-  ["rollout", "policy", "learner"].map((name) => `rollcast/v1/${name}.proto`),
-  { includeDirs: [protoRoot], keepCase: true, longs: String, enums: String, defaults: true, oneofs: true },
-);
-const { RolloutService, PolicyService, LearnerService } = grpc.loadPackageDefinition(definition).rollcast.v1;
-const [rollouts, policies, learner] = [RolloutService, PolicyService, LearnerService].map(
-  (Service) => new Service(address, grpc.credentials.createInsecure()),
-);
+const { rollouts, policies, learner, close } = connect(...calledWith());
 
 process.on("uncaughtException", (error) => {
-  console.error(error.details ? `client.mjs: ${grpc.status[error.code]}: ${error.details}` : error.stack);
+  console.error(error.details ? `client.mjs: ${CODES[error.code]}: ${error.details}` : error.stack);
   process.exit(1);
 });
 
 const report = (call, result) => console.log(JSON.stringify({ call, ...result }));
-const deadline = (seconds) => ({ deadline: Date.now() + 1000 * seconds });
-const unary = (stub, method, request, seconds = 10) =>
-  new Promise((resolve, reject) =>
-    stub[method](request, deadline(seconds), (error, response) => (error ? reject(error) : resolve(response))),
-  );
-
-// -- tensors: little-endian, C-contiguous; a typed array is just that on the machines that run Node --
-
-const DTYPES = new Map([
-  [Float32Array, "DATA_TYPE_FLOAT32"],
-  [BigInt64Array, "DATA_TYPE_INT64"],
-  [Uint8Array, "DATA_TYPE_BOOL"],
-]);
-const tensor = (shape, values) => ({
-  dtype: DTYPES.get(values.constructor),
-  shape,
-  data: Buffer.from(values.buffer, values.byteOffset, values.byteLength),
-});
-const leaf = (shape, values) => [{ path: "", tensor: tensor(shape, values) }];
 
 // -- an environment of one's own: CartPole-v1, B of them at once --
 
@@ -103,19 +68,6 @@ function play(T, B) {
 
 // -- the session --
 
-async function getPolicy() {
-  const chunks = [];
-  for await (const { chunk } of policies.GetPolicy({}, deadline(30))) chunks.push(chunk);
-  const [{ version, count, total_bytes }] = chunks;
-  assert.deepEqual(chunks.map((chunk) => chunk.index), [...Array(count).keys()], "chunks come in order, all of them");
-  const file = Buffer.concat(chunks.map((chunk) => chunk.payload));
-  assert.equal(file.length, Number(total_bytes));
-  // safetensors: the header's length, the header as JSON, the bytes
-  const header = JSON.parse(file.subarray(8, 8 + Number(file.readBigUInt64LE(0))).toString());
-  delete header.__metadata__;
-  return { version, n_bytes: file.length, shapes: Object.fromEntries(Object.entries(header).map(([k, v]) => [k, v.shape])) };
-}
-
 async function watchStatus(messages) {
   const call = learner.WatchStatus({ interval_s: 0.1 }, deadline(10));
   const seen = [];
@@ -128,40 +80,31 @@ async function watchStatus(messages) {
 }
 
 async function actAsForeignActor(B) {
-  const agreement = await unary(rollouts, "Join", {
+  const actor = await join(rollouts, {
     actor_id: "foreign-node",
-    process_nonce: randomBytes(8).readBigUInt64LE().toString(),
-    protocol_version: 1,
-    software_version: `node ${process.version}`,
     substeps: [SUBSTEP],
     n_envs: B,
     network: "auto",
   });
-  report("Join", { slot: agreement.slot, n_rollout_steps: agreement.n_rollout_steps, policy: agreement.policy });
-  const { actor_id, incarnation, n_rollout_steps: T } = agreement;
-  const stream = rollouts.StreamRollouts();
-  const answers = stream[Symbol.asyncIterator]();
-  stream.write({ open: { actor_id, incarnation } });
-  const { value: opened } = await answers.next();
-  report("StreamRollouts", { opened });
-  assert.ok(Number(opened.credit_sequence) >= 1, "the first rollout is credited at once");
-  const policy_version = (await getPolicy()).version;
-  stream.write({ rollout: { actor_id, incarnation, sequence: 1, policy_version, ...play(T, B) } });
-  const { value: acknowledged } = await answers.next();
+  const { slot, n_rollout_steps: T, policy } = actor.agreement;
+  report("Join", { slot, n_rollout_steps: T, policy });
+  report("StreamRollouts", { opened: actor.opened });
+  const { version: policy_version } = await getPolicy(policies);
+  const acknowledged = await actor.send({ sequence: 1, policy_version, ...play(T, B) });
   report("StreamRollouts", { acknowledged });
-  assert.equal(acknowledged.acknowledged_sequence, "1");
-  stream.end();
-  assert.ok((await answers.next()).done, "the learner ends the stream after the actor has");
+  await actor.leave();
 }
 
 report("GetStatus", (await unary(learner, "GetStatus", {})).status);
 report("WatchStatus", { phases: await watchStatus(2) });
-report("GetPolicy", await getPolicy());
+const { version, n_bytes, tensors } = await getPolicy(policies);
+const shapes = Object.fromEntries(Object.entries(tensors).map(([name, { shape }]) => [name, shape]));
+report("GetPolicy", { version, n_bytes, shapes });
 const observation = leaf([2, 4], Float32Array.from([0.01, 0.02, -0.03, 0.04, 0, 0, 0.1, 0]));
 const { action, policy_version } = await unary(policies, "Act", { observation, deterministic: true });
-report("Act", { dtype: action.dtype, actions: [0, 8].map((at) => Number(action.data.readBigInt64LE(at))), policy_version });
+report("Act", { dtype: action.dtype, actions: integers(action), policy_version });
 await actAsForeignActor(2);
 report("ListActors", await unary(learner, "ListActors", {}));
 const refused = await unary(policies, "Act", { observation: leaf([1, 3], new Float32Array(3)) }).catch((error) => error);
-report("Act", { refused: grpc.status[refused.code], message: refused.details });
-for (const stub of [rollouts, policies, learner]) stub.close();
+report("Act", { refused: CODES[refused.code], message: refused.details });
+close();

@@ -37,6 +37,10 @@ def recipe_file(name: str) -> Path:
     """
     names = recipe_names()
     if name not in names:
+        if Path(name).is_file():
+            raise ConfigurationError(
+                f"--recipe: {name!r} is a file; expected the name of a recipe; use --config {name}"
+            )
         guess = did_you_mean(name, names)
         raise ConfigurationError(
             f"--recipe: there is no recipe {name!r}; expected one of {', '.join(names)}; "

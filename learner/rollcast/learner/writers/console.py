@@ -132,7 +132,7 @@ class ConsoleView:
         return (
             f"{_duration(status.seconds)} {status.phase.name.lower()}  return {mean_return}  "
             f"{status.env_steps:,} steps {status.env_steps_per_second:,.0f}/s  "
-            f"updates {status.updates_per_second:,.0f}/s  "
+            f"updates {_rate(status.updates_per_second)}/s  "
             f"policy {status.policy_version} lag {status.policy_lag_mean:.1f}/{status.policy_lag_max}  "
             f"queue {status.queue_size}/{status.queue_capacity}  actors {_actors(status)}{waiting}"
         )
@@ -201,7 +201,7 @@ def _figures(status: LearnerStatus) -> Table:
         ),
         (
             ("updates", f"{status.updates:,}"),
-            ("per s", f"{status.updates_per_second:,.1f}"),
+            ("per s", _rate(status.updates_per_second)),
             ("waiting", f"{status.waiting_fraction:.0%}"),
         ),
         (
@@ -286,6 +286,11 @@ def _return(mean_return: float | None) -> str:
 
 def _actors(status: LearnerStatus) -> str:
     return f"{status.actors_alive}/{status.actors_expected}" if status.actors_expected else str(status.actors_alive)
+
+
+def _rate(per_second: float) -> str:
+    # an update may take seconds, and 0 would look like a stall
+    return f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.2g}"
 
 
 def _duration(seconds: float) -> str:

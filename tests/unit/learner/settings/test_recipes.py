@@ -62,6 +62,15 @@ def test_unknown_name_is_refused_with_the_nearest():
         settings_of("--recipe", "ppo-carpole")
 
 
+def test_file_is_refused_with_the_option_for_files(tmp_path: Path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("env_id: CartPole-v1\n")
+    with pytest.raises(
+        ConfigurationError, match=f"'{path}' is a file; expected the name of a recipe; use --config {path}"
+    ):
+        settings_of("--recipe", str(path))
+
+
 def test_algorithm_of_another_recipe_is_refused():
     with pytest.raises(ConfigurationError, match=r"ppo \(from the recipe\): the algorithm is 'sac'"):
         settings_of("--recipe", "ppo-cartpole", "--algorithm", "sac")

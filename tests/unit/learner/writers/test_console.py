@@ -41,7 +41,7 @@ def test_a_terminal_shows_everything_in_80_columns():
     screen = screen_of(STATUS, stop_return=475.0, total_steps=20_000_000)
     for part in (
         "impala  training", "1:23", "312.4", "1/2",
-        "12,345", "1,234,567", "312,346", "17/64", "603", "152.3", "12%", "v604",
+        "12,345", "1,234,567", "312,346", "17/64", "603", "152", "12%", "v604",
         "1.23", "lag max", "to return", "475", "to steps", "20,000,000", "runs/one",
     ):  # fmt: skip
         assert part in screen
@@ -103,6 +103,10 @@ def test_without_a_terminal_it_is_lines_without_escapes():
         "1:23 training  return 312.4  1,234,567 steps 312,346/s  updates 152/s  policy 604 lag 1.2/4  queue 17/64  "
         "actors 1/2  waiting 3 s for rollouts"
     )
+
+
+def test_less_than_an_update_a_second_is_not_shown_as_none():
+    assert "updates 0.25/s" in screen_of(replace(STATUS, updates_per_second=0.25), terminal=False)
 
 
 @pytest.mark.parametrize("terminal", [True, False])
