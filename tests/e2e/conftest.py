@@ -131,14 +131,15 @@ class ComposeProject:
         return sorted(found, key=lambda container: int(container.labels[f"{_LABEL}.container-number"]))
 
     def exit_codes(self):
-        """Service -> exit codes of its containers, None for one that runs."""
+        """Service -> exit codes of its containers, None for one that runs. Services without containers are left out."""
         states = {
             service: [container.attrs["State"] for container in self.containers(service, ended=True)]
-            for service in ("runs-folder", "learner", "actor")
+            for service in ("runs-folder", "learner", "actor", "evaluator")
         }
         return {
             service: [None if state["Running"] else state["ExitCode"] for state in found]
             for service, found in states.items()
+            if found
         }
 
     def is_healthy(self, service):

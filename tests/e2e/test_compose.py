@@ -294,6 +294,42 @@ def test_dqn_is_a_setting_of_the_same_stack(compose):
 
 @pytest.mark.parametrize(
     "compose",
+    [
+        {
+            "ROLLCAST_STOP_RETURN": "1e9",
+            "ROLLCAST_TOTAL_STEPS": "1000000000",
+            "ROLLCAST_EVAL_INTERVAL_S": "1",
+            "ROLLCAST_EVAL_EPISODES": "3",
+        }
+    ],
+    indirect=True,
+)
+def test_evaluator_is_a_profile_of_the_same_stack(compose):
+    compose.run("--profile", "evaluate", "up", "-d", "--no-build")
+    with Watch(compose.address()) as watch:
+
+        def evaluations():
+            evaluation = watch.client.status().evaluation
+            return 0 if evaluation is None else evaluation.evaluations
+
+        watch.wait_for_training(2)
+        wait_until(evaluations, "an evaluation", 60)
+        wait_until(lambda: compose.is_healthy("evaluator"), "health", 30)
+        assert len(watch.incarnations()) == 2, "it is no actor"
+        (evaluator,) = compose.containers("evaluator")
+        # by itself, as when memory runs out: comes back
+        evaluator.exec_run(["sh", "-c", "kill -9 $(cat /proc/1/task/1/children)"])
+        wait_until(lambda: evaluator.reload() or evaluator.attrs["RestartCount"] == 1, "the engine's restart", 30)
+        before = evaluations()
+        # the one under way may have been reported before it was killed
+        wait_until(lambda: evaluations() > before + 1, "more evaluations", 60)
+        watch.client.stop()
+    ended = {"runs-folder": [0], "learner": [0], "actor": [0, 0], "evaluator": [0]}
+    wait_until(lambda: compose.exit_codes() == ended, "exit codes 0")
+
+
+@pytest.mark.parametrize(
+    "compose",
     [{"OVERRIDE": "docker-compose.tls.yml", "ROLLCAST_STOP_RETURN": "1e9", "ROLLCAST_TOTAL_STEPS": "1000000000"}],
     indirect=True,
 )

@@ -82,6 +82,7 @@ NOT_TYPED = {
     "rollcast train --algorithm ppo --env-id LunarLander-v3": "takes minutes, and needs the extra box2d",
     "rollcast train --env-id CartPole-v1 --eval-interval-steps 5000": "has smaller twins in test_evaluation.py",
     "export ROLLCAST_STOP_RETURN": "is for the containers after it: tests/e2e",
+    "export ROLLCAST_EVAL_INTERVAL_STEPS": "is for the containers after it: tests/e2e",
     "docker ": "needs an engine: tests/e2e",
     "kubectl ": "needs a cluster; tests/unit/test_deployments.py reads the manifests",
     "tensorboard ": "serves until it is ended; a dependency of this project",

@@ -241,7 +241,7 @@ class TestNode:
 
     @pytest.mark.parametrize("recurrence", ["lstm", "gru"])
     def test_node_computes_a_policy_with_moments_frames_and_a_state(self, node, recurrence):
-        """What JavaScript computed by the documentation alone is what the learner replays, over the ends of episodes."""
+        """The learner replays what JavaScript computed by the documentation alone, over the ends of episodes."""
         n_envs, n_steps = 2, 14
         spec = PolicySpec(
             hidden_sizes=(8,), recurrence=recurrence, recurrent_size=5, normalize_observations=True, frame_stack=3

@@ -119,6 +119,22 @@ class TestActor:
         assert environment("actor")["kubernetes"]["ROLLCAST_WAIT_FOR_NEXT_RUN"] == "true"
 
 
+@pytest.mark.parametrize("file", [COMPOSE, STACK, TLS])
+def test_evaluator_is_an_actor_with_another_role(file):
+    evaluator, actor = file["services"]["evaluator"], file["services"]["actor"]
+    others = {"environment", "deploy", "profiles"}
+    assert {name: value for name, value in evaluator.items() if name not in others} == {
+        name: value for name, value in actor.items() if name not in others
+    }
+    role = {} if file is TLS else {"ROLLCAST_ROLE": "evaluate"}
+    assert evaluator["environment"] == actor["environment"] | role
+
+
+def test_evaluator_starts_only_when_asked_for():
+    assert COMPOSE["services"]["evaluator"]["profiles"] == ["evaluate"]
+    assert STACK["services"]["evaluator"]["deploy"]["replicas"] == 0
+
+
 def test_services_that_run_as_root_have_only_the_rights_that_they_use():
     for service, rights in (
         (COMPOSE["services"]["runs-folder"], ["FOWNER"]),

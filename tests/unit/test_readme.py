@@ -31,7 +31,7 @@ DEPLOYMENT_VARIABLES = {
     "ROLLCAST_SETTINGS_EXIT_CODE",
 }
 # Other programs' options.
-FOREIGN_OPTIONS = {"--scale", "--build", "--protocol", "--logdir", "--replicas", "--help"}
+FOREIGN_OPTIONS = {"--scale", "--build", "--profile", "--protocol", "--logdir", "--replicas", "--help"}
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INVOCATION = re.compile(rf"(?:rollcast|python -m) ({'|'.join(SETTINGS)})\b([^`|#&;\n]*)")
