@@ -65,7 +65,11 @@ TYPED = {
         "rollcast learner --resume auto",
     ),
     "durability": ("rollcast learner --durable --run-dir runs/mine", "rollcast learner --resume runs/mine"),
-    "environments": ("rollcast train --env-id mpe2.simple_spread_v3", "rollcast train --env-id pettingzoo:make"),
+    "environments": (
+        "rollcast train --env-id mpe2.simple_spread_v3",
+        "rollcast train --env-id pettingzoo:make",
+        "rollcast train --env-id ALE/Pong-v5 --atari",
+    ),
     "tls": (
         "rollcast certs certs",
         "rollcast learner --address 0.0.0.0:50051 --tls-cert",

@@ -2,7 +2,8 @@
 
 import os
 import socket
-from typing import Annotated, ClassVar, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -13,6 +14,9 @@ from rollcast.services.settings.numbers import AtLeastOne
 from rollcast.services.settings.resume_rules import ACTING, FREE, stays
 from rollcast.services.settings.setting import setting
 from rollcast.services.settings.settings import EntryPointKwargs, LogLevel, ProcessSettings
+
+if TYPE_CHECKING:
+    from rollcast.actor.environments.make import EnvironmentFactory
 
 EnvsPerActor = Annotated[int, Field(ge=1, le=MAX_ENVS_PER_ACTOR)]
 
@@ -40,6 +44,24 @@ class EnvironmentSettings(ProcessSettings):
         "(separate).",
         stays("it says which policies there are"),
     )
+    atari: bool = setting(
+        False,
+        "Preprocess an Atari game, such as ALE/Pong-v5: grey frames of 84 by 84, 4 frames a step with the maximum of "
+        "the last two, up to 30 no-ops at the start. A lost life ends the episode in training, not in evaluation. The "
+        "learner's --frame-stack is then 4 by default. Needs the extra 'atari'.",
+        stays("it makes another environment, which is another task"),
+    )
+
+    def env_factory(self) -> "EnvironmentFactory":
+        """Returns the factory of the environment.
+
+        Raises:
+            ConfigurationError: If settings contradict each other.
+        """
+        # imported here: gymnasium, which the help does not need
+        from rollcast.actor.environments.make import EnvironmentFactory
+
+        return EnvironmentFactory(self.env_id, self.env_kwargs, agent_policies=self.agent_policies, atari=self.atari)
 
 
 class ActingSettings(EnvironmentSettings):
@@ -64,6 +86,14 @@ class ActingSettings(EnvironmentSettings):
         "the learner where it hangs.",
         FREE,
     )
+
+    def env_factory(self) -> "EnvironmentFactory":
+        """Returns the factory of the environment, with the way to step several of them.
+
+        Raises:
+            ConfigurationError: If settings contradict each other.
+        """
+        return replace(super().env_factory(), vectorization=self.vectorization, on_step_failure=self.on_step_failure)
 
 
 class ActorSettings(ActingSettings, ClientSecuritySettings):

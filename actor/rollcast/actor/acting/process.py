@@ -18,7 +18,7 @@ from rollcast.actor.acting.loop import act_until_stopped, make_offer
 from rollcast.actor.acting.step_watchdog import GRACE_S
 from rollcast.actor.connection.evaluator import EvaluatorConnection
 from rollcast.actor.connection.learner import LearnerConnection
-from rollcast.actor.environments.make import EnvFactory, EnvironmentFactory
+from rollcast.actor.environments.make import EnvFactory
 from rollcast.actor.settings import ActorSettings
 from rollcast.actor.threads import limit_threads
 from rollcast.actor.vector.make import probe_spaces
@@ -80,13 +80,7 @@ def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
     security = settings.client_security()
     limit_threads(settings.torch_threads)
     reuse_large_buffers()
-    env_factory = EnvironmentFactory(
-        settings.env_id,
-        settings.env_kwargs,
-        settings.vectorization,
-        settings.agent_policies,
-        settings.on_step_failure,
-    )
+    env_factory = settings.env_factory()
     step_timeout_s = settings.step_timeout_s
     heartbeat_file = Path(settings.heartbeat_file) if settings.heartbeat_file else None
     with (

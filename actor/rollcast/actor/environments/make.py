@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import gymnasium
@@ -11,11 +11,13 @@ from gymnasium.vector import VectorEnv
 
 from rollcast.actor.entry_points import load_entry_point
 from rollcast.actor.environments import install_advice
+from rollcast.actor.environments.atari import check_atari, make_atari
 from rollcast.actor.environments.one_of_vector import OneOfVector
 from rollcast.actor.environments.pettingzoo import AgentPolicies, adapt_pettingzoo
 from rollcast.actor.environments.recovering import RecoveringEnv
 from rollcast.actor.environments.structured import StructuredEnv
 from rollcast.services.errors import ConfigurationError, message_of
+from rollcast.services.process.installation import require_extra
 
 OnStepFailure = Literal["fail", "drop_episode"]
 Vectorization = Literal["auto", "sync", "entry_point", "subprocess", "measure"]
@@ -43,6 +45,8 @@ class EnvironmentFactory:
             (`"separate"`).
         on_step_failure: What happens when an environment raises in `step`. `"fail"`: its actor fails.
             `"drop_episode"`: the episode is dropped and the environment reset. A vector entry point always fails.
+        atari: The environment is a game of ALE, preprocessed as `atari.make_atari` says.
+        whole_games: An episode of such a game is the whole game, not a life: for evaluation.
     """
 
     env_id: str
@@ -50,6 +54,8 @@ class EnvironmentFactory:
     vectorization: Vectorization = "auto"
     agent_policies: AgentPolicies = "shared"
     on_step_failure: OnStepFailure = "fail"
+    atari: bool = False
+    whole_games: bool = False
 
     def __post_init__(self) -> None:
         for name, choices, advice in (
@@ -61,6 +67,11 @@ class EnvironmentFactory:
                 raise ConfigurationError(
                     f"{name} is {getattr(self, name)!r}; expected one of {', '.join(get_args(choices))}; {advice}"
                 )
+        if self.atari and self.vectorization == "entry_point":
+            raise ConfigurationError(
+                "vectorization is 'entry_point' with atari, but ALE's own vector preprocesses and stacks itself; "
+                "expected auto, sync, subprocess or measure; choose one of them, or leave atari out"
+            )
 
     def __call__(self) -> Environment:
         """Makes one environment.
@@ -68,6 +79,8 @@ class EnvironmentFactory:
         Raises:
             ConfigurationError: If `env_id` names nothing, or cannot be made with `env_kwargs`.
         """
+        if self.atari:
+            return self._recovering(self._make_atari())
         factory = self._own_factory()
         if factory is None:
             self.registered_spec()
@@ -80,7 +93,7 @@ class EnvironmentFactory:
         except (Exception, SystemExit) as error:
             raise self._cannot_be_made(error) from error
         if isinstance(env, gymnasium.Env):
-            return RecoveringEnv(env) if self.on_step_failure == "drop_episode" else env
+            return self._recovering(env)
         if isinstance(env, StructuredEnv):
             return env
         structured = adapt_pettingzoo(env, self.agent_policies)
@@ -97,7 +110,7 @@ class EnvironmentFactory:
         Raises:
             ConfigurationError: If `env_id` names nothing.
         """
-        if self._own_factory() is not None:
+        if self.atari or self._own_factory() is not None:
             return None
         spec = self.registered_spec()
         # gymnasium does not combine a vector entry point with wrappers in the spec.
@@ -133,6 +146,26 @@ class EnvironmentFactory:
                 f"'package.module:factory'; {install_advice.for_unknown_id(self.env_id)}"
             ) from error
 
+    def _make_atari(self) -> gymnasium.Env[Any, Any]:
+        require_extra("atari", "--atari")
+        import ale_py  # registers its games
+
+        gymnasium.register_envs(ale_py)
+        if self._own_factory() is not None:
+            raise ConfigurationError(
+                f"env_id {self.env_id!r} is a factory with atari; expected a game of the Arcade Learning Environment, "
+                "such as 'ALE/Pong-v5'; choose one, or leave atari out and let the factory preprocess"
+            )
+        spec = self.registered_spec()
+        check_atari(spec, self.env_kwargs)
+        try:
+            return make_atari(spec, self.env_kwargs, whole_games=self.whole_games)
+        except (Exception, SystemExit) as error:
+            raise self._cannot_be_made(error) from error
+
+    def _recovering(self, env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+        return RecoveringEnv(env) if self.on_step_failure == "drop_episode" else env
+
     def _own_factory(self) -> Callable[..., Any] | None:
         """Returns the callable that `env_id` names; None for an id of gymnasium, which may also be `module:id`."""
         module_name, colon, attribute = self.env_id.rpartition(":")
@@ -158,6 +191,13 @@ class EnvironmentFactory:
 
 
 EnvFactory = Callable[[], Environment]
+
+
+def whole_episodes(env_factory: EnvFactory) -> EnvFactory:
+    """Returns the factory of the environment that evaluation plays in: whole games of Atari, not lives."""
+    if isinstance(env_factory, EnvironmentFactory) and env_factory.atari:
+        return replace(env_factory, whole_games=True)
+    return env_factory
 
 
 def make_single_env(env_factory: EnvFactory) -> Environment:

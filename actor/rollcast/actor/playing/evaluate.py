@@ -12,7 +12,7 @@ import gymnasium
 from numpy.typing import NDArray
 
 from rollcast.actor.environments.executed_actions import ExecutedActions
-from rollcast.actor.environments.make import EnvFactory, EnvironmentFactory, make_single_env
+from rollcast.actor.environments.make import EnvFactory, EnvironmentFactory, make_single_env, whole_episodes
 from rollcast.actor.environments.one_of_vector import OneOfVector
 from rollcast.actor.environments.structured import ActorId, SingleAgentEnv, StructuredEnv
 from rollcast.actor.policies.base import Policy, RecurrentState
@@ -75,7 +75,8 @@ def evaluate_policy(
     depends neither on the episodes before it, nor on the vectorization of training, nor on the machine.
 
     Args:
-        env_factory: Makes the environment as `make_vector_env` does for an actor; for a video, an `EnvironmentFactory`.
+        env_factory: Makes the environment as `make_vector_env` does for an actor, but for whole games of Atari; for a
+            video, an `EnvironmentFactory`.
         policy: A policy with loaded weights. This function sets its seed.
         n_episodes: Number of episodes, at least 1.
         seed: Seed of all episodes, at least 0.
@@ -95,6 +96,7 @@ def evaluate_policy(
     if seed < 0:
         raise ConfigurationError(f"seed is {seed}; expected at least 0. Choose another.")
     seeds = derive_seeds([seed], n_episodes)
+    env_factory = whole_episodes(env_factory)
     env = make_single_env(env_factory) if video_dir is None else _recording_env(env_factory, video_dir)
     structured = env if isinstance(env, StructuredEnv) else SingleAgentEnv(env)
     # a vector of one, because it checks what the environment returns, and its errors name environment and seed

@@ -48,6 +48,7 @@ class DockerDistributedActors(ServedDistributedActors):
         actor_env_seeds: One seed per actor for its environments; None derives them from `seed`.
         actor_agent_seeds: One seed per actor for its sampling of actions; None derives them from `seed`.
         env_kwargs: The keyword arguments of the environment; JSON values only.
+        atari: The environment is a game of ALE, preprocessed as with `--atari`.
         image: The image; its entry point is the actor's, as in `rollcast-actor` or an image built on it.
         name: The beginning of the containers' names; run and slot follow. Learners of the same name may run at once.
         network: A bridge network of the engine, or `host`; None makes one, and removes it at the end.
@@ -79,6 +80,7 @@ class DockerDistributedActors(ServedDistributedActors):
         actor_agent_seeds: Sequence[int] | None = None,
         *,
         env_kwargs: Mapping[str, Any] | None = None,
+        atari: bool = False,
         image: str = "rollcast-actor",
         name: str = "rollcast",
         network: str | None = None,
@@ -124,6 +126,8 @@ class DockerDistributedActors(ServedDistributedActors):
             f"--reconnect-timeout-s={reconnect_timeout_s}",
             f"--log-level={log_level}",
         ]
+        if atari:
+            arguments.append("--atari")
         if self._limits.max_rollout_bytes != DEFAULT_LIMITS.max_rollout_bytes:
             # An image of an older version may not know it, so it is given only where it is needed.
             arguments.append(f"--max-rollout-bytes={self._limits.max_rollout_bytes}")

@@ -53,6 +53,9 @@ ALGORITHM_DEFAULTS: dict[str, dict[str, Any]] = {
 # Beside them, with a recurrent policy: minibatches of whole trajectories.
 RECURRENT_DEFAULTS: dict[str, dict[str, Any]] = {name: {name: {"minibatch_steps": 256}} for name in ("ppo", "appo")}
 
+# Beside them, with `--atari`: one frame does not show where things move.
+ATARI_DEFAULTS: dict[str, Any] = {"frame_stack": 4}
+
 # The groups of settings that each algorithm reads.
 ALGORITHM_GROUPS: dict[str, frozenset[str]] = {
     "impala": frozenset({"impala"}),
@@ -106,13 +109,15 @@ def check_algorithm(algorithm: str) -> str:
 
 
 def with_algorithm_defaults(settings: Settings, algorithm: str) -> Settings:
-    """Returns the settings with the defaults of the algorithm, and of its recurrent policies, in fields not set.
+    """Returns the settings with the defaults of the algorithm, its recurrent policies and Atari, in fields not set.
 
     Args:
         settings: The settings as they were read. Defaults for fields that they do not have are ignored.
         algorithm: The algorithm's name.
     """
     settings = _with_defaults(settings, ALGORITHM_DEFAULTS.get(algorithm, {}))
+    if getattr(settings, "atari", False):
+        settings = _with_defaults(settings, ATARI_DEFAULTS)
     if getattr(settings, "recurrence", "none") == "none":
         return settings
     return _with_defaults(settings, RECURRENT_DEFAULTS.get(algorithm, {}))

@@ -4,7 +4,6 @@ from functools import partial
 
 from rich.console import Console
 
-from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.actors.base import DistributedActors
@@ -26,10 +25,7 @@ def learner(settings: ServingSettings, console: Console) -> int:
     """
     security = settings.server_security()
     if settings.spaces_from == "environment":
-        spaces = probe_spaces(
-            EnvironmentFactory(settings.env_id, settings.env_kwargs, agent_policies=settings.agent_policies),
-            travel=True,
-        )
+        spaces = probe_spaces(settings.env_factory(), travel=True)
     else:
         spaces = spaces_of_first_actor(
             settings.address,

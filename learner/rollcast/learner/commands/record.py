@@ -183,4 +183,6 @@ def _training(settings: RecordSettings, env_factory: EnvironmentFactory) -> str:
     words = ["train", "--algorithm", "sac", "--env-id", env_factory.env_id]
     if env_factory.env_kwargs:
         words += ["--env-kwargs", json.dumps(dict(env_factory.env_kwargs))]
+    if env_factory.atari:
+        words.append("--atari")
     return f"{typed_again(env_factory.env_id)} {shlex.join([*words, '--initial-data', str(settings.output)])}"

@@ -4,7 +4,6 @@ import logging
 import signal
 import time
 
-from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.actors.remote import RemoteDistributedActors
@@ -133,10 +132,7 @@ def _serve(settings: ReplayServeSettings, stops: list[RemoteDistributedActors]) 
 
 def _spaces(settings: ReplayServeSettings, security: ServerSecurity) -> EnvironmentSpaces:
     if settings.spaces_from == "environment":
-        return probe_spaces(
-            EnvironmentFactory(settings.env_id, settings.env_kwargs, agent_policies=settings.agent_policies),
-            travel=True,
-        )
+        return probe_spaces(settings.env_factory(), travel=True)
     return spaces_of_first_actor(
         settings.address,
         limits=settings.server_limits(),

@@ -4,7 +4,6 @@ from functools import partial
 
 from rich.console import Console
 
-from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.actors.base import DistributedActors
@@ -26,13 +25,7 @@ def train(settings: TrainSettings, console: Console) -> int:
     """
     # Refuses wrong certificates and tokens before the environment is made.
     settings.server_security()
-    env_factory = EnvironmentFactory(
-        settings.env_id,
-        settings.env_kwargs,
-        settings.vectorization,
-        settings.agent_policies,
-        settings.on_step_failure,
-    )
+    env_factory = settings.env_factory()
 
     def make_actors(policy: TorchPolicy, serving: ServingOptions) -> DistributedActors:
         if settings.actor_kind == "sequential":

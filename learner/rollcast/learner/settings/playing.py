@@ -24,6 +24,7 @@ class PlayingSettings(ProcessSettings):
     agent_policies: Literal["shared", "separate"] | None = Field(
         None, description="As for rollcast train. Default: the run's, or shared."
     )
+    atari: bool | None = Field(None, description="As for rollcast train. Default: the run's, or no.")
     vectorization: Literal["auto", "sync", "entry_point", "subprocess", "measure"] | None = Field(
         None,
         description="The vector environment to step, as for rollcast train; a registered one may have other "

@@ -12,10 +12,9 @@ from typing import TypeAlias
 import gymnasium
 import torch
 
-from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.environments.atari import raw_frames_hint
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.threads import limit_threads
-from rollcast.actor.vector.make import environment_spaces, make_vector_env
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.algorithms.algorithm import Algorithm
@@ -44,7 +43,6 @@ from rollcast.learner.training.trainer import Trainer, TrainingSummary
 from rollcast.learner.writers import JsonLinesWriter, MetricsWriter, TensorBoardWriter
 from rollcast.services.errors import AddressInUseError
 from rollcast.services.rollouts.recording_codec import RecordingHeader
-from rollcast.services.spaces.codec import check_spaces_travel
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 from rollcast.services.status.status import Phase
 
@@ -121,8 +119,8 @@ def training_run(
         spaces: The environment's spaces.
         make_actors: Makes the actors, not started.
         n_local_actors: The actor processes that share this machine's cores with the learner.
-        announce: Called with lines for people: the size of the replay buffer before it is allocated, the demonstrations
-            that fill it, and the run that is resumed.
+        announce: Called with lines for people: a hint about raw frames of Atari, the size of the replay buffer before
+            it is allocated, the demonstrations that fill it, and the run that is resumed.
 
     Raises:
         ConfigurationError: The settings are not possible; nothing is left behind.
@@ -130,6 +128,8 @@ def training_run(
         SpacesMismatchError: It was recorded with other spaces; nothing is left behind.
     """
     check_settings(settings)
+    if hint := raw_frames_hint(spaces):
+        announce(hint)
     _set_threads(settings, n_local_actors)
     learner = _make_learner(settings, spaces, announce)
     with ExitStack() as stack:
@@ -249,27 +249,6 @@ def _refuse_forgotten_log(settings: LearnerSettings, learner: _Learner, folder: 
     )
     log_state = None if folder.checkpoint is None else read_log_state(folder.checkpoint[0])
     refuse_leftovers(folder.directory.log_path, header, log_state)
-
-
-def probe_spaces(env_factory: EnvironmentFactory, *, travel: bool = False) -> EnvironmentSpaces:
-    """Makes one environment, returns its spaces, and closes it.
-
-    Args:
-        env_factory: Makes it.
-        travel: True if actors in other processes will join with these spaces: checks the limits that they would meet.
-
-    Raises:
-        ConfigurationError: The environment cannot be made.
-        InvalidSpaceError: A space is not supported, or above a limit.
-    """
-    vector_env = make_vector_env(env_factory, 1)
-    try:
-        spaces = environment_spaces(vector_env)
-    finally:
-        vector_env.close()
-    if travel:
-        check_spaces_travel(spaces)
-    return spaces
 
 
 def reward_threshold(env_id: str) -> float | None:

@@ -21,8 +21,10 @@ def no_path(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture(autouse=True)
 def no_ale_py(monkeypatch: pytest.MonkeyPatch):
-    """It is not installed, as far as imports say."""
+    """It is not installed, as far as imports and gymnasium's registry say."""
     monkeypatch.setitem(sys.modules, "ale_py", None)
+    for env_id in [name for name in gymnasium.registry if name.startswith("ALE/")]:
+        monkeypatch.delitem(gymnasium.registry, env_id)
 
 
 @pytest.mark.parametrize(
@@ -34,10 +36,7 @@ def no_ale_py(monkeypatch: pytest.MonkeyPatch):
             "MiniGrid-Empty-5x5-v0",
             "minigrid registers it: pip install minigrid, and write 'minigrid:MiniGrid-Empty-5x5-v0'",
         ),
-        (
-            "ale_py:ALE/Pong-v5",
-            "install its package: pip install ale-py; if it is your own, add its folder to PYTHONPATH",
-        ),
+        ("ale_py:ALE/Pong-v5", "pip install -e '.[atari]'"),
         ("nowhere_3.game:make", "install its package: pip install nowhere-3; if it is your own, add its folder to"),
         ("mpe2.no_such_game:make", "correct the name: mpe2 is installed and has no mpe2.no_such_game"),
         ("cartpole-V1", "did you mean CartPole-v1?"),

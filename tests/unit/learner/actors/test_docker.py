@@ -16,6 +16,11 @@ def make_docker_actors(**options: object) -> DockerDistributedActors:
     )
 
 
+def test_containers_are_told_of_atari_only_if_it_is_asked_for():
+    for atari in (True, False):
+        assert ("--atari" in make_docker_actors(atari=atari)._common.arguments) is atari
+
+
 @pytest.mark.parametrize("host", ["tcp://127.0.0.1:1", "nonsense://x"])
 def test_an_engine_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, host: str):
     monkeypatch.setenv("DOCKER_HOST", host)

@@ -62,6 +62,12 @@ def test_defaults_replace_only_settings_that_were_not_given():
     assert with_algorithm_defaults(given, OWN) == given
 
 
+@pytest.mark.parametrize("algorithm", ["impala", "ppo", "dqn", OWN])
+def test_the_policy_of_an_atari_game_sees_four_frames_by_default(algorithm: str):
+    for given, expected in (({}, 1), ({"atari": True}, 4), ({"atari": True, "frame_stack": 2}, 2)):
+        assert with_algorithm_defaults(LearnerSettings.model_validate(given), algorithm).frame_stack == expected
+
+
 def test_recurrent_policies_have_their_own_default_of_minibatches():
     for given, expected in (
         ({}, 64),

@@ -38,3 +38,11 @@ def test_another_environment_gets_automatic_vectorization():
 
 def test_plays_default_environment_without_a_run():
     assert played({}) == ("CartPole-v1", {}, "auto", "shared")
+
+
+@pytest.mark.parametrize(
+    ("trained", "given", "expected"),
+    [({"atari": True}, {}, True), ({"atari": True}, {"atari": False}, False), ({}, {}, False)],
+)
+def test_plays_atari_as_the_run_did_unless_told_otherwise(trained, given, expected):
+    assert played_environment(PlayingSettings(**given), TRAINED | trained).atari is expected

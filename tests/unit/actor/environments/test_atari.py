@@ -1,0 +1,228 @@
+"""Atari games: the frames of gymnasium's own wrappers, and lives that end episodes in training only."""
+
+import sys
+from types import SimpleNamespace
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
+
+from rollcast.actor.environments.atari import LifeLossEnds, raw_frames_hint
+from rollcast.actor.environments.make import EnvironmentFactory, make_single_env, whole_episodes
+from rollcast.actor.environments.recovering import RecoveringEnv
+from rollcast.actor.policies.frame_stacks import FrameStacks
+from rollcast.actor.vector.make import make_vector_env, probe_spaces
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
+
+BREAKOUT = EnvironmentFactory("ALE/Breakout-v5", atari=True)
+FIRE = 1
+SHORT = {"max_num_frames_per_episode": 600}
+
+
+def gymnasiums_own(env_id: str) -> gymnasium.Env:
+    return AtariPreprocessing(gymnasium.make(env_id, frameskip=1))
+
+
+class TestFrames:
+    @pytest.mark.parametrize("env_id", ["ALE/Breakout-v5", "PongNoFrameskip-v4"])
+    def test_evaluation_plays_the_games_of_gymnasiums_wrappers(self, env_id: str):
+        ours = make_single_env(whole_episodes(EnvironmentFactory(env_id, SHORT, atari=True)))
+        theirs = AtariPreprocessing(gymnasium.make(env_id, frameskip=1, **SHORT))
+        assert ours.observation_space == theirs.observation_space
+        assert ours.action_space == theirs.action_space
+        rng = np.random.default_rng(0)
+        for seed in (7, None):
+            np.testing.assert_array_equal(ours.reset(seed=seed)[0], theirs.reset(seed=seed)[0])
+            ends = False
+            while not ends:
+                action = rng.integers(ours.action_space.n)
+                one, other = ours.step(action), theirs.step(action)
+                np.testing.assert_array_equal(one[0], other[0])
+                assert one[1:4] == other[1:4]
+                ends = one[2] or one[3]
+
+    def test_the_policys_stacks_are_those_of_gymnasiums_wrapper(self):
+        ours, theirs = BREAKOUT(), FrameStackObservation(gymnasiums_own("ALE/Breakout-v5"), 4, padding_type="reset")
+        space = ours.observation_space
+        stacks = FrameStacks(4, 1)
+        frame, expected = ours.reset(seed=3)[0], theirs.reset(seed=3)[0]
+        for _ in range(12):
+            np.testing.assert_array_equal(stacks.push({"": frame[None]})[""][0], expected)
+            frame, expected = ours.step(FIRE)[0], theirs.step(FIRE)[0]
+        assert space.shape == (84, 84)
+
+    def test_actions_are_sticky_unless_the_arguments_say_otherwise(self):
+        for env_kwargs, expected in (({}, 0.25), ({"repeat_action_probability": 0.0}, 0.0)):
+            env = EnvironmentFactory("ale_py:ALE/Pong-v5", env_kwargs, atari=True)()
+            assert env.unwrapped.ale.getFloat("repeat_action_probability") == expected
+            env.close()
+
+    def test_a_game_that_is_made_says_nothing(self, capfd: pytest.CaptureFixture[str]):
+        BREAKOUT().close()
+        assert capfd.readouterr() == ("", "")
+
+
+class TestVectors:
+    @pytest.mark.parametrize("vectorization", ["subprocess", "measure"])
+    def test_processes_give_the_frames_of_one_process(self, vectorization: str):
+        kinds = ("sync", vectorization)
+        sync, other = (make_vector_env(EnvironmentFactory("ALE/Pong-v5", {}, kind, atari=True), 2) for kind in kinds)
+        np.testing.assert_array_equal(sync.reset(seed=[1, 2])[0], other.reset(seed=[1, 2])[0])
+        for action in range(5):
+            actions = np.array([action, 5 - action])
+            for one, two in zip(sync.step(actions)[:4], other.step(actions)[:4], strict=True):
+                np.testing.assert_array_equal(one, two)
+        sync.close()
+        other.close()
+
+    def test_a_lost_life_ends_an_episode_of_a_vector(self):
+        vector_env = make_vector_env(BREAKOUT, 2)
+        vector_env.reset(seed=[1, 2])
+        terminated = np.zeros(2, np.bool_)
+        while not terminated.any():
+            terminated, _, info = vector_env.step(np.full(2, FIRE))[2:]
+        lost = int(np.flatnonzero(terminated)[0])
+        # the next episode has begun, in the same game
+        assert info["lives"][lost] == 4
+        assert info["final_info"]["lives"][lost] == 4
+        assert info["final_obs"][lost].shape == (84, 84)
+        vector_env.close()
+
+
+class Lives(gymnasium.Env):
+    """A game that loses lives when the script says so; a frame shows game, step and action."""
+
+    observation_space = spaces.Box(0, 255, (3,), np.uint8)
+    action_space = spaces.Discrete(4)
+
+    def __init__(self, *scripts: str) -> None:
+        # each letter is a step: "." nothing, "x" a life, "!" the game's end, "t" its truncation, "r" it raises
+        self.scripts, self.game = scripts, -1
+        self.ale = SimpleNamespace(lives=lambda: self.n_lives)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.game, self.n_steps, self.n_lives = self.game + 1, 0, 3
+        return np.array([self.game, 0, 0], np.uint8), {"seed": seed}
+
+    def step(self, action):
+        event = self.scripts[self.game][self.n_steps]
+        if event == "r":
+            raise RuntimeError("broken")
+        self.n_steps += 1
+        self.n_lives -= event in "x!"
+        return np.array([self.game, self.n_steps, action], np.uint8), 1.0, event == "!", event == "t", {}
+
+
+class TestLives:
+    def test_the_next_episode_goes_on_with_the_next_life_after_a_no_op(self):
+        env = LifeLossEnds(Lives(".x...", "."))
+        env.reset(seed=0)
+        assert env.step(2)[2] is False
+        assert env.step(2)[2:4] == (True, False)
+        np.testing.assert_array_equal(env.reset()[0], [0, 3, 0])
+        assert env.step(2)[2:4] == (False, False)
+
+    @pytest.mark.parametrize("last", ["!", "t"])
+    def test_a_game_that_is_over_begins_anew(self, last: str):
+        env = LifeLossEnds(Lives(f".{last}", "."))
+        env.reset()
+        env.step(1)
+        assert env.step(1)[2:4] == (last == "!", last == "t")
+        np.testing.assert_array_equal(env.reset()[0], [1, 0, 0])
+
+    def test_a_seed_begins_a_new_game(self):
+        env = LifeLossEnds(Lives("x.", ".."))
+        env.reset()
+        assert env.step(1)[2]
+        frame, info = env.reset(seed=5)
+        np.testing.assert_array_equal(frame, [1, 0, 0])
+        assert info == {"seed": 5}
+
+    def test_a_reset_before_the_end_begins_a_new_game(self):
+        env = LifeLossEnds(Lives("..", ".."))
+        env.reset()
+        env.step(1)
+        np.testing.assert_array_equal(env.reset()[0], [1, 0, 0])
+
+    def test_a_life_that_the_no_op_loses_ends_no_further_episode(self):
+        env = LifeLossEnds(Lives("xx..", "."))
+        env.reset()
+        env.step(1)
+        np.testing.assert_array_equal(env.reset()[0], [0, 2, 0])
+        assert env.step(1)[2] is False
+
+    def test_a_game_that_the_no_op_ends_begins_anew(self):
+        env = LifeLossEnds(Lives("x!", "x"))
+        env.reset()
+        env.step(1)
+        np.testing.assert_array_equal(env.reset()[0], [1, 0, 0])
+        assert env.step(1)[2]  # it has counted the lives of the new game
+
+    def test_a_game_that_raised_begins_anew(self):
+        env = RecoveringEnv(LifeLossEnds(Lives("xr", "..")))
+        env.reset()
+        env.step(1)
+        with pytest.raises(RuntimeError, match="broken"):
+            env.reset()  # in the no-op
+        np.testing.assert_array_equal(env.reset()[0], [1, 0, 0])
+        env = RecoveringEnv(LifeLossEnds(Lives("x.r", "..")))
+        env.reset()
+        env.step(1)
+        env.reset()
+        assert env.step(1)[3]  # the episode is dropped
+        np.testing.assert_array_equal(env.reset()[0], [1, 0, 0])
+
+    def test_training_ends_episodes_at_lives_and_evaluation_does_not(self):
+        for make, expected in ((BREAKOUT, 4), (whole_episodes(BREAKOUT), 0)):
+            env = make()
+            env.reset(seed=1)
+            terminated = False
+            while not terminated:
+                terminated = env.step(FIRE)[2]
+            assert env.unwrapped.ale.lives() == expected
+            env.close()
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("env_id", "changes", "message"),
+        [
+            (
+                "CartPole-v1",
+                {},
+                "'CartPole-v1' with atari, but that is no Atari game; expected .*; choose one",
+            ),
+            ("ALE/Pon-v5", {}, "names no environment"),
+            ("tests.environments:CountingEnv", {}, "is a factory with atari; expected .* let the factory preprocess"),
+            ("ALE/Pong-v5", {"env_kwargs": {"frameskip": 2}}, "frameskip 2 with atari, but a step is 4 frames already"),
+            ("ALE/Pong-v5", {"env_kwargs": {"obs_type": "ram"}}, "leave obs_type out, or leave atari out"),
+            ("ALE/Pong-v5", {"env_kwargs": {"continuous": True}}, "continuous True with atari, but the no-ops"),
+            ("ALE/Pong-v5", {"env_kwargs": {"gravity": 1}}, "cannot be made with env_kwargs"),
+            ("ALE/Pong-v5", {"vectorization": "entry_point"}, "vectorization is 'entry_point' with atari"),
+        ],
+    )
+    def test_refuses_what_cannot_be_preprocessed(self, env_id: str, changes: dict, message: str):
+        with pytest.raises(ConfigurationError, match=message):
+            make_vector_env(EnvironmentFactory(env_id, atari=True, **changes), 1)
+
+    @pytest.mark.parametrize("module", ["ale_py", "cv2"])
+    def test_names_the_extra_that_is_missing(self, module: str, monkeypatch: pytest.MonkeyPatch):
+        found = sys.modules["importlib.util"].find_spec
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == module else found(name))
+        with pytest.raises(ConfigurationError, match=rf"--atari needs {module}.* 'atari'; install it: .*\[atari"):
+            BREAKOUT()
+
+
+def test_raw_frames_are_hinted_at_and_others_are_not():
+    def hint(shape: tuple[int, ...]) -> str:
+        observation = spaces.Box(0, 255, shape, np.uint8)
+        return raw_frames_hint({FLAT_SUBSTEP: SubstepSpaces(observation=observation, action=spaces.Discrete(2))})
+
+    assert "with --atari they are 84 by 84" in hint((210, 160, 3))
+    assert hint((210, 160))
+    assert not hint((84, 84))
+    assert not raw_frames_hint(probe_spaces(BREAKOUT))
