@@ -18,6 +18,7 @@ def make_buffer(
     discount: float = 0.99,
     seed: int = 0,
     place: str | None = None,
+    frame_stack: int = 1,
     announce: Callable[[str], None] | None = None,
     **settings: object,
 ) -> ReplayBuffer:
@@ -32,6 +33,7 @@ def make_buffer(
         discount: gamma.
         seed: Of what is drawn.
         place: The learner's device, which the columns then lie on; None: they lie in main memory.
+        frame_stack: K, the frames that the policy sees at once.
         announce: Called with a line about the memory; None: the line is logged.
         settings: Fields of `ReplaySettings`.
     """
@@ -46,5 +48,6 @@ def make_buffer(
         discount=discount,
         seed=seed,
         learner_device=place,
+        frame_stack=frame_stack,
         **({} if announce is None else {"announce": announce}),
     )

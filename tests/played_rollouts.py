@@ -40,12 +40,18 @@ class World:
     """Plays B environments, continuing from rollout to rollout; `has_reset_rows` for NEXT_STEP resets.
 
     With a `state_size`, rollouts bring recurrent states: those of the numbers of the first valid rows.
+
+    Attributes:
+        frame_stack: K; with more than 1, rollouts have the frames before them.
+        stacks: The last K observations of its episode up to each observation, the first repeated, by number.
     """
 
     n_steps: int
     has_reset_rows: bool
     n_envs: int = 2
     state_size: int = 0
+    frame_stack: int = 1
+    stacks: dict[int, tuple[int, ...]] = field(default_factory=dict)
     _count: int = 0
     _sequence: int = 0
     _current: dict[int, int] = field(default_factory=dict)
@@ -68,7 +74,7 @@ class World:
                 if must_reset:
                     valid[t, b], must_reset, current = False, False, self._number()
                     continue
-                following = self._number()
+                following = self._number(current)
                 reward[t, b] = current % 97
                 terminated[t, b], truncated[t, b] = ends[t, b] == TERMINATES, ends[t, b] == TRUNCATES
                 chain.append(
@@ -105,10 +111,25 @@ class World:
             truncated=truncated,
             valid=None if valid.all() else valid,
         )
-        return rollout, played
+        return self.with_previous(rollout), played
 
-    def _number(self) -> int:
+    def with_previous(self, rollout: Rollout) -> Rollout:
+        """The same rollout with the frames before the first valid row of each trajectory, if there is a stack."""
+        if self.frame_stack == 1:
+            return rollout
+        valid = np.ones(rollout.reward.shape, bool) if rollout.valid is None else rollout.valid
+        columns = rollout.substeps[FLAT_SUBSTEP]
+        numbers = columns.observation["a"][valid.argmax(axis=0), np.arange(rollout.n_envs), 0]
+        nothing = (0,) * self.frame_stack
+        previous = np.array([self.stacks.get(int(number), nothing)[:-1] for number in numbers], np.int64)
+        changed = dataclasses.replace(columns, previous_observation=observations(previous))
+        return dataclasses.replace(rollout, substeps={FLAT_SUBSTEP: changed})
+
+    def _number(self, before: int | None = None) -> int:
+        """A new number, of the observation that follows another one, or that begins an episode."""
         self._count += 1
+        seen = (self._count,) * self.frame_stack if before is None else self.stacks[before]
+        self.stacks[self._count] = (*seen[1:], self._count)
         return self._count
 
 
@@ -141,10 +162,17 @@ def folded(first: Transition, n_step: int, discount: float) -> tuple[float, int,
     return reward, n_steps, step
 
 
-def check_transitions(sample: ReplaySample, known: dict[int, Transition], n_step: int = 1, discount: float = 0.9):
+def check_transitions(
+    sample: ReplaySample,
+    known: dict[int, Transition],
+    n_step: int = 1,
+    discount: float = 0.9,
+    stacks: dict[int, tuple[int, ...]] | None = None,
+):
     """Every entry of a sample is one of those known, right in every column. Returns the numbers."""
     columns = on_host(sample).substeps[FLAT_SUBSTEP]
-    numbers = columns.observation["a"][0, :, 0].astype(np.int64)
+    shown = columns.observation["a"][0, ..., 0].astype(np.int64)
+    numbers = shown if stacks is None else shown[:, -1]
     following = []
     for b, number in enumerate(numbers.tolist()):
         reward, n_steps, last = folded(known[number], n_step, discount)
@@ -154,7 +182,11 @@ def check_transitions(sample: ReplaySample, known: dict[int, Transition], n_step
         np.testing.assert_allclose(sample.discount[b], discount**n_steps, rtol=1e-6)
         assert bool(sample.terminated[0, b]) == last.terminated
         assert bool(sample.truncated[0, b]) == last.truncated
-    for path, expected in observations(numbers).items():
+    if stacks is not None:
+        seen, following = [stacks[number] for number in numbers.tolist()], [stacks[number] for number in following]
+    else:
+        seen = numbers.tolist()
+    for path, expected in observations(np.array(seen)).items():
         np.testing.assert_array_equal(columns.observation[path][0], expected)
     for path, expected in observations(np.array(following)).items():
         np.testing.assert_array_equal(columns.next_observation[path], expected)

@@ -185,13 +185,31 @@ def test_rejects_impossible_initial_size(kind: str, size: int):
         make_workers(kind, initial_buffer_size=size)
 
 
-@pytest.mark.parametrize(
-    ("spec", "text"), [({"recurrence": "gru"}, "recurrence gru"), ({"frame_stack": 2}, "frame_stack 2")]
-)
-def test_refuses_policy_whose_rollouts_a_buffer_does_not_keep(kind: str, spec: dict, text: str):
+def policy_of(**spec: object) -> TorchPolicy:
     spaces = probe_spaces(EnvironmentFactory("tests.environments:CountingEnv", {}))
-    with pytest.raises(ConfigurationError, match=f"the policy has {text}, and a replay buffer keeps no"):
-        make_workers(kind, worker_policy=TorchPolicy(spaces, PolicySpec(hidden_sizes=(8,), **spec)))
+    return TorchPolicy(spaces, PolicySpec(hidden_sizes=(8,), **spec))
+
+
+def test_refuses_policy_whose_states_a_buffer_does_not_keep(kind: str):
+    with pytest.raises(ConfigurationError, match="the policy has recurrence gru, and a replay buffer keeps no"):
+        make_workers(kind, worker_policy=policy_of(recurrence="gru"))
+
+
+def test_refuses_whole_rollouts_of_a_policy_that_stacks_frames(kind: str):
+    with pytest.raises(ConfigurationError, match=r"rollouts for a policy with frame_stack 2; expected entry 'trans"):
+        make_workers(kind, worker_policy=policy_of(frame_stack=2), split_rollouts_into_transitions=False)
+
+
+def test_batches_of_a_policy_that_stacks_frames_have_stacks(kind: str):
+    with make_workers(kind, worker_policy=policy_of(frame_stack=3)) as workers:
+        workers.collect_rollouts()
+        (columns,) = workers.sample_batch("cpu").substeps.values()
+    seen, following = columns.observation[""][0, ..., 1], columns.last_observation[""][..., 1]
+    # the environment counts its steps, so that a stack is [0, 0, 0], [0, 0, 1], [0, 1, 2] or [1, 2, 3]
+    newest = seen[:, -1]
+    assert torch.equal(seen, (newest[:, None] + torch.arange(-2, 1)).clamp(min=0))
+    assert torch.equal(following[:, :-1], seen[:, 1:])
+    assert torch.equal(following[:, -1], newest + 1)
 
 
 def test_error_of_empty_buffer_has_advice(kind: str):

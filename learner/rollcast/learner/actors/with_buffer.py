@@ -80,9 +80,9 @@ class BaseDistributedWorkersWithBuffer:
         learner_device: The device of the buffer's columns, if those settings have the device `learner`.
 
     Raises:
-        ConfigurationError: A number cannot be right, the environment has several substeps, the policy stacks frames, or
-            is recurrent while entries are transitions, or `initial_buffer_size` is above `replay_buffer_size` or below
-            `batch_size`.
+        ConfigurationError: A number cannot be right, the environment has several substeps, the policy is recurrent
+            while entries are transitions, or stacks frames while they are rollouts, or `initial_buffer_size` is above
+            `replay_buffer_size` or below `batch_size`.
     """
 
     def __init__(
@@ -126,7 +126,8 @@ class BaseDistributedWorkersWithBuffer:
                 f"the policy is of the substeps {list(worker_policy.spaces)}; expected one: batches are drawn of one "
                 "buffer here; learn with `rollcast train`, or with ReplayedExperience and a buffer for each"
             )
-        check_replayable(worker_policy.spec, entry=self._replay.entry, state_size=worker_policy.spec.state_size)
+        spec = worker_policy.spec
+        check_replayable(spec, entry=self._replay.entry, state_size=spec.state_size, frame_stack=spec.frame_stack)
         self._policy = worker_policy
         self.actors = make_workers(
             env_factory, worker_policy, n_rollout_steps, n_workers, batch_size, actor_env_seeds=env_instance_seeds
@@ -245,6 +246,7 @@ class BaseDistributedWorkersWithBuffer:
             discount=self._discount,
             seed=seed,
             learner_device=self._learner_device,
+            frame_stack=self._policy.spec.frame_stack,
         )
 
     def _check_initial_size(self, n_entries: int) -> None:

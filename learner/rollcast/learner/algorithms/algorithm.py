@@ -55,7 +55,8 @@ class Algorithm(ABC):
 
     # True: it can train a recurrent policy, from the recurrent states that rollouts bring.
     learns_recurrent_policies: bool = False
-    # True: it can train a policy that sees several frames at once, from the single frames of rollouts.
+    # True: it can train a policy that sees several frames at once: from the single frames of rollouts, which
+    # `algorithms.frame_stacking` stacks, or from the stacks that samples of a replay buffer have.
     learns_frame_stacks: bool = False
 
     @property
@@ -192,6 +193,6 @@ def check_learns(algorithm: Algorithm, spec: PolicySpec, name: str) -> None:
     if spec.frame_stack > 1 and not algorithm.learns_frame_stacks:
         raise ConfigurationError(
             f"--frame-stack {spec.frame_stack} with {name}, which cannot stack the frames of its batches; expected "
-            "impala, ppo or appo, or an own algorithm whose learns_frame_stacks is True; choose one of them, or let "
-            "the environment stack its frames (gymnasium's FrameStackObservation)"
+            "impala, ppo, appo, dqn or sac, or an own algorithm whose learns_frame_stacks is True; choose one of them, "
+            "or let the environment stack its frames (gymnasium's FrameStackObservation)"
         )

@@ -51,6 +51,7 @@ class Dqn(OnePolicy[DqnSettings]):
 
     name = "dqn"
     learns_from_replay = True
+    learns_frame_stacks = True
 
     def _build(self, spaces: EnvironmentSpaces, spec: PolicySpec, settings: DqnSettings, seed: int) -> None:
         key = self._substep_key

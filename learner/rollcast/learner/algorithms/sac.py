@@ -66,6 +66,7 @@ class Sac(OnePolicy[SacSettings]):
 
     name = "sac"
     learns_from_replay = True
+    learns_frame_stacks = True
 
     def _build(self, spaces: EnvironmentSpaces, spec: PolicySpec, settings: SacSettings, seed: int) -> None:
         key = self._substep_key

@@ -87,7 +87,9 @@ class ReplayedExperience(ExperienceSource):
     ) -> None:
         super().__init__(actors)
         for buffer in buffers.values():
-            check_replayable(policy.spec, entry=buffer.entry, state_size=buffer.state_size)
+            check_replayable(
+                policy.spec, entry=buffer.entry, state_size=buffer.state_size, frame_stack=buffer.frame_stack
+            )
         self.buffers = buffers
         # The buffers in the order of their turns, the next one first.
         self._turns = deque(buffers)

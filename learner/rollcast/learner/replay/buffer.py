@@ -57,6 +57,7 @@ class ReplayBuffer:
         n_rollout_steps: T of every rollout.
         entry: The kind of its entries.
         state_size: S of the recurrent states that it keeps; 0: none.
+        frame_stack: K, the frames in each observation of a sample.
         max_trajectories: The trajectories of the largest rollout that the limiter lets in; without a limit,
             `sys.maxsize`.
         checkpoint: Writes the buffer into checkpoints, and reads it.
@@ -74,6 +75,7 @@ class ReplayBuffer:
         discount: float = 0.99,
         seed: int = 0,
         learner_device: torch.device | str | None = None,
+        frame_stack: int = 1,
         announce: Callable[[str], None] = logger.info,
     ) -> None:
         """Computes and announces the memory it takes, checks that the machine has it, and allocates it.
@@ -88,6 +90,8 @@ class ReplayBuffer:
             discount: gamma, for n-step folding, in [0, 1].
             seed: Seed of the draws, at least 0.
             learner_device: The device of the columns and samples if the settings' device is `learner`.
+            frame_stack: K, the frames that the policy sees at once. The buffer keeps every frame once, and samples have
+                stacks: `[K, ...]` for every leaf but the action mask, as gymnasium's FrameStackObservation makes them.
             announce: Called with one line about the memory, before anything is allocated.
 
         Raises:
@@ -95,13 +99,18 @@ class ReplayBuffer:
                 device is `learner` and there is no learner.
             InvalidSpaceError: A space is of an unsupported kind.
         """
-        check_positive(n_rollout_steps=n_rollout_steps, batch_size=batch_size, n_envs=n_envs)
+        check_positive(n_rollout_steps=n_rollout_steps, batch_size=batch_size, n_envs=n_envs, frame_stack=frame_stack)
         self.n_rollout_steps: Final = n_rollout_steps
         self.entry: Final[Literal["transitions", "rollouts"]] = settings.entry
         self.state_size: Final = state_size
+        self.frame_stack: Final = frame_stack
         check_sequences(settings, n_rollout_steps, state_size=state_size)
         self._layout = make_layout(
-            spaces, n_rollout_steps=n_rollout_steps, log_prob=settings.keeps_log_prob, state_size=state_size
+            spaces,
+            n_rollout_steps=n_rollout_steps,
+            log_prob=settings.keeps_log_prob,
+            state_size=state_size,
+            frame_stack=frame_stack,
         )
         device = device_of_columns(settings, learner_device)
         self._planned = plan_size(settings, self._layout, batch_size=batch_size, device=device)

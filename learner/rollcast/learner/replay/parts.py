@@ -115,13 +115,14 @@ def check_sequences(settings: ReplaySettings, n_rollout_steps: int, *, state_siz
         )
 
 
-def check_replayable(spec: PolicySpec, *, entry: str, state_size: int) -> None:
+def check_replayable(spec: PolicySpec, *, entry: str, state_size: int, frame_stack: int) -> None:
     """Checks that a buffer keeps all that a policy's rollouts hold.
 
     Args:
         spec: The architecture of the policy.
         entry: The kind of the buffer's entries.
         state_size: S of the recurrent states that the buffer keeps; 0: none.
+        frame_stack: K, the frames in each observation of the buffer's samples.
 
     Raises:
         ConfigurationError: If it does not.
@@ -137,11 +138,10 @@ def check_replayable(spec: PolicySpec, *, entry: str, state_size: int) -> None:
             f"the policy has recurrence {spec.recurrence} with states of {spec.state_size} numbers, and the replay "
             f"buffer keeps {state_size}; expected the same; make the buffer with state_size={spec.state_size}"
         )
-    if spec.frame_stack > 1:
+    if spec.frame_stack != frame_stack:
         raise ConfigurationError(
-            f"the policy has frame_stack {spec.frame_stack}, and a replay buffer keeps no frames before a rollout; "
-            "expected 1; learn without a buffer, or let the environment stack its frames (gymnasium's "
-            "FrameStackObservation)"
+            f"the policy sees {spec.frame_stack} frames at once, and the replay buffer has frame_stack {frame_stack}; "
+            f"expected the same; make the buffer with frame_stack={spec.frame_stack}"
         )
 
 
@@ -177,8 +177,15 @@ def plan_size(
         device: The device of the columns; None: main memory, as numpy arrays.
 
     Raises:
-        ConfigurationError: The capacity is below a batch, the minimum size, or one rollout of a single environment.
+        ConfigurationError: The capacity is below a batch, the minimum size, or one rollout of a single environment; or
+            entries are rollouts, and the policy stacks frames.
     """
+    if settings.entry == "rollouts" and layout.frame_stack > 1:
+        raise ConfigurationError(
+            f"a replay buffer of whole rollouts for a policy with frame_stack {layout.frame_stack}; expected entry "
+            "'transitions', because whole rollouts are kept without the frames before them; set entry to transitions, "
+            "or let the environment stack its frames (gymnasium's FrameStackObservation)"
+        )
     capacity = settings.capacity
     if settings.capacity_bytes is not None:
         capacity = _largest_capacity(settings, layout, settings.capacity_bytes, batch_size=batch_size)
@@ -305,7 +312,7 @@ def _bytes(settings: ReplaySettings, layout: EntryLayout, capacity: int, *, batc
     elif settings.removal == "lowest_priority":
         stored = transition_bytes(layout)
     else:
-        n_slots = ring_rows(capacity, layout.n_rollout_steps, batch_size)
+        n_slots = ring_rows(capacity, layout.n_rollout_steps, batch_size, layout.frame_stack)
         stored = layout.step_bytes
     stored = stored.times(n_slots)
     is_ring = settings.entry == "transitions" and settings.removal == "oldest"

@@ -1,11 +1,13 @@
 """Adapts a replay buffer to `ReplayService`, through which other learners draw batches."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.actor.policies.frame_stacks import stacked_space
 from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.columns.memory import ColumnArray, host_array
 from rollcast.learner.replay.columns.samples import ReplaySample, SampleRing
@@ -30,13 +32,16 @@ class ServedReplay:
 
     Args:
         buffer: The buffer; others may use it, too.
-        spaces: The spaces of its substep.
+        spaces: The spaces of its substep. With a frame stack, `info` has those of its samples.
         n_rollout_steps: T of the rollouts that are inserted.
     """
 
     def __init__(self, buffer: ReplayBuffer, spaces: EnvironmentSpaces, *, n_rollout_steps: int) -> None:
         self._buffer = buffer
-        self._spaces = spaces
+        k = buffer.frame_stack
+        self._spaces = {
+            key: replace(substep, observation=stacked_space(substep.observation, k)) for key, substep in spaces.items()
+        }
         self._n_rollout_steps = n_rollout_steps
         entry = _to_batch(buffer.make_ring(1, n_rooms=1).next_room().sample)
         self._entry_bytes = entry.n_bytes

@@ -63,7 +63,7 @@ class ReplaySettings(BaseModel):
     removal: Literal["oldest", "lowest_priority"] = setting(
         "oldest",
         "Entry to remove from a full buffer. lowest_priority makes each transition store its own next "
-        "observation, which doubles the bytes.",
+        "observation, which doubles the bytes; with a frame stack, both stacks, 2 K frames instead of one.",
         _SAME_LAYOUT,
     )
     max_times_sampled: AtLeastOne | None = setting(

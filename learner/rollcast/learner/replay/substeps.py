@@ -31,6 +31,7 @@ def make_buffers(
     discount: float = 0.99,
     seed: int = 0,
     learner_device: torch.device | str | None = None,
+    frame_stack: int = 1,
     announce: Callable[[str], None] = logger.info,
 ) -> SubstepBuffers:
     """Makes one buffer for each substep; announces and checks first the memory that all of them take.
@@ -45,6 +46,7 @@ def make_buffers(
         discount: gamma.
         seed: The seed of a single buffer; the seeds of several derive from it.
         learner_device: See `ReplayBuffer`.
+        frame_stack: See `ReplayBuffer`.
         announce: Called with one line about the memory, before anything is allocated.
 
     Returns:
@@ -64,6 +66,7 @@ def make_buffers(
         state_size=state_size,
         discount=discount,
         learner_device=learner_device,
+        frame_stack=frame_stack,
     )
     if len(spaces) == 1:
         return {key: make(spaces, seed=seed, announce=announce) for key in spaces}
@@ -71,7 +74,11 @@ def make_buffers(
     sizes = {}
     for key, substep in spaces.items():
         layout = make_layout(
-            {key: substep}, n_rollout_steps=n_rollout_steps, log_prob=settings.keeps_log_prob, state_size=state_size
+            {key: substep},
+            n_rollout_steps=n_rollout_steps,
+            log_prob=settings.keeps_log_prob,
+            state_size=state_size,
+            frame_stack=frame_stack,
         )
         sizes[key] = plan_size(settings, layout, batch_size=batch_size, device=device)
     n_bytes = sum(size.n_bytes for size in sizes.values())

@@ -132,7 +132,8 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
     frame_stack: Annotated[int, Field(ge=1, le=MAX_FRAME_STACK)] = setting(
         1,
         "K: the policy sees the last K frames at once, as with gymnasium's FrameStackObservation, and the environment "
-        "gives single ones. Rollouts have each frame once; actors and the learner stack. For impala, ppo and appo.",
+        "gives single ones. Rollouts and replay buffers of transitions have each frame once; actors and the learner "
+        "stack.",
         stays("the checkpoint's weights were learnt with it"),
     )
     n_rollout_steps: AtLeastOne = setting(

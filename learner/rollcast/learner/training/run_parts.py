@@ -155,6 +155,7 @@ def make_replay_buffers(
         discount=_discount(settings),
         seed=settings.seed,
         learner_device=device,
+        frame_stack=settings.frame_stack,
         announce=announce,
     )
 

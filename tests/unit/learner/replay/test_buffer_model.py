@@ -28,8 +28,11 @@ class BufferMachine(RuleBasedStateMachine):
         sampler=st.sampled_from(["uniform", "prioritized", "fifo", "lifo"]),
         removal=st.sampled_from(["oldest", "oldest", "lowest_priority"]),
         max_times_sampled=st.none() | st.integers(1, 3),
+        frame_stack=st.sampled_from([1, 1, 2, 4]),
     )
-    def start(self, n_steps, n_envs, capacity, n_step, has_reset_rows, sampler, removal, max_times_sampled):
+    def start(
+        self, n_steps, n_envs, capacity, n_step, has_reset_rows, sampler, removal, max_times_sampled, frame_stack
+    ):
         self.buffer, self.twin = (
             make_buffer(
                 n_rollout_steps=n_steps,
@@ -43,10 +46,12 @@ class BufferMachine(RuleBasedStateMachine):
                 max_times_sampled=max_times_sampled,
                 min_size=1,
                 device=device,
+                frame_stack=frame_stack,
             )
             for device in ("cpu", "learner")
         )
-        self.world = World(n_steps=n_steps, has_reset_rows=has_reset_rows, n_envs=n_envs)
+        self.world = World(n_steps=n_steps, has_reset_rows=has_reset_rows, n_envs=n_envs, frame_stack=frame_stack)
+        self.stacks = self.world.stacks if frame_stack > 1 else None
         self.n_step, self.capacity, self.sampler, self.removal = n_step, capacity, sampler, removal
         self.most = max_times_sampled
         self.known, self.order, self.times_drawn, self.number_of_key = {}, [], {}, {}
@@ -69,7 +74,7 @@ class BufferMachine(RuleBasedStateMachine):
         sample = self.buffer.sample(n)
         check_same(sample, self.twin.sample(n))
         self.n_sampled += n
-        numbers = check_transitions(sample, self.known, self.n_step, DISCOUNT).tolist()
+        numbers = check_transitions(sample, self.known, self.n_step, DISCOUNT, self.stacks).tolist()
         for key, number in zip(sample.keys.tolist(), numbers, strict=True):
             assert self.number_of_key.setdefault(key, number) == number, "a key names one entry for ever"
             self.times_drawn[number] = self.times_drawn.get(number, 0) + 1

@@ -1,5 +1,6 @@
 """A buffer that is made of another's state goes on as that one would have."""
 
+import copy
 import shutil
 import threading
 from collections.abc import Callable
@@ -26,6 +27,8 @@ T = 4
 KINDS = [
     {},
     {"n_step": 3},
+    {"n_step": 3, "frame_stack": 3},
+    {"frame_stack": 4, "sampler": "prioritized", "removal": "lowest_priority"},
     {"sampler": "prioritized"},
     {"sampler": "prioritized", "removal": "lowest_priority"},
     {"sampler": "uniform", "max_times_sampled": 3},
@@ -47,6 +50,12 @@ def fingerprint(sample: ReplaySample) -> list[object]:
     return [None if array is None else host_array(array).tolist() for array in arrays]
 
 
+def world_of(settings: dict[str, object], *, has_reset_rows: bool = False) -> World:
+    """A world whose rollouts have what a buffer with these settings keeps."""
+    kept = {name: int(settings[name]) for name in ("state_size", "frame_stack") if name in settings}
+    return World(n_steps=T, has_reset_rows=has_reset_rows, **kept)
+
+
 def use(buffer: ReplayBuffer, world: World, rng: np.random.Generator, n_rounds: int) -> list[object]:
     """Inserts, draws and sets priorities; returns what was drawn."""
     seen: list[object] = []
@@ -66,20 +75,14 @@ def use(buffer: ReplayBuffer, world: World, rng: np.random.Generator, n_rounds: 
 @pytest.mark.parametrize("n_before", [1, 13])
 def test_loaded_buffer_draws_the_same_samples(tmp_path, settings, n_before, has_reset_rows, place):
     buffer = make_buffer(place=place, **settings)
-    kind = {"n_steps": T, "has_reset_rows": has_reset_rows, "state_size": settings.get("state_size", 0)}
-    world, rng = World(**kind), np.random.default_rng(3)
+    world, rng = world_of(settings, has_reset_rows=has_reset_rows), np.random.default_rng(3)
     use(buffer, world, rng, n_before)
     buffer.checkpoint.begin().write(tmp_path / "state", None)
     other = make_buffer(place=place, **settings)
     # something else is in it, that has to go
-    use(other, World(**kind), np.random.default_rng(4), 2)
+    use(other, world_of(settings, has_reset_rows=has_reset_rows), np.random.default_rng(4), 2)
     other.checkpoint.load(tmp_path / "state")
-    copied = World(**kind, _count=world._count)
-    copied._sequence, copied._current, copied._must_reset = (
-        world._sequence,
-        dict(world._current),
-        dict(world._must_reset),
-    )
+    copied = copy.deepcopy(world)
     again = np.random.default_rng()
     again.bit_generator.state = rng.bit_generator.state
     assert use(other, copied, again, 12) == use(buffer, world, rng, 12)
@@ -119,6 +122,7 @@ def contents(buffer: ReplayBuffer) -> list[object]:
 
 STORES = [
     {"capacity": 60},
+    {"capacity": 60, "frame_stack": 4},
     {"capacity": 60, "sampler": "prioritized", "removal": "lowest_priority"},
     {"capacity": 16, "entry": "rollouts"},
     {"capacity": 16, "entry": "rollouts", "removal": "lowest_priority", "sampler": "prioritized"},
@@ -143,7 +147,7 @@ def loaded(directory: Path, settings: dict[str, object], place: str | None = Non
 @pytest.mark.parametrize("settings", STORES)
 def test_writes_only_new_rows(tmp_path, settings):
     buffer, rng = make_buffer(**settings), np.random.default_rng(3)
-    world = World(n_steps=T, has_reset_rows=False)
+    world = world_of(settings)
     previous, n_linked, n_files = None, [], []
     for i in range(24):
         play_into(buffer, world, rng, 1)
@@ -185,7 +189,7 @@ class Interrupted:
 @pytest.mark.parametrize("n_before", [2, 40])
 def test_snapshot_is_unchanged_by_later_insertions(tmp_path, settings, n_before, place):
     buffer, rng = make_buffer(place=place, **settings), np.random.default_rng(3)
-    world = World(n_steps=T, has_reset_rows=False)
+    world = world_of(settings)
     play_into(buffer, world, rng, 1)
     buffer.checkpoint.begin().write(tmp_path / "first", None)
     play_into(buffer, world, rng, n_before)
@@ -212,7 +216,7 @@ def test_snapshot_is_unchanged_by_later_insertions(tmp_path, settings, n_before,
 @pytest.mark.parametrize("settings", STORES)
 def test_reset_changes_no_snapshot_and_leaves_no_older_entries(tmp_path, settings):
     buffer, rng = make_buffer(**settings), np.random.default_rng(3)
-    world = World(n_steps=T, has_reset_rows=False)
+    world = world_of(settings)
     play_into(buffer, world, rng, 9)
     snapshot = buffer.checkpoint.begin()
     before = contents(loaded_copy(buffer, tmp_path / "copy", settings))
@@ -237,7 +241,7 @@ def loaded_copy(buffer: ReplayBuffer, directory: Path, settings: dict[str, objec
 @pytest.mark.parametrize("settings", STORES)
 def test_failed_write_keeps_no_copies(tmp_path, settings):
     buffer, rng = make_buffer(**settings), np.random.default_rng(3)
-    play_into(buffer, World(n_steps=T, has_reset_rows=False), rng, 5)
+    play_into(buffer, world_of(settings), rng, 5)
     snapshot = buffer.checkpoint.begin()
     assert buffer._store.guard._pending is not None
     (tmp_path / "file").touch()
@@ -279,7 +283,7 @@ def test_rejects_checkpoint_with_missing_rows(tmp_path):
 def test_loaded_buffer_is_equal_after_any_earlier_checkpoints(tmp_path_factory, kind, rounds, seed):
     folder = tmp_path_factory.mktemp("buffers")
     buffer, rng = make_buffer(**kind), np.random.default_rng(seed)
-    world = World(n_steps=T, has_reset_rows=False)
+    world = world_of(kind)
     previous = None
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(checkpoint, "PIECE_BYTES", 128)

@@ -7,6 +7,7 @@ from rollcast.learner.replay.served import ServedReplay
 from rollcast.services.replay.batch_assembler import BatchAssembler
 from rollcast.services.replay.batch_codec import BatchEncoder
 from rollcast.services.replay.replay import ReplayBatch
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, space_leaves
 from tests.buffers import make_buffer
 from tests.played_rollouts import SPACES, World, random_ends
 
@@ -15,7 +16,8 @@ T = 4
 
 def served(**settings: object) -> ServedReplay:
     buffer = make_buffer(n_rollout_steps=T, batch_size=8, **{"capacity": 80, **settings})
-    world, rng = World(T, has_reset_rows=False, state_size=buffer.state_size), np.random.default_rng(0)
+    world = World(T, has_reset_rows=False, state_size=buffer.state_size, frame_stack=buffer.frame_stack)
+    rng = np.random.default_rng(0)
     for _ in range(20):
         buffer.insert(world.play(random_ends(rng, T, 2))[0])
     return ServedReplay(buffer, SPACES, n_rollout_steps=T)
@@ -38,6 +40,17 @@ def test_served_transitions_arrive_unchanged_through_one_reused_batch():
     drawn = draw(served(), 8, 6)
     assert len({id(batch) for batch, _ in drawn}) == 1
     assert len({came.keys.tobytes() for _, came in drawn}) == 6
+
+
+def test_served_stacks_arrive_and_their_spaces_are_told():
+    replay = served(frame_stack=3)
+    spaces = space_leaves(replay.info().spaces[FLAT_SUBSTEP].observation)
+    for _, came in draw(replay, 8, 3):
+        columns = came.substeps[FLAT_SUBSTEP]
+        for path, space in spaces.items():
+            assert space.shape[0] == 3
+            assert columns.observation[path].shape == (1, 8, *space.shape)
+            assert columns.next_observation[path].shape == (8, *space.shape)
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ class DeviceMemory:
 
     def gather(self, next_pairs: Pairs, step_pairs: Pairs) -> Gather:
         """See `ColumnMemory.gather`."""
-        n_rows = len(next_pairs[0][0])
+        n_rows = len(next_pairs[0][0]) if next_pairs else 1
         staging = Staging(self._device)
         next_tensors, step_tensors = _indexable_pairs(next_pairs), _indexable_pairs(step_pairs)
 

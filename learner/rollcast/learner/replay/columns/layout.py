@@ -1,12 +1,13 @@
 """Describes the columns of entries, the bytes they take, and checks that rollouts have them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.actor.policies.action_masks import ACTION_MASK
 from rollcast.services.errors import InvalidRolloutError
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.leaf_schema import LeafSchema, leaf_schema
@@ -62,12 +63,36 @@ class EntryLayout:
         n_rollout_steps: T of every rollout.
         log_prob: True if log-probabilities are kept.
         state_size: S, the size of the recurrent state that a rollout brings for its first step; 0: none is kept.
+        frame_stack: K, the frames that the policy sees at once; columns hold every frame once, samples stacks.
     """
 
     substeps: Mapping[str, SubstepLayout]
     n_rollout_steps: int
     log_prob: bool
     state_size: int = 0
+    frame_stack: int = 1
+
+    @property
+    def stacked(self) -> "EntryLayout":
+        """The layout with stacks `[K, ...]` for leaves, except for the action mask; the layout itself if K is 1."""
+        if self.frame_stack == 1:
+            return self
+        return replace(
+            self,
+            substeps={
+                key: replace(
+                    substep,
+                    observation={
+                        path: schema
+                        if path == ACTION_MASK
+                        else LeafSchema(schema.dtype, (self.frame_stack, *schema.shape))
+                        for path, schema in substep.observation.items()
+                    },
+                )
+                for key, substep in self.substeps.items()
+            },
+            frame_stack=1,
+        )
 
     @property
     def observation_bytes(self) -> int:
@@ -112,6 +137,10 @@ class EntryLayout:
                     n_final = (len(rollout.final_index),)
                     final = columns.final_observation.get(path, _NOTHING)
                     self._check(rollout, f"{where} at final_index", final, n_final, schema)
+                if self.frame_stack > 1:
+                    previous = (columns.previous_observation or {}).get(path, _NOTHING)
+                    n_previous = (n_envs, self.frame_stack - 1)
+                    self._check(rollout, f"{where} before the first step", previous, n_previous, schema)
             self._check(rollout, f"{key}/action", columns.action, step_shape, layout.action)
             if self.state_size:
                 self._check_state(rollout, key, columns.initial_state)
@@ -149,7 +178,9 @@ class EntryLayout:
         )
 
 
-def make_layout(spaces: EnvironmentSpaces, *, n_rollout_steps: int, log_prob: bool, state_size: int = 0) -> EntryLayout:
+def make_layout(
+    spaces: EnvironmentSpaces, *, n_rollout_steps: int, log_prob: bool, state_size: int = 0, frame_stack: int = 1
+) -> EntryLayout:
     """Makes the layout of an environment's entries.
 
     Args:
@@ -157,6 +188,7 @@ def make_layout(spaces: EnvironmentSpaces, *, n_rollout_steps: int, log_prob: bo
         n_rollout_steps: T.
         log_prob: Keep log-probabilities.
         state_size: S of the recurrent states to keep; 0: none.
+        frame_stack: K, the frames that the policy sees at once.
 
     Raises:
         InvalidSpaceError: A space is of an unsupported kind.
@@ -172,6 +204,7 @@ def make_layout(spaces: EnvironmentSpaces, *, n_rollout_steps: int, log_prob: bo
         n_rollout_steps=n_rollout_steps,
         log_prob=log_prob,
         state_size=state_size,
+        frame_stack=frame_stack,
     )
 
 

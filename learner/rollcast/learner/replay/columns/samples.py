@@ -43,6 +43,8 @@ class Room:
         state_targets: float32 `[B, S]`: the recurrent states of all substeps; empty if the buffer keeps none.
         gather: Fills both; `StepColumns.make_room` sets it.
         gather_states: Fills `state_targets`; a store with recurrent states sets it.
+        gather_stacks: With a frame stack, fills those of them that are stacks, frame by frame, and `gather` the others;
+            else None.
         flags: uint8 `[T * B]`.
         terminated: uint8 `[T * B]`, the memory of the sample's `terminated`.
         truncated: bool `[T * B]`, the memory of the sample's `truncated`.
@@ -50,11 +52,12 @@ class Room:
     """
 
     __slots__ = (
-        *("flags", "gather", "gather_states", "next_targets", "reward", "sample", "state_targets", "step_targets"),
-        *("terminated", "truncated"),
+        *("flags", "gather", "gather_stacks", "gather_states", "next_targets", "reward", "sample", "state_targets"),
+        *("step_targets", "terminated", "truncated"),
     )
 
     gather: Gather
+    gather_stacks: Gather | None
     gather_states: Gather
 
     def __init__(
@@ -117,6 +120,7 @@ class Room:
         states = [columns.initial_state for columns in substeps.values()]
         self.state_targets = [state for state in states if state is not None]
         self.reward = self.sample.reward.reshape(-1)
+        self.gather_stacks = None
         self.flags = np.zeros(n_steps * batch_size, np.uint8)
         self.terminated = self.sample.terminated.view(np.uint8).reshape(-1)
         self.truncated = self.sample.truncated.reshape(-1)

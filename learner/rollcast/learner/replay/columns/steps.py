@@ -1,11 +1,14 @@
 """The columns of steps, row by row, with the flags of a row packed into one byte."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
 from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.actor.policies.action_masks import ACTION_MASK
+from rollcast.learner.replay.columns.frame_stacks import BEGINS, flag_beginnings, rows_of_stacks
 from rollcast.learner.replay.columns.layout import EntryLayout
 from rollcast.learner.replay.columns.memory import ColumnArray, ColumnMemory, Write
 from rollcast.learner.replay.columns.samples import Room
@@ -23,6 +26,7 @@ TRUNCATED: Final = 8
 _TERMINATED: Final = np.array(TERMINATED, np.uint8)
 _TRUNCATED: Final = np.array(TRUNCATED, np.uint8)
 _STEP_AND_ENTRY: Final = np.array(STEP | ENTRY, np.uint8)
+_ALL_BUT_BEGINS: Final = np.array(~BEGINS & 0xFF, np.uint8)
 
 
 class StepColumns:
@@ -82,7 +86,7 @@ class StepColumns:
         burn_in: int = 0,
         next_columns: Sequence[ColumnArray] | None = None,
     ) -> Room:
-        """Makes a room for samples of these columns.
+        """Makes a room for samples of these columns. With a frame stack, its observations are stacks.
 
         Args:
             n_steps: T.
@@ -92,12 +96,27 @@ class StepColumns:
             next_columns: The columns of next observations, in the same memory; None: `observations`.
         """
         room = Room(
-            self._layout, self.memory, n_steps=n_steps, batch_size=batch_size, discount=discount, burn_in=burn_in
+            self._layout.stacked,
+            self.memory,
+            n_steps=n_steps,
+            batch_size=batch_size,
+            discount=discount,
+            burn_in=burn_in,
         )
         following = self.observations if next_columns is None else next_columns
-        room.gather = self.memory.gather(
-            list(zip(following, room.next_targets, strict=True)), list(zip(self.steps, room.step_targets, strict=True))
-        )
+        next_pairs = list(zip(following, room.next_targets, strict=True))
+        step_pairs = list(zip(self.steps, room.step_targets, strict=True))
+        if self._layout.frame_stack > 1:
+            substeps = self._layout.substeps.values()
+            are_stacked = [path != ACTION_MASK for substep in substeps for path in substep.observation]
+            room.gather_stacks = self.memory.gather(
+                _frame_by_frame(compress(next_pairs, are_stacked)), _frame_by_frame(compress(step_pairs, are_stacked))
+            )
+            are_single = [not is_stacked for is_stacked in are_stacked]
+            n_others = len(step_pairs) - len(are_single)
+            next_pairs = list(compress(next_pairs, are_single))
+            step_pairs = list(compress(step_pairs, [*are_single, *(True,) * n_others]))
+        room.gather = self.memory.gather(next_pairs, step_pairs)
         return room
 
     def gather(self, following: NDArray[np.int64], rows: NDArray[np.int64], room: Room) -> None:
@@ -109,6 +128,10 @@ class StepColumns:
             room: The room to fill.
         """
         room.gather(following, rows)
+        if room.gather_stacks is not None:
+            stacks = rows_of_stacks(np.concatenate([following, rows]), self.flags, self._layout.frame_stack)
+            n_next = stacks.shape[1] * len(following)
+            room.gather_stacks(stacks.reshape(-1)[:n_next], stacks.reshape(-1)[n_next:])
         self.reward.take(rows, 0, room.reward, "clip")
         self.gather_flags(rows, room)
 
@@ -120,6 +143,8 @@ class StepColumns:
             room: The room to fill.
         """
         self.flags.take(rows, 0, room.flags, "clip")
+        if room.gather_stacks is not None:
+            np.bitwise_and(room.flags, _ALL_BUT_BEGINS, room.flags)
         np.bitwise_and(room.flags, _TERMINATED, room.terminated)
         np.greater_equal(room.flags, _TRUNCATED, room.truncated)
 
@@ -159,11 +184,18 @@ def state_sources(rollout: Rollout, layout: EntryLayout) -> list[NDArray[Any]]:
     return [state for state in states if state is not None]
 
 
-def pack_flags(rollout: Rollout) -> NDArray[np.uint8]:
-    """Packs the flags of a rollout into uint8 `[T, B]`."""
+def pack_flags(rollout: Rollout, frame_stack: int = 1) -> NDArray[np.uint8]:
+    """Packs the flags of a rollout into uint8 `[T, B]`; with a frame stack, also where episodes begin."""
     flags: NDArray[np.uint8] = np.multiply(rollout.truncated, _TRUNCATED)
     np.add(flags, rollout.terminated, flags)
     np.add(flags, _STEP_AND_ENTRY, flags)
     if rollout.valid is not None:
         flags *= rollout.valid
+    if frame_stack > 1:
+        flags += flag_beginnings(rollout)
     return flags
+
+
+def _frame_by_frame(pairs: Iterable[tuple[ColumnArray, ColumnArray]]) -> list[tuple[ColumnArray, ColumnArray]]:
+    """Returns columns `[n_rows, ...]` with their targets `[N, K, ...]` as `[N * K, ...]`, in the same memory."""
+    return [(column, target.reshape(-1, *column.shape[1:])) for column, target in pairs]

@@ -19,17 +19,19 @@ class RowPlan(NamedTuple):
         source: int64 `[n_rows]`, the step t * B + b that a row holds; -1: only an observation.
         ends: int64 `[B]`, the row behind each trajectory, for the observation after its last step.
         finals: int64 `[N]`, the rows of the final observations.
+        previous: int64 `[B * (K - 1)]`, the rows before each first step, for the frames before it; empty if K is 1.
     """
 
     source: NDArray[np.int64]
     ends: NDArray[np.int64]
     finals: NDArray[np.int64]
+    previous: NDArray[np.int64]
 
 
-_NO_FINALS = np.zeros(0, np.int64)
+_NO_ROWS = np.zeros(0, np.int64)
 
 
-def plan_rows(rollout: Rollout) -> RowPlan:
+def plan_rows(rollout: Rollout, *, n_previous: int = 0) -> RowPlan:
     """Gives every step a row, and every final observation a row right behind its step.
 
     Reset rows are kept, because their observation is the final one of the step before. Rows before all transitions of
@@ -37,21 +39,24 @@ def plan_rows(rollout: Rollout) -> RowPlan:
 
     Args:
         rollout: Any rollout.
+        n_previous: K - 1, the rows for the frames before each trajectory.
 
     Returns:
-        The plan. A trajectory takes at most 2 T rows, and T + 1 if no episode ends inside and all its rows are kept.
+        The plan. A trajectory takes at most 2 T + K - 1 rows, and T + K if no episode ends inside and all its rows are
+        kept.
 
     Raises:
         InvalidRolloutError: An episode ended before the last step, and its final observation is missing.
     """
     n_steps, n_envs = rollout.reward.shape
-    regular = _regular_plan(n_steps, n_envs)
+    regular = _regular_plan(n_steps, n_envs, n_previous)
     valid, final_index = rollout.valid, rollout.final_index
     missing = np.logical_or(rollout.terminated[:-1], rollout.truncated[:-1])
     if valid is not None:
         missing &= valid[:-1] & valid[1:]
     elif not len(final_index) and not missing.any():
         return regular
+    regular = _regular_plan(n_steps, n_envs, 0)
     t, b = final_index.T.astype(np.int64)
     inside = t < n_steps - 1  # at the last step, it takes the row of the observation after the last step
     missing[t[inside], b[inside]] = False
@@ -77,18 +82,36 @@ def plan_rows(rollout: Rollout) -> RowPlan:
     ends = ends + each_before.searchsorted(regular.ends)
     finals = ends[b]
     finals[inside] = inserted[each_before.searchsorted(before)]
-    return RowPlan(source, ends, finals)
+    plan = RowPlan(source, ends, finals, _NO_ROWS)
+    return _with_previous(plan, b, n_previous) if n_previous else plan
 
 
 @functools.lru_cache(maxsize=16)
-def _regular_plan(n_steps: int, n_envs: int) -> RowPlan:
+def _regular_plan(n_steps: int, n_envs: int, n_previous: int) -> RowPlan:
     """Plans a rollout that has only transitions, and in which episodes end at the last step at most."""
     source = np.full((n_envs, n_steps + 1), -1)
     source[:, :-1] = np.arange(n_steps * n_envs).reshape(n_steps, n_envs).T
     ends = np.arange(n_steps, source.size, n_steps + 1)
-    for array in (source, ends):
+    plan = RowPlan(source.reshape(-1), ends, _NO_ROWS, _NO_ROWS)
+    if n_previous:
+        plan = _with_previous(plan, _NO_ROWS, n_previous)
+    for array in plan:
         array.flags.writeable = False
-    return RowPlan(source.reshape(-1), ends, _NO_FINALS)
+    return plan
+
+
+def _with_previous(plan: RowPlan, b: NDArray[np.int64], n_previous: int) -> RowPlan:
+    """Returns a plan with so many rows before each trajectory; `b` has the trajectory of each final observation."""
+    n_envs = len(plan.ends)
+    n_before = n_previous * np.arange(1, n_envs + 1)  # new rows before the steps of each trajectory
+    ends = plan.ends + n_before
+    first = np.concatenate([np.zeros(min(n_envs, 1), np.int64), ends[:-1] + 1])
+    previous = (first[:, None] + np.arange(n_previous)).reshape(-1)
+    source = np.full(len(plan.source) + len(previous), -1)
+    is_known = np.ones(len(source), np.bool_)
+    is_known[previous] = False
+    source[is_known] = plan.source
+    return RowPlan(source, ends, plan.finals + n_before[b], previous)
 
 
 def acting_trajectories(rollout: Rollout) -> Rollout:

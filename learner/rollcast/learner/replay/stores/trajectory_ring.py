@@ -6,6 +6,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.learner.replay.columns.frame_stacks import BEGINS, previous_frames
 from rollcast.learner.replay.columns.layout import EntryLayout, Slots
 from rollcast.learner.replay.columns.memory import ColumnMemory, MainMemory, Span, Write, write_rows
 from rollcast.learner.replay.columns.samples import ReplaySample, Room
@@ -36,24 +37,29 @@ _AHEAD_BYTES: Final = 1 << 18
 _MAX_ROWS: Final = 1 << 62
 # numpy works with 0-dimensional arrays in half the time it takes with Python ints.
 _ENTRY: Final = np.array(ENTRY, np.uint8)
+_BEGINS: Final = np.array(BEGINS, np.uint8)
 _NO_FLAG: Final = np.array(0, np.uint8)  # comparing first: nonzero takes a third of the time on bools
 _ONE: Final = np.array(1)
 
 
-def ring_rows(capacity: int, n_rollout_steps: int, batch_size: int = 1) -> int:
+def ring_rows(capacity: int, n_rollout_steps: int, batch_size: int = 1, frame_stack: int = 1) -> int:
     """Returns the number of rows of a ring that holds `capacity` entries.
 
-    It is one row for each entry, one for each trajectory, and one for each 32 entries, for episodes that end inside;
-    at least the 2 T that a single trajectory may need, and the rows of a batch. With T >= 16, these are at most 1.1
-    rows an entry, unless a batch is more than a third of the capacity.
+    It is one row for each entry, K for each trajectory, and one for each 32 entries, for episodes that end inside; at
+    least the 2 T + K - 1 that a single trajectory may need, and the rows of a batch; and K - 1 more, see
+    `TrajectoryRing`. For K = 1 and T >= 16, these are at most 1.1 rows an entry, unless a batch is more than a third of
+    the capacity.
 
     Args:
         capacity: Number of entries, at least T.
         n_rollout_steps: T.
         batch_size: Entries of a batch, which the ring holds however short episodes are.
+        frame_stack: K, the frames that the policy sees at once.
     """
-    extra = -(-capacity // n_rollout_steps) + capacity // STEPS_PER_EPISODE_END
-    return max(capacity + extra, 2 * n_rollout_steps, _MAX_ROWS_AN_ENTRY * (batch_size + 1))
+    n_previous = frame_stack - 1
+    extra = frame_stack * -(-capacity // n_rollout_steps) + capacity // STEPS_PER_EPISODE_END
+    most_for_a_batch = (_MAX_ROWS_AN_ENTRY + n_previous) * (batch_size + 1)
+    return max(capacity + extra, 2 * n_rollout_steps + n_previous, most_for_a_batch) + n_previous
 
 
 class TrajectoryRing:
@@ -64,11 +70,16 @@ class TrajectoryRing:
     reset row, which holds the same observation. Such rows are no steps and are never drawn. Rows are removed in the
     order in which they were written, so a row exists at least as long as the row before it.
 
+    With a frame stack of K, columns hold single frames, and samples stacks: the frames of row i and of the K - 1 rows
+    before it, back to the row that begins its episode, see `rows_of_stacks`. Each trajectory begins with K - 1 rows for
+    the frames before it, which are no steps. The K - 1 rows that were removed last are not written yet, so that no
+    entry loses a frame.
+
     The oldest entries make room when there are `capacity` entries, or no row is left. If episodes are shorter than 32
     steps on average, their ends take so many rows that the ring is full somewhat below its capacity (at 92 % of it with
     episodes of 8 steps, never below a third). It always holds `batch_size` entries.
 
-    Slots are rows; the flags of removed rows are 0. The key of row i in the ring's n-th round is n * n_slots + i. Not
+    Slots are rows; removed rows are no entries. The key of row i in the ring's n-th round is n * n_slots + i. Not
     thread-safe; the buffer's lock guards it.
     """
 
@@ -94,7 +105,9 @@ class TrajectoryRing:
         """
         self._layout = layout
         self.capacity = capacity
-        self.n_slots = ring_rows(capacity, layout.n_rollout_steps, batch_size)
+        self._n_previous = layout.frame_stack - 1
+        self.n_slots = ring_rows(capacity, layout.n_rollout_steps, batch_size, layout.frame_stack)
+        self._max_rows = self.n_slots - self._n_previous
         self.row_bytes = layout.step_bytes.total
         self.guard = RowGuard()
         self._n_step = n_step
@@ -129,11 +142,12 @@ class TrajectoryRing:
     def fits(self, rollout: Rollout) -> bool:
         """See `EntryStore.fits`. A single trajectory always fits."""
         n_steps = rollout.reward.size
-        return rollout.n_envs == 1 or (n_steps <= self.capacity and 2 * n_steps <= self.n_slots)
+        n_rows = 2 * n_steps + rollout.n_envs * self._n_previous
+        return rollout.n_envs == 1 or (n_steps <= self.capacity and n_rows <= self._max_rows)
 
     def insert(self, rollout: Rollout) -> StoreChange:
         """See `EntryStore.insert`."""
-        plan = plan_rows(rollout)
+        plan = plan_rows(rollout, n_previous=self._n_previous)
         n_rows, n_entries = len(plan.source), rollout.n_env_steps
         removed = self._make_way(n_rows, n_entries)
         columns = self._columns
@@ -153,13 +167,20 @@ class TrajectoryRing:
             finals = (finals + first) % self.n_slots
             observations = observation_sources(rollout, self._layout, "final_observation")
             writes.append(Write(columns.observations, finals, observations))
+        previous = plan.previous
+        if len(previous):
+            previous = (previous + first) % self.n_slots
+            frames = [leaf.reshape(-1, *leaf.shape[2:]) for leaf in previous_frames(rollout, self._layout)]
+            writes.append(Write(columns.observations, previous, frames))
         columns.memory.write(writes)
-        bookkeeping = (rollout.reward, pack_flags(rollout))
+        bookkeeping = (rollout.reward, pack_flags(rollout, self._layout.frame_stack))
         for span in spans:
             write_rows((columns.reward, columns.flags), span, bookkeeping)
         columns.flags[ends] = 0
         if len(finals):
             columns.flags[finals] = 0
+        if len(previous):
+            columns.flags[previous] = 0
         inserted = self._rows_of_entries(first, n_rows)
         self._head += n_rows
         self.size += n_entries
@@ -208,14 +229,15 @@ class TrajectoryRing:
     def has_rows(self) -> NDArray[np.bool_]:
         """See `EntryStore.has_rows`."""
         has_rows = np.zeros(self.n_slots, np.bool_)
-        for span in self._slices(*self.span):
+        oldest = self._oldest_row(self._tail, self._head)
+        for span in self._slices(oldest, self._head - oldest):
             has_rows[span] = True
         return has_rows
 
     def row_keys(self, state: PartState) -> NDArray[np.int64]:
         """See `EntryStore.row_keys`. All rows have keys, not only those of entries."""
         keys = np.full(self.n_slots, -1)
-        first = state.values["tail"]
+        first = self._oldest_row(state.values["tail"], state.values["head"])
         for span in self._slices(first, state.values["head"] - first):
             n = span.stop - span.start
             keys[span] = np.arange(first, first + n)
@@ -232,14 +254,16 @@ class TrajectoryRing:
 
     def state(self) -> PartState:
         """See `EntryStore.state`."""
-        flags = np.concatenate([self._columns.flags[span] for span in self._slices(*self.span)])
+        oldest = self._oldest_row(self._tail, self._head)
+        flags = np.concatenate([self._columns.flags[span] for span in self._slices(oldest, self._head - oldest)])
         return PartState({"flags": flags}, {"tail": self._tail, "head": self._head, "size": self.size})
 
     def load_state(self, state: PartState) -> None:
         """See `EntryStore.load_state`."""
         head = self._head = state.whole("head", 0, _MAX_ROWS)
-        tail = self._tail = state.whole("tail", max(head - self.n_slots, 0), head)
-        flags = state.array("flags", (head - tail,), np.uint8)
+        tail = self._tail = state.whole("tail", max(head - self._max_rows, 0), head)
+        oldest = self._oldest_row(tail, head)
+        flags = state.array("flags", (head - oldest,), np.uint8)
         self.size = state.whole("size", 0, self.capacity)
         if self.size != np.count_nonzero(flags & _ENTRY):
             raise ValueError(
@@ -247,10 +271,14 @@ class TrajectoryRing:
             )
         self._columns.flags.fill(0)
         first = 0
-        for span in self._slices(*self.span):
+        for span in self._slices(oldest, head - oldest):
             n = span.stop - span.start
             self._columns.flags[span] = flags[first : first + n]
             first += n
+
+    def _oldest_row(self, tail: int, head: int) -> int:
+        """Returns the oldest row that may be part of a stack; the rows of entries are from `tail` to `head`."""
+        return tail if tail == head else max(tail - self._n_previous, 0)
 
     def _slices(self, tail: int, n_rows: int) -> list[slice]:
         """Returns the slots of n rows from a row on: up to the end of the ring, and from its beginning on."""
@@ -291,7 +319,7 @@ class TrajectoryRing:
     def _make_way(self, n_rows: int, n_entries: int) -> Slots:
         """Removes the oldest rows until there is room, and returns the slots of the entries among them."""
         n_live = self._head - self._tail
-        n_out = max(n_live + n_rows - self.n_slots, 0)
+        n_out = max(n_live + n_rows - self._max_rows, 0)
         excess = max(self.size + n_entries - self.capacity, 0)
         if not n_out and not excess:
             return NO_SLOTS
@@ -307,8 +335,9 @@ class TrajectoryRing:
         slots: Slots = removed + first
         if first + n_out > self.n_slots:
             slots %= self.n_slots
-        self._columns.flags[first : first + n_out] = 0
-        self._columns.flags[: max(first + n_out - self.n_slots, 0)] = 0
+        # Rows stay part of stacks for a while.
+        self._columns.flags[first : first + n_out] &= _BEGINS
+        self._columns.flags[: max(first + n_out - self.n_slots, 0)] &= _BEGINS
         self._tail += n_out
         self.size -= len(slots)
         return slots

@@ -21,7 +21,8 @@ class TransitionStore(SlotStore):
     """A store of transitions that are removed in any order, so that the step after a transition may be gone.
 
     Each transition keeps its next observation, at twice the bytes of a `TrajectoryRing`, and is folded over n steps
-    when it is inserted, while the steps after it are at hand. See `SlotStore` for keys and threads.
+    when it is inserted, while the steps after it are at hand. With a frame stack it keeps both stacks, 2 K frames: the
+    frames of the steps before it may be gone, too. See `SlotStore` for keys and threads.
     """
 
     def __init__(
@@ -47,11 +48,12 @@ class TransitionStore(SlotStore):
         super().__init__(capacity, remover)
         self._layout = layout
         self.row_bytes = transition_bytes(layout).total
+        stacked = layout.stacked
         self._n_step = n_step
         self._discount = discount
         memory = memory or MainMemory()
-        self._columns = StepColumns(layout, memory, capacity)
-        schemas = [schema for substep in layout.substeps.values() for schema in substep.observation.values()]
+        self._columns = StepColumns(stacked, memory, capacity)
+        schemas = [schema for substep in stacked.substeps.values() for schema in substep.observation.values()]
         self._next = [memory.zeros((capacity, *schema.shape), schema.dtype) for schema in schemas]
         self._n_steps = np.ones(capacity, np.uint16)
         # Takes rollouts apart, in main memory; grows with the largest number of environments.
@@ -121,6 +123,11 @@ class TransitionStore(SlotStore):
 
 
 def transition_bytes(layout: EntryLayout) -> StoredBytes:
-    """Returns the bytes of an entry of a `TransitionStore`: a step, its next observation, 2 for the number of steps."""
-    step = layout.step_bytes
-    return StoredBytes(step.columns + layout.observation_bytes, step.bookkeeping + 2)
+    """Returns the bytes of an entry of a `TransitionStore`.
+
+    They are a step, its next observation, each observation a stack if the layout has one, and 2 for the number of
+    steps.
+    """
+    stacked = layout.stacked
+    step = stacked.step_bytes
+    return StoredBytes(step.columns + stacked.observation_bytes, step.bookkeeping + 2)

@@ -35,6 +35,26 @@ def test_rejects_rollout_of_other_spaces_and_changes_nothing(field: str):
     assert buffer.size == 0
 
 
+@pytest.mark.parametrize("frames", [None, 1, 3])
+def test_rejects_rollout_without_the_frames_before_it(frames: int | None):
+    buffer, rollout = make_buffer(frame_stack=3), played()
+    columns = rollout.substeps[FLAT_SUBSTEP]
+    previous = frames and {path: leaf[:frames].swapaxes(0, 1) for path, leaf in columns.observation.items()}
+    wrong = dataclasses.replace(columns, previous_observation=previous or None)
+    with pytest.raises(InvalidRolloutError, match=r"0/observation/a before the first step is .* instead of .*2, 2, 2"):
+        buffer.insert(dataclasses.replace(rollout, substeps={FLAT_SUBSTEP: wrong}))
+    assert buffer.size == 0
+
+
+def test_stacks_have_their_own_layout():
+    layout = make_layout(SPACES, n_rollout_steps=4, log_prob=False)
+    assert layout.stacked is layout
+    stacked = make_layout(SPACES, n_rollout_steps=4, log_prob=False, frame_stack=3).stacked
+    assert [leaf.shape for leaf in stacked.substeps["0"].observation.values()] == [(3, 2), (3, 2, 3)]
+    assert stacked.observation_bytes == 3 * layout.observation_bytes
+    assert stacked.frame_stack == 1
+
+
 @pytest.mark.parametrize(("log_prob", "expected"), [(False, 8 + 6 + 8), (True, 8 + 6 + 8 + 4)])
 def test_step_bytes_are_the_sum_of_its_columns(log_prob: bool, expected: int):
     layout = make_layout(SPACES, n_rollout_steps=4, log_prob=log_prob)

@@ -30,7 +30,7 @@ PADDING = st.lists(st.integers(0, T), min_size=1, max_size=4)
 
 def play(world: World, n_padded: list[int], rng: np.random.Generator) -> tuple[Rollout, list[Transition]]:
     rollout, played = world.play(random_ends(rng, T, len(n_padded)))
-    padded = pad_front(rollout, n_padded, seed=int(rng.integers(1000)))
+    padded = world.with_previous(pad_front(rollout, n_padded, seed=int(rng.integers(1000))))
     return padded, [step for i, step in enumerate(played) if i % T >= n_padded[i // T]]
 
 
@@ -110,6 +110,7 @@ def test_acting_trajectories_are_whole_and_in_order(n_padded: list[int], seed: i
 BUFFERS = {
     "ring": {},
     "folded": {"n_step": 3},
+    "stacks": {"n_step": 3, "frame_stack": 3},
     "any order": {"removal": "lowest_priority", "n_step": 3},
     "rollouts": {"entry": "rollouts"},
     "sequences": {"entry": "rollouts", "sequence_length": 2, "burn_in": 1},
@@ -121,12 +122,13 @@ def buffer_of(kind: str, **changes: str) -> ReplayBuffer:
     return make_buffer(n_rollout_steps=T, batch_size=1, discount=0.9, seed=5, **settings)
 
 
-@pytest.mark.parametrize("kind", ["ring", "folded", "any order"])
+@pytest.mark.parametrize("kind", ["ring", "folded", "stacks", "any order"])
 @given(st.lists(PADDING, min_size=1, max_size=12), st.integers(0, 999))
 @settings(max_examples=25)
 def test_draws_every_transition_and_nothing_else(kind: str, paddings: list[list[int]], seed: int):
     rng, buffer, known = np.random.default_rng(seed), buffer_of(kind, sampler="fifo"), {}
-    world = World(T, has_reset_rows=False)
+    world = World(T, has_reset_rows=False, frame_stack=buffer.frame_stack)
+    stacks = world.stacks if world.frame_stack > 1 else None
     for n_padded in paddings:
         world.n_envs = len(n_padded)
         rollout, played = play(world, n_padded, rng)
@@ -134,7 +136,7 @@ def test_draws_every_transition_and_nothing_else(kind: str, paddings: list[list[
         known |= {step.observation: step for step in played}
     if known:
         n_step = BUFFERS[kind].get("n_step", 1)
-        drawn = check_transitions(buffer.sample(buffer.size), known, n_step).tolist()
+        drawn = check_transitions(buffer.sample(buffer.size), known, n_step, 0.9, stacks).tolist()
         assert len(set(drawn)) == buffer.size
         # half of the capacity is always reached, and the oldest leave first
         n_newest = min(len(known), 30)
@@ -176,27 +178,31 @@ def test_rollout_samples_mark_padding_and_keep_transitions(kind: str, paddings: 
             assert begun, "who never acted makes no entry"
 
 
-@pytest.mark.parametrize("kind", ["ring", "folded", "any order"])
+@pytest.mark.parametrize("kind", ["ring", "folded", "stacks", "any order"])
 @given(st.lists(PADDING, min_size=1, max_size=4), st.integers(0, 999))
 @settings(max_examples=25)
 def test_content_of_padding_changes_no_sample(kind: str, paddings: list[list[int]], seed: int):
-    rng, world = np.random.default_rng(seed), World(T, has_reset_rows=False)
     mine, twin = buffer_of(kind), buffer_of(kind)
+    rng, world = np.random.default_rng(seed), World(T, has_reset_rows=False, frame_stack=mine.frame_stack)
     for n_padded in paddings:
         world.n_envs = len(n_padded)
         rollout, _ = world.play(random_ends(rng, T, len(n_padded)))
-        assert mine.insert(pad_front(rollout, n_padded, seed=1)) == twin.insert(pad_front(rollout, n_padded, seed=2))
+        one, other = (world.with_previous(pad_front(rollout, n_padded, seed=seed)) for seed in (1, 2))
+        assert mine.insert(one) == twin.insert(other)
     if mine.size:
         for _ in range(5):
             check_same(mine.sample(mine.size), twin.sample(mine.size))
 
 
-def planned_one_by_one(rollout: Rollout) -> RowPlan:
+def planned_one_by_one(rollout: Rollout, n_previous: int) -> RowPlan:
     """The brute-force twin: trajectory by trajectory, step by step."""
-    source, ends, row_of = [], [], {}
+    source, ends, row_of, previous = [], [], {}, []
     cells = set(map(tuple, rollout.final_index.tolist()))
     for b in range(rollout.n_envs):
         has_begun = False
+        for _ in range(n_previous):
+            previous.append(len(source))
+            source.append(-1)
         for t in range(rollout.n_steps):
             has_begun |= rollout.valid is None or bool(rollout.valid[t, b])
             if has_begun:
@@ -208,13 +214,14 @@ def planned_one_by_one(rollout: Rollout) -> RowPlan:
         row_of[rollout.n_steps - 1, b] = len(source)
         source.append(-1)
     finals = [row_of[cell] for cell in map(tuple, rollout.final_index.tolist())]
-    return RowPlan(np.array(source), np.array(ends), np.array(finals, np.int64))
+    return RowPlan(np.array(source), np.array(ends), np.array(finals, np.int64), np.array(previous, np.int64))
 
 
 @pytest.mark.parametrize("has_reset_rows", [False, True])
 @pytest.mark.parametrize("n_finals", [0, 1, 7])
+@pytest.mark.parametrize("n_previous", [0, 1, 3])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_plan_is_the_same_as_one_made_step_by_step(seed: int, n_finals: int, has_reset_rows: bool):
+def test_a_plan_is_the_same_as_one_made_step_by_step(seed: int, n_previous: int, n_finals: int, has_reset_rows: bool):
     rng = np.random.default_rng(seed)
     # in any order, and some twice, as a foreign actor might send them
     cells = [(int(rng.integers(T)), int(rng.integers(B))) for _ in range(n_finals)]
@@ -223,12 +230,12 @@ def test_a_plan_is_the_same_as_one_made_step_by_step(seed: int, n_finals: int, h
     terminated = np.zeros((T, B), np.bool_)
     for cell in cells:
         terminated[cell] = True
-    got = plan_rows(dataclasses.replace(rollout, terminated=terminated))
-    for mine, expected in zip(got, planned_one_by_one(rollout), strict=True):
+    got = plan_rows(dataclasses.replace(rollout, terminated=terminated), n_previous=n_previous)
+    for mine, expected in zip(got, planned_one_by_one(rollout, n_previous), strict=True):
         np.testing.assert_array_equal(mine, expected)
     assert (got.source >= 0).sum() + len(set(got.ends.tolist())) + len(
         {cell for cell in cells if cell[0] < T - 1}
-    ) == len(got.source)
+    ) + B * n_previous == len(got.source)
 
 
 def test_a_plan_of_long_episodes_is_made_once():

@@ -23,8 +23,10 @@ pytestmark = pytest.mark.slow
 RNG = np.random.default_rng(0)
 
 
-def ring(n_steps: int, capacity: int, n_step: int = 1, memory: ColumnMemory | None = None) -> TrajectoryRing:
-    layout = make_layout(SPACES, n_rollout_steps=n_steps, log_prob=False)
+def ring(
+    n_steps: int, capacity: int, n_step: int = 1, memory: ColumnMemory | None = None, frame_stack: int = 1
+) -> TrajectoryRing:
+    layout = make_layout(SPACES, n_rollout_steps=n_steps, log_prob=False, frame_stack=frame_stack)
     return TrajectoryRing(layout, capacity, n_step=n_step, discount=0.9, memory=memory)
 
 
@@ -34,8 +36,9 @@ def test_a_transition_costs_at_most_a_tenth_more_than_its_arrays(n_steps: int, c
     assert ring_rows(capacity, n_steps) <= 1.1 * max(capacity, 2 * n_steps)
 
 
-def test_ring_allocates_the_computed_bytes(memory: ColumnMemory):
-    ring_ = ring(20, 1000, memory=memory)
+@pytest.mark.parametrize("frame_stack", [1, 4])
+def test_ring_allocates_the_computed_bytes(memory: ColumnMemory, frame_stack: int):
+    ring_ = ring(20, 1000, memory=memory, frame_stack=frame_stack)
     columns = ring_._columns
     assert ring_._layout.step_bytes.times(ring_.n_slots).total == sum(
         array.nbytes for array in (*columns.steps, columns.reward, columns.flags)
@@ -43,8 +46,12 @@ def test_ring_allocates_the_computed_bytes(memory: ColumnMemory):
     assert host_array(columns.steps[1]).dtype == np.uint8
 
 
-def test_the_oldest_leave_first_and_the_capacity_is_reached_when_episodes_are_long(memory: ColumnMemory):
-    world, ring_, steps = World(n_steps=32, has_reset_rows=False), ring(32, 200, memory=memory), []
+@pytest.mark.parametrize("frame_stack", [1, 5])
+def test_the_oldest_leave_first_and_the_capacity_is_reached_when_episodes_are_long(
+    memory: ColumnMemory, frame_stack: int
+):
+    world, steps = World(n_steps=32, has_reset_rows=False, frame_stack=frame_stack), []
+    ring_ = ring(32, 200, memory=memory, frame_stack=frame_stack)
     for _ in range(30):
         rollout, played = world.play(np.zeros((32, 2), np.int64))
         steps += played
@@ -52,7 +59,7 @@ def test_the_oldest_leave_first_and_the_capacity_is_reached_when_episodes_are_lo
         assert len(change.inserted) == 64
         assert ring_.size == min(len(steps), 200)
         sample = ring_.gather(ring_.entries(), ring_.make_room(ring_.size), RNG)
-        numbers = on_host(sample).substeps["0"].observation["a"][0, :, 0]
+        numbers = on_host(sample).substeps["0"].observation["a"].reshape(ring_.size, frame_stack, 2)[:, -1, 0]
         assert numbers.tolist() == [step.observation for step in steps[-ring_.size :]]
 
 
@@ -67,10 +74,14 @@ def test_a_ring_full_of_episode_ends_still_holds_half_its_capacity(has_reset_row
 
 @pytest.mark.parametrize("has_reset_rows", [False, True])
 @pytest.mark.parametrize("n_steps", [1, 2, 3, 4, 5])
-def test_holds_a_batch_as_large_as_its_capacity_however_short_episodes_are(n_steps: int, has_reset_rows: bool):
-    rng, layout = np.random.default_rng(n_steps), make_layout(SPACES, n_rollout_steps=n_steps, log_prob=False)
+@pytest.mark.parametrize("frame_stack", [1, 4])
+def test_holds_a_batch_as_large_as_its_capacity_however_short_episodes_are(
+    frame_stack: int, n_steps: int, has_reset_rows: bool
+):
+    rng = np.random.default_rng(n_steps)
+    layout = make_layout(SPACES, n_rollout_steps=n_steps, log_prob=False, frame_stack=frame_stack)
     for probability in (1.0, 0.5):
-        world = World(n_steps=n_steps, has_reset_rows=has_reset_rows, n_envs=1)
+        world = World(n_steps=n_steps, has_reset_rows=has_reset_rows, n_envs=1, frame_stack=frame_stack)
         ring_, inserted = TrajectoryRing(layout, 40, batch_size=40), 0
         for _ in range(200):
             rollout = acting_trajectories(world.play(random_ends(rng, n_steps, 1, probability))[0])
@@ -80,8 +91,10 @@ def test_holds_a_batch_as_large_as_its_capacity_however_short_episodes_are(n_ste
             assert ring_.size >= min(inserted, 40)
 
 
-def test_no_slot_outside_the_span_is_an_entry():
-    world, ring_ = World(n_steps=4, has_reset_rows=False), ring(4, 20)
+@pytest.mark.parametrize("frame_stack", [1, 3])
+def test_no_slot_outside_the_span_is_an_entry(frame_stack: int):
+    world = World(n_steps=4, has_reset_rows=False, frame_stack=frame_stack)
+    ring_ = ring(4, 20, frame_stack=frame_stack)
     every = np.arange(ring_.n_slots)
     for lap in range(20):
         ring_.insert(world.play(random_ends(RNG, 4, 2))[0])

@@ -1,0 +1,150 @@
+"""Single frames in a replay buffer: samples are those of a buffer that gymnasium's FrameStackObservation filled."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.wrappers import FrameStackObservation
+
+from rollcast.actor.policies.frame_stacks import stacked_space
+from rollcast.actor.vector.make import environment_spaces
+from rollcast.learner.algorithms.algorithm import Algorithm
+from rollcast.learner.algorithms.dqn import Dqn
+from rollcast.learner.algorithms.dqn_settings import DqnSettings
+from rollcast.learner.algorithms.sac import Sac
+from rollcast.learner.algorithms.sac_settings import SacSettings
+from rollcast.learner.replay.batches import to_batch
+from rollcast.learner.replay.buffer import ReplayBuffer
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.rollouts.rollouts import Rollout
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
+from tests.buffers import make_buffer
+from tests.integration.test_frame_stacking import (
+    ENVIRONMENTS,
+    NEXT,
+    RAISING,
+    SAME,
+    B,
+    K,
+    T,
+    cartpole,
+    through_the_wire,
+    worker_of,
+)
+from tests.played_rollouts import check_same
+
+CAPACITY, BATCH = 300, 32
+
+
+def empty_buffer(known: EnvironmentSpaces, **settings: object) -> ReplayBuffer:
+    return make_buffer(known, n_rollout_steps=T, batch_size=BATCH, n_envs=B, seed=3, capacity=CAPACITY, **settings)
+
+
+def filled(
+    name: str, mode: object, *, frame_stack: int, n_rollouts: int, spec: PolicySpec, **settings: object
+) -> tuple[ReplayBuffer, EnvironmentSpaces, list[Rollout]]:
+    """A buffer of what a worker played, with stacks or with gymnasium's wrapper."""
+    environment = ENVIRONMENTS[name]
+    make = environment if frame_stack > 1 else lambda: FrameStackObservation(environment(), K)
+    worker = worker_of(make, spec, mode)
+    known = environment_spaces(worker._vector_env)
+    buffer = empty_buffer(known, frame_stack=frame_stack, **settings)
+    rollouts = [through_the_wire(worker.collect(), known, B, frame_stack)[0] for _ in range(n_rollouts)]
+    for rollout in rollouts:
+        buffer.insert(rollout)
+    worker.close()
+    return buffer, known, rollouts
+
+
+def pair_of_buffers(name: str, mode: object, n_rollouts: int = 24, **settings: object) -> list[ReplayBuffer]:
+    """The buffer of single frames, and that of gymnasium's stacks."""
+    return [
+        filled(name, mode, frame_stack=k, n_rollouts=n_rollouts, spec=PolicySpec(frame_stack=k), **settings)[0]
+        for k in (K, 1)
+    ]
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [(name, mode) for name in ENVIRONMENTS for mode in (SAME, NEXT) if (name, mode) != (RAISING, NEXT)],
+)
+def test_entries_are_those_of_gymnasiums_wrapper(name: str, mode: object, n_step: int, tmp_path: Path):
+    settings = {"n_step": n_step, "sampler": "lifo"}
+    own, expected = pair_of_buffers(name, mode, **settings)
+    # short episodes fill rings below their capacity, and both have removed old entries to write new ones there
+    n = min(own.size, expected.size)
+    assert CAPACITY / 2 < n <= own._store.capacity < own.info().inserted / 2
+    samples = [buffer.sample(n) for buffer in (own, expected)]
+    for sample in samples:
+        sample.keys[:] = 0  # rows of two rings, which have not as many
+    check_same(*samples)
+    assert (samples[0].terminated | samples[0].truncated).sum() > n / 20
+    own.checkpoint.begin().write(tmp_path / "saved", None)
+    loaded = empty_buffer(own_spaces(name), frame_stack=K, **settings)
+    loaded.checkpoint.load(tmp_path / "saved")
+    again = loaded.sample(n)
+    again.keys[:] = 0
+    check_same(again, samples[1])
+
+
+def own_spaces(name: str) -> EnvironmentSpaces:
+    environment = ENVIRONMENTS[name]()
+    return {FLAT_SUBSTEP: SubstepSpaces(observation=environment.observation_space, action=environment.action_space)}
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "prioritized"])
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("name", ["image [H, W]", "vector"])
+def test_the_same_seed_draws_the_same_batches_where_entries_have_slots(name: str, n_step: int, sampler: str):
+    settings = {"removal": "lowest_priority", "n_step": n_step, "sampler": sampler}
+    own, expected = pair_of_buffers(name, SAME, **settings)
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        samples = [buffer.sample(BATCH) for buffer in (own, expected)]
+        check_same(*samples)
+        priorities = rng.random(BATCH)
+        for buffer in (own, expected):
+            buffer.update_priorities(samples[0].keys, priorities)
+
+
+@pytest.mark.parametrize(("n_steps", "least"), [(32, 3.6), (128, 3.8)])
+def test_buffer_takes_a_quarter_of_the_bytes(n_steps: int, least: float):
+    image = spaces.Box(0, 255, (84, 84), np.uint8)
+    sizes = []
+    for frame_stack in (K, 1):
+        seen = image if frame_stack > 1 else stacked_space(image, K)
+        known = {FLAT_SUBSTEP: SubstepSpaces(observation=seen, action=spaces.Discrete(4))}
+        buffer = make_buffer(known, n_rollout_steps=n_steps, capacity=10_000, frame_stack=frame_stack)
+        columns = buffer._store._columns
+        n_bytes = sum(array.nbytes for array in (*columns.steps, columns.reward, columns.flags))
+        assert buffer.info().n_bytes == n_bytes
+        sizes.append(n_bytes)
+    assert sizes[1] / sizes[0] > least
+
+
+def make_algorithm(name: str, known: EnvironmentSpaces, spec: PolicySpec) -> Algorithm:
+    kind, own = {"dqn": (Dqn, DqnSettings()), "sac": (Sac, SacSettings())}[name]
+    return kind(known, spec, own, seed=7)
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("algorithm", ["dqn", "sac"])
+def test_learner_learns_the_bits_that_it_learns_from_stacks(algorithm: str, n_step: int):
+    learnt = []
+    for k in (K, 1):
+        spec = PolicySpec(frame_stack=k, hidden_sizes=(16,))
+        buffer, known, _ = filled(
+            "vector", SAME, frame_stack=k, n_rollouts=12, spec=spec, n_step=n_step, removal="lowest_priority"
+        )
+        made = make_algorithm(algorithm, known, spec)
+        for _ in range(5):
+            made.update(to_batch(buffer.sample(BATCH), torch.device("cpu")), progress=0.0)
+        learnt.append(made.policy_state())
+    one, other = learnt
+    assert one.keys() == other.keys()
+    for name, array in one.items():
+        np.testing.assert_array_equal(array, other[name], err_msg=name)
+    assert cartpole().observation_space.shape == (4,)
