@@ -1,17 +1,18 @@
-"""Networks for images, in torch: the Nature CNN and the IMPALA ResNet."""
+"""Networks for images, in torch: the Nature CNN, and the shallow and the residual network of IMPALA."""
 
 import math
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from rollcast.actor.policies.features import ImageLayout
 from rollcast.actor.policies.network_size import (
-    CONVOLUTIONS,
-    N_NATURE_FEATURES,
+    IMPALA_SHALLOW,
     N_RESNET_FEATURES,
+    NATURE_CNN,
     RESNET_CHANNELS,
+    CnnShape,
     side_after_convolutions,
     side_after_stages,
 )
@@ -19,11 +20,10 @@ from rollcast.actor.policies.network_size import (
 _Layer = TypeVar("_Layer", nn.Linear, nn.Conv2d)
 
 
-class NatureCnn(nn.Module):
-    """The convolutional part of the deep Q-network.
+class _Cnn(nn.Module):
+    """Convolutions and a full layer, with ReLUs."""
 
-    Mnih et al. 2015, "Human-level control through deep reinforcement learning", Nature 518.
-    """
+    shape: ClassVar[CnnShape]
 
     def __init__(self, size: tuple[int, int, int], layout: ImageLayout) -> None:
         """Builds the layers.
@@ -37,12 +37,12 @@ class NatureCnn(nn.Module):
         height, width, channels = size
         gain = math.sqrt(2.0)
         self.convolutions = nn.Sequential()
-        for kernel, stride, n_out in CONVOLUTIONS:
+        for kernel, stride, n_out in self.shape.convolutions:
             self.convolutions.append(orthogonal(nn.Conv2d(channels, n_out, kernel_size=kernel, stride=stride), gain))
             self.convolutions.append(nn.ReLU())
             channels = n_out
-        n_pixels = side_after_convolutions(height) * side_after_convolutions(width)
-        self.full = orthogonal(nn.Linear(channels * n_pixels, N_NATURE_FEATURES), gain)
+        n_pixels = math.prod(side_after_convolutions(side, self.shape) for side in (height, width))
+        self.full = orthogonal(nn.Linear(channels * n_pixels, self.shape.n_features), gain)
 
     def forward(self, image: Tensor) -> Tensor:
         """Computes the features of images.
@@ -51,10 +51,28 @@ class NatureCnn(nn.Module):
             image: uint8 `[N, H, W, C]` or `[N, C, H, W]`; of stacks with K after N.
 
         Returns:
-            float32 `[N, 512]`.
+            float32 `[N, F]`.
         """
         x = self.convolutions(_pixels(image, self._layout))
         return torch.relu(self.full(x.flatten(1)))
+
+
+class NatureCnn(_Cnn):
+    """The convolutional part of the deep Q-network, F = 512.
+
+    Mnih et al. 2015, "Human-level control through deep reinforcement learning", Nature 518.
+    """
+
+    shape = NATURE_CNN
+
+
+class ImpalaShallow(_Cnn):
+    """The shallow network of IMPALA, and of A3C before it, F = 256: a third of the Nature CNN's multiplications.
+
+    Espeholt et al. 2018, https://arxiv.org/abs/1802.01561, figure 3, left; the memory is `RecurrentNetwork`'s.
+    """
+
+    shape = IMPALA_SHALLOW
 
 
 class ImpalaResnet(nn.Module):

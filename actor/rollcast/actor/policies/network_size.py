@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gymnasium import Space
 
@@ -13,10 +13,22 @@ from rollcast.services.limits.limits import MAX_POLICY_BYTES
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import describe_space, space_leaves
 
-# Number of features that the Nature CNN makes of an image; its convolutions: kernel, stride, channels.
-N_NATURE_FEATURES: Final = 512
-CONVOLUTIONS: Final = ((8, 4, 32), (4, 2, 64), (3, 1, 64))
-# The same of the IMPALA ResNet, and the channels of its stages.
+
+class CnnShape(NamedTuple):
+    """The shape of a plain CNN.
+
+    Attributes:
+        convolutions: Kernel, stride and channels of each.
+        n_features: Number of features that the full layer after them makes of an image.
+    """
+
+    convolutions: tuple[tuple[int, int, int], ...]
+    n_features: int
+
+
+NATURE_CNN: Final = CnnShape(((8, 4, 32), (4, 2, 64), (3, 1, 64)), 512)
+IMPALA_SHALLOW: Final = CnnShape(((8, 4, 16), (4, 2, 32)), 256)
+# Number of features that the IMPALA ResNet makes of an image, and the channels of its stages.
 N_RESNET_FEATURES: Final = 256
 RESNET_CHANNELS: Final = (16, 32, 32)
 
@@ -43,13 +55,13 @@ def n_recurrent_inputs(layout: FeatureLayout, spec: PolicySpec) -> int:
 
 def _sizes_before_output(layout: FeatureLayout, spec: PolicySpec) -> tuple[int, ...]:
     hidden_sizes = spec.hidden_sizes if layout.vectors else ()
-    n_of_image = N_RESNET_FEATURES if spec.network == "impala_resnet" else N_NATURE_FEATURES
+    n_of_image = N_RESNET_FEATURES if spec.network == "impala_resnet" else _cnn_of(spec.network).n_features
     return (len(layout.images) * n_of_image + layout.n_features, *hidden_sizes)
 
 
-def side_after_convolutions(side: int) -> int:
-    """Returns the side of an image after the Nature CNN's convolutions."""
-    for kernel, stride, _ in CONVOLUTIONS:
+def side_after_convolutions(side: int, shape: CnnShape) -> int:
+    """Returns the side of an image after the convolutions of a CNN."""
+    for kernel, stride, _ in shape.convolutions:
         side = (side - kernel) // stride + 1
     return side
 
@@ -78,10 +90,11 @@ def check_network_size(layout: FeatureLayout, observation_space: Space[Any], n_o
     if spec.state_size:
         n_weights += sum(map(math.prod, recurrent_shapes(spec, n_recurrent_inputs(layout, spec)).values()))
     leaves = space_leaves(observation_space)
-    weights_of = _resnet_weights if spec.network == "impala_resnet" else _nature_weights
-    n_weights += sum(
-        weights_of(*image_size(tuple(leaves[path].shape or ()), image)) for path, image in layout.images.items()
-    )
+    sizes = (image_size(tuple(leaves[path].shape or ()), image) for path, image in layout.images.items())
+    if spec.network == "impala_resnet":
+        n_weights += sum(_resnet_weights(*size) for size in sizes)
+    else:
+        n_weights += sum(_cnn_weights(*size, _cnn_of(spec.network)) for size in sizes)
     n_bytes = n_weights * _FLOAT32_BYTES
     if n_bytes > MAX_POLICY_BYTES:
         raise LimitExceededError(
@@ -93,13 +106,17 @@ def check_network_size(layout: FeatureLayout, observation_space: Space[Any], n_o
         )
 
 
-def _nature_weights(height: int, width: int, channels: int) -> int:
+def _cnn_of(network: str) -> CnnShape:
+    return IMPALA_SHALLOW if network == "impala_shallow" else NATURE_CNN
+
+
+def _cnn_weights(height: int, width: int, channels: int, shape: CnnShape) -> int:
     n_weights = 0
-    for kernel, _, n_out in CONVOLUTIONS:
+    for kernel, _, n_out in shape.convolutions:
         n_weights += (kernel * kernel * channels + 1) * n_out
         channels = n_out
-    n_pixels = side_after_convolutions(height) * side_after_convolutions(width)
-    return n_weights + (channels * n_pixels + 1) * N_NATURE_FEATURES
+    n_pixels = side_after_convolutions(height, shape) * side_after_convolutions(width, shape)
+    return n_weights + (channels * n_pixels + 1) * shape.n_features
 
 
 def _resnet_weights(height: int, width: int, channels: int) -> int:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import torch
 from gymnasium import Space
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rollcast.actor.entry_points import load_entry_point
 from rollcast.actor.policies.features import FeatureLayout, VectorLeaf, feature_layout, image_size
-from rollcast.actor.policies.image_networks import ImpalaResnet, NatureCnn, orthogonal
+from rollcast.actor.policies.image_networks import ImpalaResnet, ImpalaShallow, NatureCnn, orthogonal
 from rollcast.actor.policies.mlp_function import mlp
 from rollcast.actor.policies.network_size import (
     check_network_size,
@@ -22,6 +22,12 @@ from rollcast.actor.policies.torch_recurrence import SequenceStarts, TorchRecurr
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import AUTO_NETWORK, BUILT_IN_NETWORKS, PolicySpec
 from rollcast.services.spaces.spaces import space_leaves
+
+# The others take the Nature CNN.
+_TORSOS: Final[Mapping[str, type[ImpalaResnet | ImpalaShallow]]] = {
+    "impala_shallow": ImpalaShallow,
+    "impala_resnet": ImpalaResnet,
+}
 
 
 def build_network(
@@ -101,7 +107,7 @@ class AutoNetwork(nn.Module):
         check_network_size(layout, observation_space, n_outputs, spec)
         leaves = space_leaves(observation_space)
         self._image_paths = tuple(layout.images)
-        torso = ImpalaResnet if spec.network == "impala_resnet" else NatureCnn
+        torso = _TORSOS.get(spec.network, NatureCnn)
         self.images = nn.ModuleList(
             torso(image_size(tuple(leaves[path].shape or ()), image_layout), image_layout)
             for path, image_layout in layout.images.items()

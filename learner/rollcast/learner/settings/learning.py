@@ -99,8 +99,8 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
     network: str = setting(
         "auto",
         "The policy network: auto (an MLP for vectors, the Nature CNN for images), mlp (images are vectors, too), "
-        "nature_cnn, impala_resnet, or package.module:factory, which is called with the observation space and the "
-        "number of outputs. Start actors with the same name, if it is your own.",
+        "nature_cnn, impala_shallow, impala_resnet, or package.module:factory, which is called with the observation "
+        "space and the number of outputs. Start actors with the same name, if it is your own.",
         stays("the checkpoint has the weights of that network"),
     )
     hidden_sizes: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(max_length=MAX_HIDDEN_LAYERS)] = setting(

@@ -13,7 +13,7 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces
 AUTO_NETWORK = "auto"
 # Networks that need no import: an MLP for vectors and, for images, the torso that the name says. "auto": the Nature CNN
 # for images; "mlp": none, images are vectors, too.
-IMAGE_NETWORKS: Final = ("nature_cnn", "impala_resnet")
+IMAGE_NETWORKS: Final = ("nature_cnn", "impala_shallow", "impala_resnet")
 BUILT_IN_NETWORKS: Final = (AUTO_NETWORK, "mlp", *IMAGE_NETWORKS)
 
 Activation = Literal["tanh", "relu"]

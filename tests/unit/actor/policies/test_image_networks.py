@@ -44,6 +44,17 @@ def test_resnet_has_the_layers_of_the_paper():
     assert [tuple(layer.weight.shape) for layer in network.layers] == [(6, 256)]
 
 
+def test_shallow_network_has_the_layers_of_the_paper():
+    network = build_network(spaces.Box(0, 255, (4, 84, 84), np.uint8), 6, PolicySpec(network="impala_shallow"))
+    convolutions = [module for module in network.images[0].modules() if isinstance(module, nn.Conv2d)]
+    assert [(layer.kernel_size[0], layer.stride[0], layer.out_channels) for layer in convolutions] == [
+        (8, 4, 16),
+        (4, 2, 32),
+    ]
+    assert tuple(network.images[0].full.weight.shape) == (256, 32 * 9 * 9)
+    assert [tuple(layer.weight.shape) for layer in network.layers] == [(6, 256)]
+
+
 def test_resnet_computes_its_formula():
     torso = ImpalaResnet((37, 40, 2), "channel_first")
     image = torch.randint(0, 256, (2, 2, 37, 40), dtype=torch.uint8)

@@ -116,7 +116,7 @@ def test_images_are_remembered(name):
 
 
 @pytest.mark.parametrize("name", OBSERVATION_SPACES)
-@pytest.mark.parametrize("network", ["nature_cnn", "impala_resnet"])
+@pytest.mark.parametrize("network", ["nature_cnn", "impala_shallow", "impala_resnet"])
 def test_networks_for_images_refuse_observations_without(name, network):
     space = OBSERVATION_SPACES[name]
     with pytest.raises(ConfigurationError, match=rf"network '{network}' for observations of .*; expected an image"):
