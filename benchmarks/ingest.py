@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from ctypes import c_bool, c_longlong
 from multiprocessing.sharedctypes import Synchronized
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -34,6 +34,9 @@ from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout, Subs
 from rollcast.services.security.security import PLAIN_CLIENT, PLAIN_SERVER, ClientSecurity, ServerSecurity
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
 from rollcast.services.status.status import ActorState
+
+if TYPE_CHECKING:
+    from rollcast.learner.batch import Batch
 
 N_ACTORS = 2
 # Rollouts in a batch; the queue holds one batch.
@@ -53,6 +56,8 @@ class Load:
     n_steps: int
     n_envs: int
     target: str
+    # K: the policy stacks so many observations, and rollouts have single ones
+    frame_stack: int = 1
 
     @property
     def spaces(self) -> EnvironmentSpaces:
@@ -94,6 +99,7 @@ def synthetic_rollout(load: Load, actor_id: str) -> Rollout:
                 log_prob=-rng.random(shape, np.float32),
                 last_observation=observation(load.n_envs),
                 final_observation=observation(len(final_index)),
+                previous_observation=observation(load.n_envs, load.frame_stack - 1) if load.frame_stack > 1 else None,
             )
         },
         reward=np.ones(shape, np.float32),
@@ -170,11 +176,16 @@ class Learner:
 
         reuse_large_buffers()  # as `rollcast train` and `rollcast learner` do
         batch_size = ROLLOUTS_PER_BATCH * load.n_envs
+        spec = PolicySpec(frame_stack=load.frame_stack)
         self._queue = RolloutQueue(batch_size)
         self._batcher = Batcher(
-            load.spaces, n_rollout_steps=load.n_steps, batch_size=batch_size, device=torch.device("cpu")
+            load.spaces,
+            n_rollout_steps=load.n_steps,
+            batch_size=batch_size,
+            device=torch.device("cpu"),
+            frame_stack=spec.frame_stack,
         )
-        publisher = PolicyPublisher(load.spaces, PolicySpec(), seed=0)
+        publisher = PolicyPublisher(load.spaces, spec, seed=0)
         publisher.publish({"weight": np.zeros(1, np.float32)})
         self._durable = durable
         if durable is not None:
@@ -186,7 +197,7 @@ class Learner:
             self._queue,
             seeds=ActorSeeds(0),
             spaces=load.spaces,
-            policy=PolicySpec(),
+            policy=spec,
             n_rollout_steps=load.n_steps,
             envs_per_actor=load.n_envs,
             durable=durable,
@@ -205,8 +216,8 @@ class Learner:
             assert time.monotonic() < deadline, "the synthetic actors did not come"
             time.sleep(0.05)
 
-    def consume(self, duration_s: float) -> int:
-        """Puts rollouts into batch slots for some seconds; returns their number."""
+    def consume(self, duration_s: float, use: "Callable[[Batch], object]" = lambda batch: None) -> int:
+        """Puts rollouts into batch slots for some seconds, and uses each batch; returns the number of trajectories."""
         n_trajectories = 0
         end = time.perf_counter() + duration_s
         while time.perf_counter() < end:
@@ -217,7 +228,7 @@ class Learner:
                 if self._durable is not None:
                     self._durable.covered([piece.name])
             if not self._batcher.n_missing:
-                self._batcher.finish()
+                use(self._batcher.finish())
         return n_trajectories
 
     def close(self) -> None:
