@@ -45,6 +45,7 @@ def build_rollout(
     log_prob: np.ndarray | None = None,
     final_index: np.ndarray | Sequence[tuple[int, int]] = (),
     initial_state: np.ndarray | None = None,
+    previous_observation: Observation | None = None,
     key: str = FLAT_SUBSTEP,
     **fields: object,
 ) -> Rollout:
@@ -58,6 +59,7 @@ def build_rollout(
         log_prob: [T, B]; zeros by default.
         final_index: N pairs (t, b).
         initial_state: [B, S] of a recurrent policy; none by default.
+        previous_observation: Path -> [B, K - 1, ...] of a policy with a frame stack; none by default.
         key: The substep.
         fields: The other fields of the rollout.
     """
@@ -71,6 +73,7 @@ def build_rollout(
         if final_observation is None
         else dict(final_observation),
         initial_state=initial_state,
+        previous_observation=previous_observation,
     )
     made: dict[str, object] = {
         "actor_id": "a",
@@ -126,6 +129,8 @@ def random_rollout(
     *,
     key: str = "0",
     n_final: int = 2,
+    state_size: int = 0,
+    frame_stack: int = 1,
     seed: int = 0,
     **fields: object,
 ) -> Rollout:
@@ -137,6 +142,8 @@ def random_rollout(
         n_envs: Environments; B is this times the agents of the substep.
         key: The substep.
         n_final: Final observations, at random places.
+        state_size: S of the policy that acted; 0: it has no state.
+        frame_stack: K of the policy that acted.
         seed: Of all values.
         fields: Fields of the rollout that are not random.
     """
@@ -153,6 +160,8 @@ def random_rollout(
         "episodes": (EpisodeStatistics(env_index=0, episode_return=2.5, n_steps=7),),
         **fields,
     }
+    earlier = np.random.default_rng((seed, 1))
+    previous = {path: random_leaf(leaf, (shape[1], frame_stack - 1), earlier) for path, leaf in leaves.items()}
     return build_rollout(
         observation={path: random_leaf(leaf, shape, rng) for path, leaf in leaves.items()},
         action=random_leaf(substep.action, shape, rng),
@@ -160,6 +169,8 @@ def random_rollout(
         last_observation={path: random_leaf(leaf, shape[1:], rng) for path, leaf in leaves.items()},
         final_observation={path: random_leaf(leaf, (n_final,), rng) for path, leaf in leaves.items()},
         final_index=np.stack(np.divmod(where, shape[1]), axis=1),
+        initial_state=earlier.standard_normal((shape[1], state_size), np.float32) if state_size else None,
+        previous_observation=previous if frame_stack > 1 else None,
         key=key,
         **given,
     )

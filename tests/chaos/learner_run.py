@@ -43,9 +43,16 @@ _COMMON: Final[Mapping[str, object]] = {
     "--log-interval-s": 0.5,
     "--torch-threads": 1,
 }
-# The policy does not matter here; rewards of thousands need a low rate.
+# The policy does not matter here; rewards of thousands need a low rate. IMPALA's has all that a rollout may bring.
 _OPTIONS: Final[dict[Algorithm, Mapping[str, object]]] = {
-    "impala": {"--batch-size": 8, "--impala.learning-rate": 1e-7},
+    "impala": {
+        "--batch-size": 8,
+        "--impala.learning-rate": 1e-7,
+        "--recurrence": "lstm",
+        "--recurrent-size": 4,
+        "--frame-stack": 3,
+        "--normalize-observations": "",
+    },
     "sac": {
         "--batch-size": 32,
         "--sac.policy-learning-rate": 1e-7,

@@ -132,16 +132,20 @@ def _record_batches(record: _Record) -> None:
         batch = finish(batcher)
         faults = [text for piece in pieces if piece.start == 0 for text in _faults(piece.rollout)]
         columns = batch.substeps[FLAT_SUBSTEP]
-        for name, array, played in (
-            (
-                "observations",
-                columns.observation[""],
-                [p.rollout.substeps[FLAT_SUBSTEP].observation[""] for p in pieces],
+        played = [piece.rollout.substeps[FLAT_SUBSTEP] for piece in pieces]
+        # [T, B, ...], or [1, B, ...] of what is known before the first row
+        rows = {
+            "observations": (columns.observation[""], [its.observation[""] for its in played]),
+            "actions": (columns.action, [its.action for its in played]),
+            "rewards": (batch.reward, [piece.rollout.reward for piece in pieces]),
+            "states": (columns.initial_state[None], [its.initial_state[None] for its in played]),
+            "earlier frames": (
+                columns.previous_observation[""][None],
+                [its.previous_observation[""][None] for its in played],
             ),
-            ("actions", columns.action, [p.rollout.substeps[FLAT_SUBSTEP].action for p in pieces]),
-            ("rewards", batch.reward, [p.rollout.reward for p in pieces]),
-        ):
-            cut = [rows[:, p.start : p.stop] for rows, p in zip(played, pieces, strict=True)]
+        }
+        for name, (array, whole) in rows.items():
+            cut = [its[:, piece.start : piece.stop] for its, piece in zip(whole, pieces, strict=True)]
             if not np.array_equal(array.numpy(), np.concatenate(cut, axis=1)):
                 faults.append(f"a batch has other {name} than its rollouts")
         pieces.clear()

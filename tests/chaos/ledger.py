@@ -165,6 +165,13 @@ def what_is_wrong(rollout: Rollout, log_prob: float | None = None) -> list[str]:
             "final observations": finals.keys() == {key for key in final if key[1] == b}
             and all(np.array_equal(final[key], shown) for key, shown in finals.items()),
         }
+        if columns.previous_observation is not None:
+            n_previous = columns.previous_observation[""].shape[1]
+            begin = first - first % EPISODE_STEPS
+            frames = np.maximum(np.arange(first - n_previous, first), begin)
+            right["frames before it"] = np.array_equal(columns.previous_observation[""][b], observation(seed, frames))
+        if columns.initial_state is not None:
+            right["numbers of the state"] = bool(columns.initial_state[b].any()) is (first % EPISODE_STEPS > 0)
         faults.extend(
             f"the {what} of environment {b} are not what it showed" for what, is_so in right.items() if not is_so
         )

@@ -17,6 +17,7 @@ from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.learner.replay.substeps import make_buffers
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.learner import ServingSettings
+from rollcast.learner.training.run_parts import _policy_spec
 from rollcast.services.rollouts.recording_codec import RecordingHeader
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces
 from tests.chaos.bookkeeping import reward, seed_and_total
@@ -56,7 +57,14 @@ def damage(paths: Iterable[Path], rng: random.Random, *, truncated: bool) -> Pat
 def rollouts_in_log(run_dir: Path, spaces: EnvironmentSpaces) -> list[RolloutSlice]:
     """Reads what the log has and the newest checkpoint has not, oldest first."""
     settings = ServingSettings.model_validate(RunDirectory(run_dir).read_settings())
-    header = RecordingHeader(spaces=spaces, n_rollout_steps=settings.n_rollout_steps, n_envs=settings.envs_per_actor)
+    policy = _policy_spec(settings)
+    header = RecordingHeader(
+        spaces=spaces,
+        n_rollout_steps=settings.n_rollout_steps,
+        n_envs=settings.envs_per_actor,
+        state_size=policy.state_size,
+        frame_stack=policy.frame_stack,
+    )
     state = json.loads((checkpoints(run_dir)[-1] / "training.json").read_text())
     folder = RunDirectory(run_dir).log_path
     inventory = take_inventory(folder, header, Coverage.from_json(state["actors"]["log"]))

@@ -28,12 +28,11 @@ from tests.fuzz.message_targets import LOWERED_SPACES, SPACES_BYTES
 from tests.fuzz.messages import join_pieces, split_pieces
 from tests.fuzz.oracle import Target
 from tests.fuzz.protobuf_mutator import message_mutator
-from tests.fuzz.rollout_targets import SMALL
-from tests.rollouts import random_rollout
+from tests.fuzz.rollout_targets import FRAME_STACK, SMALL, STATE_SIZE, small_rollout
 from tests.unit.learner.durable.logs import entry_of
 
 _T, _B = 2, 2
-_HEADER = RecordingHeader(spaces=SMALL, n_rollout_steps=_T, n_envs=_B)
+_HEADER = RecordingHeader(spaces=SMALL, n_rollout_steps=_T, n_envs=_B, state_size=STATE_SIZE, frame_stack=FRAME_STACK)
 _NAMES = tuple(SegmentName(number, bytes(range(number, number + 16))) for number in (1, 2))
 # The bytes that are read at a time where a head may be, and where something is looked for.
 _READ_BYTES = MAX_HEADER_BYTES + (2 << 20)
@@ -119,7 +118,7 @@ def log_recovery(folder: Path) -> Target:
 
 def _records() -> Sequence[tuple[bytes, bytes, bytes]]:
     """Of each rollout: what the log says of it, its header, and the bytes of its tensors."""
-    rollouts = [random_rollout(SMALL, _T, _B, key=key, sequence=n) for n, key in enumerate("0101", 1)]
+    rollouts = [small_rollout(key=key, sequence=n) for n, key in enumerate("0101", 1)]
     payloads = [Payload.of(*RolloutEncoder().pieces(rollout)) for rollout in rollouts]
     entries = [replace(entry_of(rollout)(number), n_envs=_B).encode() for number, rollout in enumerate(rollouts)]
     return [

@@ -1,6 +1,6 @@
 """Decoders of policies: their chunks, what an actor loads, what a client asks a policy; policies in files."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from rollcast.actor.policies.exploration import EPSILONS
 from rollcast.actor.policies.make import make_policy
+from rollcast.actor.policies.observation_moments import NORMALIZATION
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.services.limits.stream_gate import StreamGate
 from rollcast.services.policies.assembler import PolicyAssembler
 from rollcast.services.policies.codec import encode_policy
-from rollcast.services.policies.policies import PolicyHead, PolicySpec, PolicyState, SavedPolicy
+from rollcast.services.policies.policies import PolicySpec, PolicyState, SavedPolicy
 from rollcast.services.policies.service import PolicyServicer
 from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation, SubstepSpaces, space_leaves
 from rollcast.services.wire.tensors import tensor_to_proto
@@ -28,18 +29,25 @@ from tests.fuzz.file_mutators import mutate_safetensors
 from tests.fuzz.messages import join_pieces, split_pieces
 from tests.fuzz.oracle import Target
 from tests.fuzz.protobuf_mutator import message_mutator, stream_mutator
-from tests.fuzz.rollout_targets import SMALL
+from tests.fuzz.rollout_targets import FRAME_STACK, SMALL, STATE_SIZE
 from tests.rollouts import random_leaf
 
 _SPACES: EnvironmentSpaces = {
     "0": SubstepSpaces(observation=spaces.Box(-1, 1, (4,), np.float32), action=spaces.Discrete(3))
 }
-_HEADS: Sequence[PolicyHead] = ("default", "q_values")
+# By what their files have: plain; the epsilons of actors; moments and the weights of a memory.
+_SPECS: Mapping[str, PolicySpec] = {
+    "plain": PolicySpec(hidden_sizes=(4,)),
+    "epsilons": PolicySpec(head="q_values", hidden_sizes=(4,)),
+    "moments": PolicySpec(
+        hidden_sizes=(4,), normalize_observations=True, recurrence="gru", recurrent_size=2, frame_stack=2
+    ),
+}
 
 
 def policy_chunks(folder: Path) -> Target:
     """The chunks of policies, one after the other."""
-    seeds = tuple(_chunks(_file(head), n_chunks) for head in _HEADS for n_chunks in (1, 3))
+    seeds = tuple(_chunks(_file(spec), n_chunks) for spec in _SPECS.values() for n_chunks in (1, 3))
     mutate_chunks = stream_mutator(policy_pb2.PolicyChunk, seeds, _repair)
 
     def decode(content: bytes) -> Sequence[tuple[int, PolicyState]]:
@@ -73,16 +81,17 @@ def policy_chunks(folder: Path) -> Target:
 
 def policy_weights(folder: Path) -> Target:
     """The arrays of a policy, and who loads them: numpy, and torch."""
-    policies = {head: make_policy(_SPACES, _spec(head), seed=0) for head in _HEADS}
-    modules = {head: TorchPolicy(_SPACES, _spec(head)) for head in _HEADS}
-    seeds = tuple(_file(head) for head in _HEADS)
+    policies = {name: make_policy(_SPACES, spec, seed=0) for name, spec in _SPECS.items()}
+    modules = {name: TorchPolicy(_SPACES, spec) for name, spec in _SPECS.items()}
+    seeds = tuple(map(_file, _SPECS.values()))
 
     def decode(content: bytes) -> None:
         policy = PolicyAssembler().add(_chunk(content))
         assert policy is not None, "it is the only chunk"
-        head = "q_values" if EPSILONS in policy[1] else "default"
-        policies[head].load(*policy)
-        modules[head].load_state_arrays(policy[1])
+        has_moments = any(name.startswith(NORMALIZATION) for name in policy[1])
+        name = "epsilons" if EPSILONS in policy[1] else "moments" if has_moments else "plain"
+        policies[name].load(*policy)
+        modules[name].load_state_arrays(policy[1])
 
     return Target(
         name="policy weights",
@@ -105,9 +114,10 @@ def act_request(folder: Path) -> Target:
                 for path, leaf in space_leaves(substep.observation).items()
             ],
             previous_observation=[
-                tensor_pb2.NamedTensor(path=path, tensor=tensor_to_proto(random_leaf(leaf, (2, 2), rng)))
+                tensor_pb2.NamedTensor(path=path, tensor=tensor_to_proto(random_leaf(leaf, (2, FRAME_STACK - 1), rng)))
                 for path, leaf in space_leaves(substep.observation).items()
             ],
+            state=tensor_to_proto(rng.standard_normal((2, STATE_SIZE), np.float32)),
         ).SerializeToString()
         for key, substep in SMALL.items()
     )
@@ -125,9 +135,9 @@ def saved_policy(folder: Path) -> Target:
     """A policy in the folder of a run."""
     run = RunDirectory(folder)
     seeds = []
-    for head in _HEADS:
-        state = TorchPolicy(_SPACES, _spec(head)).state_arrays()
-        policy = SavedPolicy(spec=_spec(head), state=state, policy_version=1, env_steps=2, mean_return=3.0)
+    for spec in _SPECS.values():
+        state = TorchPolicy(_SPACES, spec).state_arrays()
+        policy = SavedPolicy(spec=spec, state=state, policy_version=1, env_steps=2, mean_return=3.0)
         run.write_policy("last", policy)
         seeds.append(run.policy_path("last").read_bytes())
 
@@ -154,8 +164,8 @@ class _Source:
     """A learner whose policy acts with zeros."""
 
     spaces = SMALL
-    state_size = 2
-    frame_stack = 3
+    state_size = STATE_SIZE
+    frame_stack = FRAME_STACK
 
     def act(
         self,
@@ -170,12 +180,8 @@ class _Source:
         return np.zeros((n_rows, 2), np.int64), 1
 
 
-def _spec(head: PolicyHead) -> PolicySpec:
-    return PolicySpec(head=head, hidden_sizes=(4,))
-
-
-def _file(head: PolicyHead) -> bytes:
-    return safetensors.numpy.save(dict(TorchPolicy(_SPACES, _spec(head)).state_arrays()))
+def _file(spec: PolicySpec) -> bytes:
+    return safetensors.numpy.save(dict(TorchPolicy(_SPACES, spec).state_arrays()))
 
 
 def _chunk(file: bytes) -> policy_pb2.PolicyChunk:

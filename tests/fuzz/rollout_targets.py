@@ -30,6 +30,8 @@ from tests.fuzz.protobuf_mutator import message_mutator, stream_mutator
 from tests.rollouts import random_rollout
 
 _T, _B = 2, 2
+# Of a recurrent policy with a frame stack: S and K.
+STATE_SIZE, FRAME_STACK = 2, 3
 # Every kind of column in few bytes: short messages are mutated deeper, and more of them a second.
 SMALL: EnvironmentSpaces = {
     "0": SubstepSpaces(
@@ -132,9 +134,17 @@ def recording(folder: Path) -> Target:
     seeds = []
     for key in SMALL:
         path = folder / f"recording-{key}"
-        with RolloutWriter(path, RecordingHeader(spaces=SMALL, n_rollout_steps=_T, n_envs=_B, env_id="e")) as writer:
+        header = RecordingHeader(
+            spaces=SMALL,
+            n_rollout_steps=_T,
+            n_envs=_B,
+            env_id="e",
+            state_size=STATE_SIZE,
+            frame_stack=FRAME_STACK,
+        )
+        with RolloutWriter(path, header) as writer:
             for sequence in (1, 2):
-                writer.append(random_rollout(SMALL, _T, _B, key=key, sequence=sequence))
+                writer.append(small_rollout(key=key, sequence=sequence))
         seeds.append(path.read_bytes())
     path = folder / "recording"
 
@@ -156,11 +166,16 @@ def recording(folder: Path) -> Target:
     )
 
 
+def small_rollout(*, key: str = "0", sequence: int = 1) -> Rollout:
+    """Returns a rollout of `SMALL` with every column that there is."""
+    return random_rollout(SMALL, _T, _B, key=key, sequence=sequence, state_size=STATE_SIZE, frame_stack=FRAME_STACK)
+
+
 def _rollouts() -> Sequence[Rollout]:
-    return (random_rollout(SMALL, _T, _B), random_rollout(SMALL, _T, _B, key="1", sequence=2))
+    return (small_rollout(), small_rollout(key="1", sequence=2))
 
 
-_UNUSED = RolloutAssembler(SMALL, _T, _B)
+_UNUSED = RolloutAssembler(SMALL, _T, _B, state_size=STATE_SIZE, frame_stack=FRAME_STACK)
 
 
 def _assembler() -> RolloutAssembler:

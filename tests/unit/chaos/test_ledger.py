@@ -23,6 +23,8 @@ def played(sequence: int, n_steps: int = 5) -> Rollout:
     ends = np.repeat((total[:, None] + 1) % EPISODE_STEPS == 0, len(SEEDS), axis=1)
     final_index = np.argwhere(ends)
     final = np.array([observation(SEEDS[b], total[t] + 1, final=True) for t, b in final_index])
+    begin = total[0] - total[0] % EPISODE_STEPS
+    before = np.maximum(total[0] + np.array([-2, -1]), begin)
     return build_rollout(
         observation={"": seen},
         action=action,
@@ -30,6 +32,8 @@ def played(sequence: int, n_steps: int = 5) -> Rollout:
         last_observation={"": np.stack([observation(seed, total[-1] + 1) for seed in SEEDS])},
         final_observation={"": final.reshape(-1, 24)},
         final_index=final_index,
+        previous_observation={"": np.stack([observation(seed, before) for seed in SEEDS])},
+        initial_state=np.full((len(SEEDS), 3), float(total[0] > begin), np.float32),
         sequence=sequence,
         reward=reward(seen, action),
         terminated=ends,
@@ -79,7 +83,10 @@ def test_what_is_there_twice_or_missing_is_noted(ledger: Ledger, sequences: tupl
     assert entry in ledger.entries.all()
 
 
-@pytest.mark.parametrize("what", ["observation", "action", "log_prob", "last_observation", "final_observation"])
+@pytest.mark.parametrize(
+    "what",
+    ["observation", "action", "log_prob", "last_observation", "final_observation", "previous_observation"],
+)
 def test_a_number_that_is_another_is_noted(ledger: Ledger, what: str):
     rollout = played(2)
     columns = rollout.substeps[FLAT_SUBSTEP]
@@ -90,6 +97,22 @@ def test_a_number_that_is_another_is_noted(ledger: Ledger, what: str):
     ledger.enter(played(1))
     ledger.enter(dataclasses.replace(rollout, substeps={FLAT_SUBSTEP: columns}))
     assert len(ledger.entries.corrupt) == 1
+
+
+@pytest.mark.parametrize(("sequence", "state"), [(1, 0.1), (2, 0.0)])
+def test_a_state_that_is_another_is_noted(ledger: Ledger, sequence: int, state: float):
+    """An episode begins with zeros, and goes on with anything else."""
+    for earlier in range(1, sequence):
+        ledger.enter(played(earlier))
+    rollout = played(sequence)
+    columns = rollout.substeps[FLAT_SUBSTEP]
+    changed = columns.initial_state.copy()
+    changed[1] = state
+    columns = dataclasses.replace(columns, initial_state=changed)
+    ledger.enter(dataclasses.replace(rollout, substeps={FLAT_SUBSTEP: columns}))
+    assert [entry.split(": ")[1] for entry in ledger.entries.corrupt] == [
+        "the numbers of the state of environment 1 are not what it showed"
+    ]
 
 
 @pytest.mark.parametrize("what", ["reward", "terminated", "truncated"])

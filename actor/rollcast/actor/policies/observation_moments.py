@@ -32,6 +32,8 @@ NORMALIZATION: Final = "normalization"
 VARIANCE_EPSILON: Final = 1e-8
 # The smallest factor, float32's smallest normal number: processors may take smaller ones for 0.
 _LEAST_SCALE: Final = float(np.finfo(np.float32).tiny)
+# Halfway to the number that would follow float32's largest one: float64 up to here is rounded to a float32.
+_MOST_MEAN: Final = float(np.nextafter(2.0**128 - 2.0**103, 0.0))
 
 
 def normalized_leaves(observation_space: Space[Any]) -> dict[str, tuple[int, ...]]:
@@ -65,16 +67,17 @@ def check_moments(state: PolicyState) -> None:
     """Checks that a policy's moments can be used; their names, shapes and dtypes are known to be right.
 
     Raises:
-        InvalidTensorError: If a mean or a variance is not finite, or a variance or a count is below 0.
+        InvalidTensorError: If a mean is not finite as float32, a variance is not finite, or a variance or a count is
+            below 0.
     """
     for name, array in state.items():
         if not name.startswith(f"{NORMALIZATION}."):
             continue
-        least = -math.inf if name.endswith(".mean") else 0
-        values = array.astype(np.float64)
-        wrong = ~(np.isfinite(values) & (values >= least))
+        values, is_mean = array.astype(np.float64), name.endswith(".mean")
+        least, most = (-_MOST_MEAN, _MOST_MEAN) if is_mean else (0.0, math.inf)
+        wrong = ~(np.isfinite(values) & (values >= least) & (values <= most))
         if wrong.any():
-            expected = "finite numbers" if least < 0 else "finite numbers of at least 0"
+            expected = "finite numbers in float32's range" if is_mean else "finite numbers of at least 0"
             raise InvalidTensorError(
                 f"the policy's {name!r} holds {array[wrong][0]}; expected {expected}; the policy was damaged; take an "
                 "earlier one"

@@ -178,6 +178,7 @@ def test_observations_stay_as_they_were():
     [
         ("mean", math.inf, "'normalization.0.mean'.*inf.*expected finite numbers"),
         ("mean", math.nan, "'normalization.0.mean'.*nan.*expected finite numbers"),
+        ("mean", -1e39, r"'normalization.0.mean' holds -1e\+39; expected finite numbers in float32's range"),
         ("variance", -1e-9, "'normalization.0.variance' holds -1e-09; expected finite numbers of at least 0"),
         ("variance", math.inf, "'normalization.0.variance'.*inf.*expected finite numbers"),
         ("count", -1, "'normalization.0.count' holds -1; expected finite numbers of at least 0"),
