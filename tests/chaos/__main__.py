@@ -17,7 +17,8 @@ from tests.chaos.run import run_chaos
 # By suite, of 1,000 faults: so many upon actors and their connections, and so many upon the learner.
 _SUITES: Final[dict[str, tuple[int, int]]] = {
     "queue": (280, 0),
-    "replay": (280, 0),
+    "replay": (180, 0),
+    "frames": (100, 0),
     "impala": (80, 20),
     "sac": (80, 20),
     "impala-durable": (80, 25),
@@ -68,7 +69,7 @@ def main() -> int:
 
 def _run(suite: str, folder: Path, n_actor_faults: int, n_learner_faults: int, options: argparse.Namespace) -> Report:
     common = {"n_actors": options.actors, "seed": options.seed, "short": options.short}
-    if suite in {"queue", "replay"}:
+    if suite in {"queue", "replay", "frames"}:
         return run_chaos(folder, learner=suite, n_faults=n_actor_faults + n_learner_faults, **common)
     if suite == "containers":
         return run_container_chaos(folder, n_faults=n_actor_faults + n_learner_faults, **common)

@@ -37,6 +37,12 @@ def observation(seed: int, total: NDArray[np.int64], *, final: bool = False) -> 
     return np.concatenate([head, check], axis=-1).astype(np.float32)
 
 
+def stacked(seed: int, total: int, frame_stack: int) -> NDArray[np.float32]:
+    """Returns the last observations of the episode up to `total`, its first one repeated: `[K, 24]`."""
+    begun = total - total % EPISODE_STEPS
+    return observation(seed, np.maximum(np.arange(total - frame_stack + 1, total + 1), begun))
+
+
 def seed_and_total(observed: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The seeds and the totals that observations `[N, 24]` tell."""
     numbers = observed.astype(np.int64)

@@ -50,13 +50,15 @@ class ChaosLearner(Protocol):
 
 
 class _Served(ABC):
-    """The base of both: actors that dial in, and a thread that does what a trainer does."""
+    """The base of all: actors that dial in, and a thread that does what a trainer does."""
+
+    frame_stack = 1
 
     def __init__(self, seed: int) -> None:
         self.ledger = Ledger()
         self._rng = random.Random(seed)
         self.spaces = bookkeeping_spaces()
-        self._policy = TorchPolicy(self.spaces, PolicySpec(hidden_sizes=(64,)))
+        self._policy = TorchPolicy(self.spaces, PolicySpec(hidden_sizes=(64,), frame_stack=self.frame_stack))
         self._policy.set_uniform_exploration(True)
         self.actors = RemoteDistributedActors(
             self._policy,
@@ -153,6 +155,7 @@ class ReplayLearner(_Served):
             self.spaces,
             n_rollout_steps=N_ROLLOUT_STEPS,
             batch_size=1,
+            frame_stack=self.frame_stack,
         )
         self._buffer = buffers[FLAT_SUBSTEP]
         return _Entering(ReplayInserter(buffers), self.ledger.enter)
@@ -173,4 +176,10 @@ class ReplayLearner(_Served):
             )
 
 
-LEARNERS = {"queue": QueueLearner, "replay": ReplayLearner}
+class FramesLearner(ReplayLearner):
+    """The same for a policy that sees four frames at once: the buffer has each once, and its samples have stacks."""
+
+    frame_stack = 4
+
+
+LEARNERS = {"queue": QueueLearner, "replay": ReplayLearner, "frames": FramesLearner}

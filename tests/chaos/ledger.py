@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
-from tests.chaos.bookkeeping import EPISODE_STEPS, observation, reward, seed_and_total
+from tests.chaos.bookkeeping import EPISODE_STEPS, observation, reward, seed_and_total, stacked
 
 # One process of an actor: its name and its incarnation.
 Process = tuple[str, int]
@@ -113,7 +113,12 @@ class StepLedger:
         self.n_steps = 0
 
     def enter(self, observed: NDArray[np.float32], action: NDArray[np.int64], earned: NDArray[np.float32]) -> None:
-        """Notes and checks transitions: observations `[N, 24]`, actions and rewards `[N]`."""
+        """Notes and checks transitions: observations `[N, 24]`, or stacks `[N, K, 24]`; actions and rewards `[N]`."""
+        if observed.ndim == 3:
+            stacks, observed = observed, observed[:, -1]
+            for stack, seed, total in zip(stacks, *map(np.ndarray.tolist, seed_and_total(observed)), strict=True):
+                if not np.array_equal(stack, stacked(seed, total, len(stack))):
+                    self._entries.corrupt.append(f"the frames up to step {total} of the environment with seed {seed}")
         self.n_steps += len(observed)
         wrong = reward(observed, action) != earned
         for seed, total, is_wrong in zip(*map(np.ndarray.tolist, (*seed_and_total(observed), wrong)), strict=True):
@@ -166,10 +171,8 @@ def what_is_wrong(rollout: Rollout, log_prob: float | None = None) -> list[str]:
             and all(np.array_equal(final[key], shown) for key, shown in finals.items()),
         }
         if columns.previous_observation is not None:
-            n_previous = columns.previous_observation[""].shape[1]
-            begin = first - first % EPISODE_STEPS
-            frames = np.maximum(np.arange(first - n_previous, first), begin)
-            right["frames before it"] = np.array_equal(columns.previous_observation[""][b], observation(seed, frames))
+            frames = columns.previous_observation[""][b]
+            right["frames before it"] = np.array_equal(frames, stacked(seed, first, len(frames) + 1)[:-1])
         if columns.initial_state is not None:
             right["numbers of the state"] = bool(columns.initial_state[b].any()) is (first % EPISODE_STEPS > 0)
         faults.extend(

@@ -100,7 +100,7 @@ def join_all(assaults: Sequence[Assault], timeout_s: float) -> None:
 def run_chaos(
     folder: Path,
     *,
-    learner: Literal["queue", "replay"],
+    learner: Literal["queue", "replay", "frames"],
     n_faults: int,
     n_actors: int = 4,
     seed: int = 0,

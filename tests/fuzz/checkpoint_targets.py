@@ -27,8 +27,8 @@ from tests.contract.golden_messages import rollout_with_events
 from tests.fuzz.file_mutators import Mutate, mutate_arrays, mutate_json, mutate_safetensors, pieces_mutator
 from tests.fuzz.messages import join_pieces, split_pieces
 from tests.fuzz.oracle import SMALL_CHANGE_BYTES, Target
-from tests.played_rollouts import World, random_ends
-from tests.unit.learner.replay.test_checkpoint import T
+from tests.played_rollouts import random_ends
+from tests.unit.learner.replay.test_checkpoint import T, world_of
 
 _SPACES: EnvironmentSpaces = {
     "0": SubstepSpaces(observation=spaces.Box(-1, 1, (4,), np.float32), action=spaces.Discrete(2))
@@ -79,6 +79,11 @@ def replay_ring(folder: Path) -> Target:
     return _buffer_target("replay ring", folder, {"sampler": "prioritized", "n_step": 2})
 
 
+def replay_frames(folder: Path) -> Target:
+    """A replay buffer in a ring of single frames, whose samples have stacks."""
+    return _buffer_target("replay frames", folder, {"frame_stack": 3, "n_step": 2})
+
+
 def replay_slots(folder: Path) -> Target:
     """A replay buffer of rollouts in slots, the lowest priority removed, draws counted."""
     kind = {"entry": "rollouts", "capacity": 8, "sampler": "prioritized", "max_times_sampled": 3}
@@ -116,7 +121,7 @@ def _checkpoint_target(name: str, folder: Path, settings: TrainSettings) -> Targ
 
 def _buffer_target(name: str, folder: Path, kind: dict[str, object]) -> Target:
     """A replay buffer, and what is drawn from it and put in afterwards."""
-    buffer, world, rng = make_buffer(**kind), World(n_steps=T, has_reset_rows=False), np.random.default_rng(3)
+    buffer, world, rng = make_buffer(**kind), world_of(kind), np.random.default_rng(3)
     seeds = []
     played = [world.play(random_ends(rng, T, world.n_envs))[0] for _ in range(9)]
     for number, rollouts in enumerate((played[:1], played[1:])):

@@ -115,7 +115,7 @@ def mutate_arrays(content: bytes, rng: Random) -> bytes:
         try:
             shapes = json.loads(head).values()
             n_bytes = operator.index(sum(np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in shapes))
-        except (ValueError, TypeError, AttributeError, RecursionError):
+        except (ValueError, TypeError, AttributeError, RecursionError, DeprecationWarning):  # some names are old ones
             return mutate_bytes(content, rng)
         pieces.append((head, rest[4 + length : 4 + length + n_bytes]))
         rest = rest[4 + length + n_bytes :]

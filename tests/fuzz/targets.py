@@ -44,6 +44,7 @@ TARGETS: Final[Mapping[str, Entry]] = {
     "manifest": Entry("checkpoint_targets", 2),
     "training_state": Entry("checkpoint_targets", 0.1),
     "replay_ring": Entry("checkpoint_targets", 0.25),
+    "replay_frames": Entry("checkpoint_targets", 0.15),
     "replay_slots": Entry("checkpoint_targets", 0.15),
     "log_entry": Entry("log_targets", 2),
     "log_segment": Entry("log_targets", 0.7),

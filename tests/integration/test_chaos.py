@@ -10,7 +10,7 @@ from tests.chaos.run import run_chaos
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("learner", ["queue", "replay"])
+@pytest.mark.parametrize("learner", ["queue", "replay", "frames"])
 def test_faults_lose_nothing(learner: str, tmp_path: Path):
     report = run_chaos(tmp_path, learner=learner, n_faults=9, n_actors=3, seed=13, short=True)
     assert report.is_clean, report

@@ -46,6 +46,11 @@ OPTIONS = {
         "--env-id CartPole-v1 --envs-per-actor 4 --batch-size 16 --n-rollout-steps 4 --total-steps 928 "
         "--replay.capacity 500 --replay.min-size 96 --replay.samples-per-insert 2"
     ),
+    "dqn with frames": (
+        "--env-id CartPole-v1 --envs-per-actor 4 --batch-size 16 --n-rollout-steps 4 --total-steps 928 "
+        "--replay.capacity 500 --replay.min-size 96 --replay.samples-per-insert 2 "
+        "--frame-stack 3 --normalize-observations --replay.n-step 3"
+    ),
     "sac": (
         "--env-id Pendulum-v1 --envs-per-actor 20 --batch-size 32 --n-rollout-steps 2 --total-steps 1800 "
         "--hidden-sizes 8 --replay.capacity 500 --replay.min-size 96 --replay.samples-per-insert 2 "
@@ -57,7 +62,8 @@ N_UPDATES = 100
 
 
 def options_for(algorithm: str, run: Path, *more: object) -> list[str]:
-    common = ("--deterministic", "--seed", 5, "--algorithm", algorithm, "--stop-return", 1e9, "--run-dir", run)
+    name = algorithm.split(maxsplit=1)[0]
+    common = ("--deterministic", "--seed", 5, "--algorithm", name, "--stop-return", 1e9, "--run-dir", run)
     return [*map(str, common), *OPTIONS[algorithm].split(), *map(str, more)]
 
 
@@ -132,7 +138,9 @@ def disturb(proxies: list[Proxy], rng: random.Random, over: threading.Event) -> 
             n_cuts += victim.inject("cut", 0.0, 0.0)
 
 
-@pytest.mark.parametrize(("algorithm", "n_times"), [("impala", 3), ("ppo", 1), ("appo", 1), ("dqn", 3), ("sac", 1)])
+@pytest.mark.parametrize(
+    ("algorithm", "n_times"), [("impala", 3), ("ppo", 1), ("appo", 1), ("dqn", 3), ("dqn with frames", 1), ("sac", 1)]
+)
 def test_three_kinds_of_actors_give_the_same_bits_three_times(algorithm: str, n_times: int, tmp_path: Path):
     kinds: dict[str, Callable[[Path, int], str]] = {
         "sequential": lambda run, _: trained(algorithm, run, "--actor-kind", "sequential"),

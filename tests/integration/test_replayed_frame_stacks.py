@@ -8,6 +8,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.wrappers import FrameStackObservation
 
+from rollcast.actor import load_policy
 from rollcast.actor.policies.frame_stacks import stacked_space
 from rollcast.actor.vector.make import environment_spaces
 from rollcast.learner.algorithms.algorithm import Algorithm
@@ -29,11 +30,14 @@ from tests.integration.test_frame_stacking import (
     B,
     K,
     T,
-    cartpole,
     through_the_wire,
     worker_of,
 )
+from tests.moving_dot import MovingDotEnv
 from tests.played_rollouts import check_same
+from tests.processes import rollcast
+
+pytestmark = pytest.mark.slow
 
 CAPACITY, BATCH = 300, 32
 
@@ -147,4 +151,36 @@ def test_learner_learns_the_bits_that_it_learns_from_stacks(algorithm: str, n_st
     assert one.keys() == other.keys()
     for name, array in one.items():
         np.testing.assert_array_equal(array, other[name], err_msg=name)
-    assert cartpole().observation_space.shape == (4,)
+
+
+@pytest.mark.timeout(300)
+def test_run_learns_from_images_of_which_one_does_not_tell_what_to_do(tmp_path: Path):
+    run, more = tmp_path / "run", tmp_path / "more"
+    options = (
+        *("--algorithm", "dqn", "--env-id", "tests.moving_dot:MovingDotEnv", "--network", "mlp", "--seed", 1),
+        *("--actor-kind", "sequential", "--envs-per-actor", 4, "--n-rollout-steps", 8, "--total-steps", 3000),
+        *("--batch-size", 64, "--replay.capacity", 2000, "--replay.samples-per-insert", 16, "--torch-threads", 1),
+        *("--hidden-sizes", 64, "--dqn.discount", 0, "--dqn.learning-rate", 0.005, "--dqn.epsilon", 0.2),
+        *("--frame-stack", 3),
+    )
+    done = rollcast("train", *options, "--run-dir", run)
+    assert done.returncode == 0, done.stderr
+    policy, returns = load_policy(run, name="last"), []
+    for episode in range(20):
+        environment = MovingDotEnv()
+        observation, _ = environment.reset(seed=episode)
+        policy.reset()
+        returns.append(0.0)
+        ended = False
+        while not ended:
+            observation, reward, ended, _, _ = environment.step(policy.act(observation))
+            returns[-1] += reward
+    # whoever sees single images, or forgets to begin a stack, earns 4.5 at most
+    assert np.mean(returns) > 6.5
+    for arguments in (
+        ("train", "--resume", run, "--total-steps", 3500),
+        ("train", *options, "--initial-policy", run, "--run-dir", more, "--total-steps", 500),
+        ("evaluate", run, "--n-episodes", 2),
+    ):
+        done = rollcast(*arguments)
+        assert done.returncode == 0, done.stderr
