@@ -54,8 +54,9 @@ def load_demonstrations(
 ) -> tuple[EpisodeStatistics, ...]:
     """Fills an empty buffer; its rate limiter goes on as if actors had filled it up to its `min_size`.
 
-    A `Recutter` joins and cuts rollouts of another T than the buffer's. A buffer of whole rollouts drops the steps left
-    over at the end of a trajectory, with a warning that counts them; a buffer of transitions drops none.
+    A `Recutter` joins and cuts rollouts of another T than the buffer's. A buffer of whole rollouts drops the steps
+    left over at the end of a trajectory, with a warning that counts them; a buffer of transitions drops none. With a
+    frame stack, `EarlierFrames` completes rollouts that bring fewer frames, such as those of another policy.
 
     Args:
         buffer: The buffer; nothing else uses it yet.
@@ -75,7 +76,7 @@ def load_demonstrations(
     """
     episodes: list[EpisodeStatistics] = []
     n_rollouts = 0
-    recutter = Recutter(buffer.n_rollout_steps, fills_up=buffer.entry == "transitions")
+    recutter = Recutter(buffer.n_rollout_steps, fills_up=buffer.entry == "transitions", frame_stack=buffer.frame_stack)
 
     def counted() -> Iterator[Rollout]:
         nonlocal n_rollouts
@@ -106,6 +107,16 @@ def load_demonstrations(
             buffer.n_rollout_steps,
             recutter.n_dropped,
             buffer.n_rollout_steps,
+        )
+    if recutter.n_without_frames:
+        logger.warning(
+            "%s has %d rollouts that follow no other, and that bring fewer than the %d frames before them that the "
+            "policy sees: their episodes are taken to begin there; record with a policy of frame_stack %d, and each "
+            "actor from its first rollout on",
+            source,
+            recutter.n_without_frames,
+            buffer.frame_stack - 1,
+            buffer.frame_stack,
         )
     if n_entries > info.size:
         logger.warning(

@@ -7,6 +7,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.learner.replay.columns.frame_stacks import frames_before
+from rollcast.learner.replay.earlier_frames import EarlierFrames, goes_on
 from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
 from rollcast.services.spaces.spaces import Observation
 
@@ -24,18 +26,25 @@ class Recutter:
     Invariant: the transitions (observation, action, reward, ends, next observation) of the output are those of the
     input, in the same order for each environment, except for `n_dropped` of them. Rollouts of T steps that nothing has
     to be joined to come out unchanged. Rollouts that begin where one of the input did have the recurrent states that it
-    brought; others have none.
+    brought; others have none. With a frame stack, all have the frames before them, see `EarlierFrames`.
 
     Args:
         n_steps: T, at least 1.
         fills_up: Fill left-over steps up, for users of single transitions; else drop them, for users of whole rollouts.
+        frame_stack: K, the frames that the policy sees at once.
     """
 
-    def __init__(self, n_steps: int, *, fills_up: bool) -> None:
+    def __init__(self, n_steps: int, *, fills_up: bool, frame_stack: int = 1) -> None:
         self._n_steps = n_steps
         self._fills_up = fills_up
         # Transitions dropped because fewer than T steps were left over.
         self.n_dropped = 0
+        self._frames = EarlierFrames(frame_stack) if frame_stack > 1 else None
+
+    @property
+    def n_without_frames(self) -> int:
+        """The rollouts whose earlier frames were not known."""
+        return 0 if self._frames is None else self._frames.n_unknown
 
     def recut(self, rollouts: Iterable[Rollout]) -> Iterator[Rollout]:
         """Cuts rollouts of any number of actors.
@@ -48,7 +57,8 @@ class Recutter:
             version, and no episodes.
         """
         waiting: dict[tuple[str, int], list[Rollout]] = {}
-        for rollout in rollouts:
+        for recorded in rollouts:
+            rollout = recorded if self._frames is None else self._frames.complete(recorded)
             actor = (rollout.actor_id, rollout.incarnation)
             parts = waiting.pop(actor, [])
             if parts and not _follows(rollout, parts[-1]):
@@ -80,12 +90,8 @@ class Recutter:
 
 def _follows(rollout: Rollout, before: Rollout) -> bool:
     """Returns True if the trajectories of `before` go on in `rollout`, and can be joined without losing an end."""
-    if rollout.sequence != before.sequence + 1 or rollout.n_envs != before.n_envs:
+    if not goes_on(rollout, before):
         return False
-    for key, columns in rollout.substeps.items():
-        for path, leaf in columns.observation.items():
-            if not np.array_equal(leaf[0], before.substeps[key].last_observation[path]):
-                return False
     # An end at the last step may have its final observation only after the rollout, which joining would lose.
     untold = before.terminated[-1] | before.truncated[-1]
     untold[before.final_index[before.final_index[:, 0] == before.n_steps - 1, 1]] = False
@@ -112,6 +118,7 @@ def _joined(parts: Sequence[Rollout]) -> Rollout:
                 last_observation=columns.last_observation,
                 final_observation=_concatenated([part.substeps[key].final_observation for part in with_finals]),
                 initial_state=_first_states(parts, key),
+                previous_observation=_first_frames(parts, key),
             )
             for key, columns in last.substeps.items()
         },
@@ -145,21 +152,35 @@ def _first_states(parts: Sequence[Rollout], key: str) -> NDArray[np.float32] | N
     The state that a rollout brings is that of the first transition of a trajectory. If a trajectory has none in the
     first rollout, its state is in a later one.
     """
-    states = parts[0].substeps[key].initial_state if parts else None
-    if states is None:
+    return _of_first_transitions(parts, [part.substeps[key].initial_state for part in parts])
+
+
+def _first_frames(parts: Sequence[Rollout], key: str) -> Observation | None:
+    """Returns the frames `[B, K - 1, ...]` before the first transitions in consecutive rollouts, if they are known."""
+    frames = [part.substeps[key].previous_observation for part in parts]
+    known = [observation for observation in frames if observation is not None]
+    if len(known) < len(parts):
+        return None
+    first = {path: _of_first_transitions(parts, [observation[path] for observation in known]) for path in known[0]}
+    return {path: leaf for path, leaf in first.items() if leaf is not None}
+
+
+def _of_first_transitions(parts: Sequence[Rollout], arrays: Sequence[NDArray[Scalar] | None]) -> NDArray[Scalar] | None:
+    """Returns `[B, ...]`: for each trajectory the row of the first part in which it has a transition."""
+    found = arrays[0] if arrays else None
+    if found is None:
         return None
     acted = np.logical_or.reduce(_valid(parts[0]))
-    for part in parts[1:]:
-        later = part.substeps[key].initial_state
+    for part, later in zip(parts[1:], arrays[1:], strict=True):
         if later is None or acted.all():
             break
-        states = np.where(acted[:, None], states, later)
+        found = np.where(acted.reshape(-1, *(1,) * (found.ndim - 1)), found, later)
         acted |= np.logical_or.reduce(_valid(part))
-    return states
+    return found
 
 
 def _steps(rollout: Rollout, start: int, stop: int, parts: Sequence[Rollout]) -> Rollout:
-    """Returns the steps `start:stop`: views of the rollout, except for final observations and recurrent states.
+    """Returns the steps `start:stop`: views of the rollout, except for what comes before them and final observations.
 
     Args:
         rollout: A joined rollout.
@@ -185,6 +206,9 @@ def _steps(rollout: Rollout, start: int, stop: int, parts: Sequence[Rollout]) ->
                 last_observation=after(columns),
                 final_observation={path: leaf[wanted] for path, leaf in columns.final_observation.items()},
                 initial_state=_first_states(parts, key),
+                previous_observation=None
+                if columns.previous_observation is None
+                else frames_before(rollout, start, key),
             )
             for key, columns in rollout.substeps.items()
         },

@@ -83,6 +83,26 @@ def load(buffer: ReplayBuffer, path: Path) -> str:
     return told[0]
 
 
+@pytest.mark.parametrize("n_steps", [T, 3])
+def test_demonstrations_of_single_frames_are_stacked(n_steps: int, tmp_path: Path, caplog):
+    buffer = demo_buffer(frame_stack=3)
+    load(buffer, record(tmp_path / "file", 12, n_steps=n_steps))
+    (columns,) = buffer.sample(BATCH).substeps.values()
+    # the environment counts its steps from 0
+    steps = columns.observation[""][0, ..., 1]
+    np.testing.assert_array_equal(steps, np.maximum(steps[:, -1:] + np.arange(-2, 1), 0))
+    assert not caplog.records
+
+
+def test_demonstrations_that_begin_in_the_middle_are_told(tmp_path: Path, caplog):
+    path = tmp_path / "file"
+    with RolloutWriter(path, RecordingHeader(spaces=SPACES, n_rollout_steps=T, n_envs=2)) as writer:
+        for rollout in list(played(12))[1:]:
+            writer.append(rollout)
+    load(demo_buffer(frame_stack=3), path)
+    assert "has 1 rollouts that follow no other, and that bring fewer than the 2 frames before them" in caplog.text
+
+
 def test_every_demonstrated_step_enters_the_moments_once(tmp_path: Path):
     policy = TorchPolicy(SPACES, PolicySpec(hidden_sizes=(4,), normalize_observations=True))
     path = record(tmp_path / "demo", 7, n_steps=T + 1)

@@ -13,7 +13,8 @@ from rollcast.learner.replay.columns.layout import make_layout
 from rollcast.learner.replay.recutter import Recutter
 from rollcast.learner.replay.stores.row_plan import plan_rows
 from rollcast.services.rollouts.rollouts import Rollout
-from tests.played_rollouts import SPACES, World, random_ends, states
+from tests.buffers import make_buffer
+from tests.played_rollouts import SPACES, World, check_transitions, random_ends, states
 
 LEAF = "a"
 
@@ -169,3 +170,27 @@ def test_episode_end_without_final_observation_stays_at_a_rollouts_end():
     cut = list(Recutter(4, fills_up=True).recut([first, second]))
     assert len(cut) == 2
     assert Counter(transitions(cut)) == Counter(transitions([first, second]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("has_reset_rows", [False, True])
+@pytest.mark.parametrize("brings_frames", [False, True])
+@pytest.mark.parametrize("n_steps", [2, 5, 7])
+def test_stacks_are_those_of_the_recording(n_steps: int, brings_frames: bool, has_reset_rows: bool):
+    rng, world, known = np.random.default_rng(n_steps), World(1, has_reset_rows, 3, frame_stack=4), {}
+    recording = []
+    for _ in range(12):
+        world.n_steps = int(rng.integers(1, 9))
+        rollout, played = world.play(random_ends(rng, world.n_steps, 3, 0.2))
+        columns = rollout.substeps["0"]
+        bare = dataclasses.replace(columns, previous_observation=None)
+        recording.append(dataclasses.replace(rollout, substeps={"0": columns if brings_frames else bare}))
+        known |= {step.observation: dataclasses.replace(step, follower=None) for step in played}
+    buffer = make_buffer(n_rollout_steps=n_steps, capacity=500, frame_stack=4, sampler="fifo")
+    recutter = Recutter(n_steps, fills_up=True, frame_stack=4)
+    for rollout in recutter.recut(recording):
+        buffer.insert(rollout)
+    assert recutter.n_without_frames == 0
+    assert buffer.size == len(known)
+    drawn = check_transitions(buffer.sample(buffer.size), known, 1, 0.99, world.stacks)
+    assert set(drawn.tolist()) == set(known)

@@ -50,6 +50,45 @@ def rows_of_stacks(rows: NDArray[np.int64], flags: NDArray[np.uint8], frame_stac
     return np.remainder(found, len(flags), out=found)
 
 
+def frames_before(rollout: Rollout, t: int, key: str) -> dict[str, NDArray[Any]]:
+    """Returns the frames before the steps of a rollout from `t` on, as `SubstepColumns.previous_observation` has them.
+
+    Args:
+        rollout: A rollout with the frames before it.
+        t: A step, or T for those after the last one.
+        key: The substep.
+
+    Returns:
+        `[B, K - 1, ...]` for every leaf: the frames before the first transition at or after `t`, or before the
+        observation after the last step if there is none; that observation itself where it begins an episode.
+    """
+    n_steps, n_envs = rollout.reward.shape
+    valid = np.ones((n_steps, n_envs), np.bool_) if rollout.valid is None else rollout.valid
+    begins = np.empty((n_steps + 1, n_envs), np.bool_)
+    begins[:-1] = flag_beginnings(rollout)
+    begins[-1] = ~valid[-1]
+    begins[-1, rollout.final_index[rollout.final_index[:, 0] == n_steps - 1, 1]] = True
+    first, b = valid.argmax(axis=0), np.arange(n_envs)
+    row = np.where(valid[t:].any(axis=0), t + valid[t:].argmax(axis=0), n_steps) if t < n_steps else n_steps + 0 * b
+    columns = rollout.substeps[key]
+    assert columns.previous_observation is not None
+    frames: dict[str, NDArray[Any]] = {}
+    n_previous = next(iter(columns.previous_observation.values())).shape[1]
+    rows = np.empty((n_envs, n_previous), np.int64)
+    for i in range(n_previous - 1, -1, -1):
+        row = row - ~(begins[np.maximum(row, 0), b] & (row >= first))
+        rows[:, i] = row
+    is_earlier, is_last = rows < first[:, None], rows == n_steps
+    b = np.broadcast_to(b[:, None], rows.shape)
+    for path, leaf in columns.observation.items():
+        found = leaf[np.clip(rows, 0, n_steps - 1), b]
+        found[is_last] = columns.last_observation[path][b[is_last]]
+        earlier = (n_previous + rows - first[:, None])[is_earlier]
+        found[is_earlier] = columns.previous_observation[path][b[is_earlier], earlier]
+        frames[path] = found
+    return frames
+
+
 def previous_frames(rollout: Rollout, layout: EntryLayout) -> list[NDArray[Any]]:
     """Lists the frames before a rollout, `[B, K - 1, ...]`, in the order of `StepColumns.observations`.
 
