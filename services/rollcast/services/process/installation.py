@@ -20,6 +20,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "docker": ("docker",),
     "pettingzoo": ("pettingzoo",),
     "box2d": ("Box2D",),
+    "mujoco": ("mujoco",),
     "atari": ("ale_py", "cv2"),
     "plot": ("matplotlib",),
     "video": ("moviepy", "pygame"),
