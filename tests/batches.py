@@ -87,6 +87,14 @@ def make_batch(
     return build_batch(columns, reward=random_reward if reward is None else reward, device=device, **fields)
 
 
+def recurrent_batch(state_size: int, **given: Any) -> Batch:
+    """Returns trajectories of `make_batch` with random recurrent states before them."""
+    batch = make_batch(**given)
+    columns = batch.substeps[FLAT_SUBSTEP]
+    state = torch.randn(batch.reward.shape[1], state_size, generator=torch.Generator().manual_seed(7))
+    return dataclasses.replace(batch, substeps={FLAT_SUBSTEP: dataclasses.replace(columns, initial_state=state)})
+
+
 def transition_batch(*, box: bool = False, seed: int = 0, device: str = "cpu", **changes: object) -> Batch:
     """Returns six transitions, the second of which terminated; two-dimensional Box actions, or Discrete(2)."""
     terminated = torch.zeros(1, B, dtype=torch.bool)

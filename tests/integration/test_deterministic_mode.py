@@ -51,6 +51,12 @@ OPTIONS = {
         "--replay.capacity 500 --replay.min-size 96 --replay.samples-per-insert 2 "
         "--frame-stack 3 --normalize-observations --replay.n-step 3"
     ),
+    # 12 sequences, then 4 updates a round of 8 sequences of 4 steps.
+    "r2d2": (
+        "--env-id CartPole-v1 --envs-per-actor 4 --batch-size 4 --n-rollout-steps 4 --total-steps 928 "
+        "--hidden-sizes 8 --recurrent-size 4 --replay.sequence-length 3 --replay.burn-in 1 --replay.capacity 100 "
+        "--replay.min-size 12 --replay.samples-per-insert 2"
+    ),
     "sac": (
         "--env-id Pendulum-v1 --envs-per-actor 20 --batch-size 32 --n-rollout-steps 2 --total-steps 1800 "
         "--hidden-sizes 8 --replay.capacity 500 --replay.min-size 96 --replay.samples-per-insert 2 "
@@ -139,7 +145,8 @@ def disturb(proxies: list[Proxy], rng: random.Random, over: threading.Event) -> 
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "n_times"), [("impala", 3), ("ppo", 1), ("appo", 1), ("dqn", 3), ("dqn with frames", 1), ("sac", 1)]
+    ("algorithm", "n_times"),
+    [("impala", 3), ("ppo", 1), ("appo", 1), ("dqn", 3), ("dqn with frames", 1), ("r2d2", 1), ("sac", 1)],
 )
 def test_three_kinds_of_actors_give_the_same_bits_three_times(algorithm: str, n_times: int, tmp_path: Path):
     kinds: dict[str, Callable[[Path, int], str]] = {

@@ -13,6 +13,7 @@ from rollcast.actor.environments.recovering import RecoveringEnv
 from rollcast.actor.policies.numpy_acting import NumpyMlpPolicy
 from rollcast.actor.policies.torch_acting import TorchActingPolicy
 from rollcast.actor.policies.torch_distributions import log_prob
+from rollcast.actor.policies.torch_q_values import action_values
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.vector.make import environment_spaces
 from rollcast.actor.vector.structured import StructuredVectorEnv
@@ -24,7 +25,10 @@ from rollcast.learner.algorithms.trajectories import sequence_starts
 from rollcast.learner.batch import Batch
 from rollcast.learner.ingest.batcher import Batcher
 from rollcast.learner.ingest.queue import RolloutSlice
-from rollcast.services.policies.policies import PolicySpec, PolicyState
+from rollcast.learner.replay.batches import to_batch
+from rollcast.learner.replay.buffer import ReplayBuffer
+from rollcast.learner.replay.settings import ReplaySettings
+from rollcast.services.policies.policies import PolicyHead, PolicySpec, PolicyState
 from rollcast.services.rollouts.assembler import RolloutAssembler
 from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.services.rollouts.rollouts import Rollout
@@ -50,8 +54,8 @@ class Raising(gymnasium.Wrapper):
         return super().step(action)
 
 
-def spec_of(kind: str) -> PolicySpec:
-    return PolicySpec(hidden_sizes=(16,), recurrence=kind, recurrent_size=8)
+def spec_of(kind: str, head: PolicyHead = "default") -> PolicySpec:
+    return PolicySpec(hidden_sizes=(16,), recurrence=kind, recurrent_size=8, head=head)
 
 
 def weights(policy: TorchPolicy) -> PolicyState:
@@ -100,13 +104,15 @@ def assert_replays(policy: TorchPolicy, batch: Batch) -> None:
     assert difference.abs().max().item() < 1e-5
 
 
-def flat_rollouts(kind: str, acting: type, mode: AutoresetMode, *, raises: bool = False) -> Iterator[tuple]:
+def flat_rollouts(
+    kind: str, acting: type, mode: AutoresetMode, *, raises: bool = False, head: PolicyHead = "default"
+) -> Iterator[tuple]:
     def environment() -> gymnasium.Env:
         env: gymnasium.Env = gymnasium.wrappers.TimeLimit(make(), 12)
         return RecoveringEnv(Raising(env)) if raises else env
 
     vector_env = SyncVectorEnv([environment] * B, autoreset_mode=mode)
-    spaces, spec = environment_spaces(vector_env), spec_of(kind)
+    spaces, spec = environment_spaces(vector_env), spec_of(kind, head)
     learning = TorchPolicy(spaces, spec)
     policy = acting(spaces, spec, seed=0)
     policy.load(1, weights(learning))
@@ -128,6 +134,32 @@ def test_replayed_rollouts_give_the_actors_log_probabilities(kind: str, acting: 
         n_ends += int(rollout.terminated.sum() + rollout.truncated.sum())
         assert (rollout.valid is not None) is (mode is AutoresetMode.NEXT_STEP)
     assert n_ends > 2 * N_ROLLOUTS
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
+@pytest.mark.parametrize("acting", ACTING)
+@pytest.mark.parametrize("kind", KINDS)
+def test_replayed_sequences_give_the_actors_greedy_actions_and_next_states(
+    kind: str, acting: type, mode: AutoresetMode
+):
+    """Of a policy of values: through the wire and the replay buffer, over the ends of episodes."""
+    following = None
+    for learning, rollout in flat_rollouts(kind, acting, mode, head="dueling_q_values"):
+        spec = learning.spec
+        replay = ReplaySettings(entry="rollouts", sampler="fifo", burn_in=5, sequence_length=T - 5)
+        buffer = ReplayBuffer(replay, learning.spaces, n_rollout_steps=T, batch_size=B, state_size=spec.state_size)
+        buffer.insert(rollout)
+        batch = to_batch(buffer.sample(B), "cpu")
+        columns = batch.substeps[FLAT_SUBSTEP]
+        observation = {path: leaf.flatten(0, 1) for path, leaf in columns.observation.items()}
+        with torch.no_grad():
+            outputs, states = learning.unroll(observation, columns.initial_state, sequence_starts(batch))
+        best = action_values(outputs, spec.head).argmax(dim=1).view_as(columns.action)
+        assert torch.equal(best[batch.valid], columns.action[batch.valid])
+        if following is not None:
+            torch.testing.assert_close(columns.initial_state, following, rtol=0, atol=1e-5)
+        is_over = batch.terminated[-1] | batch.truncated[-1] | ~batch.valid[-1]
+        following = torch.where(is_over[:, None], 0.0, states[-1])
 
 
 def test_steps_in_which_an_environment_raised_are_replayed_too():

@@ -55,13 +55,16 @@ def test_actors_fill_the_buffer_and_another_process_learns_from_it(tmp_path: Pat
             assert "replay buffer: 20,000 transitions of " in server.stdout.read()
 
 
-def test_a_learner_serves_its_buffer(tmp_path: Path):
+@pytest.mark.parametrize(("algorithm", "batch_size", "n_entries"), [("dqn", 64, 500), ("r2d2", 16, 120)])
+def test_a_learner_serves_its_buffer(tmp_path: Path, algorithm: str, batch_size: int, n_entries: int):
     address = f"127.0.0.1:{free_port()}"
     options = ("--env-id", "CartPole-v1", "--run-dir", tmp_path / "run", "--address", address)
-    with running("learner", "train", "--algorithm", "dqn", *options) as training, ReplayClient(address) as client:
-        wait_until(lambda: size_of(client) > 500, "the actors to fill the buffer", 60)
-        (batch,) = client.samples(64, 1)
-        assert batch.batch_size == 64
+    with running("learner", "train", "--algorithm", algorithm, *options) as training, ReplayClient(address) as client:
+        wait_until(lambda: size_of(client) > n_entries, "the actors to fill the buffer", 60)
+        (batch,) = client.samples(batch_size, 1)
+        assert batch.batch_size == batch_size
+        state = batch.substeps["0"].initial_state
+        assert (state is None) if algorithm == "dqn" else (state.shape == (batch_size, 128))
         training.send_signal(signal.SIGTERM)
         assert training.wait(60) == 0
 

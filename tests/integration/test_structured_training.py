@@ -20,6 +20,10 @@ TICTACTOE = (
 SMALL = {
     "impala": ("--n-rollout-steps", 25, "--batch-size", 8, "--total-steps", 4000),
     "dqn": ("--batch-size", 32, "--replay.min-size", 200, "--total-steps", 1500),
+    "r2d2": (
+        *("--batch-size", 8, "--n-rollout-steps", 4, "--replay.sequence-length", 3, "--replay.burn-in", 1),
+        *("--replay.min-size", 50, "--recurrent-size", 8, "--total-steps", 1500),
+    ),
     "sac": ("--batch-size", 32, "--replay.min-size", 200, "--total-steps", 600),
 }
 
@@ -30,6 +34,7 @@ SMALL = {
         ("impala", SPEAKER, {"speaker/0", "listener/0"}),
         ("sac", SPEAKER, {"speaker/0", "listener/0"}),
         ("dqn", (*TICTACTOE, "--agent-policies", "separate"), {"player_1/0", "player_2/0"}),
+        ("r2d2", (*TICTACTOE, "--agent-policies", "separate"), {"player_1/0", "player_2/0"}),
         ("impala", TICTACTOE, {"player/0", "player/1"}),
     ],
 )

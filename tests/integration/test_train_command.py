@@ -88,25 +88,35 @@ def test_evaluate_plays_the_saved_policy(solved_run: Path, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "env_id"), [("sac", "Pendulum-v1"), ("sac", "CartPole-v1"), ("dqn", "CartPole-v1")]
+    ("algorithm", "env_id", "min_size", "n_updates"),
+    [
+        ("sac", "Pendulum-v1", 500, 100),
+        ("sac", "CartPole-v1", 500, 100),
+        ("dqn", "CartPole-v1", 500, 100),
+        ("r2d2", "CartPole-v1", 16, 20),  # sequences, of 40 steps
+    ],
 )
-def test_off_policy_algorithms_train_from_replay(algorithm: str, env_id: str, tmp_path: Path):
+def test_off_policy_algorithms_train_from_replay(
+    algorithm: str, env_id: str, min_size: int, n_updates: int, tmp_path: Path
+):
     done = rollcast(
-        *("train", "--algorithm", algorithm, "--env-id", env_id, "--total-steps", 1500, "--replay.min-size", 500),
+        *("train", "--algorithm", algorithm, "--env-id", env_id, "--total-steps", 1500, "--replay.min-size", min_size),
         *("--run-dir", tmp_path / "run", "--summary-json", tmp_path / "summary.json"),
     )
     assert done.returncode == 0, done.stderr
     assert re.search(
-        r"^replay buffer: [\d,]+ transitions of [\d.]+ bytes, [\d.]+ MB in all; .* available$", done.stdout, re.M
+        r"^replay buffer: [\d,]+ (transitions|rollouts) of [\d.,]+ bytes, [\d.]+ MB in all; .* available$",
+        done.stdout,
+        re.M,
     )
     *_, metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert metrics["replay/size"] >= 500
+    assert metrics["replay/size"] >= min_size
     assert 0 < metrics["replay/samples_per_insert"] <= 256
     assert metrics["replay/min_diff"] <= metrics["replay/difference"] <= metrics["replay/max_diff"]
-    assert ("replay/beta" in metrics) == (algorithm == "dqn")
+    assert ("replay/beta" in metrics) == (algorithm in ("dqn", "r2d2"))
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["env_steps"] >= 1500
-    assert summary["updates"] > 100
+    assert summary["updates"] > n_updates
     settings = yaml.safe_load((tmp_path / "run" / "settings.yaml").read_text())
     assert settings["replay"]["samples_per_insert"] > 1, "the algorithm's own default"
     played = rollcast("evaluate", tmp_path / "run", "--n-episodes", 2)
@@ -127,11 +137,14 @@ def test_ppo_learns_from_the_newest_policy_only_while_a_third_actor_waits_for_pl
     assert summary["mean_return"] > 60, "far above the 22 of a policy that has learnt nothing"
 
 
-@pytest.mark.parametrize(("algorithm", "env_id"), [("sac", "Pendulum-v1"), ("dqn", "CartPole-v1")])
-def test_trains_from_buffer_on_the_learner_device(algorithm: str, env_id: str, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("algorithm", "env_id", "min_size"),
+    [("sac", "Pendulum-v1", 300), ("dqn", "CartPole-v1", 300), ("r2d2", "CartPole-v1", 16)],
+)
+def test_trains_from_buffer_on_the_learner_device(algorithm: str, env_id: str, min_size: int, tmp_path: Path):
     done = rollcast(
         *("train", "--algorithm", algorithm, "--env-id", env_id, "--device", "cpu", "--replay.device", "learner"),
-        *("--total-steps", 600, "--replay.min-size", 300, "--run-dir", tmp_path / "run"),
+        *("--total-steps", 900, "--replay.min-size", min_size, "--run-dir", tmp_path / "run"),
         *("--summary-json", tmp_path / "summary.json"),
     )
     assert done.returncode == 0, done.stderr

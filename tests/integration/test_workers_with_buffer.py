@@ -101,12 +101,11 @@ def test_whole_rollouts_keep_their_length(kind: str):
         assert batch.substeps[FLAT_SUBSTEP].log_prob.isfinite().all()
 
 
-@pytest.mark.parametrize("device", ["cpu", "learner"])
-def test_whole_rollouts_bring_the_recurrent_states_that_the_policy_acted_with(kind: str, device: str):
+def test_whole_rollouts_bring_the_recurrent_states_that_the_policy_acted_with(kind: str):
     spaces = probe_spaces(EnvironmentFactory("tests.environments:CountingEnv", {}))
     policy = TorchPolicy(spaces, PolicySpec(hidden_sizes=(8,), recurrence="lstm", recurrent_size=3))
     options = {"split_rollouts_into_transitions": False, "initial_buffer_size": 20}
-    replay = ReplaySettings(device=device, entry="rollouts", sequence_length=3, burn_in=1)
+    replay = ReplaySettings(device="learner", entry="rollouts", sequence_length=3, burn_in=1)
     state = policy.state_arrays()
     with make_workers(kind, worker_policy=policy, initial_sampling_policy=state, replay=replay, **options) as workers:
         batch = workers.sample_batch("cpu")

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from rollcast.learner.algorithms.observing import observe_batch
     from rollcast.learner.algorithms.ppo import Ppo
     from rollcast.learner.algorithms.ppo_settings import PpoSettings
+    from rollcast.learner.algorithms.r2d2 import R2d2
+    from rollcast.learner.algorithms.r2d2_settings import R2d2Settings
     from rollcast.learner.algorithms.sac import Sac
     from rollcast.learner.algorithms.sac_settings import SacSettings
     from rollcast.learner.algorithms.vtrace import VTraceReturns, vtrace
@@ -63,6 +65,8 @@ __all__ = [
     "MetricsWriter",
     "Ppo",
     "PpoSettings",
+    "R2d2",
+    "R2d2Settings",
     "RemoteDistributedActors",
     "ReplayBuffer",
     "ReplaySettings",

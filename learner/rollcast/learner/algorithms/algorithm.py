@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,9 @@ class Algorithm(ABC):
 
     # True: every batch must have been played by the policy of the last update; actors wait while it learns.
     on_policy: bool = False
+
+    # The entries of the replay buffer that it learns from, if it learns from one. Own algorithms may take either.
+    replay_entry: Literal["transitions", "rollouts"] = "transitions"
 
     # True: it can train a recurrent policy, from the recurrent states that rollouts bring.
     learns_recurrent_policies: bool = False
@@ -187,8 +190,8 @@ def check_learns(algorithm: Algorithm, spec: PolicySpec, name: str) -> None:
     if spec.state_size and not algorithm.learns_recurrent_policies:
         raise ConfigurationError(
             f"--recurrence {spec.recurrence} with {name}, which cannot train recurrent policies; expected impala, "
-            "ppo or appo, or an own algorithm whose learns_recurrent_policies is True; choose one of them, or "
-            "--recurrence none"
+            "ppo, appo or r2d2 (DQN over sequences), or an own algorithm whose learns_recurrent_policies is True; "
+            "choose one of them, or --recurrence none"
         )
     if spec.frame_stack > 1 and not algorithm.learns_frame_stacks:
         raise ConfigurationError(

@@ -9,7 +9,8 @@ from rollcast.services.errors import ConfigurationError
 
 # Off-policy algorithms learn from large batches of transitions and want short rollouts, which arrive sooner. SAC makes
 # an update for every environment step, as in the paper: 256 samples per insert at a batch of 256. DQN makes one for
-# every four (Mnih et al. 2015), with 3-step transitions and prioritised replay (Hessel et al. 2018).
+# every four (Mnih et al. 2015), with 3-step transitions and prioritised replay (Hessel et al. 2018). R2D2's entries are
+# sequences, of which the first quarter warms the memory up; it makes an update for every ten steps.
 ALGORITHM_DEFAULTS: dict[str, dict[str, Any]] = {
     "impala": {},
     "ppo": {
@@ -48,6 +49,26 @@ ALGORITHM_DEFAULTS: dict[str, dict[str, Any]] = {
             "min_size": 1000,
         },
     },
+    "r2d2": {
+        "hidden_sizes": (64,),
+        "activation": "relu",
+        "recurrence": "lstm",
+        "frame_stack": 1,  # also with --atari: the memory sees what moves
+        "n_rollout_steps": 40,
+        "envs_per_actor": 4,
+        "batch_size": 16,
+        "updates_per_broadcast": 10,
+        "total_steps": 1_000_000,
+        "replay": {
+            "entry": "rollouts",
+            "capacity": 10_000,
+            "sampler": "prioritized",
+            "burn_in": 10,
+            "sequence_length": 30,
+            "samples_per_insert": 64.0,
+            "min_size": 100,
+        },
+    },
 }
 
 # Beside them, with a recurrent policy: minibatches of whole trajectories.
@@ -63,6 +84,7 @@ ALGORITHM_GROUPS: dict[str, frozenset[str]] = {
     "appo": frozenset({"appo"}),
     "sac": frozenset({"sac", "replay"}),
     "dqn": frozenset({"dqn", "replay"}),
+    "r2d2": frozenset({"r2d2", "replay"}),
 }
 
 # A custom algorithm has its settings in `algorithm_kwargs`, and may learn from a replay buffer.
@@ -78,8 +100,9 @@ def foreign_groups(algorithm: str) -> frozenset[str]:
 
 
 def readers_of(group: str) -> str:
-    """Returns the built-in algorithms that read a group of settings, in words: `"sac or dqn"`."""
-    return " or ".join(name for name, groups in ALGORITHM_GROUPS.items() if group in groups)
+    """Returns the built-in algorithms that read a group of settings, in words: `"sac, dqn or r2d2"`."""
+    *others, last = [name for name, groups in ALGORITHM_GROUPS.items() if group in groups]
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def is_own(algorithm: str) -> bool:

@@ -1,8 +1,9 @@
-"""Prepares the trajectories of a batch for actor-critics: the observations to value, the values that follow, rewards.
+"""Prepares the trajectories of a batch: the observations to value, the values that follow, rewards.
 
-`transitions.py` does so for samples of a replay buffer.
+`transitions.py` does so for single transitions of a replay buffer.
 """
 
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -34,6 +35,31 @@ def observations_to_value(batch: Batch, columns: BatchColumns) -> dict[str, Tens
         for path, leaf in columns.observation.items()
     }
     return stacked_rows(batch, columns, rows)
+
+
+def with_first_transitions_in_front(batch: Batch, rows: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Replaces the observations before the first transition of each trajectory by that of the transition.
+
+    Those rows may hold anything. The batcher does the same with fresh rollouts; samples of a replay buffer need it.
+
+    Args:
+        batch: Trajectories `[T, B, ...]`.
+        rows: `[(T + 1) * B + N, ...]` for every leaf, as `observations_to_value` arranges them.
+
+    Returns:
+        The same leaves.
+    """
+    # On a GPU, looking would wait for the device.
+    if batch.valid.device.type == "cpu" and batch.valid[0].all():
+        return rows
+    n_steps, n = batch.valid.shape
+    t = torch.arange(n_steps, device=batch.valid.device)[:, None]
+    first = batch.valid.to(torch.uint8).argmax(dim=0)
+    index = torch.maximum(t, first) * n + torch.arange(n, device=t.device)
+    n_rows = n_steps * n
+    return {
+        path: torch.cat([leaf[:n_rows].index_select(0, index.flatten()), leaf[n_rows:]]) for path, leaf in rows.items()
+    }
 
 
 def states_before_ends(batch: Batch, states: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from rollcast.learner.algorithms.defaults import (
 from rollcast.learner.algorithms.dqn_settings import DqnSettings
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.algorithms.ppo_settings import PpoSettings
+from rollcast.learner.algorithms.r2d2_settings import R2d2Settings
 from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.learner.settings.recipes import read_recipe, recipe_names
@@ -47,6 +48,7 @@ FIRST_OF_LEARNING: Final = (
     *("appo.learning_rate", "appo.n_epochs", "appo.minibatch_steps", "appo.entropy_cost", "appo.discount"),
     *("sac.policy_learning_rate", "sac.critic_learning_rate", "sac.discount"),
     *("dqn.learning_rate", "dqn.discount", "dqn.epsilon"),
+    *("r2d2.learning_rate", "r2d2.discount", "r2d2.epsilon"),
     *("replay.capacity", "replay.samples_per_insert", "n_rollout_steps", "batch_size", "envs_per_actor"),
     *("network", "hidden_sizes", "recurrence", "device"),
 )
@@ -60,8 +62,8 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
     )
     algorithm: Annotated[str, AfterValidator(check_algorithm)] = setting(
         "impala",
-        "The algorithm: impala, ppo, appo, sac, dqn, or package.module:factory for your own. Options you do not set "
-        "use the algorithm's defaults; --algorithm sac --help shows those of SAC.",
+        "The algorithm: impala, ppo, appo, sac, dqn, r2d2, or package.module:factory for your own. Options you do not "
+        "set use the algorithm's defaults; --algorithm sac --help shows those of SAC.",
         stays("the checkpoint is of that algorithm"),
         examples=list(ALGORITHM_DEFAULTS),
     )
@@ -80,8 +82,10 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
     appo: AppoSettings = Field(default_factory=AppoSettings, description="Settings of APPO.")
     sac: SacSettings = Field(default_factory=SacSettings, description="Settings of SAC.")
     dqn: DqnSettings = Field(default_factory=DqnSettings, description="Settings of DQN.")
+    r2d2: R2d2Settings = Field(default_factory=R2d2Settings, description="Settings of R2D2.")
     replay: ReplaySettings = Field(
-        default_factory=ReplaySettings, description="The replay buffer of SAC, DQN and your own off-policy algorithm."
+        default_factory=ReplaySettings,
+        description="The replay buffer of SAC, DQN, R2D2 and your own off-policy algorithm.",
     )
     initial_data: Path | None = setting(
         None,
@@ -112,7 +116,7 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
     recurrence: Recurrence = setting(
         "none",
         "The policy's memory, for environments that do not show everything at once: lstm or gru, between the hidden "
-        "layers and the outputs. For impala, ppo and appo, and rollcast's own networks.",
+        "layers and the outputs. For impala, ppo, appo and r2d2, and rollcast's own networks.",
         stays("the checkpoint has the weights of that memory"),
     )
     recurrent_size: Annotated[int, Field(ge=1, le=MAX_RECURRENT_SIZE)] = setting(
@@ -277,13 +281,18 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
 
     @classmethod
     def preset(cls, origins: Origins) -> Mapping[str, Any]:
-        """Returns the settings of the recipe that is named, if there is one.
+        """Returns the settings of the recipe that is named, if there is one, and the entries of the algorithm's buffer.
+
+        Settings of a replay buffer are checked together, and what goes together depends on its entries.
 
         Raises:
             ConfigurationError: There is no such recipe.
         """
         recipe = origins.value_of("recipe")
-        return {} if recipe is None else read_recipe(str(recipe))
+        values = {} if recipe is None else read_recipe(str(recipe))
+        algorithm = origins.value_of("algorithm") or values.get("algorithm")
+        replay = ALGORITHM_DEFAULTS.get(str(algorithm), {}).get("replay", {})
+        return _joined({"replay": {"entry": replay["entry"]}}, values) if "entry" in replay else values
 
     @classmethod
     def help_scope(cls, origins: Origins) -> HelpScope:

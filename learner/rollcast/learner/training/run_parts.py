@@ -14,13 +14,14 @@ from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.algorithms.appo import Appo
-from rollcast.learner.algorithms.defaults import is_own
+from rollcast.learner.algorithms.defaults import is_own, readers_of
 from rollcast.learner.algorithms.dqn import Dqn
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.independent_learners import IndependentLearners
 from rollcast.learner.algorithms.observing import observe_rollout
 from rollcast.learner.algorithms.own_algorithm import make_own_algorithm, wants_replay
 from rollcast.learner.algorithms.ppo import Ppo
+from rollcast.learner.algorithms.r2d2 import R2d2
 from rollcast.learner.algorithms.sac import Sac
 from rollcast.learner.algorithms.schedules import linear
 from rollcast.learner.durable.rollouts import DurableRollouts
@@ -46,12 +47,13 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces, describe_space
 _DISCOUNT = 0.99
 
 # By the name for `--algorithm`; the settings of each have the same name.
-ALGORITHMS: dict[str, type[Impala] | type[Ppo] | type[Appo] | type[Sac] | type[Dqn]] = {
+ALGORITHMS: dict[str, type[Impala] | type[Ppo] | type[Appo] | type[Sac] | type[Dqn] | type[R2d2]] = {
     "impala": Impala,
     "ppo": Ppo,
     "appo": Appo,
     "sac": Sac,
     "dqn": Dqn,
+    "r2d2": R2d2,
 }
 
 
@@ -140,11 +142,13 @@ def make_replay_buffers(
             f"--replay.burn-in: {settings.replay.burn_in} with --recurrence none; expected 0, because burn-in warms up "
             "the stored state of a recurrent policy; choose --recurrence lstm or gru, or leave --replay.burn-in out"
         )
-    if settings.replay.entry != "transitions" and not is_own(settings.algorithm):
-        raise ConfigurationError(
-            f"--replay.entry: {settings.replay.entry!r} with --algorithm {settings.algorithm}, which learns from "
-            "transitions; expected 'transitions'; leave --replay.entry out"
-        )
+    if not is_own(settings.algorithm):
+        entry = ALGORITHMS[settings.algorithm].replay_entry
+        if settings.replay.entry != entry:
+            raise ConfigurationError(
+                f"--replay.entry: {settings.replay.entry!r} with --algorithm {settings.algorithm}, which learns from "
+                f"{entry}; expected {entry!r}; leave --replay.entry out"
+            )
     return make_buffers(
         settings.replay,
         spaces,
@@ -178,10 +182,10 @@ def load_initial_data(
     if path is None:
         return
     if buffers is None:
-        off_policy = " or ".join(name for name, algorithm in ALGORITHMS.items() if algorithm.learns_from_replay)
         raise ConfigurationError(
             f"--initial-data: {str(path)!r} with --algorithm {settings.algorithm}, which learns from fresh rollouts "
-            f"and has no replay buffer; expected {off_policy}; choose one of them, or leave --initial-data out"
+            f"and has no replay buffer; expected {readers_of('replay')}; choose one of them, or leave --initial-data "
+            "out"
         )
     load_recording(buffers, path, policy.spaces, announce=announce, observe=partial(observe_rollout, policy))
 

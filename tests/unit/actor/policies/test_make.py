@@ -171,10 +171,13 @@ def test_gpu_policy_agrees_with_cpu_policy():
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 @pytest.mark.parametrize("hidden_sizes", [(), (16, 8)])
-@pytest.mark.parametrize("action", ["discrete", "box"])
-def test_numpy_and_torch_agree_on_what_they_remember(kind, hidden_sizes, action):
+@pytest.mark.parametrize(
+    ("action", "head"),
+    [("discrete", "default"), ("box", "default"), ("discrete", "q_values"), ("discrete", "dueling_q_values")],
+)
+def test_numpy_and_torch_agree_on_what_they_remember(kind, hidden_sizes, action, head):
     substeps = spaces_of(action=ACTION_SPACES[action])
-    spec = PolicySpec(hidden_sizes=hidden_sizes, recurrence=kind, recurrent_size=6)
+    spec = PolicySpec(hidden_sizes=hidden_sizes, recurrence=kind, recurrent_size=6, head=head)
     state = state_of(substeps, spec)
     policies = [kind(substeps, spec, seed=3) for kind in (NumpyMlpPolicy, TorchActingPolicy)]
     memories = [policy.initial_state(5) for policy in policies]

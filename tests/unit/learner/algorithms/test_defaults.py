@@ -22,12 +22,13 @@ def test_every_algorithm_has_defaults_and_groups():
 @pytest.mark.parametrize(
     ("algorithm", "foreign"),
     [
-        ("impala", {"ppo", "appo", "sac", "dqn", "replay"}),
-        ("ppo", {"impala", "appo", "sac", "dqn", "replay"}),
-        ("appo", {"impala", "ppo", "sac", "dqn", "replay"}),
-        ("sac", {"impala", "ppo", "appo", "dqn"}),
-        ("dqn", {"impala", "ppo", "appo", "sac"}),
-        (OWN, {"impala", "ppo", "appo", "sac", "dqn"}),
+        ("impala", {"ppo", "appo", "sac", "dqn", "r2d2", "replay"}),
+        ("ppo", {"impala", "appo", "sac", "dqn", "r2d2", "replay"}),
+        ("appo", {"impala", "ppo", "sac", "dqn", "r2d2", "replay"}),
+        ("sac", {"impala", "ppo", "appo", "dqn", "r2d2"}),
+        ("dqn", {"impala", "ppo", "appo", "sac", "r2d2"}),
+        ("r2d2", {"impala", "ppo", "appo", "sac", "dqn"}),
+        (OWN, {"impala", "ppo", "appo", "sac", "dqn", "r2d2"}),
         ("unknown", set()),
     ],
 )
@@ -36,14 +37,14 @@ def test_foreign_groups_are_read_by_other_algorithms_only(algorithm: str, foreig
 
 
 def test_readers_of_a_group_are_named():
-    assert [readers_of(group) for group in ("impala", "replay")] == ["impala", "sac or dqn"]
+    assert [readers_of(group) for group in ("impala", "replay")] == ["impala", "sac, dqn or r2d2"]
 
 
 def test_short_name_leaves_the_module_out():
     assert [short_name(name) for name in ("sac", OWN)] == ["sac", "Mine"]
 
 
-@pytest.mark.parametrize("name", ["impala", "ppo", "appo", "sac", "dqn", OWN])
+@pytest.mark.parametrize("name", ["impala", "ppo", "appo", "sac", "dqn", "r2d2", OWN])
 def test_check_accepts_algorithm(name: str):
     assert check_algorithm(name) == name
 
@@ -66,6 +67,10 @@ def test_defaults_replace_only_settings_that_were_not_given():
 def test_the_policy_of_an_atari_game_sees_four_frames_by_default(algorithm: str):
     for given, expected in (({}, 1), ({"atari": True}, 4), ({"atari": True, "frame_stack": 2}, 2)):
         assert with_algorithm_defaults(LearnerSettings.model_validate(given), algorithm).frame_stack == expected
+
+
+def test_r2d2_sees_single_frames_of_an_atari_game():
+    assert with_algorithm_defaults(LearnerSettings.model_validate({"atari": True}), "r2d2").frame_stack == 1
 
 
 def test_recurrent_policies_have_their_own_default_of_minibatches():

@@ -17,6 +17,8 @@ from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.algorithms.ppo import Ppo
 from rollcast.learner.algorithms.ppo_settings import PpoSettings
+from rollcast.learner.algorithms.r2d2 import R2d2
+from rollcast.learner.algorithms.r2d2_settings import R2d2Settings
 from rollcast.learner.algorithms.sac import Sac
 from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.ingest.batcher import Batcher
@@ -106,6 +108,41 @@ def test_padding_does_not_change_on_policy_algorithms(kind: str, normalize: bool
             metrics = algorithm.update(batcher.finish(), progress=0.0)
             assert all(np.isfinite(float(value)) for value in metrics.values())
         learnt.append(algorithm)
+    assert_same(learnt)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("burn_in", [0, 2])
+@given(PADDING)
+@settings(max_examples=10)
+def test_padding_does_not_change_an_algorithm_of_sequences(burn_in: int, n_padded: list[int]):
+    spec = dataclasses.replace(SPEC, recurrence="lstm", recurrent_size=4)
+    state = np.random.default_rng(0).random((len(n_padded), spec.state_size), np.float32)
+    learnt = []
+    for padded in versions(n_padded):
+        columns = dataclasses.replace(padded.substeps[FLAT_SUBSTEP], initial_state=state)
+        rollout = dataclasses.replace(padded, substeps={FLAT_SUBSTEP: columns})
+        buffer = make_buffer(
+            CARTPOLE_LIKE,
+            n_rollout_steps=T,
+            batch_size=4,
+            capacity=100,
+            sampler="prioritized",
+            state_size=spec.state_size,
+            entry="rollouts",
+            burn_in=burn_in,
+            sequence_length=T - burn_in,
+        )
+        algorithm = R2d2(CARTPOLE_LIKE, spec, R2d2Settings(n_step=2))
+        for _ in range(4):
+            buffer.insert(rollout)
+            if buffer.size >= 4:
+                batch = to_batch(buffer.sample(4), "cpu")
+                metrics = algorithm.update(batch, progress=0.0)
+                assert all(np.isfinite(float(value)) for value in metrics.values())
+                buffer.update_priorities(batch.keys, algorithm.priorities.numpy())
+        learnt.append(algorithm)
+    assert learnt[0].n_updates > 0
     assert_same(learnt)
 
 

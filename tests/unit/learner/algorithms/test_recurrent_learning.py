@@ -1,6 +1,7 @@
 """Recurrent policies in algorithms: some learn them, the others refuse them, and minibatches are whole trajectories."""
 
 import dataclasses
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -20,22 +21,18 @@ from rollcast.learner.algorithms.ppo import Ppo
 from rollcast.learner.algorithms.ppo_settings import PpoSettings
 from rollcast.learner.algorithms.sac import Sac
 from rollcast.learner.algorithms.sac_settings import SacSettings
-from rollcast.learner.batch import Batch
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
+from tests import batches
 from tests.actor_critics import bools, parameters_of
-from tests.batches import SPACES, make_batch
+from tests.batches import SPACES
 
 LSTM = PolicySpec(hidden_sizes=(16,), recurrence="lstm", recurrent_size=6)
 OWN = "tests.unit.learner.algorithms.own_algorithms"
 
 
-def recurrent_batch(**given: object) -> Batch:
-    batch = make_batch(**given)
-    columns = batch.substeps[FLAT_SUBSTEP]
-    initial = torch.randn(batch.reward.shape[1], LSTM.state_size, generator=torch.Generator().manual_seed(7))
-    return dataclasses.replace(batch, substeps={FLAT_SUBSTEP: dataclasses.replace(columns, initial_state=initial)})
+recurrent_batch = functools.partial(batches.recurrent_batch, LSTM.state_size)
 
 
 def made(kind: str, **settings: object) -> Impala | Ppo | Appo:
@@ -97,16 +94,19 @@ def test_refuses_minibatches_that_would_cut_trajectories(kind: str):
 
 
 @pytest.mark.parametrize(
-    ("spec", "option"),
-    [(LSTM, "--recurrence lstm"), (PolicySpec(hidden_sizes=(16,), frame_stack=4), "--frame-stack 4")],
+    ("spec", "option", "expected"),
+    [
+        (LSTM, "--recurrence lstm", r"impala, ppo, appo or r2d2 \(DQN over sequences\), or"),
+        (PolicySpec(hidden_sizes=(16,), frame_stack=4), "--frame-stack 4", "impala, ppo, appo, dqn or sac, or"),
+    ],
 )
-def test_algorithms_that_cannot_learn_such_policies_refuse_them(spec: PolicySpec, option: str):
+def test_algorithms_that_cannot_learn_such_policies_refuse_them(spec: PolicySpec, option: str, expected: str):
     def own() -> Algorithm:
         return make_own_algorithm(f"{OWN}:SaysNothing", SPACES, spec, {}, device=torch.device("cpu"), seed=0)
 
     off_policy = (lambda: Sac(SPACES, spec, SacSettings()), lambda: Dqn(SPACES, spec, DqnSettings()))
     for make in (own, *(off_policy if spec is LSTM else ())):
-        with pytest.raises(ConfigurationError, match=rf"{option} with --algorithm .*expected impala, ppo(,| or) appo"):
+        with pytest.raises(ConfigurationError, match=rf"{option} with --algorithm .*expected {expected}"):
             make()
 
 

@@ -36,7 +36,7 @@ def completed(*words: str, folder: Path) -> list[str]:
         (("rollcast", "train", "--impala.learn"), {"--impala.learning-rate", "--impala.learning-rate-schedule"}),
         (("rollcast", "train", "--no-det"), {"--no-deterministic"}),
         (("rollcast", "train", "--help"), {"--help", "--help-all"}),
-        (("rollcast", "train", "--algorithm", ""), {"impala", "ppo", "appo", "sac", "dqn"}),
+        (("rollcast", "train", "--algorithm", ""), {"impala", "ppo", "appo", "sac", "dqn", "r2d2"}),
         (("rollcast", "train", "--seed", "1", "--device", "cu"), {"cuda"}),
         (("rollcast", "train", "--config", "ru"), {"run.yaml", "runs"}),
         (("rollcast", "train", "--seed", ""), set()),

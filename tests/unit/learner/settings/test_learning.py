@@ -14,7 +14,7 @@ from rollcast.services.limits.limits import MAX_ENVS_PER_ACTOR
 
 
 @pytest.mark.parametrize("settings", [LearnerSettings, TrainSettings])
-@pytest.mark.parametrize(("algorithm", "envs_per_actor"), [("impala", 8), ("dqn", 4), ("sac", 1)])
+@pytest.mark.parametrize(("algorithm", "envs_per_actor"), [("impala", 8), ("dqn", 4), ("r2d2", 4), ("sac", 1)])
 def test_algorithm_sets_envs_per_actor_unless_it_is_given(settings, algorithm: str, envs_per_actor: int):
     arguments = ["--algorithm", algorithm]
     assert settings.from_command_line("rollcast", arguments).envs_per_actor == envs_per_actor
@@ -40,6 +40,7 @@ def test_rejects_more_environments_than_the_protocol_allows(settings):
         ("impala", {"impala"}, ("--batch-size", "8")),
         ("sac", {"sac", "replay"}, ("--batch-size", "256")),
         ("dqn", {"dqn", "replay"}, ("--replay.n-step", "3")),
+        ("r2d2", {"r2d2", "replay"}, ("--replay.burn-in", "10")),
     ],
 )
 def test_help_shows_settings_and_defaults_of_the_chosen_algorithm(
@@ -59,6 +60,34 @@ def test_help_shows_settings_and_defaults_of_the_chosen_algorithm(
     assert re.search(rf"^  {re.escape(option)} INT.*?\(default: {value}\)", everything, re.M | re.S)
 
 
+@pytest.mark.parametrize("by_variable", [False, True])
+def test_sequences_of_r2d2_need_no_entry(by_variable: bool, monkeypatch: pytest.MonkeyPatch):
+    if by_variable:
+        monkeypatch.setenv("ROLLCAST_ALGORITHM", "r2d2")
+    arguments = ["--replay.sequence-length", "50", "--replay.burn-in", "14", "--n-rollout-steps", "64"]
+    arguments += [] if by_variable else ["--algorithm", "r2d2"]
+    settings = TrainSettings.from_command_line("rollcast train", arguments)
+    replay = settings.replay
+    assert (replay.entry, replay.sequence_length, replay.burn_in, replay.sampler) == (
+        *("rollouts", 50, 14),
+        "prioritized",
+    )
+    assert settings.recurrence == "lstm"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--replay.n-step", "3"], "n_step is 3 with entry 'rollouts'.*let the algorithm fold"),
+        (["--replay.burn-in", "3"], "burn_in is 3 without a sequence_length"),
+        (["--replay.entry", "transitions", "--replay.burn-in", "3"], "burn_in 3 with entry 'transitions'"),
+    ],
+)
+def test_r2d2_refuses_settings_of_transitions(arguments: list[str], message: str):
+    with pytest.raises(ConfigurationError, match=message):
+        TrainSettings.from_command_line("rollcast train", ["--algorithm", "r2d2", *arguments])
+
+
 def test_help_follows_the_algorithm_of_the_environment_variable(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
@@ -74,7 +103,7 @@ def test_help_follows_the_algorithm_of_the_environment_variable(
         ("--n-actor", "--n-actors?"),
         ("--learning-rate", "--impala.learning-rate?"),
         ("--impala.learnig-rate", "--impala.learning-rate?"),
-        ("--impala.double", "--dqn.double?"),
+        ("--impala.double", "--dqn.double, or --r2d2.double?"),
         ("--when-to-stop", ""),
     ],
 )
@@ -91,7 +120,7 @@ class TestOptionsOfAnotherAlgorithm:
         [
             (["--sac.tau", "0.1"], "--sac.tau: the algorithm is 'impala', which does not use it; .* --algorithm sac$"),
             (["--no-dqn.double"], "--no-dqn.double: the algorithm is 'impala'"),
-            (["--replay.capacity=5"], "--replay.capacity: .* choose --algorithm sac or dqn$"),
+            (["--replay.capacity=5"], "--replay.capacity: .* choose --algorithm sac, dqn or r2d2$"),
             (["--algorithm", "dqn", "--impala.discount", "0.5"], "--impala.discount: the algorithm is 'dqn'"),
             (["--algorithm", "my.module:Mine", "--sac.tau", "0.1"], "--sac.tau: the algorithm is 'my.module:Mine'"),
         ],

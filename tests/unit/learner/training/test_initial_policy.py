@@ -28,7 +28,7 @@ TIC_TAC_TOE = (
 def trained(tmp_path_factory):
     """Runs of each algorithm, by its name."""
     runs = {}
-    for algorithm in ("impala", "ppo", "appo", "sac", "dqn"):
+    for algorithm in ("impala", "ppo", "appo", "sac", "dqn", "r2d2"):
         runs[algorithm] = tmp_path_factory.mktemp(algorithm) / "run"
         train(settings_for(runs[algorithm], algorithm))
     return runs
@@ -53,6 +53,7 @@ def tensors_of(algorithm, folder):
         ("appo", ["critic."]),
         ("sac", ["critics.", "targets."]),
         ("dqn", []),
+        ("r2d2", []),
     ],
 )
 def test_the_policy_and_critics_of_a_run_come_along_and_the_rest_is_new(tmp_path, trained, name, prefixes):
@@ -76,13 +77,13 @@ def test_the_policy_and_critics_of_a_run_come_along_and_the_rest_is_new(tmp_path
     assert not [key for key in begun if "optimizer." in key], "which has made no step"
 
 
-@pytest.mark.parametrize("name", ["impala", "ppo", "appo", "sac", "dqn"])
+@pytest.mark.parametrize("name", ["impala", "ppo", "appo", "sac", "dqn", "r2d2"])
 def test_the_policy_of_a_run_acts_in_a_program_of_ones_own(trained, name):
     policy = load_policy(trained[name], name="last")
     assert policy.spaces["0"].action.contains(policy.act(policy.spaces["0"].observation.sample()))
 
 
-@pytest.mark.parametrize("name", ["impala", "ppo", "appo", "sac", "dqn"])
+@pytest.mark.parametrize("name", ["impala", "ppo", "appo", "sac", "dqn", "r2d2"])
 def test_moments_come_along_and_go_on(tmp_path, name):
     train(settings_for(tmp_path / "run", name, "--normalize-observations"))
     saved = RunDirectory(tmp_path / "run").read_policy("last")
@@ -105,9 +106,10 @@ def test_moments_come_along_and_go_on(tmp_path, name):
     assert policy.spaces["0"].action.contains(policy.act(observation[0]))
 
 
-def test_the_target_of_dqn_follows_the_policy_at_once(tmp_path, trained):
-    algorithm = new_algorithm(tmp_path, "dqn")
-    begin_with_policy(algorithm, trained["dqn"])
+@pytest.mark.parametrize("name", ["dqn", "r2d2"])
+def test_the_target_network_follows_the_policy_at_once(tmp_path, trained, name):
+    algorithm = new_algorithm(tmp_path, name)
+    begin_with_policy(algorithm, trained[name])
     begun = tensors_of(algorithm, tmp_path / "begun")
     policy = {key.removeprefix("policy.0."): array for key, array in begun.items() if key.startswith("policy.0.")}
     assert policy

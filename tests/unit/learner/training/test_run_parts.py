@@ -55,6 +55,40 @@ def test_algorithm_of_transitions_refuses_a_buffer_of_rollouts_before_it_is_made
         make_replay_buffers(settings, CARTPOLE_LIKE, device=torch.device("cpu"), announce=print)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--replay.entry", "transitions"],
+            "--replay.entry: 'transitions' with --algorithm r2d2, which learns from rollouts; expected 'rollouts'",
+        ),
+        (["--n-rollout-steps", "30"], "burn_in is 10 and sequence_length 30; expected together at most the 30 steps"),
+        (
+            ["--n-rollout-steps", "64"],
+            "burn_in is 10 and sequence_length 30 with a recurrent policy; expected together the 64 steps",
+        ),
+        (["--recurrence", "none"], "--replay.burn-in: 10 with --recurrence none; expected 0"),
+    ],
+)
+def test_r2d2_refuses_sequences_that_do_not_begin_where_a_state_is_stored(arguments: list[str], message: str):
+    settings = TrainSettings.from_command_line(
+        "rollcast train", ["--env-id", "CartPole-v1", "--algorithm", "r2d2", *arguments]
+    )
+    with pytest.raises(ConfigurationError, match=message):
+        make_replay_buffers(settings, CARTPOLE_LIKE, device=torch.device("cpu"), announce=print)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected"), [("r2d2", "choose one of them, or --algorithm dqn"), ("dqn", "r2d2")]
+)
+def test_dqn_and_r2d2_name_each_other_where_the_memory_is_the_other_ones(algorithm: str, expected: str):
+    recurrence = {"r2d2": "none", "dqn": "lstm"}[algorithm]
+    arguments = ["--env-id", "CartPole-v1", "--algorithm", algorithm, "--recurrence", recurrence]
+    settings = TrainSettings.from_command_line("rollcast train", arguments)
+    with pytest.raises(ConfigurationError, match=f"--recurrence {recurrence} with --algorithm {algorithm}.*{expected}"):
+        make_algorithm(settings, CARTPOLE_LIKE, torch.device("cpu"))
+
+
 def test_nothing_to_normalise_is_refused_before_anything_is_made():
     settings = TrainSettings.from_command_line(
         "rollcast train", ["--env-id", "FrozenLake-v1", "--algorithm", "ppo", "--normalize-observations"]

@@ -1,5 +1,6 @@
 """Every tag that is written is listed, every tag that is listed is written, and docs/metrics.md has the same lines."""
 
+import dataclasses
 import re
 from collections.abc import Mapping
 
@@ -14,6 +15,8 @@ from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.algorithms.ppo import Ppo
 from rollcast.learner.algorithms.ppo_settings import PpoSettings
+from rollcast.learner.algorithms.r2d2 import R2d2
+from rollcast.learner.algorithms.r2d2_settings import R2d2Settings
 from rollcast.learner.algorithms.sac import Sac
 from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.experience.experience import FreshExperience
@@ -29,7 +32,7 @@ from rollcast.learner.writers.metric_names import (
 )
 from rollcast.services.policies.policies import PolicySpec
 from tests.actor_kinds import make_actors
-from tests.batches import SPACES, make_batch, transition_batch
+from tests.batches import SPACES, make_batch, recurrent_batch, transition_batch
 from tests.processes import ROOT
 
 ALL = (*METRICS, *ALGORITHM_METRICS, *EVENT_METRICS)
@@ -46,7 +49,7 @@ def test_docs_have_a_line_for_every_metric_and_no_other():
 
 
 def test_tags_that_other_pages_name_are_listed():
-    groups = "train|speed|queue|actors|replay|durable|impala|ppo|appo|dqn|sac"
+    groups = "train|speed|queue|actors|replay|durable|impala|ppo|appo|dqn|r2d2|sac"
     tags = {metric.tag for metric in ALL}
     for page in DOCS.glob("*.md"):
         if page.name == "architecture.md":  # there such names are modules
@@ -68,7 +71,7 @@ def test_tag_of_a_substep_has_its_key_after_the_group():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["impala", "ppo", "appo", "dqn", "sac"])
+@pytest.mark.parametrize("name", ["impala", "ppo", "appo", "dqn", "r2d2", "sac"])
 def test_update_returns_the_listed_values(name: str):
     spec = PolicySpec(hidden_sizes=(4,))
     if name == "impala":
@@ -80,6 +83,10 @@ def test_update_returns_the_listed_values(name: str):
         metrics = Appo(SPACES, spec, AppoSettings(minibatch_steps=4), seed=0).update(make_batch(), progress=0.0)
     elif name == "dqn":
         metrics = Dqn(SPACES, spec, DqnSettings(), seed=0).update(transition_batch(), progress=0.0)
+    elif name == "r2d2":
+        recurrent = dataclasses.replace(spec, recurrence="gru", recurrent_size=4)
+        batch = recurrent_batch(recurrent.state_size)
+        metrics = R2d2(SPACES, recurrent, R2d2Settings(), seed=0).update(batch, progress=0.0)
     else:
         metrics = Sac(SPACES, spec, SacSettings(), seed=0).update(transition_batch(), progress=0.0)
     listed = {metric.tag for metric in ALGORITHM_METRICS if metric.tag.startswith(f"{name}/")}
@@ -110,5 +117,5 @@ def test_trainer_writes_the_listed_tags():
         writers=[kept],
     ).run()
     # tests/unit/learner/training/test_evaluation.py has those of evaluations
-    elsewhere = ("eval/", "replay/", "durable/", "ppo/", "appo/", "dqn/", "sac/")
+    elsewhere = ("eval/", "replay/", "durable/", "ppo/", "appo/", "dqn/", "r2d2/", "sac/")
     assert kept.tags == {metric.tag for metric in ALL if not metric.tag.startswith(elsewhere)}

@@ -1,0 +1,46 @@
+"""R2D2's settings. Apart from the algorithm, so that `rollcast --help` need not import torch."""
+
+from typing import Annotated
+
+from pydantic import Field, PositiveFloat
+
+from rollcast.learner.algorithms.q_learning_settings import QLearningSettings
+from rollcast.services.settings.numbers import AboveZeroToOne, AtLeastOne, ZeroToOne
+from rollcast.services.settings.resume_rules import LEARNING, stays
+from rollcast.services.settings.setting import setting
+
+
+class R2d2Settings(QLearningSettings):
+    """Everything that R2D2 can be told; the defaults learn CartPole-v1 without velocities, and are a place to start.
+
+    How long sequences are, how many of their steps only warm the memory up, and how they are chosen, is the replay
+    buffer's affair.
+    """
+
+    learning_rate: PositiveFloat = setting(
+        1e-3, "Step size of Adam at the start of training, above 0. 1e-4 in the paper, for images.", LEARNING
+    )
+    target_tau: AboveZeroToOne = setting(
+        1.0,
+        "Fraction by which the target network moves at each of its updates, in (0, 1]. 1 copies the network, as in the "
+        "paper.",
+        LEARNING,
+    )
+    target_update_interval: AtLeastOne = setting(
+        50, "Updates between two moves of the target network, at least 1; 2,500 in the paper.", LEARNING
+    )
+    n_step: Annotated[int, Field(ge=1, le=1000)] = setting(
+        5, "Number of steps whose rewards are summed before the next value, at least 1; 5 in the paper.", LEARNING
+    )
+    value_rescaling: bool = setting(
+        True,
+        "Learn values through h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x (Pohlen et al. 2018), so that rewards of "
+        "any size need no clipping.",
+        stays("the network has learnt values that are rescaled so"),
+    )
+    priority_max_share: ZeroToOne = setting(
+        0.9,
+        "eta: share of the largest TD error of a sequence in its priority; the rest is the mean. In [0, 1]; 0.9 in the "
+        "paper.",
+        LEARNING,
+    )
