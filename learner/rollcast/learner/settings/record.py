@@ -1,7 +1,7 @@
 """The settings of `rollcast record`. Imports neither torch nor grpc."""
 
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -15,6 +15,11 @@ RANDOM = "random"
 
 class RecordSettings(PlayingSettings):
     """Records rollouts in a file: demonstrations for --initial-data, or data for programs in any language."""
+
+    first_options: ClassVar = (
+        *("output", "overwrite", "rollouts", "steps", "policy", "saved_policy", "deterministic"),
+        *("env_id", "env_kwargs", "atari", "n_rollout_steps", "envs_per_actor", "seed"),
+    )
 
     output: Path = Field(description="The file to write.")
     overwrite: bool = Field(False, description="Replace the file if it exists.")
