@@ -53,7 +53,6 @@ ALGORITHM_DEFAULTS: dict[str, dict[str, Any]] = {
         "hidden_sizes": (64,),
         "activation": "relu",
         "recurrence": "lstm",
-        "frame_stack": 1,  # also with --atari: the memory sees what moves
         "n_rollout_steps": 40,
         "envs_per_actor": 4,
         "batch_size": 16,
@@ -74,8 +73,50 @@ ALGORITHM_DEFAULTS: dict[str, dict[str, Any]] = {
 # Beside them, with a recurrent policy: minibatches of whole trajectories.
 RECURRENT_DEFAULTS: dict[str, dict[str, Any]] = {name: {name: {"minibatch_steps": 256}} for name in ("ppo", "appo")}
 
-# Beside them, with `--atari`: one frame does not show where things move.
-ATARI_DEFAULTS: dict[str, Any] = {"frame_stack": 4}
+# Before them, with `--atari`: those of the papers. One frame does not show where things move, and games differ in their
+# points by thousands. IMPALA: Espeholt et al. 2018, table G.1. PPO and APPO: Schulman et al. 2017, table 5, with four
+# passes as in rl-baselines3-zoo. DQN and R2D2: Hessel et al. 2018, table 1.
+_FRAMES: dict[str, Any] = {"frame_stack": 4}
+_LONG: dict[str, Any] = {"total_steps": 10_000_000}
+_CLIPPED_SURROGATE: dict[str, Any] = {
+    "learning_rate": 2.5e-4,
+    "n_epochs": 4,
+    "minibatch_steps": 256,
+    "clip_range": 0.1,
+    "clip_range_schedule": "linear",
+    "entropy_cost": 0.01,
+    "reward_clip": "unit",
+}
+_Q_LEARNING: dict[str, Any] = {
+    "learning_rate": 6.25e-5,
+    "adam_epsilon": 1.5e-4,
+    "target_tau": 1.0,
+    "target_update_interval": 2000,
+}
+ATARI_DEFAULTS: dict[str, dict[str, Any]] = {
+    "impala": {
+        **_FRAMES,
+        "impala": {
+            "learning_rate": 6e-4,
+            "discount": 0.99,
+            "entropy_cost": 0.01,
+            "reward_clip": "unit",
+            "reward_scale": 1.0,
+        },
+    },
+    "ppo": {**_FRAMES, **_LONG, "batch_size": 8, "ppo": _CLIPPED_SURROGATE},
+    "appo": {**_FRAMES, **_LONG, "batch_size": 8, "appo": _CLIPPED_SURROGATE},
+    "dqn": {
+        **_FRAMES,
+        **_LONG,
+        "batch_size": 32,
+        "dqn": _Q_LEARNING,
+        "replay": {"samples_per_insert": 8.0, "min_size": 20_000},
+    },
+    # of single frames: the memory sees what moves
+    "r2d2": {**_LONG, "r2d2": _Q_LEARNING},
+    "sac": {**_FRAMES, **_LONG},
+}
 
 # The groups of settings that each algorithm reads.
 ALGORITHM_GROUPS: dict[str, frozenset[str]] = {
@@ -138,12 +179,12 @@ def with_algorithm_defaults(settings: Settings, algorithm: str) -> Settings:
         settings: The settings as they were read. Defaults for fields that they do not have are ignored.
         algorithm: The algorithm's name.
     """
-    settings = _with_defaults(settings, ALGORITHM_DEFAULTS.get(algorithm, {}))
+    # The most special come first: what is set is set.
+    if getattr(settings, "recurrence", "none") != "none":
+        settings = _with_defaults(settings, RECURRENT_DEFAULTS.get(algorithm, {}))
     if getattr(settings, "atari", False):
-        settings = _with_defaults(settings, ATARI_DEFAULTS)
-    if getattr(settings, "recurrence", "none") == "none":
-        return settings
-    return _with_defaults(settings, RECURRENT_DEFAULTS.get(algorithm, {}))
+        settings = _with_defaults(settings, ATARI_DEFAULTS.get(algorithm, _FRAMES))
+    return _with_defaults(settings, ALGORITHM_DEFAULTS.get(algorithm, {}))
 
 
 def _with_defaults(settings: Settings, defaults: dict[str, Any]) -> Settings:

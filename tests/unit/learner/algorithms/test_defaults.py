@@ -69,6 +69,21 @@ def test_the_policy_of_an_atari_game_sees_four_frames_by_default(algorithm: str)
         assert with_algorithm_defaults(LearnerSettings.model_validate(given), algorithm).frame_stack == expected
 
 
+@pytest.mark.parametrize("algorithm", ["impala", "ppo", "appo", "dqn", "r2d2"])
+def test_defaults_of_atari_are_those_of_the_papers_unless_given(algorithm: str):
+    plain = with_algorithm_defaults(LearnerSettings(), algorithm)
+    given = LearnerSettings.model_validate({"atari": True, "batch_size": 6, algorithm: {"learning_rate": 0.5}})
+    settings = with_algorithm_defaults(given, algorithm)
+    assert (settings.batch_size, getattr(settings, algorithm).learning_rate) == (6, 0.5)
+    assert settings.total_steps == max(10_000_000, plain.total_steps)
+    own, plain_own = getattr(settings, algorithm), getattr(plain, algorithm)
+    assert own.model_dump(exclude={"learning_rate"}) != plain_own.model_dump(exclude={"learning_rate"})
+    # What Atari has no default of its own for is the algorithm's.
+    assert settings.n_rollout_steps == plain.n_rollout_steps
+    if hasattr(own, "reward_clip"):
+        assert (own.reward_clip, plain_own.reward_clip) == ("unit", "none")
+
+
 def test_r2d2_sees_single_frames_of_an_atari_game():
     assert with_algorithm_defaults(LearnerSettings.model_validate({"atari": True}), "r2d2").frame_stack == 1
 
