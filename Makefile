@@ -20,8 +20,9 @@ PROTOC       = $(BIN)/python -m grpc_tools.protoc -Iproto
 # How many tests run at once. Unit tests compute; the others mostly wait for processes that they have started.
 UNIT_PROCESSES ?= 2
 TEST_PROCESSES ?= 3
-# those that can be run, but for the recipes, which take hours; the rest of the folder is what they share
-BENCHMARKS   = $(filter-out recipes,$(patsubst benchmarks/%.py,%,$(shell grep -l '^if __name__ == "__main__"' benchmarks/*.py)))
+# those that can be run, but for the recipes, which take hours, and for sb3, which needs `make peers`; the rest of the
+# folder is what they share
+BENCHMARKS   = $(filter-out recipes sb3,$(patsubst benchmarks/%.py,%,$(shell grep -l '^if __name__ == "__main__"' benchmarks/*.py)))
 PYTEST       = $(BIN)/python -m pytest $(PYTEST_ARGS)
 # The last process with many tests left hands some to those that have finished.
 SHARED_OUT   = --dist worksteal --numprocesses
@@ -93,7 +94,7 @@ benchmark-recipes: env ## train recipes with several seeds, and print when they 
 	$(BIN)/python -m benchmarks.recipes $(ONLY) $(ARGS)
 
 .PHONY: peers
-peers: env ## install the peers that `make bench ONLY=replay ARGS=--peers` measures beside ours
+peers: env ## install the peers that `make bench ONLY=replay ARGS=--peers` and `ONLY=sb3` measure beside ours
 	$(BIN)/pip install --quiet $(CONSTRAINTS) --group peers
 
 # -- the steps of make test --
