@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rollcast.services.client.client import LearnerClient
@@ -65,6 +66,10 @@ def test_a_learner_serves_its_buffer(tmp_path: Path, algorithm: str, batch_size:
         assert batch.batch_size == batch_size
         state = batch.substeps["0"].initial_state
         assert (state is None) if algorithm == "dqn" else (state.shape == (batch_size, 128))
+        carried = None if algorithm == "dqn" else np.zeros((2, 128), np.float32)
+        with LearnerClient(address) as learner:
+            learner.act({"": np.ones((2, 4), np.float32)}, deterministic=True, state=carried)
+        assert carried is None or carried.any(), "Act carries the state of a policy of values"
         training.send_signal(signal.SIGTERM)
         assert training.wait(60) == 0
 
