@@ -194,10 +194,14 @@ EnvFactory = Callable[[], Environment]
 
 
 def whole_episodes(env_factory: EnvFactory) -> EnvFactory:
-    """Returns the factory of the environment that evaluation plays in: whole games of Atari, not lives."""
-    if isinstance(env_factory, EnvironmentFactory) and env_factory.atari:
-        return replace(env_factory, whole_games=True)
-    return env_factory
+    """Returns the factory of the environment that evaluation plays in.
+
+    Its episodes are whole games of Atari, not lives; and it raises what the environment raises: an episode that is cut
+    there is no whole one.
+    """
+    if not isinstance(env_factory, EnvironmentFactory):
+        return env_factory
+    return replace(env_factory, whole_games=env_factory.atari, on_step_failure="fail")
 
 
 def make_single_env(env_factory: EnvFactory) -> Environment:

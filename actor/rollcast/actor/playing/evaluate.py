@@ -74,6 +74,9 @@ def evaluate_policy(
     The i-th seed derived from `seed` resets episode i and samples its actions. So episode i is always the same: it
     depends neither on the episodes before it, nor on the vectorization of training, nor on the machine.
 
+    With `on_step_failure="drop_episode"`, an episode in which the environment raises is left out, and one with a
+    further seed is played instead. At most as many are left out as are counted.
+
     Args:
         env_factory: Makes the environment as `make_vector_env` does for an actor, but for whole games of Atari; for a
             video, an `EnvironmentFactory`.
@@ -89,23 +92,29 @@ def evaluate_policy(
 
     Raises:
         ConfigurationError: If a number is out of its range, or a video cannot be recorded.
-        EnvironmentFailedError: If the environment raised, or returned something that is not valid.
+        EnvironmentFailedError: If the environment raised, or returned something that is not valid; or too often.
     """
     if n_episodes < 1:
         raise ConfigurationError(f"n_episodes is {n_episodes}; expected at least 1. Raise it.")
     if seed < 0:
         raise ConfigurationError(f"seed is {seed}; expected at least 0. Choose another.")
-    seeds = derive_seeds([seed], n_episodes)
+    drops_episodes = isinstance(env_factory, EnvironmentFactory) and env_factory.on_step_failure == "drop_episode"
     env_factory = whole_episodes(env_factory)
     env = make_single_env(env_factory) if video_dir is None else _recording_env(env_factory, video_dir)
     structured = env if isinstance(env, StructuredEnv) else SingleAgentEnv(env)
     # a vector of one, because it checks what the environment returns, and its errors name environment and seed
-    vector_env = StructuredVectorEnv([lambda: structured])
+    vector_env = StructuredVectorEnv([lambda: structured], drops_episodes=drops_episodes)
+    seeds = iter(derive_seeds([seed], 2 * n_episodes))
+    played: list[tuple[dict[ActorId, float], int]] = []
+    n_dropped = 0
     try:
-        played = [
-            _play_episode(vector_env, policy, episode_seed, deterministic=deterministic, on_step=on_step)
-            for episode_seed in seeds
-        ]
+        while len(played) < n_episodes:
+            vector_env.drops_episodes = drops_episodes and n_dropped < n_episodes
+            episode = _play_episode(vector_env, policy, next(seeds), deterministic=deterministic, on_step=on_step)
+            if episode is None:
+                n_dropped += 1
+            else:
+                played.append(episode)
     finally:
         vector_env.close()
     agents = sorted({actor for episode, _ in played for actor in episode})
@@ -158,8 +167,8 @@ def _play_episode(
     *,
     deterministic: bool,
     on_step: Callable[[], None],
-) -> tuple[dict[ActorId, float], int]:
-    """Plays an episode; returns each agent's return, and the number of turns."""
+) -> tuple[dict[ActorId, float], int] | None:
+    """Plays an episode; returns each agent's return, and the number of turns; None if the environment raised."""
     policy.seed(seed)
     executed = {key: ExecutedActions(substep.action) for key, substep in vector_env.spaces.items()}
     on_step()
@@ -175,6 +184,8 @@ def _play_episode(
         }
         on_step()
         turn = vector_env.step(0, actions)
+        if turn.is_dropped:
+            return None
         for actor, reward in turn.rewards.items():
             returns[actor] = returns.get(actor, 0.0) + float(reward)
         n_turns += 1

@@ -36,8 +36,11 @@ class StructuredVectorEnv:
 
     Args:
         env_factories: Each makes one environment.
+        drops_episodes: See the attribute.
+
+    Attributes:
         drops_episodes: Whether an exception in `step` ends the episode instead of raising: the turn has no
-            observations then, and `is_dropped` is True.
+            observations then, and `is_dropped` is True. May be changed.
 
     Raises:
         ConfigurationError: If there is no factory, or one makes another kind of environment.
@@ -53,7 +56,7 @@ class StructuredVectorEnv:
     ) -> None:
         if not env_factories:
             raise ConfigurationError("there are no env_factories; expected at least one; give one for each environment")
-        self._drops_episodes = drops_episodes
+        self.drops_episodes = drops_episodes
         self._envs: list[StructuredEnv] = []
         try:
             for index, env_factory in enumerate(env_factories):
@@ -143,7 +146,7 @@ class StructuredVectorEnv:
             seed = self._seeds[index]
             report = FailureReport.of(error, doing=doing, env_index=index, env_seed=seed)
             self._n_failures[index] += 1
-            if doing == "reset" or not self._drops_episodes or self._n_failures[index] == MAX_FAILURES_IN_A_ROW:
+            if doing == "reset" or not self.drops_episodes or self._n_failures[index] == MAX_FAILURES_IN_A_ROW:
                 raise EnvironmentFailedError(report) from error
             log_dropped_episode(report, env_index=index, env_seed=seed)
             return Turn(observations={}, is_dropped=True)

@@ -24,7 +24,8 @@ def played_environment(settings: PlayingSettings, trained: Mapping[str, Any]) ->
     """
     run_env_id = trained.get("env_id", EnvironmentSettings.model_fields["env_id"].default)
     env_id = run_env_id if settings.env_id is None else settings.env_id
-    # Runs before 0.2 have neither agent_policies nor atari; runs of `rollcast learner` have no vectorization.
+    # Runs before 0.2 have neither agent_policies nor atari; runs of `rollcast learner` have neither vectorization nor
+    # on_step_failure, which are the actors'.
     vectorization = trained.get("vectorization", "auto") if env_id == run_env_id else "auto"
     atari = trained.get("atari", False) if settings.atari is None else settings.atari
     return EnvironmentFactory(
@@ -32,5 +33,6 @@ def played_environment(settings: PlayingSettings, trained: Mapping[str, Any]) ->
         trained.get("env_kwargs", {}) if settings.env_kwargs is None else settings.env_kwargs,
         cast(Vectorization, settings.vectorization or vectorization),
         cast(AgentPolicies, settings.agent_policies or trained.get("agent_policies", "shared")),
+        on_step_failure=trained.get("on_step_failure", "fail"),
         atari=atari,
     )

@@ -3,6 +3,7 @@ import math
 import sys
 from collections.abc import Mapping
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
@@ -165,6 +166,58 @@ def test_error_of_failed_environment_has_its_seed(what: str, message: str):
     policy.load(0, {})
     with pytest.raises(EnvironmentFailedError, match=rf"environment 0 \(seed \d+\) .*{message}"):
         evaluate_policy(factory, policy, n_episodes=1, seed=0, deterministic=False)
+
+
+class FailsInOddEpisodes(gymnasium.Wrapper):
+    """Raises in the third step of every second episode; with `always`, of every one."""
+
+    def __init__(self, env: gymnasium.Env, *, always: bool = False) -> None:
+        super().__init__(env)
+        self._always, self._n_episodes, self._n_steps = always, 0, 0
+
+    def reset(self, **options):
+        self._n_episodes, self._n_steps = self._n_episodes + 1, 0
+        return super().reset(**options)
+
+    def step(self, action):
+        self._n_steps += 1
+        if self._n_steps == 3 and (self._always or self._n_episodes % 2 == 1):
+            raise RuntimeError("the third step")
+        return super().step(action)
+
+
+def make_failing(*, always: bool = False) -> gymnasium.Env:
+    return FailsInOddEpisodes(gymnasium.make("CartPole-v1"), always=always)
+
+
+def failing(on_step_failure: str, **env_kwargs: bool) -> EnvironmentFactory:
+    return EnvironmentFactory(f"{__name__}:make_failing", env_kwargs, on_step_failure=on_step_failure)
+
+
+def test_episode_in_which_the_environment_raised_is_left_out_where_training_drops_it():
+    policy = RandomPolicy(SPACES, seed=0)
+    policy.load(0, {})
+    whole = evaluate_policy(EnvironmentFactory("CartPole-v1"), policy, n_episodes=6, seed=3, deterministic=False)
+    evaluation = evaluate_policy(failing("drop_episode"), policy, n_episodes=3, seed=3, deterministic=False)
+    assert evaluation.returns == whole.returns[1::2]
+    with pytest.raises(EnvironmentFailedError, match="the third step"):
+        evaluate_policy(failing("fail"), policy, n_episodes=3, seed=3, deterministic=False)
+
+
+def test_environment_that_raises_in_too_many_episodes_fails_the_evaluation():
+    policy = RandomPolicy(SPACES, seed=0)
+    policy.load(0, {})
+    n_steps = []
+    with pytest.raises(EnvironmentFailedError, match="the third step"):
+        evaluate_policy(
+            failing("drop_episode", always=True),
+            policy,
+            n_episodes=3,
+            seed=3,
+            deterministic=False,
+            on_step=lambda: n_steps.append(1),
+        )
+    assert len(n_steps) == (3 + 1) * (1 + 3), "three episodes are dropped, the fourth fails it"
 
 
 def test_recurrent_policy_begins_every_episode_without_memory():
