@@ -3,11 +3,13 @@ from pathlib import Path
 
 import pytest
 
+from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.settings import ActorSettings
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.commands import COMMAND_SETTINGS
 from rollcast.learner.settings.learner import ServingSettings
 from rollcast.learner.settings.learning import LearnerSettings
+from rollcast.learner.settings.replay_serve import ReplayServeSettings
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.limits.limits import MAX_ENVS_PER_ACTOR
@@ -154,3 +156,13 @@ class TestOptionsOfAnotherAlgorithm:
         assert TrainSettings.from_command_line("rollcast", [*resume, "--sac.tau", "0.1"]).sac.tau == 0.1
         with pytest.raises(ConfigurationError, match=r"--dqn\.target-tau: the algorithm is 'sac'"):
             TrainSettings.from_command_line("rollcast", [*resume, "--dqn.target-tau", "0.1"])
+
+
+@pytest.mark.parametrize("settings", [TrainSettings, ServingSettings, ActorSettings, ReplayServeSettings])
+def test_every_command_makes_the_same_environment_of_the_same_settings(settings, monkeypatch: pytest.MonkeyPatch):
+    given = ["--env-id", "ALE/Pong-v5", "--env-kwargs", '{"mode": 1}', "--agent-policies", "separate"]
+    expected = EnvironmentFactory("ALE/Pong-v5", {"mode": 1}, agent_policies="separate", atari=True)
+    assert settings.from_command_line("rollcast", [*given, "--atari"]).env_factory() == expected
+    for variable, atari in (("true", True), ("", False)):
+        monkeypatch.setenv("ROLLCAST_ATARI", variable)
+        assert settings.from_command_line("rollcast", given).env_factory().atari is atari
