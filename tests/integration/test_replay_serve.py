@@ -74,6 +74,23 @@ def test_a_learner_serves_its_buffer(tmp_path: Path, algorithm: str, batch_size:
         assert training.wait(60) == 0
 
 
+def test_samples_of_single_frames_have_stacks():
+    address = f"127.0.0.1:{free_port()}"
+    env = ("--env-id", "CartPole-v1")
+    with running("learner", "replay", "serve", "--address", address, *env, "--frame-stack", 3):
+        with running("actor", "--learner-address", address, *env), ReplayClient(address) as client:
+            wait_until(lambda: size_of(client) > 500, "the actor to fill the buffer", 60)
+            assert client.info().spaces["0"].observation.shape == (3, 4)
+            (batch,) = client.samples(500, 1)
+    columns = batch.substeps["0"]
+    seen, following = columns.observation[""][0], columns.next_observation[""]
+    assert seen.shape == (500, 3, 4)
+    goes_on = ~batch.terminated[0]
+    np.testing.assert_array_equal(following[goes_on, :-1], seen[goes_on, 1:])
+    is_first = (seen == seen[:, :1]).all(axis=(1, 2))
+    assert 0 < is_first.sum() < 100, "some begin an episode: their stacks are one frame"
+
+
 def test_status_shows_actors_waiting_for_readers():
     address = f"127.0.0.1:{free_port()}"
     env = ("--env-id", "CartPole-v1")

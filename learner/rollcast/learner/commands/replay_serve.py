@@ -102,9 +102,11 @@ def _serve(settings: ReplayServeSettings, stops: list[RemoteDistributedActors]) 
         n_envs=MAX_TRAJECTORIES,
         discount=settings.discount,
         seed=settings.seed,
+        frame_stack=settings.frame_stack,
     )
     # It acts uniformly at random, so its weights have no effect; they are few, because every actor receives them.
-    policy = TorchPolicy(spaces, PolicySpec(network=settings.network, hidden_sizes=(1,)))
+    spec = PolicySpec(network=settings.network, hidden_sizes=(1,), frame_stack=settings.frame_stack)
+    policy = TorchPolicy(spaces, spec)
     policy.set_uniform_exploration(True)
     if settings.initial_data is not None:
         load_recording(buffers, settings.initial_data, spaces)

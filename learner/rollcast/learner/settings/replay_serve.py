@@ -7,6 +7,7 @@ from pydantic import Field, field_validator
 
 from rollcast.actor.settings import EnvironmentSettings, EnvsPerActor
 from rollcast.learner.replay.settings import ReplaySettings
+from rollcast.services.limits.limits import MAX_FRAME_STACK
 from rollcast.services.limits.settings import ServerLimitSettings
 from rollcast.services.security.settings import ServerSecuritySettings
 from rollcast.services.settings.numbers import AtLeastOne, Seed, ZeroToOne
@@ -41,6 +42,11 @@ class ReplayServeSettings(EnvironmentSettings, ServerSecuritySettings, ServerLim
         "auto",
         description="The policy network that actors are started with: auto, or package.module:factory. Actors act "
         "at random here, but join only a server with the same name.",
+    )
+    frame_stack: Annotated[int, Field(ge=1, le=MAX_FRAME_STACK)] = Field(
+        1,
+        description="K: samples have the last K frames at once, as with gymnasium's FrameStackObservation, for a "
+        "policy that sees so many. The environment gives single frames, and the buffer keeps each once.",
     )
     n_rollout_steps: AtLeastOne = Field(32, description="T: environment steps in a rollout.")
     envs_per_actor: EnvsPerActor = Field(
