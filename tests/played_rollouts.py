@@ -204,6 +204,9 @@ def on_host(sample: ReplaySample) -> ReplaySample:
             action=host_array(of.action),
             log_prob=None if of.log_prob is None else host_array(of.log_prob),
             initial_state=None if of.initial_state is None else host_array(of.initial_state),
+            previous_observation=None
+            if of.previous_observation is None
+            else {path: host_array(leaf) for path, leaf in of.previous_observation.items()},
             **{name: {path: host_array(leaf) for path, leaf in leaves.items()} for name, leaves in fields.items()},
         )
 

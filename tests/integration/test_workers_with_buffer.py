@@ -14,7 +14,7 @@ from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.actors.subproc import SubprocDistributedActors
 from rollcast.learner.actors.with_buffer import BaseDistributedWorkersWithBuffer
-from rollcast.learner.algorithms.trajectories import sequence_starts
+from rollcast.learner.algorithms.trajectories import observations_to_value, sequence_starts
 from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.errors import CollectTimeoutError, ConfigurationError, InvalidInputError, NotReadyError
 from rollcast.services.policies.policies import PolicySpec
@@ -194,11 +194,6 @@ def test_refuses_policy_whose_states_a_buffer_does_not_keep(kind: str):
         make_workers(kind, worker_policy=policy_of(recurrence="gru"))
 
 
-def test_refuses_whole_rollouts_of_a_policy_that_stacks_frames(kind: str):
-    with pytest.raises(ConfigurationError, match=r"rollouts for a policy with frame_stack 2; expected entry 'trans"):
-        make_workers(kind, worker_policy=policy_of(frame_stack=2), split_rollouts_into_transitions=False)
-
-
 def test_batches_of_a_policy_that_stacks_frames_have_stacks(kind: str):
     with make_workers(kind, worker_policy=policy_of(frame_stack=3)) as workers:
         workers.collect_rollouts()
@@ -209,6 +204,17 @@ def test_batches_of_a_policy_that_stacks_frames_have_stacks(kind: str):
     assert torch.equal(seen, (newest[:, None] + torch.arange(-2, 1)).clamp(min=0))
     assert torch.equal(following[:, :-1], seen[:, 1:])
     assert torch.equal(following[:, -1], newest + 1)
+
+
+def test_batches_of_whole_rollouts_have_the_frames_before_them(kind: str):
+    policy = policy_of(frame_stack=3)
+    with make_workers(kind, worker_policy=policy, split_rollouts_into_transitions=False) as workers:
+        workers.collect_rollouts()
+        batch = workers.sample_batch("cpu")
+    (columns,) = batch.substeps.values()
+    rows = observations_to_value(batch, columns)[""][: batch.reward.numel(), :, 1]
+    rows = rows[batch.valid.flatten()]
+    assert torch.equal(rows, (rows[:, -1:] + torch.arange(-2, 1)).clamp(min=0))
 
 
 def test_error_of_empty_buffer_has_advice(kind: str):

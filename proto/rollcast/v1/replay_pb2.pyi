@@ -137,7 +137,7 @@ class SampleResponse(_message.Message):
     def __init__(self, part: _Optional[int] = ..., parts: _Optional[int] = ..., keys: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., weights: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., n_steps: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., discount: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., substeps: _Optional[_Iterable[_Union[SampleSubstep, _Mapping]]] = ..., reward: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., terminated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., truncated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., valid: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., final_index: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., policy_version: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., burn_in: _Optional[int] = ..., body: _Optional[bytes] = ...) -> None: ...
 
 class SampleSubstep(_message.Message):
-    __slots__ = ("key", "observation", "action", "next_observation", "log_prob", "final_observation", "initial_state")
+    __slots__ = ("key", "observation", "action", "next_observation", "log_prob", "final_observation", "initial_state", "previous_observation")
     KEY_FIELD_NUMBER: _ClassVar[int]
     OBSERVATION_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
@@ -145,6 +145,7 @@ class SampleSubstep(_message.Message):
     LOG_PROB_FIELD_NUMBER: _ClassVar[int]
     FINAL_OBSERVATION_FIELD_NUMBER: _ClassVar[int]
     INITIAL_STATE_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_OBSERVATION_FIELD_NUMBER: _ClassVar[int]
     key: str
     observation: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.NamedTensor]
     action: _tensor_pb2.Tensor
@@ -152,7 +153,8 @@ class SampleSubstep(_message.Message):
     log_prob: _tensor_pb2.Tensor
     final_observation: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.NamedTensor]
     initial_state: _tensor_pb2.Tensor
-    def __init__(self, key: _Optional[str] = ..., observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ..., action: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., next_observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ..., log_prob: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., final_observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ..., initial_state: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ...) -> None: ...
+    previous_observation: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.NamedTensor]
+    def __init__(self, key: _Optional[str] = ..., observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ..., action: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., next_observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ..., log_prob: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., final_observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ..., initial_state: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., previous_observation: _Optional[_Iterable[_Union[_tensor_pb2.NamedTensor, _Mapping]]] = ...) -> None: ...
 
 class UpdatePrioritiesRequest(_message.Message):
     __slots__ = ("keys", "priorities", "substep_key")

@@ -81,8 +81,7 @@ class BaseDistributedWorkersWithBuffer:
 
     Raises:
         ConfigurationError: A number cannot be right, the environment has several substeps, the policy is recurrent
-            while entries are transitions, or stacks frames while they are rollouts, or `initial_buffer_size` is above
-            `replay_buffer_size` or below `batch_size`.
+            while entries are transitions, or `initial_buffer_size` is above `replay_buffer_size` or below `batch_size`.
     """
 
     def __init__(

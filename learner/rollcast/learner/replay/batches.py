@@ -55,6 +55,9 @@ def _columns(columns: SampleColumns, shape: tuple[int, ...], device: torch.devic
         last_observation=_tensors(columns.next_observation, device),
         final_observation=_tensors(columns.final_observation, device),
         initial_state=None if columns.initial_state is None else _tensor(columns.initial_state, device),
+        previous_observation=None
+        if columns.previous_observation is None
+        else _tensors(columns.previous_observation, device),
     )
 
 

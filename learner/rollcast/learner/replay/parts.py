@@ -177,15 +177,8 @@ def plan_size(
         device: The device of the columns; None: main memory, as numpy arrays.
 
     Raises:
-        ConfigurationError: The capacity is below a batch, the minimum size, or one rollout of a single environment; or
-            entries are rollouts, and the policy stacks frames.
+        ConfigurationError: The capacity is below a batch, the minimum size, or one rollout of a single environment.
     """
-    if settings.entry == "rollouts" and layout.frame_stack > 1:
-        raise ConfigurationError(
-            f"a replay buffer of whole rollouts for a policy with frame_stack {layout.frame_stack}; expected entry "
-            "'transitions', because whole rollouts are kept without the frames before them; set entry to transitions, "
-            "or let the environment stack its frames (gymnasium's FrameStackObservation)"
-        )
     capacity = settings.capacity
     if settings.capacity_bytes is not None:
         capacity = _largest_capacity(settings, layout, settings.capacity_bytes, batch_size=batch_size)

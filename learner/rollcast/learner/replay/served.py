@@ -32,13 +32,13 @@ class ServedReplay:
 
     Args:
         buffer: The buffer; others may use it, too.
-        spaces: The spaces of its substep. With a frame stack, `info` has those of its samples.
+        spaces: The spaces of its substep. With a frame stack, `info` has those of the stacks of transitions.
         n_rollout_steps: T of the rollouts that are inserted.
     """
 
     def __init__(self, buffer: ReplayBuffer, spaces: EnvironmentSpaces, *, n_rollout_steps: int) -> None:
         self._buffer = buffer
-        k = buffer.frame_stack
+        k = buffer.frame_stack if buffer.entry == "transitions" else 1
         self._spaces = {
             key: replace(substep, observation=stacked_space(substep.observation, k)) for key, substep in spaces.items()
         }
@@ -159,6 +159,9 @@ def _to_batch(sample: ReplaySample) -> ReplayBatch:
                 next_observation=leaves(columns.next_observation),
                 final_observation=leaves(columns.final_observation),
                 initial_state=None if columns.initial_state is None else host_array(columns.initial_state),
+                previous_observation=None
+                if columns.previous_observation is None
+                else leaves(columns.previous_observation),
             )
             for key, columns in sample.substeps.items()
         },

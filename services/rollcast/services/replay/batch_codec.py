@@ -37,7 +37,7 @@ STEP_FIELDS: Final[dict[str, np.dtype[Any]]] = {
     "truncated": _BOOL,
     "valid": _BOOL,
 }
-LEAVES: Final = ("observation", "next_observation", "final_observation")
+LEAVES: Final = ("observation", "next_observation", "final_observation", "previous_observation")
 
 
 class Where(NamedTuple):
@@ -156,6 +156,8 @@ def _columns(batch: ReplayBatch) -> Iterator[tuple[Where, NDArray[Any]]]:
             yield Where("final_observation", key, path), array
         if columns.initial_state is not None:
             yield Where("initial_state", key), columns.initial_state
+        for path, array in (columns.previous_observation or {}).items():
+            yield Where("previous_observation", key, path), array
     for name in (*STEP_FIELDS, "final_index", "policy_version"):
         yield Where(name), getattr(batch, name)
 

@@ -56,7 +56,7 @@ class _NumberedColumns(NamedTuple):
 
     def columns(self, arrays: list[NDArray[Any]]) -> ReplayColumns:
         """Returns the substep's columns."""
-        observation, next_observation, final_observation = (
+        observation, next_observation, final_observation, previous_observation = (
             {path: arrays[number] for path, number in leaves.items()} for leaves in self.leaves
         )
         return ReplayColumns(
@@ -66,6 +66,7 @@ class _NumberedColumns(NamedTuple):
             next_observation=next_observation,
             final_observation=final_observation,
             initial_state=None if self.initial_state is None else arrays[self.initial_state],
+            previous_observation=previous_observation or None,
         )
 
 
@@ -158,6 +159,7 @@ class PartLayout:
         if proto.HasField("initial_state"):
             state_size = proto.initial_state.shape[-1] if proto.initial_state.shape else 0
             self._add(Where("initial_state", proto.key), proto.initial_state, (step_shape[1], state_size), 0, FLOAT32)
+        add_leaves("previous_observation", step_shape[1:], 0)
 
     def _add(
         self,

@@ -73,6 +73,7 @@ class SampledColumns(Generic[_Array]):
     next_observation: Mapping[str, _Array]
     final_observation: Mapping[str, _Array]
     initial_state: _Array | None = None
+    previous_observation: Mapping[str, _Array] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +107,8 @@ class ReplayColumns(SampledColumns[NDArray[Any]]):
         final_observation: `[N, ...]` for every leaf, the true last observations at `ReplayBatch.final_index`.
         initial_state: float32 `[B, S]`, the states with which a recurrent policy acted in the first valid rows; None if
             the buffer keeps none.
+        previous_observation: `[B, K - 1, ...]` for every leaf, the frames before the first valid rows of a policy that
+            stacks frames, the oldest first; None if it does not, and for transitions, whose observations are stacks.
     """
 
 
@@ -144,7 +147,8 @@ class ReplayBatch(Sample[NDArray[Any]]):
         for columns in self.substeps.values():
             arrays = (columns.action, columns.log_prob, columns.initial_state)
             n_bytes += sum(array.nbytes for array in arrays if array is not None)
-            for leaves in (columns.observation, columns.next_observation, columns.final_observation):
+            previous = columns.previous_observation or {}
+            for leaves in (columns.observation, columns.next_observation, columns.final_observation, previous):
                 n_bytes += sum(array.nbytes for array in leaves.values())
         return n_bytes
 
@@ -172,6 +176,9 @@ class ReplayBatch(Sample[NDArray[Any]]):
                     next_observation={path: array[cut] for path, array in columns.next_observation.items()},
                     final_observation={path: array[wanted] for path, array in columns.final_observation.items()},
                     initial_state=None if columns.initial_state is None else columns.initial_state[cut],
+                    previous_observation=None
+                    if columns.previous_observation is None
+                    else {path: array[cut] for path, array in columns.previous_observation.items()},
                 )
                 for key, columns in self.substeps.items()
             },

@@ -35,6 +35,7 @@ KINDS = [
     {"sampler": "fifo", "max_times_sampled": 2},
     {"sampler": "lifo", "max_times_sampled": 2, "entry": "rollouts", "capacity": 8},
     {"entry": "rollouts", "capacity": 8},
+    {"entry": "rollouts", "capacity": 8, "frame_stack": 3, "sequence_length": 2},
     {"entry": "rollouts", "capacity": 8, "sequence_length": 2, "burn_in": 1, "sampler": "prioritized"},
     {"entry": "rollouts", "capacity": 8, "sequence_length": 3, "burn_in": 1, "state_size": 3},
 ]
@@ -46,7 +47,7 @@ def fingerprint(sample: ReplaySample) -> list[object]:
     for columns in sample.substeps.values():
         for leaves in (columns.observation, columns.next_observation, columns.final_observation):
             arrays += list((leaves or {}).values())
-        arrays += [columns.action, columns.initial_state]
+        arrays += [columns.action, columns.initial_state, *(columns.previous_observation or {}).values()]
     return [None if array is None else host_array(array).tolist() for array in arrays]
 
 
@@ -115,6 +116,7 @@ def contents(buffer: ReplayBuffer) -> list[object]:
     order = np.argsort(sample.keys)
     (columns,) = sample.substeps.values()
     arrays = [*columns.observation.values(), *columns.next_observation.values(), columns.action]
+    arrays += (columns.previous_observation or {}).values()
     arrays += [sample.keys, sample.reward, sample.terminated, sample.truncated]
     # [B, ...], or [1, B, ...]
     return [array.take(order, axis=array.shape.index(len(order))).tolist() for array in map(host_array, arrays)]
@@ -125,6 +127,7 @@ STORES = [
     {"capacity": 60, "frame_stack": 4},
     {"capacity": 60, "sampler": "prioritized", "removal": "lowest_priority"},
     {"capacity": 16, "entry": "rollouts"},
+    {"capacity": 16, "entry": "rollouts", "frame_stack": 3},
     {"capacity": 16, "entry": "rollouts", "removal": "lowest_priority", "sampler": "prioritized"},
     {"capacity": 16, "entry": "rollouts", "sampler": "fifo", "max_times_sampled": 2},
 ]

@@ -54,9 +54,17 @@ def test_served_stacks_arrive_and_their_spaces_are_told():
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"sequence_length": 2}, {"state_size": 3, "sequence_length": 2, "burn_in": 2}]
+    "settings",
+    [
+        {},
+        {"sequence_length": 2},
+        {"state_size": 3, "sequence_length": 2, "burn_in": 2},
+        {"frame_stack": 3, "sequence_length": 2},
+    ],
 )
 def test_served_rollouts_have_their_own_final_observations(settings: dict[str, int]):
-    drawn = draw(served(entry="rollouts", **settings), 4, 12)
+    replay = served(entry="rollouts", **settings)
+    assert replay.info().spaces == SPACES, "single frames"
+    drawn = draw(replay, 4, 12)
     assert len({len(came.final_index) for _, came in drawn}) > 1
     assert len({id(batch) for batch, _ in drawn}) > 1

@@ -11,7 +11,13 @@ from rollcast.v1 import replay_pb2
 
 
 def example_batch(
-    n_steps: int = 3, n_entries: int = 5, *, n_finals: int = 4, log_prob: bool = True, state_size: int = 0
+    n_steps: int = 3,
+    n_entries: int = 5,
+    *,
+    n_finals: int = 4,
+    log_prob: bool = True,
+    state_size: int = 0,
+    frame_stack: int = 1,
 ) -> ReplayBatch:
     rng = np.random.default_rng(n_steps * 100 + n_entries)
     shape = (n_steps, n_entries)
@@ -40,6 +46,12 @@ def example_batch(
                     "b": rng.integers(0, 255, (len(cells), 4, 4), dtype=np.uint8),
                 },
                 initial_state=rng.random((n_entries, state_size), np.float32) if state_size else None,
+                previous_observation={
+                    "a": rng.random((n_entries, frame_stack - 1, 2), np.float32),
+                    "b": rng.integers(0, 255, (n_entries, frame_stack - 1, 4, 4), dtype=np.uint8),
+                }
+                if frame_stack > 1
+                else None,
             )
         },
         reward=rng.random(shape, np.float32),

@@ -21,12 +21,15 @@ from tests.unit.services.replay.example_batches import as_parts, assert_same, de
     st.integers(100, 4000) | st.just(2**22),
     st.booleans(),
     st.integers(0, 5),
+    st.integers(1, 4),
 )
 @settings(max_examples=60)
 def test_batch_comes_back_for_every_size_of_part(
-    n_steps, n_entries, n_finals, log_prob, part_bytes, fast_bytes, deferred, state_size
+    n_steps, n_entries, n_finals, log_prob, part_bytes, fast_bytes, deferred, state_size, frame_stack
 ):
-    batch = example_batch(n_steps, n_entries, n_finals=n_finals, log_prob=log_prob, state_size=state_size)
+    batch = example_batch(
+        n_steps, n_entries, n_finals=n_finals, log_prob=log_prob, state_size=state_size, frame_stack=frame_stack
+    )
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(replay_batch_codec, "PART_BYTES", part_bytes)
         monkeypatch.setattr(replay_batch_codec, "FAST_PART_BYTES", fast_bytes)

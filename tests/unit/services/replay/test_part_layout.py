@@ -86,3 +86,11 @@ def test_rejects_recurrent_states_of_other_entries_or_another_dtype():
         proto.substeps[0].initial_state.CopyFrom(other)
         with pytest.raises(InvalidTensorError, match="initial_state"):
             BatchAssembler(5).add(proto.SerializeToString())
+
+
+def test_rejects_earlier_frames_of_other_entries():
+    proto = inline(example_batch(frame_stack=3))
+    other = inline(example_batch(n_entries=4, frame_stack=3))
+    proto.substeps[0].previous_observation[1].CopyFrom(other.substeps[0].previous_observation[1])
+    with pytest.raises(InvalidTensorError, match="'b' has shape"):
+        BatchAssembler(5).add(proto.SerializeToString())

@@ -74,10 +74,7 @@ def frames_before(rollout: Rollout, t: int, key: str) -> dict[str, NDArray[Any]]
     assert columns.previous_observation is not None
     frames: dict[str, NDArray[Any]] = {}
     n_previous = next(iter(columns.previous_observation.values())).shape[1]
-    rows = np.empty((n_envs, n_previous), np.int64)
-    for i in range(n_previous - 1, -1, -1):
-        row = row - ~(begins[np.maximum(row, 0), b] & (row >= first))
-        rows[:, i] = row
+    rows = rows_before(row, first, begins, n_previous)
     is_earlier, is_last = rows < first[:, None], rows == n_steps
     b = np.broadcast_to(b[:, None], rows.shape)
     for path, leaf in columns.observation.items():
@@ -87,6 +84,27 @@ def frames_before(rollout: Rollout, t: int, key: str) -> dict[str, NDArray[Any]]
         found[is_earlier] = columns.previous_observation[path][b[is_earlier], earlier]
         frames[path] = found
     return frames
+
+
+def rows_before(
+    row: NDArray[np.int64], first: NDArray[np.int64], begins: NDArray[np.bool_], n_previous: int
+) -> NDArray[np.int64]:
+    """Returns the rows of the frames before a row of each trajectory.
+
+    Args:
+        row: int64 `[B]`, the row, at least `first`.
+        first: int64 `[B]`, the first transition of each trajectory.
+        begins: Bool `[T + 1, B]` or `[T, B]`, True where an episode begins; not in a first transition.
+        n_previous: K - 1.
+
+    Returns:
+        int64 `[B, K - 1]`, the oldest first; `first - i` for the i-th frame before the first transition.
+    """
+    rows = np.empty((len(row), n_previous), np.int64)
+    for i in range(n_previous - 1, -1, -1):
+        row = row - ~(begins[np.maximum(row, 0), np.arange(len(row))] & (row >= first))
+        rows[:, i] = row
+    return rows
 
 
 def previous_frames(rollout: Rollout, layout: EntryLayout) -> list[NDArray[Any]]:

@@ -40,8 +40,10 @@ class Room:
         sample: The sample, filled or not.
         step_targets: `[T * B, ...]`: observations, actions, log-probabilities of all substeps.
         next_targets: `[B, ...]`: next observations of all substeps.
+        previous_targets: `[B, K - 1, ...]`: the frames before trajectories; empty if the buffer keeps none.
         state_targets: float32 `[B, S]`: the recurrent states of all substeps; empty if the buffer keeps none.
         gather: Fills both; `StepColumns.make_room` sets it.
+        gather_previous: Fills `previous_targets`; a store that keeps the frames before trajectories sets it.
         gather_states: Fills `state_targets`; a store with recurrent states sets it.
         gather_stacks: With a frame stack, fills those of them that are stacks, frame by frame, and `gather` the others;
             else None.
@@ -52,11 +54,12 @@ class Room:
     """
 
     __slots__ = (
-        *("flags", "gather", "gather_stacks", "gather_states", "next_targets", "reward", "sample", "state_targets"),
-        *("step_targets", "terminated", "truncated"),
+        *("flags", "gather", "gather_previous", "gather_stacks", "gather_states", "next_targets", "previous_targets"),
+        *("reward", "sample", "state_targets", "step_targets", "terminated", "truncated"),
     )
 
     gather: Gather
+    gather_previous: Gather
     gather_stacks: Gather | None
     gather_states: Gather
 
@@ -73,7 +76,7 @@ class Room:
         """Allocates the arrays.
 
         Args:
-            layout: Layout of the entries.
+            layout: Layout of the entries; with a frame stack, the sample has the frames before its trajectories.
             memory: The memory that the columns lie in.
             n_steps: T.
             batch_size: B.
@@ -94,6 +97,12 @@ class Room:
                 final_observation={path: zeros(schema, 0) for path, schema in substep.observation.items()},
                 initial_state=memory.zeros((batch_size, layout.state_size), np.dtype(np.float32))
                 if layout.state_size
+                else None,
+                previous_observation={
+                    path: zeros(schema, batch_size, layout.frame_stack - 1)
+                    for path, schema in substep.observation.items()
+                }
+                if layout.frame_stack > 1
                 else None,
             )
             for key, substep in layout.substeps.items()
@@ -117,6 +126,8 @@ class Room:
         flat += [columns.log_prob for columns in substeps.values() if columns.log_prob is not None]
         self.step_targets = [array.reshape(-1, *array.shape[2:]) for array in flat]
         self.next_targets = [array for columns in substeps.values() for array in columns.next_observation.values()]
+        previous = [columns.previous_observation or {} for columns in substeps.values()]
+        self.previous_targets = [array for leaves in previous for array in leaves.values()]
         states = [columns.initial_state for columns in substeps.values()]
         self.state_targets = [state for state in states if state is not None]
         self.reward = self.sample.reward.reshape(-1)

@@ -85,8 +85,9 @@ class StepColumns:
         discount: float,
         burn_in: int = 0,
         next_columns: Sequence[ColumnArray] | None = None,
+        stacks: bool = True,
     ) -> Room:
-        """Makes a room for samples of these columns. With a frame stack, its observations are stacks.
+        """Makes a room for samples of these columns.
 
         Args:
             n_steps: T.
@@ -94,9 +95,10 @@ class StepColumns:
             discount: gamma.
             burn_in: `ReplaySample.burn_in`.
             next_columns: The columns of next observations, in the same memory; None: `observations`.
+            stacks: With a frame stack, observations are stacks; else single frames, with those before them.
         """
         room = Room(
-            self._layout.stacked,
+            self._layout.stacked if stacks else self._layout,
             self.memory,
             n_steps=n_steps,
             batch_size=batch_size,
@@ -106,7 +108,7 @@ class StepColumns:
         following = self.observations if next_columns is None else next_columns
         next_pairs = list(zip(following, room.next_targets, strict=True))
         step_pairs = list(zip(self.steps, room.step_targets, strict=True))
-        if self._layout.frame_stack > 1:
+        if self._layout.frame_stack > 1 and stacks:
             substeps = self._layout.substeps.values()
             are_stacked = [path != ACTION_MASK for substep in substeps for path in substep.observation]
             room.gather_stacks = self.memory.gather(
@@ -143,7 +145,7 @@ class StepColumns:
             room: The room to fill.
         """
         self.flags.take(rows, 0, room.flags, "clip")
-        if room.gather_stacks is not None:
+        if self._layout.frame_stack > 1:
             np.bitwise_and(room.flags, _ALL_BUT_BEGINS, room.flags)
         np.bitwise_and(room.flags, _TERMINATED, room.terminated)
         np.greater_equal(room.flags, _TRUNCATED, room.truncated)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.learner.replay.columns.frame_stacks import BEGINS, previous_frames, rows_before
 from rollcast.learner.replay.columns.layout import EntryLayout, Slots, StoredBytes
 from rollcast.learner.replay.columns.memory import (
     Blocks,
@@ -40,7 +41,9 @@ class RolloutStore(SlotStore):
     Row `capacity * T + slot` holds the observation after the last step. Final observations are few: they lie one by
     one beside the columns, in the same memory, and only they are not allocated at the start. Sequences of L steps with
     `burn_in` steps before them begin anywhere in an entry where they fit. With recurrent states, row `slot` of their
-    columns is the state at t = 0, so sequences are whole entries. See `SlotStore` for keys and threads.
+    columns is the state at t = 0, so sequences are whole entries. With a frame stack, rows
+    `capacity * (T + 1) + slot * (K - 1) + i` hold the frames before an entry, and samples have those before their
+    sequences. See `SlotStore` for keys and threads.
     """
 
     def __init__(
@@ -73,7 +76,10 @@ class RolloutStore(SlotStore):
         self._discount = discount
         self._n_step_rows = capacity * layout.n_rollout_steps
         self._first_last = np.array(self._n_step_rows)  # numpy adds a 0-dimensional array twice as fast as an int
-        self._columns = StepColumns(layout, memory or MainMemory(), self._n_step_rows, n_more_observations=capacity)
+        self._columns = StepColumns(
+            layout, memory or MainMemory(), self._n_step_rows, n_more_observations=capacity * layout.frame_stack
+        )
+        self._n_previous = layout.frame_stack - 1
         substeps = layout.substeps if layout.state_size else ()
         self._states = [
             self._columns.memory.zeros((capacity, layout.state_size), np.dtype(np.float32)) for _ in substeps
@@ -94,7 +100,12 @@ class RolloutStore(SlotStore):
             batch_size=batch_size,
             discount=self._discount,
             burn_in=self._burn_in,
+            stacks=False,
         )
+        if self._n_previous:
+            targets = [target.reshape(-1, *target.shape[2:]) for target in room.previous_targets]
+            frames = list(zip(self._columns.observations, targets, strict=True))
+            room.gather_previous = self._columns.memory.gather(frames, [])
         if self._states:
             states = list(zip(self._states, room.state_targets, strict=True))
             room.gather_states = self._columns.memory.gather(states, [])
@@ -112,6 +123,8 @@ class RolloutStore(SlotStore):
         self._columns.gather(following, rows, room)
         if self._states:
             room.gather_states(slots, NO_SLOTS)
+        if self._n_previous:
+            room.gather_previous(self._rows_before(slots, starts), NO_SLOTS)
         np.not_equal(room.flags & STEP, 0, out=sample.valid.reshape(-1))
         sample.policy_version[:] = self._policy_version.take(slots)
         sample.keys[:] = self._keys(slots)
@@ -130,6 +143,11 @@ class RolloutStore(SlotStore):
         last = columns.memory.read(columns.observations, np.add(slots, self._first_last))
         arrays |= {f"last{i}": array for i, array in enumerate(last)}
         arrays |= {f"state{i}": array for i, array in enumerate(columns.memory.read(self._states, slots))}
+        if self._n_previous:
+            frames = columns.memory.read(columns.observations, self._previous_rows(slots))
+            arrays |= {
+                f"previous{i}": array.reshape(len(slots), -1, *array.shape[1:]) for i, array in enumerate(frames)
+            }
         arrays["policy_version"] = self._policy_version.take(slots)
         finals = [self._finals.get(slot) for slot in slots.tolist()]
         arrays["n_finals"] = np.array([0 if found is None else len(found[0]) for found in finals], np.int64)
@@ -153,6 +171,10 @@ class RolloutStore(SlotStore):
         if self._states:
             states = [arrays[f"state{i}"][wanted] for i in range(len(self._states))]
             columns.memory.write([Write(self._states, slots, states)])
+        if self._n_previous:
+            frames = [arrays[f"previous{i}"][wanted] for i in range(len(columns.observations))]
+            frames = [array.reshape(-1, *array.shape[2:]) for array in frames]
+            columns.memory.write([Write(columns.observations, self._previous_rows(slots), frames)])
         self._policy_version[slots] = arrays["policy_version"][wanted]
         self._write_finals(slots, arrays, wanted)
 
@@ -195,6 +217,31 @@ class RolloutStore(SlotStore):
         rows: NDArray[np.int64] = (slots[:, None] * n_steps + np.arange(n_steps)).reshape(-1)
         return rows
 
+    def _previous_rows(self, slots: Slots) -> NDArray[np.int64]:
+        """Returns the rows of the frames before entries, int64 `[N * (K - 1)]`."""
+        first = self._n_step_rows + self.capacity
+        rows: NDArray[np.int64] = first + slots[:, None] * self._n_previous + np.arange(self._n_previous)
+        return rows.reshape(-1)
+
+    def _rows_before(self, slots: Slots, starts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the rows of the frames before the first transitions of sequences, int64 `[N * (K - 1)]`."""
+        previous = self._previous_rows(slots)
+        if not starts.any():
+            return previous
+        n_steps = self._layout.n_rollout_steps
+        flags = self._columns.flags.take(self._step_rows(slots)).reshape(-1, n_steps).T
+        valid = (flags & STEP) != 0
+        sampled = valid & (np.arange(n_steps)[:, None] >= starts)
+        # A sequence without a transition may have any frames.
+        row = np.where(sampled.any(axis=0), sampled.argmax(axis=0), n_steps - 1)
+        first = valid.argmax(axis=0)
+        rows = rows_before(np.maximum(row, first), first, (flags & BEGINS) != 0, self._n_previous)
+        from_previous = np.take_along_axis(
+            previous.reshape(rows.shape), np.clip(self._n_previous + rows - first[:, None], 0, self._n_previous - 1), 1
+        )
+        found: NDArray[np.int64] = np.where(rows < first[:, None], from_previous, slots[:, None] * n_steps + rows)
+        return found.reshape(-1)
+
     def _prepare(self, rollout: Rollout) -> None:
         plan_rows(rollout)  # checks that no final observation is missing
 
@@ -211,8 +258,11 @@ class RolloutStore(SlotStore):
         ]
         if self._states:
             writes.append(Write(self._states, slots, state_sources(rollout, layout)))
+        if self._n_previous:
+            frames = [leaf.reshape(-1, *leaf.shape[2:]) for leaf in previous_frames(rollout, layout)]
+            writes.append(Write(columns.observations, self._previous_rows(slots), frames))
         columns.memory.write(writes)
-        write_rows((columns.reward, columns.flags), rows, (rollout.reward, pack_flags(rollout)))
+        write_rows((columns.reward, columns.flags), rows, (rollout.reward, pack_flags(rollout, layout.frame_stack)))
         self._policy_version[slots] = rollout.policy_version
         if len(rollout.final_index):
             self._keep_finals(slots, rollout)
@@ -264,7 +314,9 @@ class RolloutStore(SlotStore):
 def rollout_bytes(layout: EntryLayout) -> StoredBytes:
     """Returns the bytes of an entry of a `RolloutStore`, without final observations.
 
-    They are T steps, the last observation, the recurrent state, and 8 for the policy version.
+    They are T steps, the last observation, with a frame stack the K - 1 observations before the first step, the
+    recurrent state, and 8 for the policy version.
     """
     steps = layout.step_bytes.times(layout.n_rollout_steps)
-    return StoredBytes(steps.columns + layout.observation_bytes + layout.state_bytes, steps.bookkeeping + 8)
+    more = layout.frame_stack * layout.observation_bytes + layout.state_bytes
+    return StoredBytes(steps.columns + more, steps.bookkeeping + 8)

@@ -3,7 +3,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+from rollcast.learner.algorithms.trajectories import observations_to_value
+from rollcast.learner.replay.batches import to_batch
 from rollcast.learner.replay.buffer import ReplayBuffer
+from rollcast.learner.replay.columns.samples import ReplaySample
 from rollcast.services.errors import ConfigurationError, InvalidRolloutError
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.buffers import make_buffer
@@ -17,6 +20,25 @@ def rollout_buffer(place: str | None = None, **settings) -> ReplayBuffer:
     return make_buffer(entry="rollouts", n_rollout_steps=T, place=place, **{"capacity": 7, **settings})
 
 
+def check_stacks(sample: ReplaySample, world: World, true_next: dict[int, int]) -> None:
+    """What an algorithm stacks are the stacks that the world showed."""
+    batch = to_batch(sample, "cpu")
+    columns = batch.substeps[FLAT_SUBSTEP]
+    rows = observations_to_value(batch, columns)["a"][..., 0].long()
+    n_steps, n = batch.reward.shape
+    of_steps = rows[: n_steps * n].view(n_steps, n, -1)
+    numbers = columns.observation["a"][..., 0].long()
+    finals = {tuple(index): i for i, index in enumerate(batch.final_index.tolist())}
+    for t, b in batch.valid.nonzero().tolist():
+        number = int(numbers[t, b])
+        assert tuple(of_steps[t, b].tolist()) == world.stacks[number]
+        if (t, b) in finals:
+            following = rows[(n_steps + 1) * n + finals[t, b]]
+        else:
+            following = of_steps[t + 1, b] if t + 1 < n_steps else rows[n_steps * n + b]
+        assert tuple(following.tolist()) == world.stacks[true_next[number]]
+
+
 @pytest.mark.parametrize("has_reset_rows", [False, True])
 @pytest.mark.parametrize(
     "sequence",
@@ -26,14 +48,17 @@ def rollout_buffer(place: str | None = None, **settings) -> ReplayBuffer:
         {"sequence_length": 1},
         {"state_size": 3},
         {"state_size": 2, "sequence_length": 4, "burn_in": 2},
+        {"frame_stack": 3},
+        {"frame_stack": 4, "sequence_length": 2, "burn_in": 1},
+        {"frame_stack": 2, "state_size": 2},
     ],
 )
 @pytest.mark.parametrize("removal", ["oldest", "lowest_priority"])
 def test_samples_equal_the_played_rollouts(has_reset_rows: bool, sequence: dict, removal: str, place: str | None):
     buffer = rollout_buffer(place, removal=removal, **sequence)
-    state_size = sequence.get("state_size", 0)
+    state_size, frame_stack = sequence.get("state_size", 0), sequence.get("frame_stack", 1)
     n_sampled = sequence.get("burn_in", 0) + sequence.get("sequence_length", 0) or T
-    world = World(n_steps=T, has_reset_rows=has_reset_rows, n_envs=3, state_size=state_size)
+    world = World(T, has_reset_rows, n_envs=3, state_size=state_size, frame_stack=frame_stack)
     # (policy version, first number of the trajectory) to the rollout and the environment
     played, true_next, seen_starts = {}, {}, set()
     for _ in range(30):
@@ -43,6 +68,8 @@ def test_samples_equal_the_played_rollouts(has_reset_rows: bool, sequence: dict,
         numbers = rollout.substeps[FLAT_SUBSTEP].observation["a"][..., 0].astype(int)
         played |= {(rollout.policy_version, b): (rollout, numbers[:, b]) for b in range(3)}
         sample = on_host(buffer.sample(2))
+        if frame_stack > 1:
+            check_stacks(sample, world, true_next)
         n_rows = len(sample.reward)
         assert n_rows == n_sampled
         assert sample.burn_in == sequence.get("burn_in", 0)
@@ -143,3 +170,11 @@ def test_rejects_entries_that_begin_where_no_recurrent_state_is_known(settings: 
 def test_rejects_sequence_longer_than_a_rollout():
     with pytest.raises(ConfigurationError, match="burn_in is 3 and sequence_length 4; expected together at most the 6"):
         rollout_buffer(sequence_length=4, burn_in=3)
+
+
+@pytest.mark.parametrize("frame_stack", [1, 4])
+def test_allocates_the_computed_bytes(frame_stack: int):
+    store = rollout_buffer(frame_stack=frame_stack, state_size=3, capacity=50)._store
+    columns = store._columns
+    arrays = [*columns.steps, columns.reward, columns.flags, *store._states, store._policy_version]
+    assert sum(array.nbytes for array in arrays) == 50 * store.row_bytes
