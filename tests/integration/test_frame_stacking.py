@@ -97,9 +97,11 @@ def worker_of(environment: Callable[[], gymnasium.Env], spec: PolicySpec, mode: 
     return RolloutWorker(vector_env, policy, T, actor_id="a", incarnation=1, env_seed=3)
 
 
-def through_the_wire(rollout: Rollout, known: EnvironmentSpaces, n_envs: int, frame_stack: int) -> tuple[Rollout, int]:
+def through_the_wire(
+    rollout: Rollout, known: EnvironmentSpaces, n_envs: int, frame_stack: int, state_size: int = 0
+) -> tuple[Rollout, int]:
     messages = list(RolloutEncoder().encode(rollout))
-    assembler = RolloutAssembler(known, rollout.n_steps, n_envs, frame_stack=frame_stack)
+    assembler = RolloutAssembler(known, rollout.n_steps, n_envs, frame_stack=frame_stack, state_size=state_size)
     for message in messages:
         arrived = assembler.add(*parse_request(message))
     assert arrived is not None

@@ -14,6 +14,8 @@ from rollcast.actor.vector.make import environment_spaces
 from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.algorithms.dqn import Dqn
 from rollcast.learner.algorithms.dqn_settings import DqnSettings
+from rollcast.learner.algorithms.r2d2 import R2d2
+from rollcast.learner.algorithms.r2d2_settings import R2d2Settings
 from rollcast.learner.algorithms.sac import Sac
 from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.replay.batches import to_batch
@@ -55,7 +57,8 @@ def filled(
     worker = worker_of(make, spec, mode)
     known = environment_spaces(worker._vector_env)
     buffer = empty_buffer(known, frame_stack=frame_stack, **settings)
-    rollouts = [through_the_wire(worker.collect(), known, B, frame_stack)[0] for _ in range(n_rollouts)]
+    played = (worker.collect() for _ in range(n_rollouts))
+    rollouts = [through_the_wire(rollout, known, B, frame_stack, spec.state_size)[0] for rollout in played]
     for rollout in rollouts:
         buffer.insert(rollout)
     worker.close()
@@ -129,21 +132,28 @@ def test_buffer_takes_a_quarter_of_the_bytes(n_steps: int, least: float):
     assert sizes[1] / sizes[0] > least
 
 
-def make_algorithm(name: str, known: EnvironmentSpaces, spec: PolicySpec) -> Algorithm:
-    kind, own = {"dqn": (Dqn, DqnSettings()), "sac": (Sac, SacSettings())}[name]
-    return kind(known, spec, own, seed=7)
+SETTINGS = {"dqn": (Dqn, DqnSettings()), "sac": (Sac, SacSettings()), "r2d2": (R2d2, R2d2Settings())}
 
 
-@pytest.mark.parametrize("n_step", [1, 3])
-@pytest.mark.parametrize("algorithm", ["dqn", "sac"])
-def test_learner_learns_the_bits_that_it_learns_from_stacks(algorithm: str, n_step: int):
+@pytest.mark.parametrize(
+    ("algorithm", "replay", "policy"),
+    [
+        ("dqn", {"n_step": 1, "removal": "lowest_priority"}, {}),
+        ("sac", {"n_step": 3, "removal": "lowest_priority"}, {}),
+        (
+            "r2d2",
+            {"entry": "rollouts", "sequence_length": T - 3, "burn_in": 3, "state_size": 12},
+            {"recurrence": "lstm", "recurrent_size": 6},
+        ),
+    ],
+)
+def test_learner_learns_the_bits_that_it_learns_from_stacks(algorithm: str, replay: dict, policy: dict):
     learnt = []
     for k in (K, 1):
-        spec = PolicySpec(frame_stack=k, hidden_sizes=(16,))
-        buffer, known, _ = filled(
-            "vector", SAME, frame_stack=k, n_rollouts=12, spec=spec, n_step=n_step, removal="lowest_priority"
-        )
-        made = make_algorithm(algorithm, known, spec)
+        spec = PolicySpec(frame_stack=k, hidden_sizes=(16,), **policy)
+        buffer, known, _ = filled("vector", SAME, frame_stack=k, n_rollouts=12, spec=spec, **replay)
+        kind, own = SETTINGS[algorithm]
+        made: Algorithm = kind(known, spec, own, seed=7)
         for _ in range(5):
             made.update(to_batch(buffer.sample(BATCH), torch.device("cpu")), progress=0.0)
         learnt.append(made.policy_state())

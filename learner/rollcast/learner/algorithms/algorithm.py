@@ -196,6 +196,6 @@ def check_learns(algorithm: Algorithm, spec: PolicySpec, name: str) -> None:
     if spec.frame_stack > 1 and not algorithm.learns_frame_stacks:
         raise ConfigurationError(
             f"--frame-stack {spec.frame_stack} with {name}, which cannot stack the frames of its batches; expected "
-            "impala, ppo, appo, dqn or sac, or an own algorithm whose learns_frame_stacks is True; choose one of them, "
-            "or let the environment stack its frames (gymnasium's FrameStackObservation)"
+            "impala, ppo, appo, dqn, r2d2 or sac, or an own algorithm whose learns_frame_stacks is True; choose one of "
+            "them, or let the environment stack its frames (gymnasium's FrameStackObservation)"
         )

@@ -28,7 +28,6 @@ class Dqn(QLearning[DqnSettings]):
     """
 
     name = "dqn"
-    learns_frame_stacks = True
 
     def update(self, batch: Batch, *, progress: float) -> Metrics:
         """Learns from a batch of transitions; see `Algorithm.update`."""

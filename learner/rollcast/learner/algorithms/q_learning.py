@@ -52,6 +52,7 @@ class QLearning(OnePolicy[OwnSettings]):
     """
 
     learns_from_replay = True
+    learns_frame_stacks = True
 
     def _build(self, spaces: EnvironmentSpaces, spec: PolicySpec, settings: OwnSettings, seed: int) -> None:
         key = self._substep_key

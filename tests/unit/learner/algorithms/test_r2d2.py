@@ -304,11 +304,6 @@ def test_rejects_policy_without_a_memory():
         R2d2(SPACES, PolicySpec(hidden_sizes=(8,)), R2d2Settings())
 
 
-def test_rejects_policy_that_sees_several_frames():
-    with pytest.raises(ConfigurationError, match="--frame-stack 4 with --algorithm r2d2, which cannot stack"):
-        R2d2(SPACES, dataclasses.replace(spec_of("lstm"), frame_stack=4), R2d2Settings())
-
-
 def test_rejects_batch_without_recurrent_states():
     columns = dataclasses.replace(some_batch().substeps["0"], initial_state=None)
     with pytest.raises(ConfigurationError, match="no recurrent states, with a burn-in of 2 steps; expected the states"):

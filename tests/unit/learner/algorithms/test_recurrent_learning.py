@@ -97,7 +97,7 @@ def test_refuses_minibatches_that_would_cut_trajectories(kind: str):
     ("spec", "option", "expected"),
     [
         (LSTM, "--recurrence lstm", r"impala, ppo, appo or r2d2 \(DQN over sequences\), or"),
-        (PolicySpec(hidden_sizes=(16,), frame_stack=4), "--frame-stack 4", "impala, ppo, appo, dqn or sac, or"),
+        (PolicySpec(hidden_sizes=(16,), frame_stack=4), "--frame-stack 4", "impala, ppo, appo, dqn, r2d2 or sac, or"),
     ],
 )
 def test_algorithms_that_cannot_learn_such_policies_refuse_them(spec: PolicySpec, option: str, expected: str):

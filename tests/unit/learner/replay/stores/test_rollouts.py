@@ -21,7 +21,7 @@ def rollout_buffer(place: str | None = None, **settings) -> ReplayBuffer:
 
 
 def check_stacks(sample: ReplaySample, world: World, true_next: dict[int, int]) -> None:
-    """What an algorithm stacks are the stacks that the world showed."""
+    """Compares the stacks that an algorithm makes with those that the world showed."""
     batch = to_batch(sample, "cpu")
     columns = batch.substeps[FLAT_SUBSTEP]
     rows = observations_to_value(batch, columns)["a"][..., 0].long()
