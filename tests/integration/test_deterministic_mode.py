@@ -34,11 +34,11 @@ OPTIONS = {
     "impala": ("--env-id CartPole-v1 --envs-per-actor 4 --batch-size 8 --n-rollout-steps 8 --total-steps 6400"),
     "ppo": (
         "--env-id CartPole-v1 --envs-per-actor 4 --batch-size 8 --n-rollout-steps 8 --total-steps 6400 "
-        "--ppo.n-epochs 2 --ppo.minibatch-steps 16 --ppo.normalize-rewards"
+        "--ppo.n-epochs 2 --ppo.minibatch-steps 32 --ppo.normalize-rewards"
     ),
     "appo": (
         "--env-id CartPole-v1 --envs-per-actor 4 --batch-size 8 --n-rollout-steps 8 --total-steps 6400 "
-        "--appo.n-epochs 2 --appo.minibatch-steps 16 "
+        "--appo.n-epochs 2 --appo.minibatch-steps 64 "
         # All that a rollout may bring, and moments that change with every update.
         "--recurrence gru --recurrent-size 8 --frame-stack 2 --normalize-observations"
     ),

@@ -15,6 +15,7 @@ from rollcast.learner.algorithms.critics import RecurrentValueCritic, ValueCriti
 from rollcast.learner.algorithms.divergence import DivergenceWatch
 from rollcast.learner.algorithms.flat_parameters import FlatParameters
 from rollcast.learner.algorithms.one_policy import OnePolicy
+from rollcast.learner.algorithms.optimizers import Adam
 from rollcast.learner.algorithms.reward_normalizer import RewardNormalizer
 from rollcast.learner.algorithms.schedules import make_schedule
 from rollcast.learner.algorithms.training_state import StatePart, read_training_state
@@ -85,7 +86,7 @@ class ActorCritic(OnePolicy[OwnSettings]):
         )
 
     def _make_optimizer(self, settings: OwnSettings, vector: torch.nn.Parameter) -> torch.optim.Optimizer:
-        return torch.optim.Adam(
+        return Adam(
             [vector],
             lr=settings.learning_rate,
             betas=(settings.adam_beta1, settings.adam_beta2),

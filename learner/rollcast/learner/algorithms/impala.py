@@ -16,6 +16,7 @@ from rollcast.learner.algorithms.algorithm import Metrics
 from rollcast.learner.algorithms.impala_loss import impala_loss
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.algorithms.one_substep import columns_of
+from rollcast.learner.algorithms.optimizers import RMSprop
 from rollcast.learner.algorithms.trajectories import (
     explained_variance,
     normalized,
@@ -39,7 +40,7 @@ class Impala(ActorCritic[ImpalaSettings]):
     def _make_optimizer(self, settings: ImpalaSettings, vector: torch.nn.Parameter) -> torch.optim.Optimizer:
         if settings.optimizer == "adam":
             return super()._make_optimizer(settings, vector)
-        return torch.optim.RMSprop(
+        return RMSprop(
             [vector],
             lr=settings.learning_rate,
             alpha=settings.rmsprop_decay,

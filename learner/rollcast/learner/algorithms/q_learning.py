@@ -16,6 +16,7 @@ from rollcast.learner.algorithms.algorithm import Metrics
 from rollcast.learner.algorithms.divergence import DivergenceWatch
 from rollcast.learner.algorithms.flat_parameters import FlatParameters
 from rollcast.learner.algorithms.one_policy import OnePolicy
+from rollcast.learner.algorithms.optimizers import Adam
 from rollcast.learner.algorithms.q_learning_settings import QLearningSettings
 from rollcast.learner.algorithms.schedules import make_schedule
 from rollcast.learner.algorithms.target_networks import TargetNetwork
@@ -62,7 +63,7 @@ class QLearning(OnePolicy[OwnSettings]):
         self._network = self._policy.networks[key]
         self._parameters = FlatParameters({"policy": self._policy})
         self._target = TargetNetwork(self._network, self._parameters)
-        self._optimizer = torch.optim.Adam(
+        self._optimizer = Adam(
             [self._parameters.vector], lr=settings.learning_rate, eps=settings.adam_epsilon, fused=True
         )
         self._learning_rate = make_schedule(settings.learning_rate_schedule, settings.learning_rate, 0.0)

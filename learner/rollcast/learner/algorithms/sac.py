@@ -19,6 +19,7 @@ from rollcast.learner.algorithms.critics import CriticEnsemble
 from rollcast.learner.algorithms.divergence import DivergenceWatch
 from rollcast.learner.algorithms.flat_parameters import FlatParameters
 from rollcast.learner.algorithms.one_policy import OnePolicy
+from rollcast.learner.algorithms.optimizers import Adam
 from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.algorithms.soft_actions import mean, smallest, soft_actions
 from rollcast.learner.algorithms.target_networks import TargetNetwork
@@ -231,6 +232,6 @@ class Sac(OnePolicy[SacSettings]):
         # Older checkpoints have none: no critics were drawn then.
         self._seed = int(values.get("seed", self._seed))
 
-    def _adam(self, parameter: nn.Parameter, learning_rate: float) -> torch.optim.Adam:
+    def _adam(self, parameter: nn.Parameter, learning_rate: float) -> Adam:
         betas = (self._settings.adam_beta1, self._settings.adam_beta2)
-        return torch.optim.Adam([parameter], lr=learning_rate, betas=betas, fused=True)
+        return Adam([parameter], lr=learning_rate, betas=betas, fused=True)

@@ -1,0 +1,35 @@
+"""torch's optimisers without the import of torch.compile, which takes two seconds of processor time.
+
+Some of an optimiser's methods are wrapped, so that torch.compile leaves them alone, and the first call of a wrapper
+imports torch._dynamo. Nothing here is compiled with an optimiser in it: these classes call the methods themselves.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+
+def _unwrapped(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the method in a wrapper; the method itself if a torch of another version does not wrap it."""
+    return getattr(method, "__wrapped__", method)  # set by functools.wraps
+
+
+class _Eager(Optimizer):
+    add_param_group = _unwrapped(Optimizer.add_param_group)
+    load_state_dict = _unwrapped(Optimizer.load_state_dict)
+    state_dict = _unwrapped(Optimizer.state_dict)
+    zero_grad = _unwrapped(Optimizer.zero_grad)
+
+
+class Adam(_Eager, torch.optim.Adam):
+    """Adam (Kingma and Ba 2015), to the bits of torch.optim.Adam."""
+
+    step = torch.no_grad()(_unwrapped(torch.optim.Adam.step))
+
+
+class RMSprop(_Eager, torch.optim.RMSprop):
+    """RMSProp (Hinton 2012), to the bits of torch.optim.RMSprop."""
+
+    step = torch.no_grad()(_unwrapped(torch.optim.RMSprop.step))
