@@ -83,7 +83,7 @@ def evaluate_until_stopped(
                 heartbeat.beat()
                 watchdog.beat()
                 if stop.is_set() or connection.ended:
-                    raise _StoppedError  # noqa: TRY301 - it ends the episodes from within
+                    raise _StoppedError  # noqa: TRY301 - only an exception ends the episodes from within
 
             while not (stop.is_set() or connection.ended):
                 heartbeat.beat()

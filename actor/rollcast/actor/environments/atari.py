@@ -71,7 +71,7 @@ def check_atari(spec: EnvSpec, env_kwargs: Mapping[str, Any]) -> None:
         )
 
 
-def make_atari(spec: EnvSpec, env_kwargs: Mapping[str, Any], *, whole_games: bool) -> gymnasium.Env[Frame, Any]:
+def make_atari(spec: EnvSpec, env_kwargs: Mapping[str, Any], *, whole_games: bool) -> gymnasium.Env[Frame, int]:
     """Makes a game with gymnasium's preprocessing: single frames, uint8 `[84, 84]`; the policy stacks them.
 
     - A step repeats its action for 4 frames, and the observation is the maximum of the last two: sprites flicker.
@@ -97,14 +97,14 @@ def make_atari(spec: EnvSpec, env_kwargs: Mapping[str, Any], *, whole_games: boo
     return preprocessed if whole_games else LifeLossEnds(preprocessed)
 
 
-class LifeLossEnds(Wrapper[Frame, Any, Frame, Any]):
+class LifeLossEnds(Wrapper[Frame, int, Frame, int]):
     """A game in which a lost life ends the episode, and the next episode goes on with the next life.
 
     gymnasium's `terminal_on_life_loss` begins a new game after each lost life, so that nobody ever plays the second.
     A reset with a seed always begins a new game, and so does one before an episode has ended.
     """
 
-    def __init__(self, env: gymnasium.Env[Frame, Any]) -> None:
+    def __init__(self, env: gymnasium.Env[Frame, int]) -> None:
         """Wraps a game.
 
         Args:
@@ -115,7 +115,7 @@ class LifeLossEnds(Wrapper[Frame, Any, Frame, Any]):
         # The game goes on after the episode that has just ended.
         self._goes_on = False
 
-    def step(self, action: Any) -> tuple[Frame, SupportsFloat, bool, bool, dict[str, Any]]:  # noqa: ANN401 - gymnasium's
+    def step(self, action: int) -> tuple[Frame, SupportsFloat, bool, bool, dict[str, Any]]:
         """Steps the game; `terminated` also if a life was lost."""
         # if this raises, the next reset begins a new game
         self._goes_on = False
@@ -138,6 +138,6 @@ class LifeLossEnds(Wrapper[Frame, Any, Frame, Any]):
 
     def _count_lives(self) -> int:
         """Returns by how many the number of lives has changed."""
-        lives: int = self.env.unwrapped.ale.lives()  # type: ignore[attr-defined]  # an AtariEnv
+        lives: int = self.env.get_wrapper_attr("ale").lives()
         change, self._lives = lives - self._lives, lives
         return change

@@ -132,7 +132,8 @@ class _ResidualBlock(nn.Module):
 def orthogonal(layer: _Layer, gain: float) -> _Layer:
     """Gives a layer orthogonal weights times a gain, and zeros as its bias; returns it."""
     nn.init.orthogonal_(layer.weight, gain)
-    nn.init.zeros_(layer.bias)  # type: ignore[arg-type]  # these layers have one
+    assert layer.bias is not None
+    nn.init.zeros_(layer.bias)
     return layer
 
 

@@ -369,10 +369,7 @@ class ReplayBuffer:
             )
 
     def wait_of(self, who: str) -> ReplayWaiting | None:
-        """Returns what a caller waits for that asks again after each refusal; `who` as for `insert`.
-
-        None: it does not wait, or may go on.
-        """
+        """Returns what `who`, as for `insert`, waits for; None if it does not wait, or may go on."""
         return next((wait for wait in self._limiter.info().waiting if wait.who == who), None)
 
     def stop_waiting(self, who: str) -> None:

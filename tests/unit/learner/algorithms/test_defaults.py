@@ -78,7 +78,7 @@ def test_defaults_of_atari_are_those_of_the_papers_unless_given(algorithm: str):
     assert settings.total_steps == max(10_000_000, plain.total_steps)
     own, plain_own = getattr(settings, algorithm), getattr(plain, algorithm)
     assert own.model_dump(exclude={"learning_rate"}) != plain_own.model_dump(exclude={"learning_rate"})
-    # What Atari has no default of its own for is the algorithm's.
+    # The rest are the algorithm's.
     assert settings.n_rollout_steps == plain.n_rollout_steps
     if hasattr(own, "reward_clip"):
         assert (own.reward_clip, plain_own.reward_clip) == ("unit", "none")

@@ -24,6 +24,7 @@ from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.ingest.batcher import Batcher
 from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.learner.replay.batches import to_batch
+from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
@@ -111,6 +112,18 @@ def test_padding_does_not_change_on_policy_algorithms(kind: str, normalize: bool
     assert_same(learnt)
 
 
+def learn_from_buffer(algorithm: Algorithm, buffer: ReplayBuffer, rollout: Rollout) -> None:
+    """Inserts the rollout four times, with an update after each once there is a batch."""
+    for _ in range(4):
+        buffer.insert(rollout)
+        if buffer.size >= 4:
+            batch = to_batch(buffer.sample(4), "cpu")
+            metrics = algorithm.update(batch, progress=0.0)
+            assert all(np.isfinite(float(value)) for value in metrics.values())
+            assert algorithm.priorities is not None
+            buffer.update_priorities(batch.keys, algorithm.priorities.numpy())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("burn_in", [0, 2])
 @given(PADDING)
@@ -134,13 +147,7 @@ def test_padding_does_not_change_an_algorithm_of_sequences(burn_in: int, n_padde
             sequence_length=T - burn_in,
         )
         algorithm = R2d2(CARTPOLE_LIKE, spec, R2d2Settings(n_step=2))
-        for _ in range(4):
-            buffer.insert(rollout)
-            if buffer.size >= 4:
-                batch = to_batch(buffer.sample(4), "cpu")
-                metrics = algorithm.update(batch, progress=0.0)
-                assert all(np.isfinite(float(value)) for value in metrics.values())
-                buffer.update_priorities(batch.keys, algorithm.priorities.numpy())
+        learn_from_buffer(algorithm, buffer, rollout)
         learnt.append(algorithm)
     assert learnt[0].n_updates > 0
     assert_same(learnt)
@@ -160,13 +167,7 @@ def test_padding_does_not_change_off_policy_algorithms(kind: str, n_step: int, n
         algorithm: Algorithm = (
             Sac(CARTPOLE_LIKE, SPEC, SacSettings()) if kind == "sac" else Dqn(CARTPOLE_LIKE, SPEC, DqnSettings())
         )
-        for _ in range(4):
-            buffer.insert(rollout)
-            if buffer.size >= 4:
-                batch = to_batch(buffer.sample(4), "cpu")
-                metrics = algorithm.update(batch, progress=0.0)
-                assert all(np.isfinite(float(value)) for value in metrics.values())
-                buffer.update_priorities(batch.keys, algorithm.priorities.numpy())
+        learn_from_buffer(algorithm, buffer, rollout)
         learnt.append(algorithm)
     assert learnt[0].n_updates > 0
     assert_same(learnt)
